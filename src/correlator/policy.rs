@@ -1,0 +1,80 @@
+//! Which settings an event is correlated with: the base settings, or those of the first rule that matches it.
+
+use std::sync::Arc;
+
+use smol_str::SmolStr;
+
+use super::settings::Settings;
+use crate::event::Event;
+
+/// The base settings and the rules that override them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Policy {
+    /// Settings of events that no rule matches.
+    pub base: Arc<Settings>,
+    /// Rules in order; the first that matches decides.
+    pub rules: Vec<Rule>,
+}
+
+/// Settings for the events that match.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// Which events.
+    pub matches: Matches,
+    /// Their settings, complete: the base with the rule's own members put over it.
+    pub settings: Arc<Settings>,
+}
+
+/// Conditions of a rule; every one that is given must hold. An empty list is no condition.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Matches {
+    /// `source.component`, or `reportingComponent` where that is empty.
+    pub component: Vec<Pattern>,
+    /// `metadata.namespace`.
+    pub namespace: Vec<Pattern>,
+    /// `involvedObject.kind`.
+    pub kind: Vec<Pattern>,
+    /// `reason`.
+    pub reason: Vec<Pattern>,
+    /// `type`.
+    pub event_type: Vec<Pattern>,
+}
+
+/// A text to match: exact, or a prefix (written with a trailing `*`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pattern {
+    /// The whole text.
+    Exact(SmolStr),
+    /// The beginning of the text.
+    Prefix(SmolStr),
+}
+
+impl Pattern {
+    fn matches(&self, text: &str) -> bool {
+        match self {
+            Self::Exact(exact) => exact == text,
+            Self::Prefix(prefix) => text.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+impl Matches {
+    fn matches(&self, event: &Event) -> bool {
+        let any = |patterns: &[Pattern], text: &str| {
+            patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(text))
+        };
+        any(&self.component, event.component())
+            && any(&self.namespace, &event.metadata.namespace)
+            && any(&self.kind, &event.involved_object.kind)
+            && any(&self.reason, &event.reason)
+            && any(&self.event_type, &event.event_type)
+    }
+}
+
+impl Policy {
+    /// The settings for `event`.
+    #[must_use]
+    pub fn select(&self, event: &Event) -> &Arc<Settings> {
+        self.rules.iter().find(|rule| rule.matches.matches(event)).map_or(&self.base, |rule| &rule.settings)
+    }
+}

@@ -1,0 +1,222 @@
+//! The correlator's settings: client-go's `CorrelatorOptions` (`tools/record/events_cache.go`), and ours.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use smol_str::SmolStr;
+
+/// Settings of one correlator. The defaults are client-go's constants, except that `suppression` is `Defer`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Whether events are correlated at all; `Off` makes every event a record of its own.
+    pub correlation: Correlation,
+    /// What happens to an occurrence that finds no token.
+    pub suppression: Suppression,
+    /// LIMIT: entries of each of a source's caches (`LRUCacheSize`). Default 4,096; the least recently used one is forgotten.
+    pub lru_cache_size: NonZeroUsize,
+    /// Tokens of a full budget (`BurstSize`). Default 25.
+    pub burst_size: u32,
+    /// Tokens per second that come back (`QPS`, a 32-bit float as in client-go). Default 1/300.
+    pub qps: f32,
+    /// Distinct messages at which aggregation starts (`MaxEvents`). Default 10.
+    pub max_events: NonZeroUsize,
+    /// Longest gap between similar events of one aggregation window (`MaxIntervalInSeconds`). Default 600 s.
+    pub max_interval: Duration,
+    /// Fields that make up the spam key (`SpamKeyFunc`): whose events share a budget.
+    pub spam_key: Vec<Field>,
+    /// Fields that make up the aggregate key (`KeyFunc`, first result): which events can be combined.
+    pub aggregate_key: Vec<Field>,
+    /// Fields that make up the local key (`KeyFunc`, second result): what makes an event distinct within its group.
+    pub local_key: Vec<Field>,
+    /// Prefix of combined messages (`MessageFunc`). Default `(combined from similar events): `.
+    pub message_prefix: SmolStr,
+    /// How the fields of a key are joined.
+    pub key_encoding: KeyEncoding,
+    /// What a count does at the top of its range.
+    pub count_overflow: CountOverflow,
+}
+
+/// Whether events are correlated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Correlation {
+    /// Aggregate, observe, budget.
+    On,
+    /// Every event is a record of its own, and free.
+    Off,
+}
+
+/// What happens to an occurrence that finds no token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suppression {
+    /// It is kept; its record is written when the budget's next token comes.
+    Defer,
+    /// It is dropped, as client-go does.
+    Drop,
+}
+
+/// How the fields of a key are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyEncoding {
+    /// Each field with its length: two different tuples never make one key.
+    Framed,
+    /// Plain concatenation as in client-go, where `ab`+`c` equals `a`+`bc`.
+    Concatenated,
+}
+
+/// What a count does at the top of its range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CountOverflow {
+    /// It stays at 2,147,483,647.
+    Saturate,
+    /// It wraps around to negative numbers, as Go's int32 does.
+    Wrap,
+}
+
+/// A field of an event that can be part of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Field {
+    /// `source.component`
+    SourceComponent,
+    /// `source.host`
+    SourceHost,
+    /// `involvedObject.kind`
+    InvolvedObjectKind,
+    /// `involvedObject.namespace`
+    InvolvedObjectNamespace,
+    /// `involvedObject.name`
+    InvolvedObjectName,
+    /// `involvedObject.fieldPath`
+    InvolvedObjectFieldPath,
+    /// `involvedObject.uid`
+    InvolvedObjectUid,
+    /// `involvedObject.apiVersion`
+    InvolvedObjectApiVersion,
+    /// `involvedObject.resourceVersion`
+    InvolvedObjectResourceVersion,
+    /// `metadata.namespace`
+    MetadataNamespace,
+    /// `type`
+    Type,
+    /// `reason`
+    Reason,
+    /// `message`
+    Message,
+    /// `action`
+    Action,
+    /// `reportingComponent`
+    ReportingComponent,
+    /// `reportingInstance`
+    ReportingInstance,
+}
+
+impl Field {
+    /// Every field, in the order of the documentation.
+    pub const ALL: [Self; 16] = [
+        Self::SourceComponent,
+        Self::SourceHost,
+        Self::InvolvedObjectKind,
+        Self::InvolvedObjectNamespace,
+        Self::InvolvedObjectName,
+        Self::InvolvedObjectFieldPath,
+        Self::InvolvedObjectUid,
+        Self::InvolvedObjectApiVersion,
+        Self::InvolvedObjectResourceVersion,
+        Self::MetadataNamespace,
+        Self::Type,
+        Self::Reason,
+        Self::Message,
+        Self::Action,
+        Self::ReportingComponent,
+        Self::ReportingInstance,
+    ];
+
+    /// The field's path in a core/v1 Event; what the configuration calls it.
+    #[must_use]
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::SourceComponent => "source.component",
+            Self::SourceHost => "source.host",
+            Self::InvolvedObjectKind => "involvedObject.kind",
+            Self::InvolvedObjectNamespace => "involvedObject.namespace",
+            Self::InvolvedObjectName => "involvedObject.name",
+            Self::InvolvedObjectFieldPath => "involvedObject.fieldPath",
+            Self::InvolvedObjectUid => "involvedObject.uid",
+            Self::InvolvedObjectApiVersion => "involvedObject.apiVersion",
+            Self::InvolvedObjectResourceVersion => "involvedObject.resourceVersion",
+            Self::MetadataNamespace => "metadata.namespace",
+            Self::Type => "type",
+            Self::Reason => "reason",
+            Self::Message => "message",
+            Self::Action => "action",
+            Self::ReportingComponent => "reportingComponent",
+            Self::ReportingInstance => "reportingInstance",
+        }
+    }
+
+    /// The field with this path.
+    #[must_use]
+    pub fn from_path(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|field| field.path() == path)
+    }
+}
+
+/// client-go's spam key without the event type: what every client-go before v0.32 uses (profile `client-go-legacy`).
+pub const LEGACY_SPAM_KEY: [Field; 7] = [
+    Field::SourceComponent,
+    Field::SourceHost,
+    Field::InvolvedObjectKind,
+    Field::InvolvedObjectNamespace,
+    Field::InvolvedObjectName,
+    Field::InvolvedObjectUid,
+    Field::InvolvedObjectApiVersion,
+];
+
+/// client-go's spam key since v0.32 (profile `client-go`).
+pub const SPAM_KEY: [Field; 8] = [
+    Field::SourceComponent,
+    Field::SourceHost,
+    Field::InvolvedObjectKind,
+    Field::InvolvedObjectNamespace,
+    Field::InvolvedObjectName,
+    Field::InvolvedObjectUid,
+    Field::InvolvedObjectApiVersion,
+    Field::Type,
+];
+
+/// client-go's aggregate key (`EventAggregatorByReasonFunc`).
+pub const AGGREGATE_KEY: [Field; 11] = [
+    Field::SourceComponent,
+    Field::SourceHost,
+    Field::InvolvedObjectKind,
+    Field::InvolvedObjectNamespace,
+    Field::InvolvedObjectName,
+    Field::InvolvedObjectUid,
+    Field::InvolvedObjectApiVersion,
+    Field::Type,
+    Field::Reason,
+    Field::ReportingComponent,
+    Field::ReportingInstance,
+];
+
+/// client-go's prefix of combined messages, with the trailing space.
+pub const MESSAGE_PREFIX: &str = "(combined from similar events): ";
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            correlation: Correlation::On,
+            suppression: Suppression::Defer,
+            lru_cache_size: const { NonZeroUsize::new(4096).unwrap() },
+            burst_size: 25,
+            qps: 1.0 / 300.0,
+            max_events: const { NonZeroUsize::new(10).unwrap() },
+            max_interval: Duration::from_secs(600),
+            spam_key: SPAM_KEY.to_vec(),
+            aggregate_key: AGGREGATE_KEY.to_vec(),
+            local_key: vec![Field::Message],
+            message_prefix: SmolStr::new_static(MESSAGE_PREFIX),
+            key_encoding: KeyEncoding::Framed,
+            count_overflow: CountOverflow::Saturate,
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! eventweir: an event-aggregation proxy for Kubernetes.
+#![allow(missing_docs, reason = "skeleton")]
+
+pub mod clock;
+pub mod correlator;
+pub mod event;
+pub mod outbox;

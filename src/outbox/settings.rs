@@ -1,0 +1,44 @@
+//! The outbox's settings.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+/// Settings of the outbox; the defaults are in [`Settings::default`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Shortest time between two writes of one record; the first write of a record is immediate. Default 1 s; zero writes
+    /// every change.
+    pub coalesce_interval: Duration,
+    /// LIMIT: records waiting or in flight, over all shards. At the limit new records are refused with 429. Default 100,000.
+    pub max_records: NonZeroUsize,
+    /// LIMIT: bytes of waiting events, over all shards. At the limit new records are refused with 429. Default 256 MiB.
+    pub max_bytes: NonZeroUsize,
+    /// Never-written records that may wait for one budget before they fold into a digest. Default 32.
+    pub digest_after: usize,
+    /// Age at which a never-written record that waits for its budget folds into a digest. Default 1 h (the upstream's TTL).
+    pub digest_max_age: Duration,
+    /// LIMIT: bytes of a digest's message. Default 1,024 (what the apiserver allows in new-style events).
+    pub digest_message_bytes: usize,
+    /// LIMIT: reasons that one digest names; further ones are counted together. Default 64.
+    pub digest_reasons: usize,
+    /// First pause after a failed write; doubles with each failure. Default 100 ms.
+    pub first_backoff: Duration,
+    /// Longest pause between tries of one record, and of probes while the upstream is down. Default 5 s.
+    pub max_backoff: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            coalesce_interval: Duration::from_secs(1),
+            max_records: const { NonZeroUsize::new(100_000).unwrap() },
+            max_bytes: const { NonZeroUsize::new(256 << 20).unwrap() },
+            digest_after: 32,
+            digest_max_age: Duration::from_secs(3600),
+            digest_message_bytes: 1024,
+            digest_reasons: 64,
+            first_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(5),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What the outbox asks of the upstream, and the sorted answers it understands. Plain values.
+
+use std::time::Duration;
+
+use smol_str::SmolStr;
+
+use crate::event::{Event, Time};
+
+/// Identity of a record inside one shard; never reused while the process lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordId(pub u64);
+
+/// One request owed to the upstream for one record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Write {
+    /// The record it is for; handed back with the answer.
+    pub record: RecordId,
+    /// What to ask.
+    pub request: Request,
+}
+
+/// The requests a record can need.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// POST of the whole event; `metadata.resourceVersion` is empty.
+    Create(Box<Event>),
+    /// Strategic merge PATCH through core/v1.
+    Patch {
+        /// Namespace of the record.
+        namespace: SmolStr,
+        /// Name of the record upstream.
+        name: SmolStr,
+        /// What to change.
+        patch: Patch,
+    },
+    /// GET of a record whose create was answered "already exists".
+    Read {
+        /// Namespace of the record.
+        namespace: SmolStr,
+        /// Name in question.
+        name: SmolStr,
+    },
+}
+
+/// The two-way strategic merge patch of a repeated event, as client-go computes it: old is the event with count 0, an empty
+/// message and lastTimestamp 1970-01-01T00:00:00Z (`tools/record/events_cache.go`, `eventObserve`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Patch {
+    /// New count; absent from the patch when 0.
+    pub count: i32,
+    /// New lastTimestamp; `None` is written as `null`, which deletes the field; absent when exactly 1970-01-01T00:00:00Z.
+    pub last_timestamp: Option<Time>,
+    /// New message; absent when empty.
+    pub message: SmolStr,
+}
+
+/// What the upstream's reply means for the record.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// The write was stored, or the read found this.
+    Stored(Box<Event>),
+    /// A patch or read of an event that is not there (any more): create it.
+    Missing,
+    /// A create of a name that is taken: read it, then adopt or rename.
+    Exists,
+    /// Final: repeating would not help.
+    Refused(Refusal),
+    /// Worth repeating.
+    Retry(Retry),
+}
+
+/// A final refusal by the upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason under which its occurrences are counted as lost.
+    pub reason: RefusalReason,
+    /// The upstream's own words, for the log.
+    pub message: String,
+}
+
+/// Why the upstream refused a write for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefusalReason {
+    /// 400, 405, 415, 422: the upstream takes this for an invalid event.
+    Invalid,
+    /// 403 other than a terminating namespace.
+    Forbidden,
+    /// The namespace is missing or being terminated: nobody will look for the event.
+    NamespaceGone,
+    /// 413, or etcd's own size limits.
+    TooLarge,
+    /// Any other final status.
+    Other,
+}
+
+impl RefusalReason {
+    /// Every reason, for zero-initialised metrics.
+    pub const ALL: [Self; 5] = [Self::Invalid, Self::Forbidden, Self::NamespaceGone, Self::TooLarge, Self::Other];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::Forbidden => "forbidden",
+            Self::NamespaceGone => "namespace_gone",
+            Self::TooLarge => "too_large",
+            Self::Other => "refused",
+        }
+    }
+}
+
+/// A write worth repeating.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// The upstream's `Retry-After`, if it named one.
+    pub after: Option<Duration>,
+    /// Whether the write may have been applied although no good answer came: a timeout, a lost connection, a 5xx.
+    pub applied: Applied,
+    /// What went wrong.
+    pub fault: Fault,
+}
+
+/// Whether an unacknowledged write may have reached the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// Certainly not: refused before it was looked at (429, 401, no connection).
+    No,
+    /// Nobody knows.
+    Perhaps,
+}
+
+/// The kind of a passing fault; also the metric label and the log field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// No connection, connection lost, TLS failure.
+    Transport,
+    /// No answer within the request's deadline, or 504.
+    Timeout,
+    /// 429.
+    Overloaded,
+    /// 5xx other than those that are final.
+    ServerError,
+    /// 401: credentials are renewed and the write repeated.
+    Unauthorized,
+    /// 409 Conflict: a precondition failed because somebody else wrote.
+    Conflict,
+    /// An answer that could not be read.
+    BadAnswer,
+}
+
+impl Fault {
+    /// Every fault, for zero-initialised metrics.
+    pub const ALL: [Self; 7] = [
+        Self::Transport,
+        Self::Timeout,
+        Self::Overloaded,
+        Self::ServerError,
+        Self::Unauthorized,
+        Self::Conflict,
+        Self::BadAnswer,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Transport => "transport",
+            Self::Timeout => "timeout",
+            Self::Overloaded => "overloaded",
+            Self::ServerError => "server_error",
+            Self::Unauthorized => "unauthorized",
+            Self::Conflict => "conflict",
+            Self::BadAnswer => "bad_answer",
+        }
+    }
+}

@@ -5,3 +5,4 @@ pub mod clock;
 pub mod correlator;
 pub mod event;
 pub mod outbox;
+pub mod status;

@@ -2,5 +2,6 @@
 mod settings;
 mod write;
 
+pub use crate::correlator::{Patch, RecordId};
 pub use settings::Settings;
-pub use write::{Answer, Applied, Fault, Patch, RecordId, Refusal, RefusalReason, Request, Retry, Write};
+pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};

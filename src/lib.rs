@@ -4,5 +4,7 @@
 pub mod clock;
 pub mod correlator;
 pub mod event;
+pub mod ledger;
 pub mod outbox;
+pub mod shard;
 pub mod status;

@@ -38,6 +38,12 @@ struct State {
 }
 
 impl TokenBucket {
+    /// A full bucket.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(None)
+    }
+
     /// Takes a token if there is one. On refusal nothing changes.
     pub fn take(&mut self, rate: Rate, now: Mono) -> bool {
         let rest = self.tokens(rate, now) - 1.0;

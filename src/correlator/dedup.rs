@@ -72,9 +72,8 @@ impl Observations {
             event.first_timestamp = known.first_timestamp;
             event.metadata.name = known.name.clone();
             event.metadata.resource_version = known.resource_version.clone();
-            let patch =
-                Patch { count: event.count, last_timestamp: event.last_timestamp, message: event.message.clone() };
-            return Observed { record: known.record, stored: known.stored, patch: Some(patch) };
+            let patch = Some(Patch::of(event));
+            return Observed { record: known.record, stored: known.stored, patch };
         }
         // COMPAT(client-go): the first occurrence keeps its own count; 0 is stored as 0 and so never deduplicated (V 012).
         let record = RecordId(*next_record);

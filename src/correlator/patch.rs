@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use crate::event::Time;
+use crate::event::{Event, Time};
 
 /// The two-way strategic merge patch of a repeated event, as client-go computes it: old is the event with count 0, an empty
 /// message and lastTimestamp 1970-01-01T00:00:00Z (`tools/record/events_cache.go`, `eventObserve`).
@@ -14,4 +14,12 @@ pub struct Patch {
     pub last_timestamp: Option<Time>,
     /// New message; absent when empty.
     pub message: SmolStr,
+}
+
+impl Patch {
+    /// The patch that brings a stored record to the state of `event`.
+    #[must_use]
+    pub fn of(event: &Event) -> Self {
+        Self { count: event.count, last_timestamp: event.last_timestamp, message: event.message.clone() }
+    }
 }

@@ -23,7 +23,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use lru::LruCache;
 
-pub use crate::correlator::RecordId;
+pub use crate::correlator::{Patch, RecordId};
 pub use digest::DIGEST_REASON;
 pub use gate::{Admission, Gate, GateSettings, HealthChange};
 pub use record::{Occurrences, Why, WrittenAs};
@@ -36,7 +36,7 @@ use ready::Ready;
 use record::{Call, Phase, Record, Sent};
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{BuildKeyHasher, Fold, Key, Patch, Rate};
+use crate::correlator::{BuildKeyHasher, Fold, Key, Rate};
 use crate::event::Event;
 
 /// Unsettled writes of one shard.

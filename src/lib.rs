@@ -6,3 +6,4 @@ pub mod correlator;
 pub mod event;
 pub mod outbox;
 pub mod status;
+pub mod upstream;

@@ -8,3 +8,4 @@ pub mod ledger;
 pub mod outbox;
 pub mod shard;
 pub mod status;
+pub mod upstream;

@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod correlator;
+pub mod deliver;
 pub mod event;
 pub mod ledger;
 pub mod outbox;

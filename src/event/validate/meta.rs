@@ -11,8 +11,14 @@ use crate::event::{ObjectMeta, OwnerReference, RareMeta, Time, json};
 /// LIMIT: bytes of all annotations' keys and values together.
 const ANNOTATIONS_MAX: usize = 256 << 10;
 
-/// `ValidateObjectMeta`. Managed fields are not looked at: the server makes its own.
+/// `ValidateObjectMeta` for an object to be created.
 pub(super) fn create(meta: &ObjectMeta, rule: NameRule, faults: &mut Vec<Fault>) {
+    let generation = meta.rare.as_deref().map_or(0, |rare| rare.generation);
+    object_meta(meta, generation, rule, faults);
+}
+
+/// `ValidateObjectMeta` with the generation the object will have. Managed fields are not looked at: the server makes its own.
+pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, rule: NameRule, faults: &mut Vec<Fault>) {
     if let Some(rare) = meta.rare.as_deref()
         && !rare.generate_name.is_empty()
     {
@@ -34,11 +40,11 @@ pub(super) fn create(meta: &ObjectMeta, rule: NameRule, faults: &mut Vec<Fault>)
             faults.push(invalid_text("metadata.namespace", &meta.namespace, &fault));
         }
     }
-    let Some(rare) = meta.rare.as_deref() else { return };
-    if rare.generation < 0 {
+    if generation < 0 {
         let detail = "must be greater than or equal to 0";
-        faults.push(invalid_json("metadata.generation", &rare.generation.to_string(), detail));
+        faults.push(invalid_json("metadata.generation", &generation.to_string(), detail));
     }
+    let Some(rare) = meta.rare.as_deref() else { return };
     maps(rare, faults);
     owners(&rare.owner_references, faults);
     finalizers(&rare.finalizers, faults);

@@ -59,7 +59,8 @@ pub fn create(group: ApiGroup, event: &Event) -> Result<(), Box<Status>> {
 /// The apiserver's 422, one cause a fault.
 pub fn update(group: ApiGroup, old: &Event, new: &Event) -> Result<(), Box<Status>> {
     let mut faults = Vec::new();
-    meta::create(&new.metadata, NameRule::PathSegment, &mut faults);
+    // The generation of an update is the old object's, which has passed before.
+    meta::object_meta(&new.metadata, 0, NameRule::PathSegment, &mut faults);
     meta::update(&old.metadata, &new.metadata, &mut faults);
     common(group, new, &mut faults);
     if group == ApiGroup::Events {
@@ -193,8 +194,6 @@ fn immutable(old: &Event, new: &Event, faults: &mut Vec<Fault>) {
     json("firstTimestamp", old.first_timestamp == new.first_timestamp, &|| time(new.first_timestamp), faults);
     json("lastTimestamp", old.last_timestamp == new.last_timestamp, &|| time(new.last_timestamp), faults);
     json("count", old.count == new.count, &|| new.count.to_string(), faults);
-    // COMPAT(apiserver): `ValidateEventUpdate` compares the reason twice, so that it is told twice among the causes.
-    text("reason", &old.reason, &new.reason, faults);
     text("type", &old.event_type, &new.event_type, faults);
     let shown = || event_time(new).map_or_else(|| "null".to_owned(), |time| format!("\"{time}\""));
     json("eventTime", event_time(old) == event_time(new), &shown, faults);

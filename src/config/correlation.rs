@@ -69,23 +69,23 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
 
 fn rule(section: &mut Section<'_>, base: &Settings) -> Rule {
     let given = section.has("match");
-    let matches = section.within("match", |section| {
-        let matches = matches(section);
-        if given && matches == Matches::default() {
-            section.conflict("", NO_CONDITION);
-        }
-        matches
-    });
     if !given {
         section.conflict("match", NO_CONDITION);
     }
+    let matches = section.within("match", |section| {
+        let conditions = ["component", "namespace", "kind", "reason", "type"];
+        if given && !conditions.iter().any(|key| section.has(key)) {
+            section.conflict("", NO_CONDITION);
+        }
+        matches(section)
+    });
     let component_alone = Matches { component: matches.component.clone(), ..Matches::default() };
     let own_source = matches == component_alone;
     let settings = section.within("set", |section| {
         if section.has("lruCacheSize") && !own_source {
             section.conflict(
                 "lruCacheSize",
-                "a source has one set of caches for all its events; allowed: only in a rule that matches component alone",
+                "cannot hold for some events of a source, as all share its caches; allowed: in a rule that matches component alone",
             );
         }
         settings(section, base)

@@ -199,7 +199,7 @@ fn pattern(pattern: &Pattern) -> Value {
     }
 }
 
-fn named<T: PartialEq>(names: &[(&'static str, T)], value: T) -> Value {
+fn named<T: PartialEq + Copy>(names: &[(&'static str, T)], value: T) -> Value {
     names.iter().find(|(_, named)| *named == value).map_or(Value::Null, |(name, _)| json!(name))
 }
 

@@ -58,6 +58,11 @@ impl Errors {
         self.kept.iter()
     }
 
+    /// Puts them in the order of the file, then those of flags.
+    pub(super) fn sort(&mut self) {
+        self.kept.sort_by_key(|error| error.origin);
+    }
+
     pub(super) fn push(&mut self, error: Error) {
         if self.kept.len() < ERRORS_MAX {
             self.kept.push(error);
@@ -126,7 +131,9 @@ impl fmt::Display for Error {
         match &self.problem {
             Problem::File(text) | Problem::Conflict(text) => f.write_str(text),
             Problem::Syntax(text) => f.write_str(&text.replace('\n', " ")),
-            Problem::UnknownKey { near: Some(near), .. } => write!(f, "no such key; did you mean {near}?"),
+            Problem::UnknownKey { near: Some(near), known } => {
+                write!(f, "no such key; did you mean {near}? allowed: {}", known.join(", "))
+            }
             Problem::UnknownKey { near: None, known } => write!(f, "no such key; allowed: {}", known.join(", ")),
             Problem::Value { value, allowed } => write!(f, "{} is not allowed; allowed: {allowed}", cut(value)),
         }

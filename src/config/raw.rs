@@ -32,7 +32,7 @@ pub(super) struct Node {
 }
 
 /// Where a value was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) enum Origin {
     /// Nowhere: an empty file.
     #[default]
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(fault("a: !t 1\n"), "f:1: a: YAML tags are not supported; write the plain value");
         assert_eq!(fault("[a]: 1\n"), "f:1: a key must be a plain text");
         assert_eq!(fault("a: 1\n---\nb: 1\n"), "f:3: a second YAML document; one file holds one configuration");
-        assert!(fault("a:\n  b: [1, 2\nc: 3\n").starts_with("f:3: a.b[1]: not valid YAML at column"));
+        assert!(fault("a:\n  b: [1, 2\nc: 3\n").starts_with("f:3: a.b: not valid YAML at column"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::correlation::correlation;
 use super::raw::Value;
 use super::section::{Collector, Section};
+use super::units::duration_text;
 use super::{
     Backend, Config, Embedded, Errors, EventLog, Ingest, Kubeconfig, Log, LogFormat, Namespaces, Overrides, Rate,
     RawConfig, Shards, Shutdown, Upstream, values,
@@ -54,22 +55,20 @@ impl Config {
     }
 }
 
+const BEYOND_LOOPBACK: &str = "can be reached from other machines, and this listener does not authenticate anybody yet; \
+    allowed: a loopback address such as 127.0.0.1:8080, or any with insecureListen: true (--insecure-listen)";
+
 fn config(section: &mut Section<'_>) -> Config {
     let default = Config::default();
     let listen = section.value("listen", default.listen, values::address);
     let insecure_listen = section.value("insecureListen", default.insecure_listen, values::truth);
     let admin_listen = section.value("adminListen", default.admin_listen, values::address);
     if !listen.ip().to_canonical().is_loopback() && !insecure_listen {
-        section.conflict(
-            "listen",
-            format!(
-                "`{listen}` can be reached from other machines, and this listener does not authenticate anybody yet; \
-                 allowed: a loopback address such as 127.0.0.1:8080, or any with insecureListen: true (--insecure-listen)"
-            ),
-        );
+        section.conflict("listen", BEYOND_LOOPBACK);
     }
     if listen == admin_listen && listen.port() != 0 {
-        section.conflict("adminListen", format!("`{admin_listen}` is the address of listen too; allowed: another one"));
+        let key = if section.has("adminListen") { "adminListen" } else { "listen" };
+        section.conflict(key, "is the address of both listeners; allowed: two different ones");
     }
     let log = section.within("log", log);
     let event_log = section.value("eventLog", default.event_log, event_log);
@@ -83,7 +82,7 @@ fn config(section: &mut Section<'_>) -> Config {
         event_log,
         upstream,
         correlation: section.within("correlation", correlation),
-        outbox: section.within("outbox", |section| self::outbox(section, outbox)),
+        outbox: section.within("outbox", |section| self::outbox(section, &outbox)),
         ingest: section.within("ingest", ingest),
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
@@ -139,7 +138,8 @@ fn rate(section: &mut Section<'_>) -> Option<Rate> {
     let burst = section.optional("burst", values::whole_32(1..=1_000_000));
     if section.has("qps") != section.has("burst") {
         let (given, missing) = if section.has("qps") { ("qps", "burst") } else { ("burst", "qps") };
-        section.conflict(given, format!("is given without {missing}; allowed: both, or neither for an unlimited rate"));
+        section
+            .conflict(given, &format!("is given without {missing}; allowed: both, or neither for an unlimited rate"));
     }
     Some(Rate { qps: qps?, burst: burst? })
 }
@@ -150,8 +150,12 @@ fn backoff(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
     outbox.max_backoff =
         section.value("max", outbox.max_backoff, values::duration(MILLISECOND..=Duration::from_secs(3600)));
     if outbox.first_backoff > outbox.max_backoff {
-        let key = if section.has("initial") { "initial" } else { "max" };
-        section.conflict(key, "the first pause is longer than the longest; allowed: initial up to max");
+        let [initial, max] = [outbox.first_backoff, outbox.max_backoff].map(duration_text);
+        if section.has("initial") {
+            section.conflict("initial", &format!("is longer than max; allowed: up to {max}"));
+        } else {
+            section.conflict("max", &format!("is shorter than initial; allowed: {initial} or longer"));
+        }
     }
 }
 
@@ -169,12 +173,12 @@ fn namespaces(value: &Value) -> Result<Namespaces, String> {
     if values::choice(&[("auto", ())])(value).is_ok() {
         return Ok(Namespaces::Auto);
     }
-    values::namespaces(value)
-        .map(Namespaces::List)
-        .ok_or_else(|| "auto (each that is named), or a list of names of one namespace or more".to_owned())
+    values::namespaces(value).map(Namespaces::List).ok_or_else(|| {
+        "auto (each that is named), or a list of names of lower-case letters, digits and -, one or more".to_owned()
+    })
 }
 
-fn outbox(section: &mut Section<'_>, default: outbox::Settings) -> outbox::Settings {
+fn outbox(section: &mut Section<'_>, default: &outbox::Settings) -> outbox::Settings {
     let hour = Duration::from_secs(3600);
     let coalesce_interval =
         section.value("coalesceInterval", default.coalesce_interval, values::duration(Duration::ZERO..=hour));

@@ -30,8 +30,11 @@ impl Collector {
         Self { file: file.to_owned(), errors: RefCell::default() }
     }
 
+    /// The errors in the order of the file, then those of flags.
     pub(super) fn into_errors(self) -> Errors {
-        self.errors.into_inner()
+        let mut errors = self.errors.into_inner();
+        errors.sort();
+        errors
     }
 
     fn push(&self, origin: Origin, path: String, problem: Problem) {
@@ -112,10 +115,14 @@ impl<'a> Section<'a> {
         self.find(key).is_some()
     }
 
-    /// Reports that `key` does not go together with another value.
-    pub(super) fn conflict(&self, key: &str, reason: impl Into<String>) {
-        let origin = self.find(key).map_or(self.origin, |node| node.origin);
-        self.collector.push(origin, self.path_of(key), Problem::Conflict(reason.into()));
+    /// Reports that the value of `key` does not go together with another one; `reason` continues the sentence that the
+    /// value begins. Without a value, or with an empty `key` for the section itself, it is the whole sentence.
+    pub(super) fn conflict(&self, key: &str, reason: &str) {
+        let (origin, value) = match self.find(key) {
+            Some(node) => (node.origin, format!("{} ", shown(&node.value))),
+            None => (self.origin, String::new()),
+        };
+        self.collector.push(origin, self.path_of(key), Problem::Conflict(format!("{value}{reason}")));
     }
 
     /// Path of `key` in this section; of the section itself when `key` is empty.
@@ -153,7 +160,16 @@ fn shown(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
         Value::Scalar(text) => format!("`{text}`"),
-        Value::List(members) => format!("a list of {}", members.len()),
-        Value::Map(entries) => format!("a section of {}", entries.len()),
+        Value::List(members) => {
+            // A few are enough: the error cuts long values off anyway.
+            let texts = members.iter().take(20).map(|member| match &member.value {
+                Value::Scalar(text) => text.as_str(),
+                Value::Null => "~",
+                Value::List(_) => "[…]",
+                Value::Map(_) => "{…}",
+            });
+            format!("`[{}]`", texts.collect::<Vec<_>>().join(", "))
+        }
+        Value::Map(_) => "a section".to_owned(),
     }
 }

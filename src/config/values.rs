@@ -148,7 +148,7 @@ pub(super) fn patterns(value: &Value) -> Parsed<Vec<Pattern>> {
         let (body, prefix) = text.strip_suffix('*').map_or((text, false), |body| (body, true));
         let fine = !text.is_empty() && text.len() <= TEXT_MAX && !body.contains('*');
         let body = SmolStr::new(body);
-        fine.then(|| if prefix { Pattern::Prefix(body) } else { Pattern::Exact(body) })
+        fine.then_some(if prefix { Pattern::Prefix(body) } else { Pattern::Exact(body) })
     };
     let patterns: Option<Vec<Pattern>> = texts(value).and_then(|texts| texts.into_iter().map(pattern).collect());
     patterns

@@ -5,5 +5,8 @@ pub mod clock;
 pub mod config;
 pub mod correlator;
 pub mod event;
+pub mod ledger;
 pub mod outbox;
+pub mod shard;
 pub mod status;
+pub mod upstream;

@@ -4,6 +4,9 @@
 //! type holds every field of either under core/v1's names. Wire forms live in [`core_v1`] and [`events_v1`], the apiserver's
 //! rules in [`validate`].
 
+pub mod core_v1;
+pub mod events_v1;
+mod json;
 mod time;
 
 pub use time::{MicroTime, Time, TimeError};

@@ -3,6 +3,8 @@
 //! Reading follows Go's `time.Parse(time.RFC3339, …)` as the apiserver uses it; writing is always UTC. See
 //! `k8s.io/apimachinery/pkg/apis/meta/v1/{time,micro_time}.go`.
 
+mod parse;
+
 use std::fmt;
 
 /// `metav1.Time`: whole seconds since 1970, in UTC. Fractions are cut when read. The zero time (year 1) is `None` wherever
@@ -14,10 +16,10 @@ pub struct Time(pub i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MicroTime(pub i64);
 
-/// Why a text is not a time; the text of Go's error is made by the decoder, which knows the layout it asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not an RFC 3339 time")]
-pub struct TimeError;
+/// Why a text is not a time, in the words of Go's `time.ParseError`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TimeError(pub(super) String);
 
 /// Seconds from 0001-01-01T00:00:00Z (Go's zero time) to 1970-01-01T00:00:00Z, negative.
 pub(crate) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
@@ -25,6 +27,20 @@ pub(crate) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
 impl Time {
     /// Go's zero time, `0001-01-01T00:00:00Z`, which the API treats as "not set".
     pub const ZERO: Self = Self(ZERO_TIME_SECONDS);
+
+    /// Reads RFC 3339 as Go does; any fraction is cut.
+    ///
+    /// # Errors
+    /// Go's words for a text that is not a time.
+    pub fn parse(text: &str) -> Result<Self, TimeError> {
+        parse::parse(text, parse::Layout::Seconds).map(|(seconds, _micros)| Self(seconds))
+    }
+
+    /// Appends the time as the apiserver writes it, without quotes.
+    pub fn write(self, out: &mut Vec<u8>) {
+        append_date_time(out, self.0);
+        out.push(b'Z');
+    }
 
     /// The whole second at or before `nanos` (unix nanoseconds).
     #[must_use]
@@ -37,6 +53,22 @@ impl MicroTime {
     /// Go's zero time.
     pub const ZERO: Self = Self(ZERO_TIME_SECONDS * 1_000_000);
 
+    /// Reads RFC 3339 with exactly six digits of fraction, as Go does.
+    ///
+    /// # Errors
+    /// Go's words for a text that is not such a time.
+    pub fn parse(text: &str) -> Result<Self, TimeError> {
+        parse::parse(text, parse::Layout::Micros).map(|(seconds, micros)| Self(seconds * 1_000_000 + micros))
+    }
+
+    /// Appends the time as the apiserver writes it, without quotes.
+    pub fn write(self, out: &mut Vec<u8>) {
+        append_date_time(out, self.0.div_euclid(1_000_000));
+        out.push(b'.');
+        append_digits(out, self.0.rem_euclid(1_000_000), 6);
+        out.push(b'Z');
+    }
+
     /// The whole microsecond at or before `nanos` (unix nanoseconds).
     #[must_use]
     pub const fn from_unix_nanos(nanos: i64) -> Self {
@@ -46,23 +78,53 @@ impl MicroTime {
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_date_time(f, self.0)?;
-        f.write_str("Z")
+        let mut text = Vec::with_capacity(20);
+        self.write(&mut text);
+        f.write_str(&String::from_utf8_lossy(&text))
     }
 }
 
 impl fmt::Display for MicroTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_date_time(f, self.0.div_euclid(1_000_000))?;
-        write!(f, ".{:06}Z", self.0.rem_euclid(1_000_000))
+        let mut text = Vec::with_capacity(27);
+        self.write(&mut text);
+        f.write_str(&String::from_utf8_lossy(&text))
     }
 }
 
-fn write_date_time(f: &mut fmt::Formatter<'_>, seconds: i64) -> fmt::Result {
+fn append_date_time(out: &mut Vec<u8>, seconds: i64) {
     let (year, month, day) = civil_from_days(seconds.div_euclid(86_400));
     let second_of_day = seconds.rem_euclid(86_400);
-    let (hour, minute, second) = (second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60);
-    write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
+    append_digits(out, year, 4);
+    for (separator, number) in [
+        (b'-', month),
+        (b'-', day),
+        (b'T', second_of_day / 3_600),
+        (b':', second_of_day / 60 % 60),
+        (b':', second_of_day % 60),
+    ] {
+        out.push(separator);
+        append_digits(out, number, 2);
+    }
+}
+
+/// Appends a number with leading zeros up to `width`, one that needs more digits in full.
+fn append_digits(out: &mut Vec<u8>, number: i64, width: usize) {
+    let mut digits = [b'0'; 20];
+    let mut rest = number.unsigned_abs();
+    let mut used = 0;
+    for digit in digits.iter_mut().rev() {
+        if rest == 0 && used >= width {
+            break;
+        }
+        *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
+        rest /= 10;
+        used += 1;
+    }
+    if number < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(digits.get(digits.len() - used..).unwrap_or_default());
 }
 
 /// Days since 1970-01-01 to a proleptic Gregorian date (Howard Hinnant's `civil_from_days`).

@@ -1,0 +1,304 @@
+//! The decoder's bookkeeping: what `sigs.k8s.io/json` does between the fields. Paths, unknown and duplicate members, type
+//! faults with Go's words, and the leaf values (strings, integers, booleans, times).
+//!
+//! Like Go's decoder it goes on after a value of the wrong type and reports the first such fault at the end, while a fault
+//! from a type's own `UnmarshalJSON` (the times) ends the decode at once and wins over faults kept from before.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::collections::HashSet;
+
+use smol_str::SmolStr;
+
+use super::reader::{Kind, Malformed, Reader};
+use super::{StrictFault, StrictFaultKind};
+use crate::event::{MicroTime, Time};
+
+/// LIMIT: `sigs.k8s.io/json` keeps this many strict faults and forgets the rest, and so do we.
+const STRICT_FAULTS_MAX: usize = 100;
+
+/// Where in the document the decoder stands: a list linked through the stack, read only when there is a fault to tell.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Path<'p> {
+    parent: Option<&'p Path<'p>>,
+    part: Part<'p>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Part<'p> {
+    Root,
+    /// A member of a Go struct.
+    Field {
+        of: &'static str,
+        name: &'p str,
+    },
+    /// A key of a Go map.
+    Key(&'p str),
+    /// An element of a Go slice.
+    Index(usize),
+}
+
+impl<'p> Path<'p> {
+    pub(super) const ROOT: Path<'static> = Path { parent: None, part: Part::Root };
+
+    pub(super) const fn field(parent: &'p Path<'p>, of: &'static str, name: &'p str) -> Self {
+        Self { parent: Some(parent), part: Part::Field { of, name } }
+    }
+
+    pub(super) const fn key(parent: &'p Path<'p>, key: &'p str) -> Self {
+        Self { parent: Some(parent), part: Part::Key(key) }
+    }
+
+    pub(super) const fn index(parent: &'p Path<'p>, index: usize) -> Self {
+        Self { parent: Some(parent), part: Part::Index(index) }
+    }
+
+    /// As strict faults show it: `metadata.ownerReferences[0].name`.
+    fn strict(&self, text: &mut String) {
+        if let Some(parent) = self.parent {
+            parent.strict(text);
+        }
+        match self.part {
+            Part::Root => {}
+            Part::Field { name, .. } | Part::Key(name) => {
+                if !text.is_empty() {
+                    text.push('.');
+                }
+                text.push_str(name);
+            }
+            Part::Index(index) => {
+                text.push('[');
+                text.push_str(&index.to_string());
+                text.push(']');
+            }
+        }
+    }
+
+    /// As type faults show it: the innermost struct and the struct members that lead there, `OwnerReference` and
+    /// `metadata.ownerReferences.name`.
+    fn context(&self) -> (&'static str, String) {
+        let (mut innermost, mut text) = self.parent.map_or(("", String::new()), Path::context);
+        if let Part::Field { of, name } = self.part {
+            innermost = of;
+            if !text.is_empty() {
+                text.push('.');
+            }
+            text.push_str(name);
+        }
+        (innermost, text)
+    }
+}
+
+/// One decode of one body.
+#[derive(Debug)]
+pub(super) struct Decoder<'a> {
+    pub(super) reader: Reader<'a>,
+    strict: Vec<StrictFault>,
+    strict_seen: HashSet<StrictFault>,
+    /// The first value of a wrong type.
+    saved: Option<String>,
+    /// The fault that ended the decode; the reader goes on for the sake of the syntax only.
+    aborted: Option<String>,
+}
+
+impl<'a> Decoder<'a> {
+    pub(super) fn new(body: &'a [u8]) -> Self {
+        Self { reader: Reader::new(body), strict: Vec::new(), strict_seen: HashSet::new(), saved: None, aborted: None }
+    }
+
+    /// The fault to report, if any, and the strict faults.
+    pub(super) fn finish(self) -> (Option<String>, Vec<StrictFault>) {
+        (self.aborted.or(self.saved), self.strict)
+    }
+
+    /// Calls `member` for each member of the object that stands next, with its key; it must take the value.
+    pub(super) fn members(
+        &mut self,
+        mut member: impl FnMut(&mut Self, &str) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        let mut more = self.reader.enter_object()?;
+        while more {
+            let key = self.reader.key()?;
+            member(self, &key)?;
+            more = self.reader.next_member()?;
+        }
+        Ok(())
+    }
+
+    /// Opens a struct: true when an object stands next. `null` leaves the struct as it is, anything else is a fault.
+    pub(super) fn is_object(&mut self, at: &Path<'_>, go_type: &str) -> Result<bool, Malformed> {
+        match self.reader.kind()? {
+            Kind::Object => Ok(true),
+            Kind::Null => self.reader.null().map(|()| false),
+            _ => self.mismatch(at, go_type).map(|()| false),
+        }
+    }
+
+    /// Notes an unknown member and passes over its value.
+    pub(super) fn unknown(&mut self, parent: &Path<'_>, key: &str) -> Result<(), Malformed> {
+        self.strict_fault(parent, key, StrictFaultKind::Unknown);
+        self.reader.skip()
+    }
+
+    /// Notes a member seen twice. `seen` has a bit for each member of the struct.
+    pub(super) fn check_duplicate(&mut self, parent: &Path<'_>, key: &str, seen: &mut u32, member: u32) {
+        let bit = 1_u32.checked_shl(member).unwrap_or_default();
+        if *seen & bit != 0 {
+            self.duplicate(parent, key);
+        }
+        *seen |= bit;
+    }
+
+    pub(super) fn duplicate(&mut self, parent: &Path<'_>, key: &str) {
+        self.strict_fault(parent, key, StrictFaultKind::Duplicate);
+    }
+
+    fn strict_fault(&mut self, parent: &Path<'_>, key: &str, kind: StrictFaultKind) {
+        if self.strict.len() >= STRICT_FAULTS_MAX || self.aborted.is_some() {
+            return;
+        }
+        let mut path = String::new();
+        parent.strict(&mut path);
+        if !path.is_empty() {
+            path.push('.');
+        }
+        path.push_str(key);
+        let fault = StrictFault { kind, path };
+        if self.strict_seen.insert(fault.clone()) {
+            self.strict.push(fault);
+        }
+    }
+
+    /// Notes that the next value does not fit `go_type`, and passes over it.
+    pub(super) fn mismatch(&mut self, at: &Path<'_>, go_type: &str) -> Result<(), Malformed> {
+        let value = self.reader.kind()?.go_name();
+        self.save(at, value, go_type);
+        self.reader.skip()
+    }
+
+    fn save(&mut self, at: &Path<'_>, value: &str, go_type: &str) {
+        if self.saved.is_none() {
+            self.saved = Some(type_fault(at, value, go_type));
+        }
+    }
+
+    fn abort(&mut self, fault: String) {
+        if self.aborted.is_none() {
+            self.aborted = Some(fault);
+        }
+    }
+
+    pub(super) fn string(&mut self, at: &Path<'_>, slot: &mut SmolStr) -> Result<(), Malformed> {
+        self.string_of(at, "string", slot)
+    }
+
+    /// A string of a named Go type such as `types.UID`.
+    pub(super) fn string_of(&mut self, at: &Path<'_>, go_type: &str, slot: &mut SmolStr) -> Result<(), Malformed> {
+        match self.reader.kind()? {
+            Kind::String => {
+                *slot = SmolStr::new(self.reader.string()?);
+                Ok(())
+            }
+            Kind::Null => self.reader.null(),
+            _ => self.mismatch(at, go_type),
+        }
+    }
+
+    /// A number of Go's type `int32` or `int64`: digits only, in range.
+    pub(super) fn integer<N: std::str::FromStr>(
+        &mut self,
+        at: &Path<'_>,
+        go_type: &str,
+        slot: &mut N,
+    ) -> Result<(), Malformed> {
+        match self.reader.kind()? {
+            Kind::Number => {
+                let literal = self.reader.number()?;
+                match literal.parse() {
+                    Ok(number) => *slot = number,
+                    Err(_) => self.save(at, &format!("number {literal}"), go_type),
+                }
+                Ok(())
+            }
+            Kind::Null => self.reader.null(),
+            _ => self.mismatch(at, go_type),
+        }
+    }
+
+    /// A `*int64`: `null` unsets it.
+    pub(super) fn optional_integer(&mut self, at: &Path<'_>, slot: &mut Option<i64>) -> Result<(), Malformed> {
+        if self.is_null()? {
+            *slot = None;
+            return Ok(());
+        }
+        self.integer(at, "int64", slot.get_or_insert_default())
+    }
+
+    /// A `*bool`: `null` unsets it.
+    pub(super) fn optional_boolean(&mut self, at: &Path<'_>, slot: &mut Option<bool>) -> Result<(), Malformed> {
+        if self.is_null()? {
+            *slot = None;
+            return Ok(());
+        }
+        if self.reader.kind()? == Kind::Bool {
+            *slot = Some(self.reader.boolean()?);
+            return Ok(());
+        }
+        self.mismatch(at, "bool")
+    }
+
+    /// Takes a `null`, if one stands next.
+    pub(super) fn is_null(&mut self) -> Result<bool, Malformed> {
+        if self.reader.kind()? == Kind::Null {
+            self.reader.null()?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// A `metav1.Time`; the zero time is "not set".
+    pub(super) fn time(&mut self, at: &Path<'_>, slot: &mut Option<Time>) -> Result<(), Malformed> {
+        self.time_text(at, slot, |text| Time::parse(text).map(|time| Some(time).filter(|&time| time != Time::ZERO)))
+    }
+
+    /// A `metav1.MicroTime`.
+    // COMPAT(apiserver): an explicit zero time is kept and counts as set, because Go's validation compares it with a zero
+    // time of another location. It is written as `null`.
+    pub(super) fn micro_time(&mut self, at: &Path<'_>, slot: &mut Option<MicroTime>) -> Result<(), Malformed> {
+        self.time_text(at, slot, |text| MicroTime::parse(text).map(Some))
+    }
+
+    fn time_text<T>(
+        &mut self,
+        at: &Path<'_>,
+        slot: &mut Option<T>,
+        parse: impl FnOnce(&str) -> Result<Option<T>, crate::event::TimeError>,
+    ) -> Result<(), Malformed> {
+        match self.reader.kind()? {
+            Kind::Null => {
+                *slot = None;
+                self.reader.null()
+            }
+            Kind::String => {
+                let text = self.reader.string()?;
+                match parse(&text) {
+                    Ok(time) => *slot = time,
+                    Err(error) => self.abort(error.to_string()),
+                }
+                Ok(())
+            }
+            kind => {
+                self.abort(type_fault(at, kind.go_name(), "string"));
+                self.reader.skip()
+            }
+        }
+    }
+}
+
+fn type_fault(at: &Path<'_>, value: &str, go_type: &str) -> String {
+    let (innermost, fields) = at.context();
+    if fields.is_empty() {
+        format!("json: cannot unmarshal {value} into Go value of type {go_type}")
+    } else {
+        format!("json: cannot unmarshal {value} into Go struct field {innermost}.{fields} of type {go_type}")
+    }
+}

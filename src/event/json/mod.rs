@@ -1,0 +1,211 @@
+//! JSON, both groups: the wire form <-> [`Event`]. Never touches I/O, and never judges an event (that is `validate`).
+//!
+//! Decoding mirrors the apiserver's path through `serializer/json` and `endpoints/handlers/create.go`: a sniff for kind and
+//! apiVersion, the typed decode, conversion to the internal Event, strict faults, and last the version against the door.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+mod decoder;
+mod fields;
+pub(crate) mod go;
+mod kinds;
+mod list;
+mod meta;
+mod reader;
+mod sniff;
+mod syntax;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use smol_str::SmolStr;
+
+pub use list::EventList;
+pub(super) use list::{list_from_json, write_list};
+pub(super) use write::{write_item, write_json};
+
+use crate::event::{ApiGroup, Event};
+use crate::status::Status;
+use decoder::{Decoder, Path};
+use kinds::Registration;
+use reader::Kind;
+use sniff::TypeMeta;
+
+/// A body, decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decoded {
+    /// The event. Its `type_meta` is set when the body carried a kind or an apiVersion.
+    pub event: Event,
+    /// Unknown and duplicate members, in the order of the document: a `Warning` header each, or one refusal under `Strict`.
+    pub strict_faults: Vec<StrictFault>,
+    /// `kind` as the body gave it; empty when it gave none.
+    pub kind: SmolStr,
+    /// `apiVersion` as the body gave it; empty when it gave none.
+    pub api_version: SmolStr,
+}
+
+/// A member that a strict decode refuses and a lenient one ignores.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct StrictFault {
+    /// What is wrong with it.
+    pub kind: StrictFaultKind,
+    /// Its path: `metadata.labels.a`.
+    pub path: String,
+}
+
+/// What is wrong with a member under strict decoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StrictFaultKind {
+    /// The type has no such member.
+    Unknown,
+    /// The object has it twice.
+    Duplicate,
+}
+
+impl std::fmt::Display for StrictFault {
+    /// As the apiserver's `Warning` text: `unknown field "metadata.extra"`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.kind {
+            StrictFaultKind::Unknown => "unknown",
+            StrictFaultKind::Duplicate => "duplicate",
+        };
+        write!(f, "{what} field {}", go::quote(&self.path))
+    }
+}
+
+/// A body that the apiserver would not decode, with the Status it would answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .status.message)]
+pub struct DecodeError {
+    /// 400 `BadRequest`.
+    pub status: Status,
+}
+
+impl DecodeError {
+    fn bad_request(message: String) -> Box<Self> {
+        Box::new(Self { status: Status::bad_request(message) })
+    }
+}
+
+/// What becomes of unknown and duplicate members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Strictness {
+    /// They are reported beside the event.
+    Report,
+    /// They refuse the body.
+    Refuse,
+}
+
+/// Decodes a body that came through the door of `group`.
+pub(super) fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
+    let pass = pass(group, body)?;
+    let registration = kinds::register(group, &pass.type_meta, body)?;
+    let Registration::Event { group: stated } = registration else {
+        return finish(group, pass, strictness, registration);
+    };
+    if stated == group {
+        return finish(group, pass, strictness, registration);
+    }
+    // The other door's Event is decoded as what it says it is: its own faults come before the mismatch.
+    let pass = self::pass(stated, body)?;
+    finish(group, pass, strictness, registration)
+}
+
+/// One pass over a body.
+struct Pass {
+    event: Event,
+    type_meta: TypeMeta,
+    fault: Option<String>,
+    strict_faults: Vec<StrictFault>,
+}
+
+fn pass(group: ApiGroup, body: &[u8]) -> Result<Pass, Box<DecodeError>> {
+    let mut decoder = Decoder::new(body);
+    let mut event = Event::default();
+    let mut type_meta = TypeMeta::default();
+    let walked = document(&mut decoder, group, &mut type_meta, &mut event);
+    if walked.is_err() {
+        return Err(unrecognized(body, &syntax::fault(body)));
+    }
+    if let Some(fault) = &type_meta.fault {
+        return Err(unrecognized(body, fault));
+    }
+    let (fault, strict_faults) = decoder.finish();
+    Ok(Pass { event, type_meta, fault, strict_faults })
+}
+
+fn document(
+    decoder: &mut Decoder<'_>,
+    group: ApiGroup,
+    type_meta: &mut TypeMeta,
+    event: &mut Event,
+) -> Result<(), reader::Malformed> {
+    match decoder.reader.kind()? {
+        Kind::Object => fields::event(decoder, &Path::ROOT, group, type_meta, event)?,
+        // `null` is an empty event.
+        Kind::Null => decoder.reader.null()?,
+        kind => {
+            type_meta.fault = Some(format!(
+                "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \
+                 \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+                kind.go_name()
+            ));
+            decoder.reader.skip()?;
+        }
+    }
+    decoder.reader.end()
+}
+
+fn finish(
+    group: ApiGroup,
+    mut pass: Pass,
+    strictness: Strictness,
+    registration: Registration,
+) -> Result<Decoded, Box<DecodeError>> {
+    let identity = kinds::identity(group, &pass.type_meta);
+    let (Registration::Event { .. } | Registration::EventBeta) = registration else {
+        return Err(identity.unhandled(&format!(
+            "converting ({}.{}) to (core.Event): unknown conversion",
+            identity.version, identity.kind
+        )));
+    };
+    if let Some(fault) = pass.fault {
+        return Err(identity.unhandled(&fault));
+    }
+    if strictness == Strictness::Refuse && !pass.strict_faults.is_empty() {
+        let faults: Vec<String> = pass.strict_faults.iter().map(ToString::to_string).collect();
+        return Err(identity.unhandled(&format!("strict decoding error: {}", faults.join(", "))));
+    }
+    if registration != (Registration::Event { group }) {
+        return Err(DecodeError::bad_request(format!(
+            "the API version in the data ({}) does not match the expected API version ({})",
+            identity.group_version(),
+            group.api_version()
+        )));
+    }
+    if !(pass.type_meta.kind.is_empty() && pass.type_meta.api_version.is_empty()) {
+        pass.event.type_meta = Some(group);
+    }
+    Ok(Decoded {
+        event: pass.event,
+        strict_faults: pass.strict_faults,
+        kind: pass.type_meta.kind,
+        api_version: pass.type_meta.api_version,
+    })
+}
+
+/// The refusal of a body whose kind could not be read.
+fn unrecognized(body: &[u8], fault: &str) -> Box<DecodeError> {
+    unsniffed(body, &format!("couldn't get version/kind; json parse error: {fault}"))
+}
+
+/// The refusal of an apiVersion with more than one slash.
+fn unsniffed_version(body: &[u8], api_version: &str) -> Box<DecodeError> {
+    unsniffed(body, &format!("unexpected GroupVersion string: {api_version}"))
+}
+
+fn unsniffed(body: &[u8], fault: &str) -> Box<DecodeError> {
+    let summary = go::summary(body);
+    DecodeError::bad_request(format!(
+        "the object provided is unrecognized (must be of type Event): {fault} ({summary})"
+    ))
+}

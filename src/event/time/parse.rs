@@ -1,0 +1,240 @@
+//! RFC 3339, read as Go's `time.Parse` reads it with the apiserver's two layouts, errors word for word. Mirrors
+//! `time/format.go`.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use super::TimeError;
+
+/// Which of the two layouts the API asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// `time.RFC3339`: a fraction may stand there, of any length, after a dot or a comma.
+    Seconds,
+    /// `metav1.RFC3339Micro`: exactly six digits of fraction must stand there.
+    Micros,
+}
+
+impl Layout {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Seconds => "2006-01-02T15:04:05Z07:00",
+            Self::Micros => "2006-01-02T15:04:05.000000Z07:00",
+        }
+    }
+}
+
+/// Why an element did not parse.
+enum Fault {
+    /// `cannot parse "rest" as "element"`.
+    Bad { element: &'static str, rest: Vec<u8> },
+    /// `month out of range` and the like.
+    Message(String),
+}
+
+/// Seconds since 1970 and microseconds of the second.
+pub(super) fn parse(text: &str, layout: Layout) -> Result<(i64, i64), TimeError> {
+    let mut parser = Parser { rest: text.as_bytes() };
+    parser.time(layout).map_err(|fault| {
+        let value = quote(text.as_bytes());
+        TimeError(match fault {
+            Fault::Bad { element, rest } => format!(
+                "parsing time {value} as {}: cannot parse {} as \"{element}\"",
+                quote(layout.text().as_bytes()),
+                quote(&rest)
+            ),
+            Fault::Message(message) => format!("parsing time {value}: {message}"),
+        })
+    })
+}
+
+struct Parser<'t> {
+    rest: &'t [u8],
+}
+
+impl<'t> Parser<'t> {
+    fn bad<T>(&self, element: &'static str) -> Result<T, Fault> {
+        Err(Fault::Bad { element, rest: self.rest.to_vec() })
+    }
+
+    fn digit(&self, index: usize) -> Option<i64> {
+        let byte = self.rest.get(index).copied().filter(u8::is_ascii_digit)?;
+        Some(i64::from(byte & 15))
+    }
+
+    fn take(&mut self, bytes: usize) -> &'t [u8] {
+        let (taken, rest) = self.rest.split_at_checked(bytes).unwrap_or((self.rest, &[]));
+        self.rest = rest;
+        taken
+    }
+
+    fn separator(&mut self, separator: &'static str) -> Result<(), Fault> {
+        let Some(rest) = self.rest.strip_prefix(separator.as_bytes()) else { return self.bad(separator) };
+        self.rest = rest;
+        Ok(())
+    }
+
+    fn time(&mut self, layout: Layout) -> Result<(i64, i64), Fault> {
+        let year = self.year()?;
+        self.separator("-")?;
+        let month = self.two_digits("01")?;
+        within(month, 1..=12, "month")?;
+        self.separator("-")?;
+        let day = self.two_digits("02")?;
+        self.separator("T")?;
+        let hour = self.hour()?;
+        within(hour, 0..=23, "hour")?;
+        self.separator(":")?;
+        let minute = self.two_digits("04")?;
+        within(minute, 0..=59, "minute")?;
+        self.separator(":")?;
+        let second = self.two_digits("05")?;
+        within(second, 0..=59, "second")?;
+        let micros = match layout {
+            Layout::Seconds => {
+                self.any_fraction();
+                0
+            }
+            Layout::Micros => self.micros()?,
+        };
+        let offset = self.zone()?;
+        if !self.rest.is_empty() {
+            return Err(Fault::Message(format!("extra text: {}", quote(self.rest))));
+        }
+        within(day, 1..=days_in(month, year), "day")?;
+        let days = days_from_civil(year, month, day);
+        let of_day = hour.saturating_mul(3_600).saturating_add(minute.saturating_mul(60)).saturating_add(second);
+        Ok((days.saturating_mul(86_400).saturating_add(of_day).saturating_sub(offset), micros))
+    }
+
+    fn year(&mut self) -> Result<i64, Fault> {
+        match (self.digit(0), self.digit(1), self.digit(2), self.digit(3)) {
+            (Some(a), Some(b), Some(c), Some(d)) => {
+                self.take(4);
+                Ok([b, c, d].into_iter().fold(a, |number, digit| number.saturating_mul(10).saturating_add(digit)))
+            }
+            _ => self.bad("2006"),
+        }
+    }
+
+    fn two_digits(&mut self, element: &'static str) -> Result<i64, Fault> {
+        let (Some(tens), Some(units)) = (self.digit(0), self.digit(1)) else { return self.bad(element) };
+        self.take(2);
+        Ok(tens.saturating_mul(10).saturating_add(units))
+    }
+
+    /// Go's layout element for hours also takes one digit.
+    fn hour(&mut self) -> Result<i64, Fault> {
+        if let (Some(hour), None) = (self.digit(0), self.digit(1)) {
+            self.take(1);
+            return Ok(hour);
+        }
+        self.two_digits("15")
+    }
+
+    fn any_fraction(&mut self) {
+        if matches!(self.rest.first(), Some(b'.' | b',')) && self.digit(1).is_some() {
+            self.take(1);
+            let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            self.take(digits);
+        }
+    }
+
+    fn micros(&mut self) -> Result<i64, Fault> {
+        const ELEMENT: &str = ".000000";
+        let Some((b'.' | b',', digits)) = self.rest.get(..7).and_then(<[u8]>::split_first) else {
+            return self.bad(ELEMENT);
+        };
+        // Go's `atoi` takes a sign here, so that ".+12345" is a fraction; a negative one is out of range.
+        let (negative, digits) = match digits.split_first() {
+            Some((b'+', digits)) => (false, digits),
+            Some((b'-', digits)) => (true, digits),
+            _ => (false, digits),
+        };
+        let mut number = 0_i64;
+        for digit in digits {
+            if !digit.is_ascii_digit() {
+                return self.bad(ELEMENT);
+            }
+            number = number.saturating_mul(10).saturating_add(i64::from(digit & 15));
+        }
+        if negative && number > 0 {
+            return Err(Fault::Message("fractional second out of range".to_owned()));
+        }
+        self.take(7);
+        Ok(number)
+    }
+
+    /// The offset from UTC in seconds.
+    fn zone(&mut self) -> Result<i64, Fault> {
+        const ELEMENT: &str = "Z07:00";
+        if self.rest.first() == Some(&b'Z') {
+            self.take(1);
+            return Ok(0);
+        }
+        let Some(&[sign, _, _, b':', _, _]) = self.rest.get(..6).and_then(|zone| <&[u8; 6]>::try_from(zone).ok())
+        else {
+            return self.bad(ELEMENT);
+        };
+        let number = |tens: Option<i64>, units: Option<i64>| Some(tens?.saturating_mul(10).saturating_add(units?));
+        let hours = number(self.digit(1), self.digit(2));
+        let minutes = number(self.digit(4), self.digit(5));
+        // Go asks for at most 24 and 60, both included, and looks at the ranges before the sign.
+        if hours.is_some_and(|hours| hours > 24) {
+            return Err(Fault::Message("time zone offset hour out of range".to_owned()));
+        }
+        let (Some(hours), Some(minutes)) = (hours, minutes) else { return self.bad(ELEMENT) };
+        within(minutes, 0..=60, "time zone offset minute")?;
+        let offset = hours.saturating_mul(3_600).saturating_add(minutes.saturating_mul(60));
+        let signed = match sign {
+            b'+' => offset,
+            b'-' => offset.saturating_neg(),
+            _ => return self.bad(ELEMENT),
+        };
+        self.take(6);
+        Ok(signed)
+    }
+}
+
+fn within(number: i64, range: std::ops::RangeInclusive<i64>, what: &str) -> Result<(), Fault> {
+    if range.contains(&number) { Ok(()) } else { Err(Fault::Message(format!("{what} out of range"))) }
+}
+
+const fn days_in(month: i64, year: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// A proleptic Gregorian date to days since 1970-01-01 (Howard Hinnant's `days_from_civil`).
+#[expect(clippy::arithmetic_side_effects, reason = "year is at most 9999, month and day are in range")]
+const fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let shifted_year = if month <= 2 { year - 1 } else { year };
+    let era = shifted_year.div_euclid(400);
+    let year_of_era = shifted_year.rem_euclid(400);
+    let shifted_month = (month + 9) % 12;
+    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    era * 146_097 + day_of_era - 719_468
+}
+
+/// The `time` package's own quoting: what is not plain ASCII is shown byte by byte.
+fn quote(text: &[u8]) -> String {
+    let mut quoted = String::from("\"");
+    for &byte in text {
+        match byte {
+            b'"' | b'\\' => {
+                quoted.push('\\');
+                quoted.push(char::from(byte));
+            }
+            b' '..=0x7f => quoted.push(char::from(byte)),
+            _ => {
+                quoted.push_str(r"\x");
+                quoted.push_str(&format!("{byte:02x}"));
+            }
+        }
+    }
+    quoted.push('"');
+    quoted
+}

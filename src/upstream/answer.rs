@@ -1,0 +1,264 @@
+//! The table from what came back for a request to the [`Answer`] that the outbox understands. One function, [`judge`]; the
+//! embedded store's failures go through the same table as the apiserver's. See `spec/api-behaviour.md` and
+//! `spec/correlation.md` §4; unlike client-go, which drops an event on any API status, passing faults are told apart here.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::Verb;
+use crate::outbox::{Answer, Applied, Fault, Refusal, RefusalReason, Retry};
+use crate::status::Status;
+
+/// LIMIT: longest `Retry-After` that is believed; longer ones are cut to this.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+/// LIMIT: bytes of an upstream's message that are kept, for logs and for the texts of statuses.
+const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// An answer other than 2xx: its status, and when to try again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Denial {
+    /// The upstream's Status; made up from the body's text where the body is none. Its `code` is the HTTP status.
+    pub(super) status: Status,
+    /// The upstream's `Retry-After`, limited.
+    pub(super) after: Option<Duration>,
+}
+
+/// Why no good answer came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The request was answered with something other than 2xx.
+    Denied(Denial),
+    /// The deadline passed.
+    Deadline,
+    /// The request never left: no connection, a failed TLS handshake.
+    NotSent(String),
+    /// No credentials could be had: a token file or an exec plugin failed. The request never left.
+    NoCredentials(String),
+    /// The connection broke after the request may have left.
+    Lost(String),
+    /// A 2xx whose body could not be read.
+    Unreadable(String),
+}
+
+impl Denial {
+    /// Reads an answer whose status is not 2xx.
+    pub(super) fn read(code: StatusCode, headers: &http::HeaderMap, body: &[u8]) -> Self {
+        // Not every refusal carries a Status: 429 is plain text, and 504 a Status labelled text/plain.
+        let mut status = serde_json::from_slice(body).unwrap_or_else(|_| {
+            let text = String::from_utf8_lossy(body);
+            Status::new(0, "", if text.trim().is_empty() { code.to_string() } else { text.trim().to_owned() })
+        });
+        status.code = code.as_u16();
+        status.message = shorten(status.message);
+        let header = headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        Self::new(status, header)
+    }
+
+    fn new(status: Status, header_seconds: Option<u64>) -> Self {
+        let details = status.details.as_ref().map(|details| u64::from(details.retry_after_seconds));
+        let seconds = header_seconds.or(details.filter(|&seconds| seconds != 0));
+        Self { status, after: seconds.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)) }
+    }
+}
+
+impl From<Status> for Denial {
+    fn from(status: Status) -> Self {
+        Self::new(status, None)
+    }
+}
+
+/// The table.
+pub(super) fn judge(verb: Verb, failure: &Failure) -> Answer {
+    // A read changes nothing, so nothing of it can have been applied.
+    let perhaps = if verb.writes() { Applied::Perhaps } else { Applied::No };
+    let retry = |fault, applied| Answer::Retry(Retry { after: None, applied, fault });
+    match failure {
+        Failure::Denied(denial) => judge_denial(verb, denial, perhaps),
+        Failure::Deadline => retry(Fault::Timeout, perhaps),
+        Failure::NotSent(_) => retry(Fault::Transport, Applied::No),
+        Failure::NoCredentials(_) => retry(Fault::Unauthorized, Applied::No),
+        Failure::Lost(_) => retry(Fault::Transport, perhaps),
+        Failure::Unreadable(_) => retry(Fault::BadAnswer, perhaps),
+    }
+}
+
+fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
+    let Denial { status, after } = denial;
+    let refused = |reason| Answer::Refused(Refusal { reason, message: status.message.clone() });
+    let retry = |fault, applied| Answer::Retry(Retry { after: *after, applied, fault });
+    match status.code {
+        400 | 405 | 406 | 415 | 422 => refused(RefusalReason::Invalid),
+        401 => retry(Fault::Unauthorized, Applied::No),
+        403 if status.has_cause("NamespaceTerminating") => refused(RefusalReason::NamespaceGone),
+        403 => refused(RefusalReason::Forbidden),
+        404 if verb == Verb::Create => refused(RefusalReason::NamespaceGone),
+        404 => Answer::Missing,
+        408 | 504 => retry(Fault::Timeout, perhaps),
+        // A taken name is the usual 409 of a create, a status without a reason included: reading it tells.
+        409 if verb == Verb::Create && status.reason != "Conflict" => Answer::Exists,
+        409 => retry(Fault::Conflict, Applied::No),
+        413 => refused(RefusalReason::TooLarge),
+        429 => retry(Fault::Overloaded, Applied::No),
+        500 if too_large_for_etcd(&status.message) => refused(RefusalReason::TooLarge),
+        500 if status.message.contains("resourceVersion should not be set") => refused(RefusalReason::Invalid),
+        500..=599 => retry(Fault::ServerError, perhaps),
+        _ => refused(RefusalReason::Other),
+    }
+}
+
+/// etcd's and gRPC's own limits come as a 500 without a reason. Not every `ResourceExhausted` is one of them: "database
+/// space exceeded" passes when an operator makes room.
+fn too_large_for_etcd(message: &str) -> bool {
+    message.contains("etcdserver: request is too large") || message.contains("message larger than max")
+}
+
+/// A failure in the words of the API, for the readers behind eventweir.
+pub(super) fn status_of(failure: Failure) -> Status {
+    match failure {
+        Failure::Denied(denial) => denial.status,
+        Failure::Deadline => Status::new(504, "Timeout", "the upstream did not answer in time"),
+        Failure::NotSent(text) | Failure::NoCredentials(text) | Failure::Lost(text) => {
+            Status::new(503, "ServiceUnavailable", shorten(format!("the upstream cannot be reached: {text}")))
+        }
+        Failure::Unreadable(text) => {
+            Status::new(500, "InternalError", shorten(format!("the upstream's answer cannot be read: {text}")))
+        }
+    }
+}
+
+fn shorten(mut message: String) -> String {
+    message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{StatusCause, StatusDetails};
+
+    fn denied(code: u16, reason: &str, message: &str) -> Failure {
+        Failure::Denied(Status::new(code, reason, message).into())
+    }
+
+    fn refused(reason: RefusalReason, message: &str) -> Answer {
+        Answer::Refused(Refusal { reason, message: message.to_owned() })
+    }
+
+    fn retry(fault: Fault, applied: Applied) -> Answer {
+        Answer::Retry(Retry { after: None, applied, fault })
+    }
+
+    #[test]
+    fn each_status_has_its_answer() {
+        use RefusalReason::{Forbidden, Invalid, NamespaceGone, Other, TooLarge};
+        use Verb::{Create, Get, Patch};
+        let check = |verb, code, reason: &str, message: &str, expected: Answer| {
+            assert_eq!(judge(verb, &denied(code, reason, message)), expected, "{verb:?} {code} {reason}");
+        };
+        for code in [400, 405, 406, 415, 422] {
+            check(Create, code, "", "m", refused(Invalid, "m"));
+            check(Patch, code, "", "m", refused(Invalid, "m"));
+        }
+        check(Create, 401, "Unauthorized", "m", retry(Fault::Unauthorized, Applied::No));
+        check(Create, 403, "Forbidden", "m", refused(Forbidden, "m"));
+        check(Create, 404, "NotFound", r#"namespaces "x" not found"#, refused(NamespaceGone, r#"namespaces "x" not found"#));
+        check(Patch, 404, "NotFound", "m", Answer::Missing);
+        check(Get, 404, "NotFound", "m", Answer::Missing);
+        check(Create, 409, "AlreadyExists", "m", Answer::Exists);
+        check(Create, 409, "", "m", Answer::Exists);
+        check(Create, 409, "Conflict", "m", retry(Fault::Conflict, Applied::No));
+        check(Patch, 409, "Conflict", "m", retry(Fault::Conflict, Applied::No));
+        check(Create, 413, "RequestEntityTooLarge", "m", refused(TooLarge, "m"));
+        check(Create, 429, "TooManyRequests", "m", retry(Fault::Overloaded, Applied::No));
+        for code in [408, 504] {
+            check(Create, code, "Timeout", "m", retry(Fault::Timeout, Applied::Perhaps));
+            check(Get, code, "Timeout", "m", retry(Fault::Timeout, Applied::No));
+        }
+        let etcd = "etcdserver: request is too large";
+        check(Create, 500, "", etcd, refused(TooLarge, etcd));
+        let grpc = "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2097999 vs. 2097152)";
+        check(Create, 500, "", grpc, refused(TooLarge, grpc));
+        let full = "etcdserver: mvcc: database space exceeded";
+        check(Create, 500, "", full, retry(Fault::ServerError, Applied::Perhaps));
+        let version = "resourceVersion should not be set on objects to be created";
+        check(Create, 500, "", version, refused(Invalid, version));
+        for code in [500, 502, 503, 599] {
+            check(Create, code, "", "m", retry(Fault::ServerError, Applied::Perhaps));
+            check(Get, code, "", "m", retry(Fault::ServerError, Applied::No));
+        }
+        for code in [301, 307, 402, 410, 418, 451] {
+            check(Create, code, "", "m", refused(Other, "m"));
+        }
+    }
+
+    #[test]
+    fn a_terminating_namespace_is_gone() {
+        let cause = StatusCause { reason: "NamespaceTerminating".into(), message: String::new(), field: String::new() };
+        let details = StatusDetails { causes: vec![cause], ..StatusDetails::default() };
+        let failure = Failure::Denied(Status::new(403, "Forbidden", "m").with_details(details).into());
+        assert_eq!(judge(Verb::Create, &failure), refused(RefusalReason::NamespaceGone, "m"));
+    }
+
+    #[test]
+    fn each_failure_without_a_status_has_its_answer() {
+        let check = |failure: Failure, fault, write, read| {
+            assert_eq!(judge(Verb::Patch, &failure), retry(fault, write), "{failure:?}");
+            assert_eq!(judge(Verb::Get, &failure), retry(fault, read), "{failure:?}");
+        };
+        check(Failure::Deadline, Fault::Timeout, Applied::Perhaps, Applied::No);
+        check(Failure::NotSent("x".into()), Fault::Transport, Applied::No, Applied::No);
+        check(Failure::NoCredentials("x".into()), Fault::Unauthorized, Applied::No, Applied::No);
+        check(Failure::Lost("x".into()), Fault::Transport, Applied::Perhaps, Applied::No);
+        check(Failure::Unreadable("x".into()), Fault::BadAnswer, Applied::Perhaps, Applied::No);
+    }
+
+    #[test]
+    fn retry_after_is_read_from_header_and_details_and_limited() {
+        let check = |header: Option<&str>, body: &str, expected: Option<u64>| {
+            let mut headers = http::HeaderMap::new();
+            if let Some(value) = header {
+                headers.insert(http::header::RETRY_AFTER, value.parse().unwrap());
+            }
+            let denial = Denial::read(StatusCode::TOO_MANY_REQUESTS, &headers, body.as_bytes());
+            assert_eq!(denial.after, expected.map(Duration::from_secs), "{header:?} {body}");
+        };
+        let details = r#"{"details":{"retryAfterSeconds":7},"code":429}"#;
+        check(None, "Too many requests, please try again later.\n", None);
+        check(Some("1"), "Too many requests, please try again later.\n", Some(1));
+        check(Some("0"), "", Some(0));
+        check(None, details, Some(7));
+        check(Some("3"), details, Some(3));
+        check(Some("Wed, 21 Oct 2026 07:28:00 GMT"), details, Some(7));
+        check(Some("86400"), "", Some(300));
+        check(Some("-1"), "", None);
+        check(None, r#"{"details":{"retryAfterSeconds":0},"code":429}"#, None);
+    }
+
+    #[test]
+    fn bodies_that_are_no_status_are_told_as_text() {
+        let check = |body: &[u8], expected: &str| {
+            let denial = Denial::read(StatusCode::GATEWAY_TIMEOUT, &http::HeaderMap::new(), body);
+            assert_eq!((denial.status.message.as_str(), denial.status.code), (expected, 504));
+        };
+        check(br#"{"metadata":{},"status":"Failure","message":"m","reason":"Timeout","code":503}"#, "m");
+        check(b"upstream timed out\n", "upstream timed out");
+        check(b"", "504 Gateway Timeout");
+        check("é".repeat(600).as_bytes(), &"é".repeat(512));
+    }
+
+    #[test]
+    fn readers_hear_of_failures_in_the_words_of_the_api() {
+        let check = |failure, code, reason: &str| {
+            let status = status_of(failure);
+            assert_eq!((status.code, status.reason.as_str()), (code, reason));
+        };
+        check(Failure::Denied(Status::not_found("", "events", "x").into()), 404, "NotFound");
+        check(Failure::Deadline, 504, "Timeout");
+        check(Failure::NotSent("x".into()), 503, "ServiceUnavailable");
+        check(Failure::NoCredentials("x".into()), 503, "ServiceUnavailable");
+        check(Failure::Lost("x".into()), 503, "ServiceUnavailable");
+        check(Failure::Unreadable("x".into()), 500, "InternalError");
+    }
+}

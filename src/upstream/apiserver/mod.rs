@@ -1,0 +1,152 @@
+//! The real kube-apiserver, through the `kube` client: its configuration, TLS and credentials are kube's; requests and
+//! answers are ours, so that bodies are byte for byte what client-go sends, and headers such as `Retry-After` are seen.
+//!
+//! Every event is written through core/v1, as client-go's recorder does. Each request is sent once: the outbox repeats.
+//! After `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
+
+mod connect;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use bytes::Bytes;
+use http::StatusCode;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use kube::client::Body;
+
+pub use connect::{Error, Settings};
+
+use super::answer::{Denial, Failure, judge, status_of};
+use super::{ListOptions, Metrics, NotReady, Verb};
+use crate::clock::Clock;
+use crate::event::core_v1::{self, EventList};
+use crate::event::Event;
+use crate::outbox::{Answer, Request};
+use crate::status::Status;
+
+/// LIMIT: bytes of an answer with one event, or with a Status. Longer ones are not read: the answer counts as unreadable.
+const BODY_BYTES_MAX: usize = 4 << 20;
+/// LIMIT: bytes of an answer with a list. Ask with a limit of 500, as kubectl does.
+const LIST_BYTES_MAX: usize = 16 << 20;
+
+/// A kube-apiserver as an upstream; clones share its connections.
+#[derive(Clone)]
+pub struct Apiserver {
+    client: kube::Client,
+    timeout: std::time::Duration,
+    clock: Clock,
+    metrics: Metrics,
+}
+
+impl Apiserver {
+    /// Reads the configuration that `settings` name and prepares a client. Nothing is sent yet. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read or does not make a client.
+    pub async fn connect(settings: &Settings, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
+        let client = connect::client(settings).await?;
+        Ok(Self::with_client(client, settings, clock, metrics))
+    }
+
+    /// An apiserver behind a client made elsewhere: `kube::Client::new` makes one of any tower service. Of `settings` only
+    /// those of requests count.
+    #[must_use]
+    pub fn with_client(client: kube::Client, settings: &Settings, clock: Clock, metrics: Metrics) -> Self {
+        Self { client, timeout: settings.timeout, clock, metrics }
+    }
+
+    /// Sends what a record needs, once, and sorts the answer.
+    pub async fn write(&self, request: &Request) -> Answer {
+        let verb = Verb::of(request);
+        match self.exchange_event(verb, request::of_write(request)).await {
+            Ok(event) => Answer::Stored(Box::new(event)),
+            Err(failure) => judge(verb, &failure),
+        }
+    }
+
+    /// Reads one event.
+    ///
+    /// # Errors
+    /// The apiserver's refusal, or 503 and 504 when there is no answer.
+    pub async fn get(&self, namespace: &str, name: &str) -> Result<Event, Status> {
+        self.exchange_event(Verb::Get, request::get(namespace, name)).await.map_err(status_of)
+    }
+
+    /// Lists the events of one namespace or of all.
+    ///
+    /// # Errors
+    /// The apiserver's refusal, or 503 and 504 when there is no answer.
+    pub async fn list(&self, namespace: Option<&str>, options: &ListOptions) -> Result<EventList, Status> {
+        let request = request::list(namespace, options);
+        self.exchange(Verb::List, request, LIST_BYTES_MAX, core_v1::list_from_json).await.map_err(status_of)
+    }
+
+    /// Asks `/readyz`. Being forbidden to is good enough: the apiserver answered, and knew us.
+    ///
+    /// # Errors
+    /// When there is no answer, or one that says that our credentials or the apiserver are not in order.
+    pub async fn check(&self) -> Result<(), NotReady> {
+        match self.send_in_time(request::readyz(), BODY_BYTES_MAX).await {
+            Ok(_) => Ok(()),
+            Err(Failure::Denied(denial)) if matches!(denial.status.code, 403 | 404) => Ok(()),
+            Err(failure) => Err(NotReady(status_of(failure).message)),
+        }
+    }
+
+    async fn exchange_event(&self, verb: Verb, request: http::Result<http::Request<Body>>) -> Result<Event, Failure> {
+        self.exchange(verb, request, BODY_BYTES_MAX, core_v1::from_json).await
+    }
+
+    /// Sends, reads, decodes and counts.
+    async fn exchange<T, E: fmt::Display>(
+        &self,
+        verb: Verb,
+        request: http::Result<http::Request<Body>>,
+        body_bytes_max: usize,
+        decode: impl FnOnce(&[u8]) -> Result<T, E>,
+    ) -> Result<T, Failure> {
+        let started = self.clock.now().mono;
+        let body = self.send_in_time(request, body_bytes_max).await;
+        let result = body.and_then(|body| decode(&body).map_err(|fault| Failure::Unreadable(fault.to_string())));
+        let answer = result.as_ref().err().map(|failure| judge(verb, failure));
+        self.metrics.count(verb, answer.as_ref(), self.clock.now().mono.since(started));
+        result
+    }
+
+    async fn send_in_time(
+        &self,
+        request: http::Result<http::Request<Body>>,
+        body_bytes_max: usize,
+    ) -> Result<Bytes, Failure> {
+        let request = request.map_err(|fault| Failure::NotSent(fault.to_string()))?;
+        tokio::time::timeout(self.timeout, self.send(request, body_bytes_max))
+            .await
+            .unwrap_or(Err(Failure::Deadline))
+    }
+
+    async fn send(&self, request: http::Request<Body>, body_bytes_max: usize) -> Result<Bytes, Failure> {
+        let response = self.client.send(request).await.map_err(|fault| connect::classify(&fault))?;
+        let (parts, body) = response.into_parts();
+        let limit = if parts.status.is_success() { body_bytes_max } else { BODY_BYTES_MAX };
+        let body = Limited::new(body, limit).collect().await.map(http_body_util::Collected::to_bytes);
+        if !parts.status.is_success() {
+            // The status says enough, even if the body breaks off.
+            let body = body.unwrap_or_default();
+            return Err(Failure::Denied(Denial::read(parts.status, &parts.headers, &body)));
+        }
+        match body {
+            Ok(_) if parts.status == StatusCode::NO_CONTENT => Err(Failure::Unreadable("no content".to_owned())),
+            Ok(body) => Ok(body),
+            Err(fault) if fault.is::<LengthLimitError>() => Err(Failure::Unreadable(fault.to_string())),
+            Err(fault) => Err(Failure::Lost(fault.to_string())),
+        }
+    }
+}
+
+impl fmt::Debug for Apiserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Apiserver").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}

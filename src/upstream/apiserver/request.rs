@@ -1,0 +1,133 @@
+//! Requests for the apiserver's Events API, as client-go writes them.
+
+use std::fmt::Write as _;
+
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{Method, Request as HttpRequest};
+use kube::client::Body;
+
+use crate::event::core_v1;
+use crate::outbox::Request;
+use crate::upstream::{ListOptions, Version};
+
+/// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
+const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
+const JSON: &str = "application/json";
+
+/// POST, PATCH or GET: what a record needs.
+pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
+    match request {
+        Request::Create(event) => {
+            let mut body = Vec::new();
+            core_v1::write_json(event, &mut body);
+            let path = events(Some(&event.metadata.namespace)) + "?fieldManager=eventweir";
+            with_body(Method::POST, path, JSON, body)
+        }
+        Request::Patch { namespace, name, patch } => {
+            let path = item(namespace, name) + "?fieldManager=eventweir";
+            with_body(Method::PATCH, path, "application/strategic-merge-patch+json", patch.to_json().into())
+        }
+        Request::Read { namespace, name } => get(namespace, name),
+    }
+}
+
+/// GET of one event.
+pub(super) fn get(namespace: &str, name: &str) -> http::Result<HttpRequest<Body>> {
+    start(Method::GET, item(namespace, name)).body(Body::empty())
+}
+
+/// GET of a list.
+pub(super) fn list(namespace: Option<&str>, options: &ListOptions) -> http::Result<HttpRequest<Body>> {
+    let mut query = Vec::new();
+    if options.limit != 0 {
+        query.push(format!("limit={}", options.limit));
+    }
+    if !options.continue_token.is_empty() {
+        query.push(format!("continue={}", encoded(&options.continue_token)));
+    }
+    if !options.field_selector.is_empty() {
+        query.push(format!("fieldSelector={}", encoded(&options.field_selector.to_string())));
+    }
+    match options.version {
+        Version::Newest => {}
+        // Alone, since with a limit it means something else than with resourceVersionMatch=NotOlderThan.
+        Version::AtLeast(version) => query.push(format!("resourceVersion={version}")),
+        Version::Exact(version) => query.push(format!("resourceVersion={version}&resourceVersionMatch=Exact")),
+    }
+    let mut path = events(namespace);
+    if !query.is_empty() {
+        path = path + "?" + &query.join("&");
+    }
+    start(Method::GET, path).body(Body::empty())
+}
+
+/// GET of the apiserver's own readiness.
+pub(super) fn readyz() -> http::Result<HttpRequest<Body>> {
+    start(Method::GET, "/readyz".to_owned()).body(Body::empty())
+}
+
+fn start(method: Method, path: String) -> http::request::Builder {
+    HttpRequest::builder().method(method).uri(path).header(USER_AGENT, AGENT).header(ACCEPT, JSON)
+}
+
+fn with_body(method: Method, path: String, media_type: &str, body: Vec<u8>) -> http::Result<HttpRequest<Body>> {
+    start(method, path).header(CONTENT_TYPE, media_type).body(Body::from(body))
+}
+
+fn events(namespace: Option<&str>) -> String {
+    match namespace {
+        Some(namespace) => format!("/api/v1/namespaces/{}/events", encoded(namespace)),
+        None => "/api/v1/events".to_owned(),
+    }
+}
+
+fn item(namespace: &str, name: &str) -> String {
+    events(Some(namespace)) + "/" + &encoded(name)
+}
+
+/// Percent-encoded but for RFC 3986's unreserved characters: good for a path segment and for a query's value.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
+            other => write!(encoded, "%{other:02X}").unwrap_or_default(), // a String takes every write
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::ApiGroup;
+    use crate::upstream::FieldSelector;
+
+    #[test]
+    fn names_cannot_leave_their_path_segment() {
+        let check = |namespace: &str, name: &str, expected: &str| {
+            let request = get(namespace, name).unwrap();
+            assert_eq!(request.uri().to_string(), expected);
+        };
+        check("shop", "web-0.17c", "/api/v1/namespaces/shop/events/web-0.17c");
+        check("shop", "A b:é?x#y", "/api/v1/namespaces/shop/events/A%20b%3A%C3%A9%3Fx%23y");
+        check("a/b", "../x", "/api/v1/namespaces/a%2Fb/events/..%2Fx");
+    }
+
+    #[test]
+    fn lists_ask_for_what_the_options_say() {
+        let check = |namespace, options: ListOptions, expected: &str| {
+            let request = list(namespace, &options).unwrap();
+            assert_eq!(request.uri().to_string(), expected);
+        };
+        check(None, ListOptions::default(), "/api/v1/events");
+        let field_selector = FieldSelector::parse("regarding.kind=Pod,type!=Normal", ApiGroup::Events).unwrap();
+        let options = ListOptions { limit: 500, continue_token: "a=".into(), field_selector, version: Version::Newest };
+        let query = "limit=500&continue=a%3D&fieldSelector=involvedObject.kind%3DPod%2Ctype%21%3DNormal";
+        check(Some("shop"), options, &format!("/api/v1/namespaces/shop/events?{query}"));
+        let exact = ListOptions { version: Version::Exact(7), ..ListOptions::default() };
+        check(None, exact, "/api/v1/events?resourceVersion=7&resourceVersionMatch=Exact");
+        let at_least = ListOptions { version: Version::AtLeast(7), ..ListOptions::default() };
+        check(None, at_least, "/api/v1/events?resourceVersion=7");
+    }
+}

@@ -1,0 +1,123 @@
+//! The embedded store behind a lock and a clock: the upstream of a process without a cluster.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::answer::{Failure, judge};
+use super::store::{Settings, Store};
+use super::{ListOptions, Metrics, Verb};
+use crate::clock::{Clock, Now};
+use crate::event::Event;
+use crate::event::core_v1::EventList;
+use crate::outbox::{Answer, Request};
+use crate::status::Status;
+
+/// The embedded store as an upstream; clones share it.
+#[derive(Clone)]
+pub struct Embedded {
+    /// The lock is held for one operation at a time and never over an await.
+    store: Arc<Mutex<Store>>,
+    clock: Clock,
+    metrics: Metrics,
+}
+
+/// Shortest pause between two looks for expired events, so that many expiries near each other share one.
+const EXPIRY_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Longest pause: how long an event put into an empty store can outstay a TTL shorter than this. Reads never see it.
+const EXPIRY_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+impl Embedded {
+    /// An empty store with random uids and names.
+    #[must_use]
+    pub fn new(settings: Settings, clock: Clock, metrics: Metrics) -> Self {
+        Self::with_store(Store::new(settings, fastrand::u64(..)), clock, metrics)
+    }
+
+    /// A store made elsewhere, with a known seed for example.
+    #[must_use]
+    pub fn with_store(store: Store, clock: Clock, metrics: Metrics) -> Self {
+        Self { store: Arc::new(Mutex::new(store)), clock, metrics }
+    }
+
+    /// Carries out what a record needs.
+    #[must_use]
+    pub fn write(&self, request: &Request) -> Answer {
+        let verb = Verb::of(request);
+        let outcome = self.with(verb, |store, now| match request {
+            // A copy, because the outbox keeps its own until the answer is settled.
+            Request::Create(event) => store.create(Event::clone(event), now),
+            Request::Patch { namespace, name, patch } => store.patch(namespace, name, patch, now),
+            Request::Read { namespace, name } => store.get(namespace, name, now),
+        });
+        match outcome {
+            Ok(event) => Answer::Stored(Box::new(event)),
+            Err(status) => judge(verb, &Failure::Denied(status.into())),
+        }
+    }
+
+    /// Reads one event.
+    ///
+    /// # Errors
+    /// 404 when it is missing.
+    pub fn get(&self, namespace: &str, name: &str) -> Result<Event, Status> {
+        self.with(Verb::Get, |store, now| store.get(namespace, name, now))
+    }
+
+    /// Lists the events of one namespace or of all.
+    ///
+    /// # Errors
+    /// As [`Store::list`].
+    pub fn list(&self, namespace: Option<&str>, options: &ListOptions) -> Result<EventList, Status> {
+        let page = self.with(Verb::List, |store, now| store.list(namespace, options, now))?;
+        Ok(EventList {
+            resource_version: page.resource_version,
+            continue_token: page.continue_token,
+            remaining_item_count: page.remaining_item_count.and_then(|count| i64::try_from(count).ok()),
+            // Copied out here, where the lock is free again.
+            items: page.items.into_iter().map(Arc::unwrap_or_clone).collect(),
+        })
+    }
+
+    /// Removes expired events as their time comes, without end; to be run on the app's task tracker. Nothing is lost when it
+    /// is cancelled.
+    pub async fn expire_forever(&self) {
+        loop {
+            let now = self.clock.now();
+            let next = {
+                let mut store = self.store.lock();
+                store.expire(now);
+                store.next_expiry()
+            };
+            let latest = now.mono.after(EXPIRY_PAUSE_MAX);
+            let wake = next.unwrap_or(latest).clamp(now.mono.after(EXPIRY_PAUSE_MIN), latest);
+            self.clock.sleep_until(wake).await;
+        }
+    }
+
+    /// Does something with the store that this type has no method for.
+    pub fn access<T>(&self, act: impl FnOnce(&mut Store, Now) -> T) -> T {
+        let now = self.clock.now();
+        let mut store = self.store.lock();
+        let evicted_before = store.evicted();
+        let result = act(&mut store, now);
+        self.metrics.count_evicted(store.evicted().saturating_sub(evicted_before));
+        result
+    }
+
+    fn with<T>(&self, verb: Verb, act: impl FnOnce(&mut Store, Now) -> Result<T, Status>) -> Result<T, Status> {
+        let started = self.clock.now().mono;
+        let result = self.access(act);
+        let denied = result.as_ref().err().map(|status| judge(verb, &Failure::Denied(status.clone().into())));
+        self.metrics.count(verb, denied.as_ref(), self.clock.now().mono.since(started));
+        result
+    }
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Embedded").field("events", &self.store.lock().len()).finish_non_exhaustive()
+    }
+}

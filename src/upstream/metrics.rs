@@ -1,0 +1,109 @@
+//! What the upstream part counts: requests by verb and answer, their duration, and what the embedded store had to evict.
+
+use std::time::Duration;
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+
+use super::Verb;
+use crate::outbox::{Answer, Fault};
+
+/// Metrics of the upstream; cheap to clone, all clones count together.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    requests: IntCounterVec,
+    duration: HistogramVec,
+    evicted: IntCounter,
+}
+
+/// Upper bounds in seconds: an apiserver's create takes about 5 ms, a deadline 10 s.
+const DURATION_BUCKETS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+
+impl Metrics {
+    /// Registers the metrics, every combination of labels at zero.
+    ///
+    /// # Errors
+    /// When the registry already has metrics of these names.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let requests = IntCounterVec::new(
+            Opts::new("eventweir_upstream_requests_total", "Requests to the upstream by verb and answer."),
+            &["verb", "answer"],
+        )?;
+        let duration = HistogramVec::new(
+            HistogramOpts::new(
+                "eventweir_upstream_request_duration_seconds",
+                "Time from sending a request to the upstream to its complete answer or the deadline.",
+            )
+            .buckets(DURATION_BUCKETS.to_vec()),
+            &["verb"],
+        )?;
+        let evicted = IntCounter::new(
+            "eventweir_store_evicted_events_total",
+            "Events that the embedded store evicted before their time because of its limits.",
+        )?;
+        for verb in Verb::ALL {
+            duration.with_label_values(&[verb.label()]);
+            for answer in ["stored", "missing", "exists", "refused"].into_iter().chain(Fault::ALL.map(retry_label)) {
+                requests.with_label_values(&[verb.label(), answer]);
+            }
+        }
+        registry.register(Box::new(requests.clone()))?;
+        registry.register(Box::new(duration.clone()))?;
+        registry.register(Box::new(evicted.clone()))?;
+        Ok(Self { requests, duration, evicted })
+    }
+
+    /// Counts an answered request. `None` stands for a success without an event, such as a list.
+    pub(super) fn count(&self, verb: Verb, answer: Option<&Answer>, took: Duration) {
+        self.requests.with_label_values(&[verb.label(), label(answer)]).inc();
+        self.duration.with_label_values(&[verb.label()]).observe(took.as_secs_f64());
+    }
+
+    pub(super) fn count_evicted(&self, events: u64) {
+        self.evicted.inc_by(events);
+    }
+}
+
+const fn label(answer: Option<&Answer>) -> &'static str {
+    match answer {
+        None | Some(Answer::Stored(_)) => "stored",
+        Some(Answer::Missing) => "missing",
+        Some(Answer::Exists) => "exists",
+        Some(Answer::Refused(_)) => "refused",
+        Some(Answer::Retry(retry)) => retry_label(retry.fault),
+    }
+}
+
+const fn retry_label(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Transport => "retry_transport",
+        Fault::Timeout => "retry_timeout",
+        Fault::Overloaded => "retry_overloaded",
+        Fault::ServerError => "retry_server_error",
+        Fault::Unauthorized => "retry_unauthorized",
+        Fault::Conflict => "retry_conflict",
+        Fault::BadAnswer => "retry_bad_answer",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_labels_are_the_faults_labels() {
+        for fault in Fault::ALL {
+            assert_eq!(retry_label(fault), format!("retry_{}", fault.label()));
+        }
+    }
+
+    #[test]
+    fn every_combination_is_there_from_the_start() {
+        let registry = Registry::new();
+        Metrics::new(&registry).unwrap();
+        let families = registry.gather();
+        let series = |name: &str| families.iter().find(|family| family.name() == name).unwrap().get_metric().len();
+        assert_eq!(series("eventweir_upstream_requests_total"), 4 * 11);
+        assert_eq!(series("eventweir_upstream_request_duration_seconds"), 4);
+        assert!(Metrics::new(&registry).is_err());
+    }
+}

@@ -1,0 +1,253 @@
+//! Field selectors of events. After `k8s.io/apimachinery/pkg/fields/selector.go` and
+//! `k8s.io/kubernetes/pkg/registry/core/event/strategy.go` (`ToSelectableFields`).
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::fmt;
+
+use smol_str::SmolStr;
+
+use crate::event::{ApiGroup, Event};
+use crate::status::Status;
+
+/// A conjunction of terms on fields; the empty one selects every event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FieldSelector {
+    terms: Vec<Term>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Term {
+    field: Field,
+    relation: Relation,
+    value: SmolStr,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Relation {
+    Equal,
+    NotEqual,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Name,
+    Namespace,
+    ObjectKind,
+    ObjectNamespace,
+    ObjectName,
+    ObjectUid,
+    ObjectApiVersion,
+    ObjectResourceVersion,
+    ObjectFieldPath,
+    Reason,
+    ReportingComponent,
+    Source,
+    Type,
+}
+
+impl Field {
+    /// The fields under their names in core/v1 and events.k8s.io/v1; `None` where a group does not have one.
+    const TABLE: [(Self, &'static str, Option<&'static str>); 13] = [
+        (Self::Name, "metadata.name", Some("metadata.name")),
+        (Self::Namespace, "metadata.namespace", Some("metadata.namespace")),
+        (Self::ObjectKind, "involvedObject.kind", Some("regarding.kind")),
+        (Self::ObjectNamespace, "involvedObject.namespace", Some("regarding.namespace")),
+        (Self::ObjectName, "involvedObject.name", Some("regarding.name")),
+        (Self::ObjectUid, "involvedObject.uid", Some("regarding.uid")),
+        (Self::ObjectApiVersion, "involvedObject.apiVersion", Some("regarding.apiVersion")),
+        (Self::ObjectResourceVersion, "involvedObject.resourceVersion", Some("regarding.resourceVersion")),
+        (Self::ObjectFieldPath, "involvedObject.fieldPath", Some("regarding.fieldPath")),
+        (Self::Reason, "reason", Some("reason")),
+        (Self::ReportingComponent, "reportingComponent", Some("reportingController")),
+        (Self::Source, "source", None),
+        (Self::Type, "type", Some("type")),
+    ];
+
+    fn parse(name: &str, group: ApiGroup) -> Option<Self> {
+        let found = Self::TABLE.into_iter().find(|(_, core, events)| match group {
+            ApiGroup::Core => *core == name,
+            ApiGroup::Events => *events == Some(name),
+        });
+        found.map(|(field, ..)| field)
+    }
+
+    fn core_name(self) -> &'static str {
+        Self::TABLE.into_iter().find(|(field, ..)| *field == self).map_or("", |(_, core, _)| core)
+    }
+
+    fn value(self, event: &Event) -> &str {
+        let object = &event.involved_object;
+        match self {
+            Self::Name => &event.metadata.name,
+            Self::Namespace => &event.metadata.namespace,
+            Self::ObjectKind => &object.kind,
+            Self::ObjectNamespace => &object.namespace,
+            Self::ObjectName => &object.name,
+            Self::ObjectUid => &object.uid,
+            Self::ObjectApiVersion => &object.api_version,
+            Self::ObjectResourceVersion => &object.resource_version,
+            Self::ObjectFieldPath => &object.field_path,
+            Self::Reason => &event.reason,
+            Self::ReportingComponent => &event.reporting_controller,
+            Self::Source => event.component(),
+            Self::Type => &event.event_type,
+        }
+    }
+}
+
+impl FieldSelector {
+    /// Reads a selector that uses the field names of `group`.
+    ///
+    /// # Errors
+    /// 400 in the apiserver's words, for an unknown field or a text that is no selector.
+    pub fn parse(text: &str, group: ApiGroup) -> Result<Self, Status> {
+        let mut terms = Vec::new();
+        for part in split_terms(text) {
+            if part.is_empty() {
+                continue;
+            }
+            let (name, relation, value) = split_term(part).ok_or_else(|| {
+                Status::bad_request(format!("invalid selector: '{text}'; can't understand '{part}'"))
+            })?;
+            let value = unescape(value)?;
+            let field = Field::parse(name, group)
+                .ok_or_else(|| Status::bad_request(format!("field label not supported: {name}")))?;
+            terms.push(Term { field, relation, value: value.into() });
+        }
+        Ok(Self { terms })
+    }
+
+    /// True when the event meets every term.
+    #[must_use]
+    pub fn matches(&self, event: &Event) -> bool {
+        self.terms.iter().all(|term| {
+            let equal = term.field.value(event) == term.value;
+            match term.relation {
+                Relation::Equal => equal,
+                Relation::NotEqual => !equal,
+            }
+        })
+    }
+
+    /// True when every event is selected.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+}
+
+/// The selector in core/v1's field names.
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, term) in self.terms.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let relation = match term.relation {
+                Relation::Equal => "=",
+                Relation::NotEqual => "!=",
+            };
+            let value = term.value.replace('\\', r"\\").replace(',', r"\,").replace('=', r"\=");
+            write!(f, "{comma}{}{relation}{value}", term.field.core_name())?;
+        }
+        Ok(())
+    }
+}
+
+/// Splits at commas that no backslash escapes.
+fn split_terms(text: &str) -> impl Iterator<Item = &str> {
+    let mut escaped = false;
+    text.split(move |c| {
+        let separates = c == ',' && !escaped;
+        escaped = c == '\\' && !escaped;
+        separates
+    })
+}
+
+/// Splits at the first operator: `!=`, `==` or `=`.
+fn split_term(term: &str) -> Option<(&str, Relation, &str)> {
+    let (left, right) = term.split_once('=')?;
+    if let Some(left) = left.strip_suffix('!') {
+        return Some((left, Relation::NotEqual, right));
+    }
+    Some((left, Relation::Equal, right.strip_prefix('=').unwrap_or(right)))
+}
+
+fn unescape(value: &str) -> Result<String, Status> {
+    let mut plain = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(escaped @ ('\\' | ',' | '=')) => plain.push(escaped),
+                other => {
+                    let sequence = other.map_or_else(String::new, String::from);
+                    let message = format!("invalid field selector: invalid escape sequence: \\{sequence}");
+                    return Err(Status::bad_request(message));
+                }
+            },
+            // Go prints the rune as a number.
+            ',' | '=' => {
+                let message = format!("invalid field selector: unescaped character in value: {}", u32::from(c));
+                return Err(Status::bad_request(message));
+            }
+            other => plain.push(other),
+        }
+    }
+    Ok(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> Event {
+        let mut event = Event::default();
+        event.metadata.name = "web-0.1".into();
+        event.metadata.namespace = "shop".into();
+        event.involved_object.kind = "Pod".into();
+        event.involved_object.uid = "u1".into();
+        event.reason = "BackOff,=".into();
+        event.reporting_controller = "example.com/ctl".into();
+        event.event_type = "Warning".into();
+        event
+    }
+
+    #[test]
+    fn selectors_match_as_the_apiserver_matches() {
+        let check = |text: &str, group, expected: bool| {
+            let selector = FieldSelector::parse(text, group).unwrap();
+            assert_eq!(selector.matches(&event()), expected, "{text}");
+        };
+        check("", ApiGroup::Core, true);
+        check(",", ApiGroup::Core, true);
+        check("type=Warning", ApiGroup::Core, true);
+        check("type==Warning", ApiGroup::Core, true);
+        check("type!=Warning", ApiGroup::Core, false);
+        check("type=Warning,involvedObject.uid=u2", ApiGroup::Core, false);
+        check("metadata.name=web-0.1,metadata.namespace=shop,involvedObject.kind=Pod", ApiGroup::Core, true);
+        check("regarding.kind=Pod,reportingController=example.com/ctl", ApiGroup::Events, true);
+        check(r"reason=BackOff\,\=", ApiGroup::Core, true);
+        check("source=example.com/ctl", ApiGroup::Core, true);
+    }
+
+    #[test]
+    fn wrong_selectors_are_refused_in_the_apiservers_words() {
+        let check = |text: &str, group, expected: &str| {
+            let status = FieldSelector::parse(text, group).unwrap_err();
+            assert_eq!((status.code, status.message.as_str()), (400, expected));
+        };
+        check("message=x", ApiGroup::Core, "field label not supported: message");
+        check("involvedObject.kind=Pod", ApiGroup::Events, "field label not supported: involvedObject.kind");
+        check("source=kubelet", ApiGroup::Events, "field label not supported: source");
+        let message = "invalid selector: 'type in (Normal)'; can't understand 'type in (Normal)'";
+        check("type in (Normal)", ApiGroup::Core, message);
+        check("type=a=b", ApiGroup::Core, "invalid field selector: unescaped character in value: 61");
+        check(r"type=a\b", ApiGroup::Core, r"invalid field selector: invalid escape sequence: \b");
+    }
+
+    #[test]
+    fn selectors_are_told_to_the_upstream_in_core_names() {
+        let selector = FieldSelector::parse(r"regarding.kind=Pod,reason!=a\,b", ApiGroup::Events).unwrap();
+        assert_eq!(selector.to_string(), r"involvedObject.kind=Pod,reason!=a\,b");
+        assert_eq!(FieldSelector::parse(&selector.to_string(), ApiGroup::Core).unwrap(), selector);
+    }
+}

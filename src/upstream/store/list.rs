@@ -1,0 +1,187 @@
+//! LIST of the embedded store: ranges in key order, selectors, pages, and versions that are still remembered. All pages of a
+//! list show the store as it was at the first page, as etcd's do.
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use smol_str::SmolStr;
+
+use super::{Key, Store, meta};
+use crate::clock::Now;
+use crate::event::Event;
+use crate::status::{Status, StatusCause, StatusDetails};
+use crate::upstream::{ListOptions, Version};
+
+/// A list of events, or a part of it. The events are shared with the store, so that a list copies none under its lock.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Page {
+    /// The events, ordered by namespace and name.
+    pub items: Vec<Arc<Event>>,
+    /// The version of the list; a watch can start there.
+    pub resource_version: SmolStr,
+    /// Where the next page begins; empty at the last one.
+    pub continue_token: SmolStr,
+    /// How many events follow this page; `None` at the last one and when a selector is used.
+    pub remaining_item_count: Option<usize>,
+}
+
+/// Where a list goes on. Opaque to clients: its hexadecimal form is what they carry.
+#[derive(Debug, PartialEq, Eq)]
+struct Token {
+    /// The first page's version.
+    revision: u64,
+    /// Events that were left when the token was made; unknown with a selector.
+    remaining: Option<usize>,
+    /// The last key that was listed.
+    after: String,
+}
+
+impl Store {
+    /// Events of one namespace or of all, ordered by key.
+    ///
+    /// # Errors
+    /// 400 for a bad continue token, 410 when the wanted version is forgotten, 504 when it is not reached yet.
+    pub fn list(&mut self, namespace: Option<&str>, options: &ListOptions, now: Now) -> Result<Page, Status> {
+        self.expire(now);
+        let prefix = namespace.map(|namespace| format!("{namespace}/"));
+        let token = match options.continue_token.as_str() {
+            "" => None,
+            text => Some(Token::parse(text, prefix.as_deref().unwrap_or_default(), &options.version)?),
+        };
+        let revision = match &token {
+            Some(token) => token.revision,
+            None => self.version_to_list(options)?,
+        };
+        let past = self.changes.as_of(revision).ok_or_else(|| too_old(token.is_some()))?;
+        let end = namespace.map(|namespace| format!("{namespace}0")); // '0' follows '/'
+        let range = (
+            match (&token, &prefix) {
+                (Some(token), _) => Bound::Excluded(token.after.as_str()),
+                (None, Some(prefix)) => Bound::Included(prefix.as_str()),
+                (None, None) => Bound::Unbounded,
+            },
+            end.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
+        );
+        let carried = token.as_ref().and_then(|token| token.remaining);
+        Ok(page(merged(self, &past, range), revision, carried, options))
+    }
+
+    /// The version that a list without a continue token shows.
+    fn version_to_list(&self, options: &ListOptions) -> Result<u64, Status> {
+        let (wanted, shown) = match options.version {
+            Version::Newest => return Ok(self.revision),
+            // Without a limit the newest list is as good; with one, the apiserver lists exactly that version.
+            Version::AtLeast(wanted) if options.limit == 0 => (wanted, self.revision),
+            Version::Exact(wanted) | Version::AtLeast(wanted) => (wanted, wanted),
+        };
+        if wanted > self.revision {
+            return Err(too_new(wanted, self.revision));
+        }
+        Ok(shown)
+    }
+}
+
+/// One page of `events`.
+fn page<'a, I>(mut events: I, revision: u64, carried: Option<usize>, options: &ListOptions) -> Page
+where
+    I: Iterator<Item = (&'a Key, &'a Arc<Event>)>,
+{
+    let mut list = Page { resource_version: meta::version_text(revision), ..Page::default() };
+    let mut last = None;
+    let selects = !options.field_selector.is_empty();
+    while let Some((key, event)) = events.next() {
+        if !options.field_selector.matches(event) {
+            continue;
+        }
+        if let (true, Some(last)) = (options.limit != 0 && list.items.len() == options.limit, last) {
+            // Counted once, at the first page; the following ones take it from the token.
+            list.remaining_item_count = match (selects, carried) {
+                (true, _) => None,
+                (false, Some(carried)) => Some(carried.saturating_sub(list.items.len())),
+                (false, None) => Some(events.count() + 1),
+            };
+            let token = Token { revision, remaining: list.remaining_item_count, after: String::from(last) };
+            list.continue_token = token.to_text().into();
+            break;
+        }
+        list.items.push(Arc::clone(event));
+        last = Some(&**key);
+    }
+    list
+}
+
+/// The events in `range` as of the version that `past` leads back to, in key order.
+fn merged<'a>(
+    store: &'a Store,
+    past: &'a BTreeMap<Key, Option<Arc<Event>>>,
+    range: (Bound<&str>, Bound<&str>),
+) -> impl Iterator<Item = (&'a Key, &'a Arc<Event>)> {
+    let unchanged = store.events.range::<str, _>(range).filter(|(key, _)| !past.contains_key(*key));
+    let unchanged = unchanged.map(|(key, stored)| (key, &stored.event));
+    let past = past.range::<str, _>(range).filter_map(|(key, event)| Some((key, event.as_ref()?)));
+    in_order(unchanged.peekable(), past.peekable())
+}
+
+fn in_order<'a>(
+    mut left: Peekable<impl Iterator<Item = (&'a Key, &'a Arc<Event>)>>,
+    mut right: Peekable<impl Iterator<Item = (&'a Key, &'a Arc<Event>)>>,
+) -> impl Iterator<Item = (&'a Key, &'a Arc<Event>)> {
+    std::iter::from_fn(move || match (left.peek(), right.peek()) {
+        (Some((left_key, _)), Some((right_key, _))) if left_key > right_key => right.next(),
+        (Some(_), _) => left.next(),
+        (None, _) => right.next(),
+    })
+}
+
+impl Token {
+    fn to_text(&self) -> String {
+        let remaining = self.remaining.map(|remaining| remaining.to_string()).unwrap_or_default();
+        let plain = format!("{}:{remaining}:{}", self.revision, self.after);
+        plain.bytes().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn parse(text: &str, prefix: &str, version: &Version) -> Result<Self, Status> {
+        if *version != Version::Newest {
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        Self::from_text(text)
+            .filter(|token| token.after.starts_with(prefix))
+            .ok_or_else(|| Status::bad_request("invalid continue token: continue key is not valid"))
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let bytes = text.as_bytes().chunks(2).map(|pair| match pair {
+            [high, low] => Some(digit(high)? << 4 | digit(low)?),
+            _ => None,
+        });
+        let plain = String::from_utf8(bytes.collect::<Option<Vec<u8>>>()?).ok()?;
+        let mut parts = plain.splitn(3, ':');
+        let (revision, remaining, after) = (parts.next()?, parts.next()?, parts.next()?);
+        let remaining = if remaining.is_empty() { None } else { Some(remaining.parse().ok()?) };
+        Some(Self { revision: revision.parse().ok()?, remaining, after: after.to_owned() })
+    }
+}
+
+/// LIMIT: unlike the apiserver's, the answer to an old continue token has no fresh token for an inconsistent rest.
+fn too_old(with_token: bool) -> Status {
+    let message = if with_token {
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the \
+         continue parameter."
+    } else {
+        "The resourceVersion for the provided list is too old."
+    };
+    Status::new(410, "Expired", message)
+}
+
+fn too_new(wanted: u64, newest: u64) -> Status {
+    let cause = StatusCause {
+        reason: "ResourceVersionTooLarge".to_owned(),
+        message: "Too large resource version".to_owned(),
+        field: String::new(),
+    };
+    Status::new(504, "Timeout", format!("Timeout: Too large resource version: {wanted}, current: {newest}"))
+        .with_details(StatusDetails { causes: vec![cause], ..StatusDetails::default() })
+}

@@ -1,0 +1,304 @@
+//! The embedded store: what kube-apiserver and etcd do for events, in memory. Pure and synchronous; time is handed in.
+//!
+//! It answers a newcomer's first run, without a cluster, and stands behind the fake apiserver of the tests. It does not
+//! validate events: the HTTP face in front of it does, as the apiserver's does before etcd sees an object. Its place on the
+//! path is the very end. Behaviour: `spec/api-behaviour.md`, after `k8s.io/apiserver/pkg/registry/generic/registry/store.go`
+//! and `k8s.io/apiserver/pkg/storage/etcd3/store.go`.
+
+mod changes;
+mod list;
+mod meta;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use changes::Change;
+pub use list::Page;
+pub use settings::{Namespaces, Settings};
+
+use crate::clock::{Mono, Now};
+use crate::event::{ApiGroup, Event, Time};
+use crate::outbox::Patch;
+use crate::status::Status;
+
+use changes::ChangeLog;
+
+/// Events by `namespace/name`, the order of etcd's keys (`a-b/x` comes before `a/x`, since `-` sorts before `/`).
+type Key = Arc<str>;
+
+/// The embedded store.
+#[derive(Debug)]
+pub struct Store {
+    settings: Settings,
+    /// What is stored; bounded by `max_events` and `max_bytes`.
+    events: BTreeMap<Key, Stored>,
+    /// The same events by the end of their life; the revision makes entries of one instant distinct.
+    by_expiry: BTreeMap<(Mono, u64), Key>,
+    /// The newest changes, bounded.
+    changes: ChangeLog,
+    /// The newest resource version; every change takes the next one. Starts at 1, since "0" has a meaning of its own.
+    revision: u64,
+    /// Approximate bytes of all stored events.
+    bytes: usize,
+    /// Events evicted because of a limit since the start.
+    evicted: u64,
+    /// For uids and generated names.
+    rng: fastrand::Rng,
+}
+
+/// One stored event. The event's `type_meta` is `None`, as that of list items is.
+#[derive(Debug)]
+struct Stored {
+    event: Arc<Event>,
+    revision: u64,
+    expires: Mono,
+    size: usize,
+}
+
+fn key_of(namespace: &str, name: &str) -> Key {
+    [namespace, "/", name].concat().into()
+}
+
+/// The event as a single object is answered: with `kind` and `apiVersion`, unlike list items.
+fn single(event: &Event) -> Event {
+    // A copy, because the stored one is shared with lists and watches that are being answered.
+    Event { type_meta: Some(ApiGroup::Core), ..event.clone() }
+}
+
+impl Store {
+    /// An empty store; uids and generated names follow from `seed`.
+    #[must_use]
+    pub fn new(settings: Settings, seed: u64) -> Self {
+        let changes = ChangeLog::new(settings.max_changes, settings.max_bytes.get() / 4);
+        Self {
+            settings,
+            events: BTreeMap::new(),
+            by_expiry: BTreeMap::new(),
+            changes,
+            revision: 1,
+            bytes: 0,
+            evicted: 0,
+            rng: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// Stores a new event and returns it with the members that the server sets.
+    ///
+    /// # Errors
+    /// 404 without the namespace, 409 `AlreadyExists`, 500 when a resourceVersion is set, 400 without namespace or name.
+    pub fn create(&mut self, mut event: Event, now: Now) -> Result<Event, Status> {
+        self.expire(now);
+        if event.metadata.namespace.is_empty() {
+            return Err(Status::bad_request("Namespace parameter required."));
+        }
+        if !self.settings.namespaces.contains(&event.metadata.namespace) {
+            return Err(Status::not_found("", "namespaces", &event.metadata.namespace));
+        }
+        if !matches!(event.metadata.resource_version.as_str(), "" | "0") {
+            return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
+        }
+        let key = self.name_new(&mut event)?;
+        event.type_meta = None;
+        event.metadata.uid = meta::random_uid(&mut self.rng);
+        event.metadata.creation_timestamp = Some(Time::from_unix_nanos(now.wall));
+        meta::drop_server_owned(&mut event.metadata);
+        let stored = self.put(key, event, now);
+        Ok(single(&stored))
+    }
+
+    /// Changes an event in place. What the server owns (name, namespace, uid, creationTimestamp, resourceVersion) stays as it
+    /// was. A change that changes nothing is no write: the resourceVersion stays and the TTL is not renewed.
+    ///
+    /// # Errors
+    /// 404 when the event is missing, and whatever `change` returns, with nothing changed.
+    pub fn update<F>(&mut self, namespace: &str, name: &str, now: Now, change: F) -> Result<Event, Status>
+    where
+        F: FnOnce(&mut Event) -> Result<(), Status>,
+    {
+        self.expire(now);
+        let key = key_of(namespace, name);
+        let stored = self.events.get(&key).ok_or_else(|| Status::not_found("", "events", name))?;
+        // A copy, because `change` may fail half way.
+        let mut event = Event::clone(&stored.event);
+        change(&mut event)?;
+        event.type_meta = None;
+        let before = &stored.event.metadata;
+        event.metadata.name.clone_from(&before.name);
+        event.metadata.namespace.clone_from(&before.namespace);
+        event.metadata.uid.clone_from(&before.uid);
+        event.metadata.resource_version.clone_from(&before.resource_version);
+        event.metadata.creation_timestamp = before.creation_timestamp;
+        if event == *stored.event {
+            return Ok(single(&event));
+        }
+        let stored = self.put(key, event, now);
+        Ok(single(&stored))
+    }
+
+    /// Applies a strategic merge patch.
+    ///
+    /// # Errors
+    /// 404 when the event is missing.
+    pub fn patch(&mut self, namespace: &str, name: &str, patch: &Patch, now: Now) -> Result<Event, Status> {
+        self.update(namespace, name, now, |event| {
+            super::patch::apply(patch, event);
+            Ok(())
+        })
+    }
+
+    /// Reads one event.
+    ///
+    /// # Errors
+    /// 404 when the event is missing, whether or not its namespace exists.
+    pub fn get(&mut self, namespace: &str, name: &str, now: Now) -> Result<Event, Status> {
+        self.expire(now);
+        let stored = self.events.get(&key_of(namespace, name));
+        stored.map(|stored| single(&stored.event)).ok_or_else(|| Status::not_found("", "events", name))
+    }
+
+    /// Deletes one event and returns it as it was last stored. Finalizers do not hold it back.
+    ///
+    /// # Errors
+    /// 404 when the event is missing.
+    pub fn delete(&mut self, namespace: &str, name: &str, now: Now) -> Result<Event, Status> {
+        self.expire(now);
+        let removed = self.remove(&key_of(namespace, name));
+        removed.map(|event| single(&event)).ok_or_else(|| Status::not_found("", "events", name))
+    }
+
+    /// Makes a namespace exist. No effect when every namespace does.
+    pub fn add_namespace(&mut self, namespace: &str) {
+        if let Namespaces::List(names) = &mut self.settings.namespaces {
+            names.insert(namespace.into());
+        }
+    }
+
+    /// Removes the events whose time has come and returns their number. Every operation does so first; call it from a ticker
+    /// as well, at [`Self::next_expiry`], so that an idle store shrinks and watches hear of it.
+    pub fn expire(&mut self, now: Now) -> usize {
+        let mut expired = 0;
+        while let Some((&(expires, _), key)) = self.by_expiry.first_key_value() {
+            if expires > now.mono {
+                break;
+            }
+            let key = Arc::clone(key);
+            self.remove(&key);
+            expired += 1;
+        }
+        expired
+    }
+
+    /// When the next event expires; `None` when nothing will.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Mono> {
+        self.by_expiry.first_key_value().map(|(&(expires, _), _)| expires).filter(|&expires| expires != NEVER)
+    }
+
+    /// The changes after `revision`, oldest first: what a watch from there sends next.
+    ///
+    /// # Errors
+    /// 410 `Expired` when changes after `revision` are already forgotten: list again.
+    pub fn changes_since(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Status> {
+        self.changes
+            .since(revision)
+            .ok_or_else(|| Status::new(410, "Expired", "The resourceVersion for the provided watch is too old."))
+    }
+
+    /// The newest resource version.
+    #[must_use]
+    pub const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Number of stored events, those included that expired since the last operation.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// True when nothing is stored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Events evicted because of a limit since the start.
+    #[must_use]
+    pub const fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Gives a new event its name, if it has none, and returns its key.
+    fn name_new(&mut self, event: &mut Event) -> Result<Key, Status> {
+        /// As the apiserver with RetryGenerateName (on since 1.30): so many names are tried.
+        const TRIES: usize = 8;
+        let Event { metadata, .. } = event;
+        let base = metadata.rare.as_ref().map_or("", |rare| rare.generate_name.as_str());
+        let generated = metadata.name.is_empty();
+        if generated && base.is_empty() {
+            return Err(Status::bad_request("Name parameter required."));
+        }
+        let mut name = metadata.name.clone();
+        for _ in 0..if generated { TRIES } else { 1 } {
+            if generated {
+                name = meta::generated_name(base, &mut self.rng);
+            }
+            let key = key_of(&metadata.namespace, &name);
+            if !self.events.contains_key(&key) {
+                metadata.name = name;
+                return Ok(key);
+            }
+        }
+        Err(Status::already_exists("", "events", &name))
+    }
+
+    /// Writes `event` under the next revision and starts its time anew.
+    fn put(&mut self, key: Key, mut event: Event, now: Now) -> Arc<Event> {
+        self.revision += 1;
+        event.metadata.resource_version = meta::version_text(self.revision);
+        let size = event.approximate_size();
+        let event = Arc::new(event);
+        let expires = if self.settings.ttl.is_zero() { NEVER } else { now.mono.after(self.settings.ttl) };
+        let stored = Stored { event: Arc::clone(&event), revision: self.revision, expires, size };
+        let replaced = self.events.insert(Arc::clone(&key), stored);
+        self.bytes = self.bytes.saturating_add(size);
+        if let Some(replaced) = &replaced {
+            self.by_expiry.remove(&(replaced.expires, replaced.revision));
+            self.bytes = self.bytes.saturating_sub(replaced.size);
+        }
+        self.by_expiry.insert((expires, self.revision), Arc::clone(&key));
+        let before = replaced.map(|replaced| replaced.event);
+        self.changes.push(Change { revision: self.revision, key, before, after: Some(Arc::clone(&event)) }, size);
+        self.evict();
+        event
+    }
+
+    /// Removes an event under the next revision, as the end of an etcd lease does.
+    fn remove(&mut self, key: &str) -> Option<Arc<Event>> {
+        let (key, stored) = self.events.remove_entry(key)?;
+        self.by_expiry.remove(&(stored.expires, stored.revision));
+        self.bytes = self.bytes.saturating_sub(stored.size);
+        self.revision += 1;
+        let before = Some(Arc::clone(&stored.event));
+        self.changes.push(Change { revision: self.revision, key, before, after: None }, stored.size);
+        Some(stored.event)
+    }
+
+    // LIMIT: max_events and max_bytes. What would expire first goes first; the event just written stays, whatever its size.
+    fn evict(&mut self) {
+        while self.events.len() > 1
+            && (self.events.len() > self.settings.max_events.get() || self.bytes > self.settings.max_bytes.get())
+        {
+            let Some((_, key)) = self.by_expiry.first_key_value() else { break };
+            let key = Arc::clone(key);
+            self.remove(&key);
+            self.evicted += 1;
+        }
+    }
+}
+
+/// The end of life of events that do not expire.
+const NEVER: Mono = Mono(i64::MAX);

@@ -105,9 +105,9 @@ fn zero_means_zero() {
     let text =
         "correlation: {burstSize: 0, qps: 0, maxInterval: 0s}\noutbox: {coalesceInterval: 0s, digest: {after: 0}}";
     let config = parse(text).unwrap();
-    let base = &config.correlation.policy.base;
+    let base = &config.policy.base;
     assert_eq!((base.burst_size, base.qps, base.max_interval), (0, 0.0, Duration::ZERO));
-    assert_eq!((config.outbox.coalesce_interval, config.outbox.digest_after), (Duration::ZERO, 0));
+    assert_eq!((config.shard.outbox.coalesce_interval, config.shard.outbox.digest_after), (Duration::ZERO, 0));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn profile_then_base_then_rule() {
 ",
     )
     .unwrap();
-    let policy = &config.correlation.policy;
+    let policy = &config.policy;
     assert_eq!(policy.base.spam_key, LEGACY_SPAM_KEY);
     assert_eq!((policy.base.burst_size, policy.base.suppression), (7, Suppression::Drop));
     let [first, second] = policy.rules.as_slice() else { panic!("two rules") };
@@ -133,8 +133,8 @@ fn profile_then_base_then_rule() {
     assert_eq!(first.settings.spam_key, LEGACY_SPAM_KEY);
     assert_eq!(second.settings, policy.base);
     let own_key = parse("correlation: {profile: client-go-legacy, spamKey: [reason]}").unwrap();
-    assert_ne!(own_key.correlation.policy.base.spam_key, SPAM_KEY);
-    assert_ne!(own_key.correlation.policy.base.spam_key, LEGACY_SPAM_KEY);
+    assert_ne!(own_key.policy.base.spam_key, SPAM_KEY);
+    assert_ne!(own_key.policy.base.spam_key, LEGACY_SPAM_KEY);
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn flags_override_the_file_and_are_checked_like_it() {
         let config = with_flags(file, &overrides).unwrap();
         assert_eq!((config.listen.port(), config.admin_listen.port(), config.insecure_listen), (1, 2, true));
         assert_eq!((config.upstream.backend, &config.event_log), (Backend::Apiserver, &EventLog::Stdout));
-        assert_eq!(config.upstream.kubeconfig.path.as_deref(), Some(Path::new("/k")));
-        assert_eq!(config.upstream.kubeconfig.context.as_deref(), Some("c"));
+        assert_eq!(config.upstream.apiserver.kubeconfig.as_deref(), Some(Path::new("/k")));
+        assert_eq!(config.upstream.apiserver.context.as_deref(), Some("c"));
         assert_eq!((config.log.format, config.log.level.as_str()), (LogFormat::Json, "debug"));
-        assert_eq!(config.correlation.policy.base.suppression, Suppression::Drop);
+        assert_eq!(config.policy.base.suppression, Suppression::Drop);
     }
     let bad = Overrides { listen: Some("0.0.0.0:80".into()), log_level: Some("loud".into()), ..Overrides::default() };
     let errors = with_flags("log: {format: text}", &bad).unwrap_err();
@@ -326,7 +326,7 @@ fn example_is_the_default_and_its_suggestions_are_valid() {
         })
         .collect();
     let config = parse(&with_suggestions).unwrap_or_else(|errors| panic!("{errors}"));
-    assert!(!config.correlation.policy.rules.is_empty());
+    assert!(!config.policy.rules.is_empty());
     for key in documented().keys().filter(|key| !key.contains("[]")) {
         let name = key.rsplit('.').next().unwrap();
         assert!(example.contains(&format!("{name}:")), "{key} is missing in the example");
@@ -374,8 +374,8 @@ proptest! {
             quoted(&prefix), quoted(&reason.replace('*', "x")),
         );
         let config = parse(&text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
-        prop_assert_eq!(config.correlation.policy.rules[0].settings.qps, qps);
-        prop_assert_eq!(config.correlation.policy.base.message_prefix.as_str(), prefix);
+        prop_assert_eq!(config.policy.rules[0].settings.qps, qps);
+        prop_assert_eq!(config.policy.base.message_prefix.as_str(), prefix);
         prop_assert_eq!(parse(&config.to_yaml()).unwrap(), config);
     }
 }

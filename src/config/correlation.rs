@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::section::Section;
-use super::{Correlation, values};
+use super::values;
 use crate::correlator::{
     self, CountOverflow, KeyEncoding, LEGACY_SPAM_KEY, Matches, Policy, Rule, Settings, Suppression,
 };
+use crate::shard;
 
 /// LIMIT: rules; each event may be compared with all of them.
 const RULES_MAX: usize = 200;
@@ -27,8 +28,8 @@ pub(super) const KEY_ENCODING: [(&str, KeyEncoding); 2] =
 pub(super) const COUNT_OVERFLOW: [(&str, CountOverflow); 2] =
     [("saturate", CountOverflow::Saturate), ("wrap", CountOverflow::Wrap)];
 
-pub(super) fn correlation(section: &mut Section<'_>) -> Correlation {
-    let default = Correlation::default();
+/// Reads the section; its limits go into `shard`.
+pub(super) fn correlation(section: &mut Section<'_>, shard: &mut shard::Settings) -> Policy {
     let profiles = [("client-go", Profile::ClientGo), ("client-go-legacy", Profile::ClientGoLegacy)];
     let profile = section.value("profile", Profile::ClientGo, values::choice(&profiles));
     let base = match profile {
@@ -37,11 +38,9 @@ pub(super) fn correlation(section: &mut Section<'_>) -> Correlation {
     };
     let base = settings(section, &base);
     let rules = section.each("rules", RULES_MAX, |section| rule(section, &base));
-    Correlation {
-        policy: Policy { base: Arc::new(base), rules },
-        max_sources: section.value("maxSources", default.max_sources, values::positive(1_000_000)),
-        max_tracked_keys: section.value("maxTrackedKeys", default.max_tracked_keys, values::positive(100_000_000)),
-    }
+    shard.max_sources = section.value("maxSources", shard.max_sources, values::positive(1_000_000));
+    shard.max_tracked_keys = section.value("maxTrackedKeys", shard.max_tracked_keys, values::positive(100_000_000));
+    Policy { base: Arc::new(base), rules }
 }
 
 /// The members of [`Settings`] that `section` gives, laid over `base`.

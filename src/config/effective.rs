@@ -8,9 +8,12 @@ use serde_json::{Map, Value, json};
 
 use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, SUPPRESSION};
 use super::units::{duration_text, size_text};
-use super::{Backend, Config, EventLog, LogFormat, Namespaces, Shards, Upstream};
+use super::{Backend, Config, EventLog, LogFormat, Shards, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
-use crate::outbox;
+use crate::outbox::{self, GateSettings};
+use crate::shard;
+use crate::upstream::store::Namespaces;
+use crate::upstream::{apiserver, store};
 
 impl Config {
     /// The effective values as a YAML file. Fields without a value of their own, such as an unlimited rate, are left out.
@@ -58,16 +61,17 @@ fn tree(config: &Config) -> Value {
         log,
         event_log,
         upstream,
-        correlation,
-        outbox,
+        gate,
+        policy,
+        shard: shard::Settings { max_sources, max_tracked_keys, outbox },
         ingest,
         shutdown,
         shards,
     } = config;
-    let mut correlation_tree = settings(&correlation.policy.base);
-    correlation_tree.insert("rules".into(), rules(&correlation.policy));
-    correlation_tree.insert("maxSources".into(), json!(correlation.max_sources));
-    correlation_tree.insert("maxTrackedKeys".into(), json!(correlation.max_tracked_keys));
+    let mut correlation_tree = settings(&policy.base);
+    correlation_tree.insert("rules".into(), rules(policy));
+    correlation_tree.insert("maxSources".into(), json!(max_sources));
+    correlation_tree.insert("maxTrackedKeys".into(), json!(max_tracked_keys));
     json!({
         "listen": listen.to_string(),
         "insecureListen": insecure_listen,
@@ -81,19 +85,9 @@ fn tree(config: &Config) -> Value {
             EventLog::Stdout => "stdout".to_owned(),
             EventLog::File(path) => path.display().to_string(),
         },
-        "upstream": upstream_tree(upstream, outbox),
+        "upstream": upstream_tree(upstream, gate),
         "correlation": correlation_tree,
-        "outbox": {
-            "coalesceInterval": duration(outbox.coalesce_interval),
-            "maxRecords": outbox.max_records,
-            "maxBytes": bytes(outbox.max_bytes.get()),
-            "digest": {
-                "after": outbox.digest_after,
-                "maxAge": duration(outbox.digest_max_age),
-                "messageBytes": outbox.digest_message_bytes,
-                "reasons": outbox.digest_reasons,
-            },
-        },
+        "outbox": outbox_tree(outbox),
         "ingest": {
             "maxBodyBytes": bytes(ingest.max_body_bytes.get()),
             "maxConnections": ingest.max_connections,
@@ -105,8 +99,36 @@ fn tree(config: &Config) -> Value {
     })
 }
 
-fn upstream_tree(upstream: &Upstream, outbox: &outbox::Settings) -> Map<String, Value> {
-    let Upstream { backend, timeout, max_in_flight, rate, kubeconfig, embedded } = upstream;
+fn outbox_tree(outbox: &outbox::Settings) -> Value {
+    let outbox::Settings {
+        coalesce_interval,
+        max_records,
+        max_bytes,
+        max_budgets,
+        digest_after,
+        digest_max_age,
+        digest_message_bytes,
+        digest_reasons,
+        first_backoff: _,
+        max_backoff: _,
+    } = outbox;
+    json!({
+        "coalesceInterval": duration(*coalesce_interval),
+        "maxRecords": max_records,
+        "maxBytes": bytes(max_bytes.get()),
+        "maxBudgets": max_budgets,
+        "digest": {
+            "after": digest_after,
+            "maxAge": duration(*digest_max_age),
+            "messageBytes": digest_message_bytes,
+            "reasons": digest_reasons,
+        },
+    })
+}
+
+fn upstream_tree(upstream: &Upstream, gate: &GateSettings) -> Map<String, Value> {
+    let Upstream { backend, apiserver: apiserver::Settings { kubeconfig, context, timeout }, store } = upstream;
+    let GateSettings { max_in_flight, rate, first_backoff, max_backoff } = gate;
     let mut tree = Map::new();
     let mut put = |key: &str, value: Value| tree.insert(key.to_owned(), value);
     put(
@@ -116,11 +138,11 @@ fn upstream_tree(upstream: &Upstream, outbox: &outbox::Settings) -> Map<String, 
             Backend::Apiserver => "apiserver",
         }),
     );
-    if let Some(path) = &kubeconfig.path {
+    if let Some(path) = kubeconfig {
         put("kubeconfig", json!(path.display().to_string()));
     }
-    if let Some(context) = &kubeconfig.context {
-        put("context", json!(context.as_str()));
+    if let Some(context) = context {
+        put("context", json!(context));
     }
     put("timeout", duration(*timeout));
     put("maxInFlight", json!(max_in_flight));
@@ -128,14 +150,24 @@ fn upstream_tree(upstream: &Upstream, outbox: &outbox::Settings) -> Map<String, 
         put("qps", number(rate.qps));
         put("burst", json!(rate.burst));
     }
-    put("backoff", json!({ "initial": duration(outbox.first_backoff), "max": duration(outbox.max_backoff) }));
-    let namespaces = match &embedded.namespaces {
+    put("backoff", json!({ "initial": duration(*first_backoff), "max": duration(*max_backoff) }));
+    put("embedded", store_tree(store));
+    tree
+}
+
+fn store_tree(store: &store::Settings) -> Value {
+    let store::Settings { ttl, namespaces, max_events, max_bytes, max_changes } = store;
+    let namespaces = match namespaces {
         Namespaces::Auto => json!("auto"),
         Namespaces::List(names) => names.iter().map(|name| json!(name.as_str())).collect(),
     };
-    let ttl = duration(embedded.ttl);
-    put("embedded", json!({ "ttl": ttl, "namespaces": namespaces, "maxEvents": embedded.max_events }));
-    tree
+    json!({
+        "ttl": duration(*ttl),
+        "namespaces": namespaces,
+        "maxEvents": max_events,
+        "maxBytes": bytes(max_bytes.get()),
+        "maxChanges": max_changes,
+    })
 }
 
 fn settings(settings: &Settings) -> Map<String, Value> {

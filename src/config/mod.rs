@@ -21,14 +21,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 pub use error::{Error, Errors};
-pub use parts::{
-    Backend, Correlation, Embedded, EventLog, Ingest, Kubeconfig, Log, LogFormat, Namespaces, Rate, Shards, Shutdown,
-    Upstream,
-};
+pub use parts::{Backend, EventLog, Ingest, Log, LogFormat, Shards, Shutdown, Upstream};
 pub use raw::RawConfig;
 pub use reload::{FileStamp, ReloadDiff};
 
-use crate::outbox;
+use crate::correlator::Policy;
+use crate::outbox::GateSettings;
+use crate::shard;
 use error::Problem;
 use raw::Origin;
 
@@ -50,10 +49,12 @@ pub struct Config {
     pub event_log: EventLog,
     /// Where records live.
     pub upstream: Upstream,
+    /// Who may go to the upstream now; `upstream.maxInFlight`, `qps`, `burst` and `backoff` in the file.
+    pub gate: GateSettings,
     /// How events are correlated.
-    pub correlation: Correlation,
-    /// The outbox; its backoff is `upstream.backoff` in the file.
-    pub outbox: outbox::Settings,
+    pub policy: Policy,
+    /// The shards together, with the outbox, whose backoff is the gate's.
+    pub shard: shard::Settings,
     /// What clients may send.
     pub ingest: Ingest,
     /// The orderly stop.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::correlator::Policy;
+use crate::upstream::{apiserver, store};
 
 /// The program's own log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,21 +37,15 @@ pub enum EventLog {
     File(PathBuf),
 }
 
-/// Where records live, and how hard it may be pressed.
-#[derive(Debug, Clone, PartialEq)]
+/// Where records live.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// Which of the two implementations. Default embedded.
     pub backend: Backend,
-    /// Deadline of one request. Default 10 s.
-    pub timeout: Duration,
-    /// LIMIT: requests in flight, over all shards; further ones wait in the outbox. Default 32.
-    pub max_in_flight: NonZeroUsize,
-    /// Most requests per second. Default `None`: unlimited.
-    pub rate: Option<Rate>,
-    /// How the apiserver is found; used when `backend` is `Apiserver`.
-    pub kubeconfig: Kubeconfig,
+    /// The apiserver; used when `backend` is `Apiserver`.
+    pub apiserver: apiserver::Settings,
     /// The embedded store; used when `backend` is `Embedded`.
-    pub embedded: Embedded,
+    pub store: store::Settings,
 }
 
 /// The two implementations of the upstream.
@@ -61,55 +55,6 @@ pub enum Backend {
     Embedded,
     /// A kube-apiserver.
     Apiserver,
-}
-
-/// A token bucket over all requests to the upstream.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rate {
-    /// Requests per second.
-    pub qps: f32,
-    /// Requests at once after a pause.
-    pub burst: u32,
-}
-
-/// How the apiserver is found.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Kubeconfig {
-    /// The file. Default `None`: what kubectl would use, or the service account inside a cluster.
-    pub path: Option<PathBuf>,
-    /// The context of the file. Default `None`: its current context.
-    pub context: Option<SmolStr>,
-}
-
-/// The embedded store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Embedded {
-    /// Age at which a record is forgotten. Default 1 h, the apiserver's `--event-ttl`.
-    pub ttl: Duration,
-    /// Namespaces that exist. Default each that is named.
-    pub namespaces: Namespaces,
-    /// LIMIT: records held; at the limit new ones are refused. Default 1,000,000.
-    pub max_events: NonZeroUsize,
-}
-
-/// Namespaces of the embedded store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Namespaces {
-    /// Every namespace exists once it is named.
-    Auto,
-    /// These exist, and no others.
-    List(Vec<SmolStr>),
-}
-
-/// How events are correlated.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Correlation {
-    /// Base settings and rules.
-    pub policy: Policy,
-    /// LIMIT: sources that are tracked; the one idle for longest is forgotten. Default 10,000.
-    pub max_sources: NonZeroUsize,
-    /// LIMIT: keys that are tracked, over all sources and caches. Default 1,000,000.
-    pub max_tracked_keys: NonZeroUsize,
 }
 
 /// What clients may send.
@@ -162,31 +107,8 @@ impl Default for Upstream {
     fn default() -> Self {
         Self {
             backend: Backend::Embedded,
-            timeout: Duration::from_secs(10),
-            max_in_flight: const { NonZeroUsize::new(32).unwrap() },
-            rate: None,
-            kubeconfig: Kubeconfig::default(),
-            embedded: Embedded::default(),
-        }
-    }
-}
-
-impl Default for Embedded {
-    fn default() -> Self {
-        Self {
-            ttl: Duration::from_secs(3600),
-            namespaces: Namespaces::Auto,
-            max_events: const { NonZeroUsize::new(1_000_000).unwrap() },
-        }
-    }
-}
-
-impl Default for Correlation {
-    fn default() -> Self {
-        Self {
-            policy: Policy::default(),
-            max_sources: const { NonZeroUsize::new(10_000).unwrap() },
-            max_tracked_keys: const { NonZeroUsize::new(1_000_000).unwrap() },
+            apiserver: apiserver::Settings::default(),
+            store: store::Settings::default(),
         }
     }
 }

@@ -9,12 +9,15 @@ use super::raw::Value;
 use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
-    Backend, Config, Embedded, Errors, EventLog, Ingest, Kubeconfig, Log, LogFormat, Namespaces, Overrides, Rate,
-    RawConfig, Shards, Shutdown, Upstream, values,
+    Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Upstream, values,
 };
-use crate::outbox;
+use crate::correlator::{Policy, Rate};
+use crate::outbox::{self, GateSettings};
+use crate::shard;
+use crate::upstream::store::Namespaces;
+use crate::upstream::{apiserver, store};
 
-const DAY: Duration = Duration::from_secs(86_400);
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// LIMIT: upper end of counts that memory has to hold; more is refused as a slip of the pen.
@@ -31,8 +34,9 @@ impl Default for Config {
             log: Log::default(),
             event_log: EventLog::None,
             upstream: Upstream::default(),
-            correlation: super::Correlation::default(),
-            outbox: outbox::Settings::default(),
+            gate: GateSettings::default(),
+            policy: Policy::default(),
+            shard: shard::Settings::default(),
             ingest: Ingest::default(),
             shutdown: Shutdown::default(),
             shards: Shards::Auto,
@@ -72,8 +76,13 @@ fn config(section: &mut Section<'_>) -> Config {
     }
     let log = section.within("log", log);
     let event_log = section.value("eventLog", default.event_log, event_log);
-    let mut outbox = default.outbox;
-    let upstream = section.within("upstream", |section| upstream(section, &mut outbox));
+    let Config { mut gate, mut shard, .. } = default;
+    let upstream = section.within("upstream", |section| upstream(section, &mut gate));
+    let policy = section.within("correlation", |section| correlation(section, &mut shard));
+    section.within("outbox", |section| outbox(section, &mut shard.outbox));
+    // The same pauses for a record that failed and for an upstream that is down.
+    shard.outbox.first_backoff = gate.first_backoff;
+    shard.outbox.max_backoff = gate.max_backoff;
     Config {
         listen,
         insecure_listen,
@@ -81,8 +90,9 @@ fn config(section: &mut Section<'_>) -> Config {
         log,
         event_log,
         upstream,
-        correlation: section.within("correlation", correlation),
-        outbox: section.within("outbox", |section| self::outbox(section, &outbox)),
+        gate,
+        policy,
+        shard,
         ingest: section.within("ingest", ingest),
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
@@ -110,27 +120,20 @@ fn event_log(value: &Value) -> Result<EventLog, String> {
     }
 }
 
-fn upstream(section: &mut Section<'_>, outbox: &mut outbox::Settings) -> Upstream {
+fn upstream(section: &mut Section<'_>, gate: &mut GateSettings) -> Upstream {
     let default = Upstream::default();
     let kinds = [("embedded", Backend::Embedded), ("apiserver", Backend::Apiserver)];
-    Upstream {
-        backend: section.value("kind", default.backend, values::choice(&kinds)),
-        kubeconfig: kubeconfig(section),
-        timeout: section.value("timeout", default.timeout, values::duration(MILLISECOND..=Duration::from_secs(600))),
-        max_in_flight: section.value("maxInFlight", default.max_in_flight, values::positive(10_000)),
-        rate: rate(section),
-        embedded: {
-            section.within("backoff", |section| backoff(section, outbox));
-            section.within("embedded", embedded)
-        },
-    }
-}
-
-fn kubeconfig(section: &mut Section<'_>) -> Kubeconfig {
-    Kubeconfig {
-        path: section.optional("kubeconfig", values::text(4096)).map(|path| PathBuf::from(path.as_str())),
-        context: section.optional("context", values::text(253)),
-    }
+    let backend = section.value("kind", default.backend, values::choice(&kinds));
+    let timeouts = MILLISECOND..=Duration::from_secs(600);
+    let apiserver = apiserver::Settings {
+        kubeconfig: section.optional("kubeconfig", values::text(4096)).map(|path| PathBuf::from(path.as_str())),
+        context: section.optional("context", values::text(253)).map(|context| context.to_string()),
+        timeout: section.value("timeout", default.apiserver.timeout, values::duration(timeouts)),
+    };
+    gate.max_in_flight = section.value("maxInFlight", gate.max_in_flight, values::whole(1..=10_000));
+    gate.rate = rate(section);
+    section.within("backoff", |section| backoff(section, gate));
+    Upstream { backend, apiserver, store: section.within("embedded", |section| store(section, default.store)) }
 }
 
 fn rate(section: &mut Section<'_>) -> Option<Rate> {
@@ -144,13 +147,12 @@ fn rate(section: &mut Section<'_>) -> Option<Rate> {
     Some(Rate { qps: qps?, burst: burst? })
 }
 
-fn backoff(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
-    outbox.first_backoff =
-        section.value("initial", outbox.first_backoff, values::duration(MILLISECOND..=Duration::from_secs(60)));
-    outbox.max_backoff =
-        section.value("max", outbox.max_backoff, values::duration(MILLISECOND..=Duration::from_secs(3600)));
-    if outbox.first_backoff > outbox.max_backoff {
-        let [initial, max] = [outbox.first_backoff, outbox.max_backoff].map(duration_text);
+fn backoff(section: &mut Section<'_>, gate: &mut GateSettings) {
+    let [firsts, longests] = [60, 3600].map(|most| MILLISECOND..=Duration::from_secs(most));
+    gate.first_backoff = section.value("initial", gate.first_backoff, values::duration(firsts));
+    gate.max_backoff = section.value("max", gate.max_backoff, values::duration(longests));
+    if gate.first_backoff > gate.max_backoff {
+        let [initial, max] = [gate.first_backoff, gate.max_backoff].map(duration_text);
         if section.has("initial") {
             section.conflict("initial", &format!("is longer than max; allowed: up to {max}"));
         } else {
@@ -159,13 +161,13 @@ fn backoff(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
     }
 }
 
-fn embedded(section: &mut Section<'_>) -> Embedded {
-    let default = Embedded::default();
-    let week = DAY.saturating_mul(7);
-    Embedded {
-        ttl: section.value("ttl", default.ttl, values::duration(Duration::from_secs(1)..=week)),
+fn store(section: &mut Section<'_>, default: store::Settings) -> store::Settings {
+    store::Settings {
+        ttl: section.value("ttl", default.ttl, values::duration(Duration::ZERO..=WEEK)),
         namespaces: section.value("namespaces", default.namespaces, namespaces),
         max_events: section.value("maxEvents", default.max_events, values::positive(COUNT_MAX)),
+        max_bytes: section.value("maxBytes", default.max_bytes, values::size(1 << 20..=MEMORY_MAX)),
+        max_changes: section.value("maxChanges", default.max_changes, values::positive(COUNT_MAX)),
     }
 }
 
@@ -173,32 +175,26 @@ fn namespaces(value: &Value) -> Result<Namespaces, String> {
     if values::choice(&[("auto", ())])(value).is_ok() {
         return Ok(Namespaces::Auto);
     }
-    values::namespaces(value).map(Namespaces::List).ok_or_else(|| {
-        "auto (each that is named), or a list of names of lower-case letters, digits and -, one or more".to_owned()
+    values::namespaces(value).map(|names| Namespaces::List(names.into_iter().collect())).ok_or_else(|| {
+        "auto (every one), or a list of names of lower-case letters, digits and -, one or more".to_owned()
     })
 }
 
-fn outbox(section: &mut Section<'_>, default: &outbox::Settings) -> outbox::Settings {
-    let hour = Duration::from_secs(3600);
-    let coalesce_interval =
-        section.value("coalesceInterval", default.coalesce_interval, values::duration(Duration::ZERO..=hour));
-    let max_records = section.value("maxRecords", default.max_records, values::positive(COUNT_MAX));
-    let max_bytes = section.value("maxBytes", default.max_bytes, values::size(1 << 20..=MEMORY_MAX));
-    section.within("digest", |section| outbox::Settings {
-        coalesce_interval,
-        max_records,
-        max_bytes,
-        digest_after: section.value("after", default.digest_after, values::whole(0..=1_000_000)),
-        digest_max_age: section.value(
-            "maxAge",
-            default.digest_max_age,
-            values::duration(Duration::from_secs(1)..=DAY.saturating_mul(7)),
-        ),
-        digest_message_bytes: section.value("messageBytes", default.digest_message_bytes, values::whole(128..=1024)),
-        digest_reasons: section.value("reasons", default.digest_reasons, values::whole(1..=1000)),
-        first_backoff: default.first_backoff,
-        max_backoff: default.max_backoff,
-    })
+/// Reads the section; its backoff stands under `upstream`.
+fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
+    let intervals = Duration::ZERO..=Duration::from_secs(3600);
+    outbox.coalesce_interval = section.value("coalesceInterval", outbox.coalesce_interval, values::duration(intervals));
+    outbox.max_records = section.value("maxRecords", outbox.max_records, values::positive(COUNT_MAX));
+    outbox.max_bytes = section.value("maxBytes", outbox.max_bytes, values::size(1 << 20..=MEMORY_MAX));
+    outbox.max_budgets = section.value("maxBudgets", outbox.max_budgets, values::positive(COUNT_MAX));
+    section.within("digest", |section| {
+        let ages = Duration::from_secs(1)..=WEEK;
+        outbox.digest_after = section.value("after", outbox.digest_after, values::whole(0..=1_000_000));
+        outbox.digest_max_age = section.value("maxAge", outbox.digest_max_age, values::duration(ages));
+        outbox.digest_message_bytes =
+            section.value("messageBytes", outbox.digest_message_bytes, values::whole(128..=1024));
+        outbox.digest_reasons = section.value("reasons", outbox.digest_reasons, values::whole(1..=1000));
+    });
 }
 
 fn ingest(section: &mut Section<'_>) -> Ingest {

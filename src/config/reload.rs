@@ -8,18 +8,14 @@ use super::Config;
 use super::effective::{hash_of, leaves};
 
 /// Fields, and sections of fields, that a running process takes over.
-const AT_RUN_TIME: [&str; 12] = [
+const AT_RUN_TIME: [&str; 8] = [
     "correlation",
     "outbox",
     "log.level",
-    "upstream.timeout",
     "upstream.maxInFlight",
     "upstream.qps",
     "upstream.burst",
     "upstream.backoff",
-    "ingest.maxBodyBytes",
-    "ingest.requestTimeout",
-    "ingest.maxAliases",
     "shutdown",
 ];
 
@@ -99,4 +95,28 @@ impl FileStamp {
 fn outside(path: &Path) -> io::Result<(Option<SystemTime>, u64)> {
     let metadata = std::fs::metadata(path)?;
     Ok((metadata.modified().ok(), metadata.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documentation_marks_what_applies_at_run_time() {
+        let mut live_section = false;
+        for line in include_str!("../../docs/configuration.md").lines() {
+            if line.starts_with("## ") {
+                live_section = false;
+            }
+            live_section |= line.starts_with("All keys of this section are live.");
+            let Some((key, rest)) = line.strip_prefix("| `").and_then(|row| row.split_once('`')) else { continue };
+            if !key.starts_with('-') {
+                assert_eq!(
+                    live_section || rest.contains("| live; "),
+                    applies_at_run_time(&key.replace("[]", "")),
+                    "{key}"
+                );
+            }
+        }
+    }
 }

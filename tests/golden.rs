@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use eventweir::clock::{Mono, Now};
 use eventweir::correlator::{
-    Correlator, CountOverflow, Decision, Field, KeyEncoding, KeySecret, Rate, Settings, Suppression, TokenBucket, Verdict,
+    Correlator, CountOverflow, Decision, Field, KeyEncoding, KeySecret, Rate, Settings, Suppression, TokenBucket,
+    Verdict,
 };
 use eventweir::event::{Event, core_v1};
 use serde_json::{Map, Value, json};
@@ -53,7 +54,8 @@ fn f32_of(number: &Value) -> f32 {
 }
 
 fn fields(names: &Value) -> Vec<Field> {
-    let name = |name: &Value| Field::from_path(name.as_str().unwrap()).unwrap_or_else(|| panic!("unknown field {name}"));
+    let name =
+        |name: &Value| Field::from_path(name.as_str().unwrap()).unwrap_or_else(|| panic!("unknown field {name}"));
     names.as_array().unwrap().iter().map(name).collect()
 }
 
@@ -91,7 +93,11 @@ fn event_of(value: &Value) -> Event {
 fn event_value(event: &Event) -> Value {
     let mut out = Vec::new();
     // An event without type meta is a list item, which has none either.
-    if event.type_meta.is_some() { core_v1::write_json(event, &mut out) } else { core_v1::write_item(event, &mut out) }
+    if event.type_meta.is_some() {
+        core_v1::write_json(event, &mut out)
+    } else {
+        core_v1::write_item(event, &mut out)
+    }
     serde_json::from_slice(&out).unwrap()
 }
 
@@ -192,10 +198,8 @@ fn where_client_go_is_not_deterministic_the_correlator_takes_one_of_its_ways() {
 fn token_bucket_equals_client_go() {
     for path in files("token_bucket") {
         let lines = lines(&path);
-        let rate = Rate {
-            qps: f32_of(&lines[0]["qps"]),
-            burst: u32::try_from(lines[0]["burst"].as_u64().unwrap()).unwrap(),
-        };
+        let rate =
+            Rate { qps: f32_of(&lines[0]["qps"]), burst: u32::try_from(lines[0]["burst"].as_u64().unwrap()).unwrap() };
         assert_eq!(Some(f64::from(rate.qps)), lines[0]["qpsAsFloat64"].as_f64(), "{}", path.display());
         let mut bucket = TokenBucket::new();
         for (number, step) in lines.iter().enumerate().skip(1) {

@@ -30,6 +30,8 @@ pub(super) struct Denial {
 pub(super) enum Failure {
     /// The request was answered with something other than 2xx.
     Denied(Denial),
+    /// No request can be made of it: a name too long for a URL.
+    Unsendable(String),
     /// The deadline passed.
     Deadline,
     /// The request never left: no connection, a failed TLS handshake.
@@ -76,6 +78,7 @@ pub(super) fn judge(verb: Verb, failure: &Failure) -> Answer {
     let retry = |fault, applied| Answer::Retry(Retry { after: None, applied, fault });
     match failure {
         Failure::Denied(denial) => judge_denial(verb, denial, perhaps),
+        Failure::Unsendable(text) => Answer::Refused(Refusal { reason: RefusalReason::Invalid, message: text.clone() }),
         Failure::Deadline => retry(Fault::Timeout, perhaps),
         Failure::NotSent(_) => retry(Fault::Transport, Applied::No),
         Failure::NoCredentials(_) => retry(Fault::Unauthorized, Applied::No),
@@ -118,6 +121,7 @@ fn too_large_for_etcd(message: &str) -> bool {
 pub(super) fn status_of(failure: Failure) -> Status {
     match failure {
         Failure::Denied(denial) => denial.status,
+        Failure::Unsendable(text) => Status::bad_request(shorten(text)),
         Failure::Deadline => Status::new(504, "Timeout", "the upstream did not answer in time"),
         Failure::NotSent(text) | Failure::NoCredentials(text) | Failure::Lost(text) => {
             Status::new(503, "ServiceUnavailable", shorten(format!("the upstream cannot be reached: {text}")))
@@ -163,7 +167,13 @@ mod tests {
         }
         check(Create, 401, "Unauthorized", "m", retry(Fault::Unauthorized, Applied::No));
         check(Create, 403, "Forbidden", "m", refused(Forbidden, "m"));
-        check(Create, 404, "NotFound", r#"namespaces "x" not found"#, refused(NamespaceGone, r#"namespaces "x" not found"#));
+        check(
+            Create,
+            404,
+            "NotFound",
+            r#"namespaces "x" not found"#,
+            refused(NamespaceGone, r#"namespaces "x" not found"#),
+        );
         check(Patch, 404, "NotFound", "m", Answer::Missing);
         check(Get, 404, "NotFound", "m", Answer::Missing);
         check(Create, 409, "AlreadyExists", "m", Answer::Exists);
@@ -178,7 +188,8 @@ mod tests {
         }
         let etcd = "etcdserver: request is too large";
         check(Create, 500, "", etcd, refused(TooLarge, etcd));
-        let grpc = "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2097999 vs. 2097152)";
+        let grpc =
+            "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2097999 vs. 2097152)";
         check(Create, 500, "", grpc, refused(TooLarge, grpc));
         let full = "etcdserver: mvcc: database space exceeded";
         check(Create, 500, "", full, retry(Fault::ServerError, Applied::Perhaps));
@@ -199,6 +210,11 @@ mod tests {
         let details = StatusDetails { causes: vec![cause], ..StatusDetails::default() };
         let failure = Failure::Denied(Status::new(403, "Forbidden", "m").with_details(details).into());
         assert_eq!(judge(Verb::Create, &failure), refused(RefusalReason::NamespaceGone, "m"));
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_refused() {
+        assert_eq!(judge(Verb::Patch, &Failure::Unsendable("m".into())), refused(RefusalReason::Invalid, "m"));
     }
 
     #[test]
@@ -255,6 +271,7 @@ mod tests {
             assert_eq!((status.code, status.reason.as_str()), (code, reason));
         };
         check(Failure::Denied(Status::not_found("", "events", "x").into()), 404, "NotFound");
+        check(Failure::Unsendable("x".into()), 400, "BadRequest");
         check(Failure::Deadline, 504, "Timeout");
         check(Failure::NotSent("x".into()), 503, "ServiceUnavailable");
         check(Failure::NoCredentials("x".into()), 503, "ServiceUnavailable");

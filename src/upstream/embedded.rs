@@ -121,3 +121,57 @@ impl fmt::Debug for Embedded {
         f.debug_struct("Embedded").field("events", &self.store.lock().len()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::event::Time;
+    use crate::outbox::{Patch, Refusal, RefusalReason};
+    use crate::upstream::Upstream;
+    use crate::upstream::store::Namespaces;
+
+    fn embedded(settings: Settings) -> Embedded {
+        let metrics = Metrics::new(&Registry::new()).unwrap();
+        Embedded::new(settings, Clock::simulated(0), metrics)
+    }
+
+    fn create(namespace: &str) -> Request {
+        let mut event = Event::default();
+        event.metadata.namespace = namespace.into();
+        event.metadata.name = "a".into();
+        Request::Create(Box::new(event))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_embedded_store_answers_as_an_apiserver_is_understood() {
+        let namespaces = Namespaces::List(["shop".into()].into());
+        let upstream = Upstream::Embedded(embedded(Settings { namespaces, ..Settings::default() }));
+        upstream.check().await.unwrap();
+        let patch = Patch { count: 2, last_timestamp: Some(Time(1)), message: "m".into() };
+        let patch = Request::Patch { namespace: "shop".into(), name: "a".into(), patch };
+        let read = Request::Read { namespace: "shop".into(), name: "a".into() };
+        assert_eq!(upstream.write(&patch).await, Answer::Missing);
+        assert_eq!(upstream.write(&read).await, Answer::Missing);
+        assert!(matches!(upstream.write(&create("shop")).await, Answer::Stored(_)));
+        assert_eq!(upstream.write(&create("shop")).await, Answer::Exists);
+        assert!(matches!(upstream.write(&patch).await, Answer::Stored(event) if event.count == 2));
+        assert!(matches!(upstream.write(&read).await, Answer::Stored(event) if event.count == 2));
+        let gone = Refusal { reason: RefusalReason::NamespaceGone, message: r#"namespaces "x" not found"#.into() };
+        assert_eq!(upstream.write(&create("x")).await, Answer::Refused(gone));
+        assert_eq!(upstream.get("shop", "a").await.unwrap().count, 2);
+        let list = upstream.list(None, &ListOptions::default()).await.unwrap();
+        assert_eq!((list.items.len(), list.resource_version.as_str()), (1, "3"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn expired_events_leave_an_idle_store() {
+        let embedded = embedded(Settings::default());
+        assert!(matches!(embedded.write(&create("shop")), Answer::Stored(_)));
+        let waiting = tokio::time::timeout(Duration::from_secs(3601), embedded.expire_forever());
+        assert!(waiting.await.is_err());
+        assert_eq!(embedded.access(|store, _| store.changes_since(2).unwrap().count()), 1);
+        assert!(embedded.store.lock().is_empty());
+    }
+}

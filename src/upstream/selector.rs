@@ -106,9 +106,8 @@ impl FieldSelector {
             if part.is_empty() {
                 continue;
             }
-            let (name, relation, value) = split_term(part).ok_or_else(|| {
-                Status::bad_request(format!("invalid selector: '{text}'; can't understand '{part}'"))
-            })?;
+            let (name, relation, value) = split_term(part)
+                .ok_or_else(|| Status::bad_request(format!("invalid selector: '{text}'; can't understand '{part}'")))?;
             let value = unescape(value)?;
             let field = Field::parse(name, group)
                 .ok_or_else(|| Status::bad_request(format!("field label not supported: {name}")))?;

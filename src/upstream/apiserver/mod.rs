@@ -21,8 +21,8 @@ pub use connect::{Error, Settings};
 use super::answer::{Denial, Failure, judge, status_of};
 use super::{ListOptions, Metrics, NotReady, Verb};
 use crate::clock::Clock;
-use crate::event::core_v1::{self, EventList};
 use crate::event::Event;
+use crate::event::core_v1::{self, EventList};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -120,10 +120,8 @@ impl Apiserver {
         request: http::Result<http::Request<Body>>,
         body_bytes_max: usize,
     ) -> Result<Bytes, Failure> {
-        let request = request.map_err(|fault| Failure::NotSent(fault.to_string()))?;
-        tokio::time::timeout(self.timeout, self.send(request, body_bytes_max))
-            .await
-            .unwrap_or(Err(Failure::Deadline))
+        let request = request.map_err(|fault| Failure::Unsendable(fault.to_string()))?;
+        tokio::time::timeout(self.timeout, self.send(request, body_bytes_max)).await.unwrap_or(Err(Failure::Deadline))
     }
 
     async fn send(&self, request: http::Request<Body>, body_bytes_max: usize) -> Result<Bytes, Failure> {

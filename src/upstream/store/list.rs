@@ -51,6 +51,7 @@ impl Store {
             text => Some(Token::parse(text, prefix.as_deref().unwrap_or_default(), &options.version)?),
         };
         let revision = match &token {
+            Some(token) if token.revision > self.revision => return Err(bad_token()),
             Some(token) => token.revision,
             None => self.version_to_list(options)?,
         };
@@ -146,9 +147,7 @@ impl Token {
         if *version != Version::Newest {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
-        Self::from_text(text)
-            .filter(|token| token.after.starts_with(prefix))
-            .ok_or_else(|| Status::bad_request("invalid continue token: continue key is not valid"))
+        Self::from_text(text).filter(|token| token.after.starts_with(prefix)).ok_or_else(bad_token)
     }
 
     fn from_text(text: &str) -> Option<Self> {
@@ -163,6 +162,10 @@ impl Token {
         let remaining = if remaining.is_empty() { None } else { Some(remaining.parse().ok()?) };
         Some(Self { revision: revision.parse().ok()?, remaining, after: after.to_owned() })
     }
+}
+
+fn bad_token() -> Status {
+    Status::bad_request("invalid continue token: continue key is not valid")
 }
 
 /// LIMIT: unlike the apiserver's, the answer to an old continue token has no fresh token for an inconsistent rest.

@@ -19,7 +19,8 @@ pub(super) fn version_text(revision: u64) -> SmolStr {
 /// A random (version 4) UUID.
 pub(super) fn random_uid(rng: &mut fastrand::Rng) -> SmolStr {
     let bits = rng.u128(..);
-    let [a, b, c, d, e] = [bits >> 96, bits >> 80 & 0xffff, bits >> 64 & 0x0fff, bits >> 48 & 0x3fff, bits & 0xffff_ffff_ffff];
+    let [a, b, c, d, e] =
+        [bits >> 96, bits >> 80 & 0xffff, bits >> 64 & 0x0fff, bits >> 48 & 0x3fff, bits & 0xffff_ffff_ffff];
     format_smolstr!("{a:08x}-{b:04x}-4{c:03x}-{:04x}-{e:012x}", d | 0x8000)
 }
 
@@ -27,7 +28,8 @@ pub(super) fn random_uid(rng: &mut fastrand::Rng) -> SmolStr {
 pub(super) fn generated_name(base: &str, rng: &mut fastrand::Rng) -> SmolStr {
     // Go cuts bytes; at a character boundary the result is the same for every valid name.
     let (base, _) = base.split_at(base.floor_char_boundary(BASE_BYTES_MAX));
-    let suffix: String = (0..SUFFIX_LENGTH).filter_map(|_| rng.choice(SUFFIX_ALPHABET)).map(|&c| char::from(c)).collect();
+    let suffix: String =
+        (0..SUFFIX_LENGTH).filter_map(|_| rng.choice(SUFFIX_ALPHABET)).map(|&c| char::from(c)).collect();
     format_smolstr!("{base}{suffix}")
 }
 

@@ -1,0 +1,294 @@
+//! The apiserver's face against an in-process tower service, through `kube::Client` as in the program.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Response};
+use parking_lot::Mutex;
+use prometheus::Registry;
+
+use super::*;
+use crate::clock::Now;
+use crate::event::Time;
+use crate::outbox::{Applied, Fault, Patch, Refusal, RefusalReason, Retry};
+use crate::upstream::store::{self, Store};
+
+/// What the fake apiserver saw of one request.
+#[derive(Debug, Clone)]
+struct Seen {
+    line: String,
+    headers: HeaderMap,
+    body: String,
+}
+
+/// What the fake apiserver does.
+enum Reply {
+    Http(Response<String>),
+    Break(io::ErrorKind),
+    Hang,
+}
+
+type Log = Arc<Mutex<Vec<Seen>>>;
+
+fn apiserver(reply: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> (Apiserver, Log, Registry) {
+    let log = Log::default();
+    let (seen, reply) = (Arc::clone(&log), Arc::new(reply));
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (seen, reply) = (Arc::clone(&seen), Arc::clone(&reply));
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let line = format!("{} {}", parts.method, parts.uri);
+            let request = Seen { line, headers: parts.headers, body: String::from_utf8(body.into()).unwrap() };
+            seen.lock().push(request.clone());
+            match reply(&request) {
+                Reply::Http(response) => Ok(response),
+                Reply::Break(kind) => Err(io::Error::from(kind)),
+                Reply::Hang => std::future::pending().await,
+            }
+        }
+    });
+    let registry = Registry::new();
+    let client = kube::Client::new(service, "default");
+    let metrics = Metrics::new(&registry).unwrap();
+    (Apiserver::with_client(client, &Settings::default(), Clock::simulated(0), metrics), log, registry)
+}
+
+fn http(code: u16, body: impl Into<String>) -> Reply {
+    Reply::Http(Response::builder().status(code).body(body.into()).unwrap())
+}
+
+fn denied(status: &Status) -> Reply {
+    http(status.code, String::from_utf8(status.to_json()).unwrap())
+}
+
+fn event() -> Event {
+    let mut event = Event { count: 1, message: "Back-off".into(), ..Event::default() };
+    event.metadata.namespace = "shop".into();
+    event.metadata.name = "web-0.1".into();
+    event
+}
+
+fn stored() -> Event {
+    Store::new(store::Settings::default(), 1).create(event(), Now::at(0)).unwrap()
+}
+
+fn stored_json() -> String {
+    let mut body = Vec::new();
+    core_v1::write_json(&stored(), &mut body);
+    String::from_utf8(body).unwrap()
+}
+
+fn create() -> Request {
+    Request::Create(Box::new(event()))
+}
+
+fn patch() -> Request {
+    let patch = Patch { count: 2, last_timestamp: Some(Time(0)), message: "m".into() };
+    Request::Patch { namespace: "shop".into(), name: "web-0.1".into(), patch }
+}
+
+fn read() -> Request {
+    Request::Read { namespace: "shop".into(), name: "web-0.1".into() }
+}
+
+fn retry(fault: Fault, applied: Applied) -> Answer {
+    Answer::Retry(Retry { after: None, applied, fault })
+}
+
+fn counted(registry: &Registry, verb: &str, answer: &str) -> u64 {
+    let families = registry.gather();
+    let family = families.iter().find(|family| family.name() == "eventweir_upstream_requests_total").unwrap();
+    let labels = |metric: &&prometheus::proto::Metric| {
+        let has = |value: &str| metric.get_label().iter().any(|pair| pair.value() == value);
+        has(verb) && has(answer)
+    };
+    let value = family.get_metric().iter().find(labels).unwrap().get_counter().get_value();
+    format!("{value}").parse().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_are_sent_as_client_go_sends_them() {
+    let (apiserver, log, registry) = apiserver(|_| http(201, stored_json()));
+    for request in [create(), patch(), read()] {
+        assert_eq!(apiserver.write(&request).await, Answer::Stored(Box::new(stored())));
+    }
+    let log = log.lock();
+    let lines: Vec<_> = log.iter().map(|seen| seen.line.as_str()).collect();
+    assert_eq!(
+        lines,
+        [
+            "POST /api/v1/namespaces/shop/events?fieldManager=eventweir",
+            "PATCH /api/v1/namespaces/shop/events/web-0.1?fieldManager=eventweir",
+            "GET /api/v1/namespaces/shop/events/web-0.1",
+        ]
+    );
+    let types: Vec<_> =
+        log.iter().map(|seen| seen.headers.get("content-type").map(|value| value.to_str().unwrap())).collect();
+    assert_eq!(types, [Some("application/json"), Some("application/strategic-merge-patch+json"), None]);
+    assert!(log.iter().all(|seen| seen.headers["user-agent"] == concat!("eventweir/", env!("CARGO_PKG_VERSION"))));
+    assert!(log.iter().all(|seen| seen.headers["accept"] == "application/json"));
+    assert_eq!(core_v1::from_json(log[0].body.as_bytes()).unwrap().message, "Back-off");
+    assert_eq!(log[1].body, r#"{"count":2,"message":"m"}"#);
+    assert_eq!(["create", "patch", "get"].map(|verb| counted(&registry, verb, "stored")), [1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_sorted() {
+    let check = async |request: Request, status: Status, expected: Answer| {
+        let (apiserver, ..) = apiserver(move |_| denied(&status));
+        assert_eq!(apiserver.write(&request).await, expected);
+    };
+    check(patch(), Status::not_found("", "events", "web-0.1"), Answer::Missing).await;
+    check(create(), Status::already_exists("", "events", "web-0.1"), Answer::Exists).await;
+    let gone = Refusal { reason: RefusalReason::NamespaceGone, message: r#"namespaces "shop" not found"#.into() };
+    check(create(), Status::not_found("", "namespaces", "shop"), Answer::Refused(gone)).await;
+    let conflict = Status::new(409, "Conflict", "the object has been modified");
+    check(patch(), conflict, retry(Fault::Conflict, Applied::No)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn overload_is_retried_when_the_apiserver_says() {
+    let (apiserver, log, registry) = apiserver(|_| {
+        let response = Response::builder().status(429).header("Retry-After", "2").header("Content-Type", "text/plain");
+        Reply::Http(response.body("Too many requests, please try again later.\n".to_owned()).unwrap())
+    });
+    let after = Some(Duration::from_secs(2));
+    let expected = Answer::Retry(Retry { after, applied: Applied::No, fault: Fault::Overloaded });
+    assert_eq!(apiserver.write(&create()).await, expected);
+    assert_eq!(log.lock().len(), 1, "a request is sent once");
+    assert_eq!(counted(&registry, "create", "retry_overloaded"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_connections_may_have_written() {
+    let check = async |kind: io::ErrorKind, applied| {
+        let (apiserver, ..) = apiserver(move |_| Reply::Break(kind));
+        assert_eq!(apiserver.write(&create()).await, retry(Fault::Transport, applied));
+        let status = apiserver.get("shop", "web-0.1").await.unwrap_err();
+        assert_eq!((status.code, status.reason.as_str()), (503, "ServiceUnavailable"));
+        assert!(apiserver.check().await.is_err());
+    };
+    check(io::ErrorKind::ConnectionReset, Applied::Perhaps).await;
+    check(io::ErrorKind::ConnectionRefused, Applied::No).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_end_at_their_deadline() {
+    let (apiserver, _, registry) = apiserver(|_| Reply::Hang);
+    let clock = Clock::simulated(0);
+    assert_eq!(apiserver.write(&create()).await, retry(Fault::Timeout, Applied::Perhaps));
+    assert_eq!(clock.now().mono.0, 10_000_000_000);
+    assert_eq!(apiserver.list(None, &ListOptions::default()).await.unwrap_err().code, 504);
+    assert_eq!(counted(&registry, "create", "retry_timeout"), 1);
+    assert_eq!(counted(&registry, "list", "retry_timeout"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_answers_may_have_written() {
+    let bad = || retry(Fault::BadAnswer, Applied::Perhaps);
+    for body in ["", "ok", r#"{"kind":"Status","apiVersion":"v1"}"#, r#"{"kind":"#] {
+        let (apiserver, ..) = apiserver(move |_| http(200, body));
+        assert_eq!(apiserver.write(&create()).await, bad(), "{body}");
+    }
+    let (apiserver, ..) = apiserver(|_| http(204, ""));
+    assert_eq!(apiserver.write(&create()).await, bad());
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_over_the_limit_are_not_read() {
+    let (apiserver, ..) = apiserver(|_| http(201, format!("{}{}", stored_json(), " ".repeat(BODY_BYTES_MAX))));
+    assert_eq!(apiserver.write(&create()).await, retry(Fault::BadAnswer, Applied::Perhaps));
+    assert_eq!(apiserver.get("shop", "web-0.1").await.unwrap_err().code, 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_too_long_for_a_url_are_refused_for_good() {
+    let (apiserver, log, _) = apiserver(|_| http(200, stored_json()));
+    let name = "x".repeat(70_000).into();
+    let answer = apiserver.write(&Request::Read { namespace: "shop".into(), name }).await;
+    assert!(matches!(answer, Answer::Refused(Refusal { reason: RefusalReason::Invalid, .. })), "{answer:?}");
+    assert!(log.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_are_read_with_their_metadata() {
+    let (apiserver, log, _) = apiserver(|_| {
+        let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"5","continue":"t","remainingItemCount":3}"#;
+        http(200, format!(r#"{list},"items":[{}]}}"#, stored_json()))
+    });
+    let list = apiserver.list(None, &ListOptions { limit: 1, ..ListOptions::default() }).await.unwrap();
+    assert_eq!((list.resource_version.as_str(), list.continue_token.as_str()), ("5", "t"));
+    assert_eq!((list.items.len(), list.remaining_item_count), (1, Some(3)));
+    assert_eq!(log.lock()[0].line, "GET /api/v1/events?limit=1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_is_what_the_apiserver_says() {
+    let check = async |code: u16, ready: bool| {
+        let (apiserver, log, _) = apiserver(move |_| http(code, "ok"));
+        assert_eq!(apiserver.check().await.is_ok(), ready, "{code}");
+        assert_eq!(log.lock()[0].line, "GET /readyz");
+    };
+    for (code, ready) in [(200, true), (403, true), (404, true), (401, false), (429, false), (500, false), (503, false)]
+    {
+        check(code, ready).await;
+    }
+}
+
+fn kubeconfig(server: &str) -> tempfile::NamedTempFile {
+    let text = format!(
+        "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: '{server}'}}}}]\nusers: [{{name: u, user: \
+         {{token: t}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n"
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+async fn connected(server: &str) -> Apiserver {
+    let file = kubeconfig(server);
+    let settings = Settings { kubeconfig: Some(file.path().to_owned()), ..Settings::default() };
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    Apiserver::connect(&settings, Clock::system(), metrics).await.unwrap()
+}
+
+/// Through kube's own stack: a port where nobody listens, and peers that hang up before and after reading.
+#[tokio::test]
+async fn connections_that_fail_before_the_request_have_written_nothing() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let hang_up = async {
+        loop {
+            drop(listener.accept().await);
+        }
+    };
+    let exchange = async {
+        let tls = connected(&format!("https://{address}")).await.write(&create()).await;
+        let plain = connected(&format!("http://{address}")).await.write(&create()).await;
+        (tls, plain)
+    };
+    let (tls, plain) = tokio::select! { never = hang_up => never, answers = exchange => answers };
+    assert_eq!(tls, retry(Fault::Transport, Applied::No), "the TLS handshake failed");
+    assert_eq!(plain, retry(Fault::Transport, Applied::Perhaps), "the request may have left");
+    drop(listener);
+    let nobody = connected(&format!("https://{address}")).await.write(&create()).await;
+    assert_eq!(nobody, retry(Fault::Transport, Applied::No), "nobody listens");
+}
+
+#[tokio::test]
+async fn an_unusable_kubeconfig_is_named() {
+    let settings = Settings { kubeconfig: Some("/nonexistent/kubeconfig".into()), ..Settings::default() };
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let fault = Apiserver::connect(&settings, Clock::system(), metrics).await.unwrap_err();
+    assert_eq!(fault.to_string(), "reading the kubeconfig /nonexistent/kubeconfig");
+    let file = kubeconfig("https://127.0.0.1:1");
+    let settings =
+        Settings { kubeconfig: Some(file.path().to_owned()), context: Some("other".into()), ..Settings::default() };
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    assert!(matches!(
+        Apiserver::connect(&settings, Clock::system(), metrics).await.unwrap_err(),
+        Error::Kubeconfig { .. }
+    ));
+}

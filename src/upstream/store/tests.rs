@@ -1,0 +1,342 @@
+//! The store against simulated time. Times in seconds since the start.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use super::*;
+use crate::event::{ApiGroup, RareMeta};
+use crate::upstream::{FieldSelector, ListOptions, Version};
+
+fn at(seconds: i64) -> Now {
+    Now::at(seconds * 1_000_000_000)
+}
+
+fn store() -> Store {
+    Store::new(Settings::default(), 1)
+}
+
+fn named(namespace: &str, name: &str) -> Event {
+    let mut event = Event { count: 1, last_timestamp: Some(Time(5)), message: "m".into(), ..Event::default() };
+    event.metadata.namespace = namespace.into();
+    event.metadata.name = name.into();
+    event
+}
+
+fn with_rare(change: impl FnOnce(&mut RareMeta)) -> Event {
+    let mut event = named("shop", "");
+    let mut rare = RareMeta::default();
+    change(&mut rare);
+    event.metadata.rare = Some(Box::new(rare));
+    event
+}
+
+fn patch(count: i32) -> Patch {
+    Patch { count, last_timestamp: Some(Time(9)), message: "m".into() }
+}
+
+fn names(page: &Page) -> Vec<String> {
+    page.items.iter().map(|event| format!("{}/{}", event.metadata.namespace, event.metadata.name)).collect()
+}
+
+fn listed(store: &mut Store, namespace: Option<&str>, options: &ListOptions) -> Vec<String> {
+    names(&store.list(namespace, options, at(0)).unwrap())
+}
+
+#[test]
+fn create_sets_what_the_server_sets() {
+    let mut store = store();
+    let created = store.create(named("shop", "a"), at(100)).unwrap();
+    assert_eq!(created.metadata.resource_version, "2");
+    assert_eq!(created.metadata.creation_timestamp, Some(Time(100)));
+    assert_eq!(created.type_meta, Some(ApiGroup::Core));
+    let uid = created.metadata.uid.as_str();
+    assert_eq!((uid.len(), &uid[14..15]), (36, "4"), "{uid}");
+    assert!(uid[19..20].contains(['8', '9', 'a', 'b']), "{uid}");
+    assert_eq!(store.get("shop", "a", at(101)).unwrap(), created);
+    let second = store.create(named("shop", "b"), at(101)).unwrap();
+    assert_eq!(second.metadata.resource_version, "3");
+    assert_ne!(second.metadata.uid, created.metadata.uid);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_uids() {
+    let uid = |seed| Store::new(Settings::default(), seed).create(named("shop", "a"), at(0)).unwrap().metadata.uid;
+    assert_eq!(uid(7), uid(7));
+    assert_ne!(uid(7), uid(8));
+}
+
+#[test]
+fn create_refuses_as_the_apiserver_refuses() {
+    let mut store = store();
+    store.create(named("shop", "a"), at(0)).unwrap();
+    let mut check = |event: Event, expected: Status| {
+        assert_eq!(store.create(event, at(0)).unwrap_err(), expected);
+    };
+    check(named("shop", "a"), Status::already_exists("", "events", "a"));
+    let mut versioned = named("shop", "b");
+    versioned.metadata.resource_version = "5".into();
+    check(versioned, Status::new(500, "", "resourceVersion should not be set on objects to be created"));
+    check(named("", "b"), Status::bad_request("Namespace parameter required."));
+    check(named("shop", ""), Status::bad_request("Name parameter required."));
+    assert_eq!((store.revision(), store.len()), (2, 1));
+    let mut zero = named("shop", "b");
+    zero.metadata.resource_version = "0".into();
+    assert_eq!(store.create(zero, at(0)).unwrap().metadata.resource_version, "3");
+}
+
+#[test]
+fn create_drops_what_only_the_server_may_say() {
+    let event = with_rare(|rare| {
+        rare.generate_name = "web-".into();
+        rare.self_link = "/x".into();
+        rare.deletion_timestamp = Some(Time(1));
+        rare.deletion_grace_period_seconds = Some(30);
+        rare.managed_fields = vec![serde_json::json!({"manager": "m"})];
+        rare.generation = 4;
+    });
+    let created = store().create(event, at(0)).unwrap();
+    let kept = RareMeta { generate_name: "web-".into(), generation: 4, ..RareMeta::default() };
+    assert_eq!(created.metadata.rare, Some(Box::new(kept)));
+}
+
+#[test]
+fn generated_names_are_a_short_base_and_five_characters() {
+    let mut store = store();
+    let long = "x".repeat(80);
+    let mut check = |base: &str, kept: &str| {
+        let created = store.create(with_rare(|rare| rare.generate_name = base.into()), at(0)).unwrap();
+        let suffix = created.metadata.name.strip_prefix(kept).unwrap();
+        assert_eq!(suffix.len(), 5);
+        assert!(suffix.chars().all(|c| "bcdfghjklmnpqrstvwxz2456789".contains(c)), "{suffix}");
+    };
+    check("web-", "web-");
+    check(&long, &long[..58]);
+    let mut both = with_rare(|rare| rare.generate_name = "web-".into());
+    both.metadata.name = "own".into();
+    assert_eq!(store.create(both, at(0)).unwrap().metadata.name, "own");
+}
+
+#[test]
+fn namespaces_of_a_list_and_the_servers_own_exist() {
+    let namespaces = Namespaces::List(["shop".into()].into());
+    let mut store = Store::new(Settings { namespaces, ..Settings::default() }, 1);
+    for namespace in ["shop", "default", "kube-system"] {
+        store.create(named(namespace, "a"), at(0)).unwrap();
+    }
+    let status = store.create(named("x", "a"), at(0)).unwrap_err();
+    assert_eq!((status.code, status.message.as_str()), (404, r#"namespaces "x" not found"#));
+    assert_eq!(status.details.unwrap().kind, "namespaces");
+    assert_eq!(store.get("x", "a", at(0)).unwrap_err(), Status::not_found("", "events", "a"));
+    assert!(store.list(Some("x"), &ListOptions::default(), at(0)).unwrap().items.is_empty());
+    store.add_namespace("x");
+    store.create(named("x", "a"), at(0)).unwrap();
+}
+
+#[test]
+fn patch_changes_what_it_names_and_takes_a_new_version() {
+    let mut store = store();
+    let created = store.create(named("shop", "a"), at(0)).unwrap();
+    let patched = store.patch("shop", "a", &patch(2), at(1)).unwrap();
+    let mut expected = Event { count: 2, last_timestamp: Some(Time(9)), ..created };
+    expected.metadata.resource_version = "3".into();
+    assert_eq!(patched, expected);
+    assert_eq!(store.patch("shop", "b", &patch(2), at(1)).unwrap_err(), Status::not_found("", "events", "b"));
+}
+
+#[test]
+fn a_write_renews_the_ttl_and_a_patch_without_effect_does_not() {
+    let mut store = store();
+    store.create(named("shop", "a"), at(0)).unwrap();
+    store.create(named("shop", "b"), at(0)).unwrap();
+    store.patch("shop", "a", &patch(2), at(1800)).unwrap();
+    let same = Patch { count: 1, last_timestamp: Some(Time(5)), message: "m".into() };
+    assert_eq!(store.patch("shop", "b", &same, at(1800)).unwrap().metadata.resource_version, "3");
+    assert_eq!(store.next_expiry(), Some(at(3600).mono));
+    assert!(store.get("shop", "b", at(3599)).is_ok());
+    assert_eq!(store.patch("shop", "b", &patch(2), at(3600)).unwrap_err().code, 404);
+    store.create(named("shop", "b"), at(3600)).unwrap();
+    assert!(store.get("shop", "a", at(5399)).is_ok());
+    assert_eq!(store.get("shop", "a", at(5400)).unwrap_err().code, 404);
+    assert_eq!(store.delete("shop", "a", at(5400)).unwrap_err().code, 404);
+}
+
+#[test]
+fn expired_events_leave_lists_and_changes_say_so() {
+    let mut store = store();
+    store.create(named("shop", "a"), at(0)).unwrap();
+    assert_eq!(store.expire(at(3599)), 0);
+    assert_eq!(store.expire(at(3600)), 1);
+    let page = store.list(None, &ListOptions::default(), at(3600)).unwrap();
+    assert_eq!((page.items.len(), page.resource_version.as_str()), (0, "3"));
+    let last = store.changes_since(2).unwrap().next().unwrap();
+    assert_eq!((last.revision, last.before.is_some(), last.after.is_none()), (3, true, true));
+    assert_eq!(store.next_expiry(), None);
+    assert_eq!(store.bytes, 0);
+}
+
+#[test]
+fn a_ttl_of_zero_keeps_events() {
+    let mut store = Store::new(Settings { ttl: Duration::ZERO, ..Settings::default() }, 1);
+    store.create(named("shop", "a"), at(0)).unwrap();
+    assert_eq!(store.next_expiry(), None);
+    assert!(store.get("shop", "a", at(1_000_000)).is_ok());
+}
+
+#[test]
+fn at_the_limit_of_events_the_first_to_expire_is_evicted() {
+    let max_events = NonZeroUsize::new(2).unwrap();
+    let mut store = Store::new(Settings { max_events, ..Settings::default() }, 1);
+    store.create(named("shop", "a"), at(0)).unwrap();
+    store.create(named("shop", "b"), at(1)).unwrap();
+    store.patch("shop", "a", &patch(2), at(2)).unwrap();
+    assert_eq!(store.evicted(), 0);
+    store.create(named("shop", "c"), at(3)).unwrap();
+    assert_eq!(listed(&mut store, None, &ListOptions::default()), ["shop/a", "shop/c"]);
+    assert_eq!(store.evicted(), 1);
+}
+
+#[test]
+fn at_the_limit_of_bytes_the_newest_event_stays() {
+    let max_bytes = NonZeroUsize::new(10_000).unwrap();
+    let mut store = Store::new(Settings { max_bytes, ..Settings::default() }, 1);
+    for name in ["a", "b"] {
+        store.create(named("shop", name), at(0)).unwrap();
+    }
+    let large = Event { message: "x".repeat(20_000).into(), ..named("shop", "c") };
+    store.create(large, at(1)).unwrap();
+    assert_eq!(listed(&mut store, None, &ListOptions::default()), ["shop/c"]);
+    assert_eq!(store.evicted(), 2);
+}
+
+#[test]
+fn update_keeps_what_the_server_owns_and_undoes_a_failed_change() {
+    let mut store = store();
+    let created = store.create(named("shop", "a"), at(0)).unwrap();
+    let updated = store.update("shop", "a", at(1), |event| {
+        *event = named("other", "name");
+        event.reason = "r".into();
+        Ok(())
+    });
+    let updated = updated.unwrap();
+    assert_eq!((updated.metadata.name.as_str(), updated.metadata.namespace.as_str()), ("a", "shop"));
+    assert_eq!((&updated.metadata.uid, updated.reason.as_str()), (&created.metadata.uid, "r"));
+    let failed = store.update("shop", "a", at(2), |event| {
+        event.reason = "s".into();
+        Err(Status::bad_request("no"))
+    });
+    assert_eq!(failed.unwrap_err().message, "no");
+    assert_eq!(store.get("shop", "a", at(2)).unwrap(), updated);
+}
+
+#[test]
+fn deleted_events_are_gone_and_their_names_free() {
+    let mut store = store();
+    store.create(named("shop", "a"), at(0)).unwrap();
+    assert_eq!(store.delete("shop", "a", at(1)).unwrap().metadata.name, "a");
+    assert_eq!(store.delete("shop", "a", at(1)).unwrap_err(), Status::not_found("", "events", "a"));
+    assert_eq!(store.create(named("shop", "a"), at(1)).unwrap().metadata.resource_version, "4");
+}
+
+#[test]
+fn lists_are_in_the_order_of_etcds_keys() {
+    let mut store = store();
+    for (namespace, name) in [("a", "x"), ("a-b", "x"), ("a", "b"), ("a0", "x"), ("a", "B")] {
+        store.create(named(namespace, name), at(0)).unwrap();
+    }
+    let all = ["a-b/x", "a/B", "a/b", "a/x", "a0/x"];
+    assert_eq!(listed(&mut store, None, &ListOptions::default()), all);
+    assert_eq!(listed(&mut store, Some("a"), &ListOptions::default()), ["a/B", "a/b", "a/x"]);
+    let page = store.list(None, &ListOptions::default(), at(0)).unwrap();
+    assert!(page.items.iter().all(|event| event.type_meta.is_none()));
+}
+
+#[test]
+fn pages_show_the_version_of_the_first() {
+    let mut store = store();
+    for name in ["a1", "a2", "a3", "b1", "b2"] {
+        store.create(named("shop", name), at(0)).unwrap();
+    }
+    store.create(named("zoo", "z"), at(0)).unwrap();
+    let mut options = ListOptions { limit: 2, ..ListOptions::default() };
+    let first = store.list(Some("shop"), &options, at(0)).unwrap();
+    assert_eq!((names(&first), first.remaining_item_count), (vec!["shop/a1".into(), "shop/a2".into()], Some(3)));
+    // What changes now is not seen by the pages that follow.
+    store.delete("shop", "a3", at(1)).unwrap();
+    store.create(named("shop", "a4"), at(1)).unwrap();
+    store.patch("shop", "b1", &patch(7), at(1)).unwrap();
+    store.patch("shop", "b1", &patch(8), at(1)).unwrap();
+    options.continue_token = first.continue_token.into();
+    let second = store.list(Some("shop"), &options, at(1)).unwrap();
+    assert_eq!((names(&second), second.remaining_item_count), (vec!["shop/a3".into(), "shop/b1".into()], Some(1)));
+    assert_eq!((second.items[1].count, &second.resource_version), (1, &first.resource_version));
+    options.continue_token = second.continue_token.into();
+    let third = store.list(Some("shop"), &options, at(1)).unwrap();
+    assert_eq!((names(&third), third.remaining_item_count), (vec!["shop/b2".into()], None));
+    assert_eq!(third.continue_token, "");
+}
+
+#[test]
+fn a_selector_leaves_the_remaining_count_out() {
+    let mut store = store();
+    for (name, event_type) in [("a1", "Warning"), ("a2", "Normal"), ("a3", "Normal")] {
+        store.create(Event { event_type: event_type.into(), ..named("shop", name) }, at(0)).unwrap();
+    }
+    let field_selector = FieldSelector::parse("type=Normal", ApiGroup::Core).unwrap();
+    let options = ListOptions { limit: 1, field_selector, ..ListOptions::default() };
+    let page = store.list(None, &options, at(0)).unwrap();
+    assert_eq!((names(&page), page.remaining_item_count), (vec!["shop/a2".into()], None));
+    let options = ListOptions { continue_token: page.continue_token.into(), ..options };
+    let page = store.list(None, &options, at(0)).unwrap();
+    assert_eq!((names(&page), page.continue_token.as_str()), (vec!["shop/a3".into()], ""));
+}
+
+#[test]
+fn older_versions_are_listed_while_they_are_remembered() {
+    let max_changes = NonZeroUsize::new(2).unwrap();
+    let mut store = Store::new(Settings { max_changes, ..Settings::default() }, 1);
+    for name in ["a", "b", "c", "d"] {
+        store.create(named("shop", name), at(0)).unwrap();
+    }
+    let mut check = |version, limit, expected: Result<usize, u16>| {
+        let options = ListOptions { version, limit, ..ListOptions::default() };
+        let found = store.list(None, &options, at(0)).map(|page| page.items.len()).map_err(|status| status.code);
+        assert_eq!(found, expected, "{version:?} {limit}");
+    };
+    check(Version::Exact(5), 0, Ok(4));
+    check(Version::Exact(4), 0, Ok(3));
+    check(Version::Exact(3), 0, Ok(2));
+    check(Version::Exact(2), 0, Err(410));
+    check(Version::AtLeast(2), 0, Ok(4));
+    check(Version::AtLeast(3), 9, Ok(2));
+    check(Version::AtLeast(2), 9, Err(410));
+    check(Version::Exact(6), 0, Err(504));
+    check(Version::AtLeast(6), 0, Err(504));
+    assert_eq!(store.changes_since(3).unwrap().map(|change| change.revision).collect::<Vec<_>>(), [4, 5]);
+    assert_eq!(store.changes_since(2).map(|_| ()).unwrap_err().reason, "Expired");
+    // The future simply waits.
+    assert_eq!(store.changes_since(9).unwrap().count(), 0);
+}
+
+#[test]
+fn bad_continue_tokens_are_refused() {
+    let mut store = store();
+    for name in ["a", "b", "c"] {
+        store.create(named("shop", name), at(0)).unwrap();
+    }
+    let page = store.list(None, &ListOptions { limit: 1, ..ListOptions::default() }, at(0)).unwrap();
+    let good = page.continue_token.as_str();
+    let mut check = |namespace, token: &str, version, expected: u16| {
+        let options = ListOptions { limit: 1, continue_token: token.to_owned(), version, ..ListOptions::default() };
+        assert_eq!(store.list(namespace, &options, at(0)).unwrap_err().code, expected, "{token}");
+    };
+    check(None, "abc", Version::Newest, 400);
+    check(None, "é", Version::Newest, 400);
+    check(None, "3a3a", Version::Newest, 400);
+    check(Some("zoo"), good, Version::Newest, 400);
+    check(None, good, Version::Exact(2), 400);
+    let forged = |plain: &str| plain.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    check(None, &forged("0::shop/a"), Version::Newest, 410);
+    check(None, &forged("99::shop/a"), Version::Newest, 400);
+    // A key at the end of the namespace's range must not make the range run backwards.
+    check(Some("shop"), &forged("4::shop0"), Version::Newest, 400);
+}

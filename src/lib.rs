@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "skeleton")]
 
 pub mod clock;
+pub mod config;
 pub mod correlator;
 pub mod deliver;
 pub mod event;

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 /// A point on the monotonic clock, in nanoseconds since the clock was made.
 ///
 /// Signed, so that a replay can hand over a clock that steps back (client-go with an injected clock does the same).
@@ -56,15 +58,18 @@ impl Now {
     }
 }
 
-/// The process's clock: real in the program, following tokio's paused time in tests.
+/// The process's clock: real in the program, following tokio's paused time in tests, moved by hand in the demo.
 #[derive(Debug, Clone)]
-pub struct Clock(Arc<Start>);
+pub struct Clock(Source);
 
-#[derive(Debug)]
-struct Start {
-    mono: tokio::time::Instant,
-    /// Wall time at `mono`; `Some` makes the wall clock follow the monotonic one (tests), `None` reads the system's.
-    wall: Option<i64>,
+#[derive(Debug, Clone)]
+enum Source {
+    /// The system's clocks; the monotonic one counts from here.
+    System(tokio::time::Instant),
+    /// tokio's clock, which tests pause and advance, and the wall time at its start.
+    Tokio(tokio::time::Instant, i64),
+    /// Moved by hand: the wall time at the start, and nanoseconds since.
+    Manual(i64, Arc<watch::Sender<i64>>),
 }
 
 impl Clock {
@@ -72,33 +77,61 @@ impl Clock {
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn system() -> Self {
-        Self(Arc::new(Start { mono: tokio::time::Instant::now(), wall: None }))
+        Self(Source::System(tokio::time::Instant::now()))
     }
 
     /// A wall clock that starts at `wall` (unix nanoseconds) and moves with tokio's clock, which tests pause and advance.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn simulated(wall: i64) -> Self {
-        Self(Arc::new(Start { mono: tokio::time::Instant::now(), wall: Some(wall) }))
+        Self(Source::Tokio(tokio::time::Instant::now(), wall))
+    }
+
+    /// A clock that starts at `wall` (unix nanoseconds) and moves only by [`advance`](Self::advance).
+    #[must_use]
+    pub fn manual(wall: i64) -> Self {
+        Self(Source::Manual(wall, Arc::new(watch::Sender::new(0))))
+    }
+
+    /// Moves a manual clock; the others move by themselves.
+    pub fn advance(&self, duration: Duration) {
+        if let Source::Manual(_, elapsed) = &self.0 {
+            elapsed.send_modify(|nanos| *nanos = Mono(*nanos).after(duration).0);
+        }
     }
 
     /// Reads both clocks once.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn now(&self) -> Now {
-        let mono = i64::try_from(self.0.mono.elapsed().as_nanos()).unwrap_or(i64::MAX);
-        let wall = match self.0.wall {
-            Some(start) => start.saturating_add(mono),
-            None => std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
-        };
-        Now { wall, mono: Mono(mono) }
+        let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+        match &self.0 {
+            Source::System(start) => {
+                let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, nanos);
+                Now { wall, mono: Mono(nanos(start.elapsed())) }
+            }
+            Source::Tokio(start, wall) => {
+                let mono = nanos(start.elapsed());
+                Now { wall: wall.saturating_add(mono), mono: Mono(mono) }
+            }
+            Source::Manual(wall, elapsed) => {
+                let mono = *elapsed.borrow();
+                Now { wall: wall.saturating_add(mono), mono: Mono(mono) }
+            }
+        }
     }
 
     /// Waits until `mono` has come; at once when it has passed.
     pub async fn sleep_until(&self, mono: Mono) {
-        let since_start = Duration::from_nanos(mono.0.max(0).unsigned_abs());
-        tokio::time::sleep_until(self.0.mono + since_start).await;
+        match &self.0 {
+            Source::System(start) | Source::Tokio(start, _) => {
+                let since_start = Duration::from_nanos(mono.0.max(0).unsigned_abs());
+                tokio::time::sleep_until(*start + since_start).await;
+            }
+            Source::Manual(_, elapsed) => {
+                // The sender lives in `self`, so waiting cannot fail.
+                let _until = elapsed.subscribe().wait_for(|nanos| *nanos >= mono.0).await;
+            }
+        }
     }
 }

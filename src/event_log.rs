@@ -1,0 +1,134 @@
+//! The optional log of every occurrence as one JSON line, to standard output or a file: what client-go calls `StartLogging`.
+//!
+//! A task of its own writes; when it cannot keep up, lines are left out and counted, and no client waits.
+
+use std::path::PathBuf;
+
+use prometheus::{IntCounter, Registry};
+use serde::Serialize;
+use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter};
+use tokio::sync::mpsc;
+
+use crate::clock::Now;
+use crate::event::{Event, MicroTime};
+use crate::shard::Outcome;
+
+/// LIMIT: lines that wait to be written; further ones are left out and counted.
+const QUEUE: usize = 4096;
+
+/// Where the lines go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// Standard output.
+    Stdout,
+    /// Appended to this file.
+    File(PathBuf),
+}
+
+/// The handle that occurrences are written with; does nothing where no log is asked for.
+#[derive(Debug, Clone)]
+pub struct EventLog(Option<Handle>);
+
+#[derive(Debug, Clone)]
+struct Handle {
+    lines: mpsc::Sender<Vec<u8>>,
+    left_out: IntCounter,
+}
+
+/// The other end: lines that wait to be written.
+#[derive(Debug)]
+pub struct Writer {
+    target: Target,
+    lines: mpsc::Receiver<Vec<u8>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line<'a> {
+    time: String,
+    outcome: &'static str,
+    occurrences: u32,
+    namespace: &'a str,
+    name: &'a str,
+    kind: &'a str,
+    object: &'a str,
+    #[serde(rename = "type")]
+    event_type: &'a str,
+    reason: &'a str,
+    message: &'a str,
+    component: &'a str,
+    host: &'a str,
+}
+
+impl EventLog {
+    /// No log.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// A log to `target`; the [`Writer`] has to be run.
+    ///
+    /// # Errors
+    /// When the registry already has a metric of its name.
+    pub fn new(target: Target, registry: &Registry) -> Result<(Self, Writer), prometheus::Error> {
+        let left_out = IntCounter::new(
+            "eventweir_event_log_left_out_lines_total",
+            "Lines of the event log that were left out because it could not be written fast enough.",
+        )?;
+        registry.register(Box::new(left_out.clone()))?;
+        let (sender, lines) = mpsc::channel(QUEUE);
+        Ok((Self(Some(Handle { lines: sender, left_out })), Writer { target, lines }))
+    }
+
+    /// Writes a line about occurrences that were taken in.
+    pub fn write(&self, event: &Event, occurrences: u32, outcome: Outcome, now: Now) {
+        let Some(handle) = &self.0 else { return };
+        let line = Line {
+            time: MicroTime::from_unix_nanos(now.wall).to_string(),
+            outcome: outcome.label(),
+            occurrences,
+            namespace: &event.metadata.namespace,
+            name: &event.metadata.name,
+            kind: &event.involved_object.kind,
+            object: &event.involved_object.name,
+            event_type: &event.event_type,
+            reason: &event.reason,
+            message: &event.message,
+            component: event.component(),
+            host: event.host(),
+        };
+        let mut json = serde_json::to_vec(&line).unwrap_or_default();
+        json.push(b'\n');
+        if handle.lines.try_send(json).is_err() {
+            handle.left_out.inc();
+        }
+    }
+}
+
+impl Writer {
+    /// Writes lines until every handle is gone.
+    ///
+    /// # Errors
+    /// When the target cannot be opened or written.
+    pub async fn run(self) -> std::io::Result<()> {
+        match self.target {
+            Target::Stdout => write_all(self.lines, tokio::io::stdout()).await,
+            Target::File(path) => {
+                let file = tokio::fs::OpenOptions::new().create(true).append(true).open(path).await?;
+                write_all(self.lines, file).await
+            }
+        }
+    }
+}
+
+async fn write_all(mut lines: mpsc::Receiver<Vec<u8>>, target: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+    let mut target = BufWriter::new(target);
+    while let Some(line) = lines.recv().await {
+        target.write_all(&line).await?;
+        if lines.is_empty() {
+            target.flush().await?;
+        }
+    }
+    target.flush().await
+}

@@ -1,0 +1,132 @@
+//! The names under which clients know their events, and what each was last told.
+//!
+//! A client that correlates by itself (client-go) posts an event and then patches growing counts to the name it chose. The
+//! record upstream may have another name, or stand for other clients' events too; so the name is an alias, and the growth
+//! since what that client was last told is the number of new occurrences.
+
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use smol_str::SmolStr;
+
+use crate::event::{Event, Time};
+
+/// Known names. Bounded; the one used longest ago is forgotten, and its client hears 404 and posts the event again.
+#[derive(Debug)]
+pub struct Aliases {
+    // LIMIT: `max_aliases`.
+    known: Mutex<LruCache<(SmolStr, SmolStr), Event>>,
+    max: NonZeroUsize,
+}
+
+/// A client's patch of an event that it posted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Growth {
+    /// The new count of its own line.
+    pub(super) count: Option<i32>,
+    /// The new lastTimestamp; `Some(None)` deletes it.
+    pub(super) last_timestamp: Option<Option<Time>>,
+    /// The new message.
+    pub(super) message: Option<SmolStr>,
+}
+
+impl Aliases {
+    /// An empty table for `max` names.
+    #[must_use]
+    pub fn new(max: NonZeroUsize) -> Self {
+        // Unbounded, because a bounded one allocates all of its room at once.
+        Self { known: Mutex::new(LruCache::unbounded()), max }
+    }
+
+    /// How many names are known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.lock().len()
+    }
+
+    /// True when no name is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Remembers an event as its client was told it.
+    pub fn insert(&self, event: Event) {
+        let key = (event.metadata.namespace.clone(), event.metadata.name.clone());
+        let mut known = self.known.lock();
+        known.put(key, event);
+        while known.len() > self.max.get() {
+            known.pop_lru();
+        }
+    }
+
+    /// The event as its client was last told it.
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Event> {
+        self.known.lock().get(&(namespace.into(), name.into())).cloned()
+    }
+
+    /// Applies a client's patch to what it was told. Returns the event as the client now sees it, and by how many
+    /// occurrences its line has grown.
+    pub(super) fn grow(&self, namespace: &str, name: &str, growth: &Growth) -> Option<(Event, u32)> {
+        let mut known = self.known.lock();
+        let event = known.get_mut(&(namespace.into(), name.into()))?;
+        let before = event.count;
+        event.count = growth.count.unwrap_or(before);
+        event.last_timestamp = growth.last_timestamp.unwrap_or(event.last_timestamp);
+        if let Some(message) = &growth.message {
+            event.message = message.clone();
+        }
+        // A line that shrinks or stands still (a repeated request) brings no occurrence.
+        let grown = u32::try_from(i64::from(event.count) - i64::from(before)).unwrap_or(0);
+        Some((event.clone(), grown))
+    }
+
+    /// Takes back a growth that could not be taken in: the client will repeat it.
+    pub(super) fn shrink(&self, namespace: &str, name: &str, grown: u32) {
+        if let Some(event) = self.known.lock().peek_mut(&(namespace.into(), name.into())) {
+            event.count = event.count.saturating_sub_unsigned(grown);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(name: &str, count: i32) -> Event {
+        let mut event = Event { count, message: "m".into(), ..Event::default() };
+        event.metadata.namespace = "default".into();
+        event.metadata.name = name.into();
+        event
+    }
+
+    fn count(count: i32) -> Growth {
+        Growth { count: Some(count), ..Growth::default() }
+    }
+
+    #[test]
+    fn growth_is_what_came_since_the_client_was_last_told() {
+        let aliases = Aliases::new(NonZeroUsize::new(2).unwrap());
+        aliases.insert(event("a", 1));
+        assert_eq!(aliases.grow("default", "a", &count(4)).unwrap().1, 3);
+        assert_eq!(aliases.grow("default", "a", &count(4)).unwrap().1, 0, "the same request again");
+        assert_eq!(aliases.grow("default", "a", &count(2)).unwrap().1, 0, "a line that shrank");
+        assert_eq!(aliases.grow("default", "a", &count(5)).unwrap().1, 3);
+        aliases.shrink("default", "a", 3);
+        assert_eq!(aliases.grow("default", "a", &count(5)).unwrap().1, 3, "taken back and repeated");
+        assert_eq!(aliases.grow("default", "unknown", &count(5)), None);
+    }
+
+    #[test]
+    fn at_the_limit_the_name_used_longest_ago_is_forgotten() {
+        let aliases = Aliases::new(NonZeroUsize::new(2).unwrap());
+        aliases.insert(event("a", 1));
+        aliases.insert(event("b", 1));
+        assert!(aliases.get("default", "a").is_some());
+        aliases.insert(event("c", 1));
+        assert_eq!(aliases.len(), 2);
+        assert!(aliases.get("default", "b").is_none());
+        assert!(aliases.get("default", "a").is_some());
+    }
+}

@@ -1,0 +1,166 @@
+//! POST: decode, validate, hand to the shard, answer.
+
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use smol_str::{SmolStr, format_smolstr};
+
+use super::decode::Refusal;
+use super::{Face, decode, respond};
+use crate::event::json::Decoded;
+use crate::event::{ApiGroup, Event, core_v1, validate};
+use crate::ledger::RejectReason;
+use crate::shard::Full;
+use crate::status::Status;
+use crate::upstream::store;
+
+/// What the query asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Options {
+    validation: FieldValidation,
+    dry_run: bool,
+}
+
+/// What unknown and duplicate fields mean (`fieldValidation`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+/// `POST /api/v1/namespaces/{namespace}/events`
+pub(super) async fn create(
+    State(face): State<Face>,
+    Path(namespace): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    match receive(&face, &namespace, query.as_deref(), &headers, body).await {
+        Ok(response) => response,
+        Err((reason, status)) => face.reject(reason, &status),
+    }
+}
+
+async fn receive(
+    face: &Face,
+    namespace: &str,
+    query: Option<&str>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    decode::accepts_json(headers)?;
+    decode::is_json(headers)?;
+    let options = options(query)?;
+    let body = decode::read(body, &face.0.settings).await?;
+    let decoded = if options.validation == FieldValidation::Strict {
+        core_v1::decode_strict(&body)
+    } else {
+        core_v1::decode(&body)
+    };
+    let Decoded { mut event, strict_faults, .. } =
+        decoded.map_err(|error| (RejectReason::Malformed, Box::new(error.status)))?;
+    let warnings: Vec<String> = match options.validation {
+        FieldValidation::Warn => strict_faults.iter().map(ToString::to_string).collect(),
+        FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
+    };
+    admit(face, namespace, &mut event)?;
+    if options.dry_run {
+        return Ok(respond::event(StatusCode::CREATED, &event, None, &warnings));
+    }
+    Ok(take(face, event, &warnings))
+}
+
+/// The apiserver's checks in its order, and what it sets or drops before an event is stored.
+fn admit(face: &Face, namespace: &str, event: &mut Event) -> Result<(), Refusal> {
+    validate::adopt_namespace(event, namespace).map_err(|status| (RejectReason::Invalid, status))?;
+    if !face.0.upstream.has_namespace(namespace) {
+        return Err((RejectReason::NamespaceMissing, Box::new(Status::not_found("", "namespaces", namespace))));
+    }
+    let generate_name = event.metadata.rare.as_ref().map(|rare| rare.generate_name.clone()).unwrap_or_default();
+    if event.metadata.name.is_empty() && !generate_name.is_empty() {
+        event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new());
+    }
+    validate::create(ApiGroup::Core, event).map_err(|status| (RejectReason::Invalid, status))?;
+    strip(event);
+    Ok(())
+}
+
+/// Drops what only the upstream can assign: nothing of it is invented or believed.
+///
+/// DIFFERENCE(apiserver): a resourceVersion in a create is dropped instead of refused with a bare 500
+/// (`docs/semantics.md`).
+fn strip(event: &mut Event) {
+    event.metadata.uid = SmolStr::default();
+    event.metadata.resource_version = SmolStr::default();
+    event.metadata.creation_timestamp = None;
+    if let Some(rare) = &mut event.metadata.rare {
+        rare.self_link = SmolStr::default();
+        rare.deletion_timestamp = None;
+        rare.deletion_grace_period_seconds = None;
+        rare.managed_fields = Vec::new();
+    }
+}
+
+/// Hands a valid event to its shard and answers.
+fn take(face: &Face, event: Event, warnings: &[String]) -> Response {
+    // Two copies: the shard keeps one, the alias another. Their strings are shared.
+    match face.0.shards.accept(event.clone(), 1) {
+        Ok(accepted) => {
+            face.0.metrics.count_outcome(accepted.outcome, 1);
+            face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
+            let response = respond::event(StatusCode::CREATED, &event, Some(accepted.outcome), warnings);
+            face.0.aliases.insert(event);
+            response
+        }
+        // The shard's ledger has it already.
+        Err(Full) => full(),
+    }
+}
+
+/// 429 with `Retry-After`: client-go repeats that, and gives up on everything else.
+pub(super) fn full() -> Response {
+    let message = format_smolstr!("Too many requests: {Full}, please try again later");
+    respond::refusal(&Status::too_many_requests(message, 1))
+}
+
+fn options(query: Option<&str>) -> Result<Options, Refusal> {
+    let mut options = Options { validation: FieldValidation::Warn, dry_run: false };
+    for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        match (key.as_ref(), value.as_ref()) {
+            ("fieldValidation", "Ignore") => options.validation = FieldValidation::Ignore,
+            ("fieldValidation", "Warn" | "") => options.validation = FieldValidation::Warn,
+            ("fieldValidation", "Strict") => options.validation = FieldValidation::Strict,
+            ("dryRun", "All") => options.dry_run = true,
+            ("fieldValidation", other) => {
+                let fault = format!("fieldValidation: Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\"");
+                return Err(invalid_option(&fault));
+            }
+            ("dryRun", other) if !other.is_empty() => {
+                let fault = format!("dryRun: Unsupported value: [\"{other}\"]: supported values: \"All\"");
+                return Err(invalid_option(&fault));
+            }
+            _ => {}
+        }
+    }
+    Ok(options)
+}
+
+fn invalid_option(fault: &str) -> Refusal {
+    let (field, message) = fault.split_once(": ").unwrap_or_default();
+    let cause = crate::status::StatusCause {
+        reason: "FieldValueNotSupported".to_owned(),
+        message: message.to_owned(),
+        field: field.to_owned(),
+    };
+    let status = Status::new(422, "Invalid", format!("CreateOptions.meta.k8s.io \"\" is invalid: {fault}"))
+        .with_details(crate::status::StatusDetails {
+            group: "meta.k8s.io".to_owned(),
+            kind: "CreateOptions".to_owned(),
+            causes: vec![cause],
+            ..crate::status::StatusDetails::default()
+        });
+    (RejectReason::Invalid, Box::new(status))
+}

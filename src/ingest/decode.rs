@@ -1,0 +1,123 @@
+//! From a request to a checked body: Accept, Content-Type, size and time limits. The JSON itself is `event`'s.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use axum::body::{Body, Bytes};
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use super::Settings;
+use crate::ledger::RejectReason;
+use crate::status::{Status, StatusDetails};
+
+/// A refusal before the body was an event, and how the ledger calls it.
+pub(super) type Refusal = (RejectReason, Box<Status>);
+
+/// Refuses an answer in any form but JSON.
+pub(super) fn accepts_json(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut ranges = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
+    if ranges.peek().is_none() {
+        return Ok(());
+    }
+    let acceptable = ranges.flat_map(|value| value.split(',')).any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let media = parts.next().unwrap_or_default();
+        // COMPAT(apiserver): `application/*` is not understood. A Table or a part of the object is another form.
+        let as_is = !parts.any(|parameter| parameter.starts_with("as="));
+        as_is && (media.is_empty() || media == "*/*" || media.eq_ignore_ascii_case("application/json"))
+    });
+    if acceptable {
+        return Ok(());
+    }
+    let message = "406: Not Acceptable\n\nAvailable representations: application/json";
+    let status = Status::new(406, "NotAcceptable", message).with_details(StatusDetails::default());
+    Err((RejectReason::MediaType, Box::new(status)))
+}
+
+/// Refuses a body that is no JSON by its own word. No Content-Type means JSON, as Python's client relies on.
+pub(super) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(content_type) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    if media_type(content_type.to_str().unwrap_or_default()).eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let message = "the body of the request was in an unknown format - accepted media types include: application/json";
+    Err((RejectReason::MediaType, Box::new(Status::new(415, "UnsupportedMediaType", message))))
+}
+
+/// The type without its parameters.
+pub(super) fn media_type(value: &str) -> &str {
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+/// Reads a body up to the limits.
+pub(super) async fn read(body: Body, settings: &Settings) -> Result<Bytes, Refusal> {
+    // LIMIT: bytes and time; a body over the size is refused with 413, one over the time with 408.
+    let limited = Limited::new(body, settings.max_body_bytes).collect();
+    match tokio::time::timeout(settings.request_timeout, limited).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let message = format!("Request entity too large: limit is {}", settings.max_body_bytes);
+            Err((RejectReason::TooLarge, Box::new(Status::new(413, "RequestEntityTooLarge", message))))
+        }
+        Ok(Err(error)) => {
+            let message = format!("the body of the request could not be read: {error}");
+            Err((RejectReason::Unread, Box::new(Status::bad_request(message))))
+        }
+        Err(_elapsed) => {
+            let message = "the body of the request did not arrive in time";
+            Err((RejectReason::Unread, Box::new(Status::new(408, "Timeout", message))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accept_is_read_as_the_apiserver_reads_it() {
+        for (accept, acceptable) in [
+            (None, true),
+            (Some("*/*"), true),
+            (Some("application/json"), true),
+            (Some("application/json, */*"), true),
+            (Some("application/vnd.kubernetes.protobuf,application/json"), true),
+            (Some("application/json;q=0.5"), true),
+            (Some("application/*"), false),
+            (Some("text/html"), false),
+            (Some("application/json;as=Table;v=v1;g=meta.k8s.io"), false),
+            (Some("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"), true),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(accept) = accept {
+                headers.insert(ACCEPT, accept.parse().unwrap());
+            }
+            assert_eq!(accepts_json(&headers).is_ok(), acceptable, "{accept:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_refused_in_time() {
+        let settings = Settings { max_body_bytes: 10, request_timeout: std::time::Duration::from_secs(60) };
+        let stuck = Body::from_stream(tokio_stream_pending());
+        let (reason, status) = read(stuck, &settings).await.unwrap_err();
+        assert_eq!((reason, status.code), (RejectReason::Unread, 408));
+        let (reason, status) = read(Body::from("12345678901"), &settings).await.unwrap_err();
+        assert_eq!((reason, status.code), (RejectReason::TooLarge, 413));
+        assert_eq!(read(Body::from("1234567890"), &settings).await.unwrap(), "1234567890");
+    }
+
+    fn tokio_stream_pending() -> impl futures_core::Stream<Item = Result<Bytes, std::io::Error>> {
+        struct Pending;
+        impl futures_core::Stream for Pending {
+            type Item = Result<Bytes, std::io::Error>;
+            fn poll_next(
+                self: std::pin::Pin<&mut Self>,
+                _: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<Option<Self::Item>> {
+                std::task::Poll::Pending
+            }
+        }
+        Pending
+    }
+}

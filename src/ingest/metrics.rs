@@ -1,0 +1,68 @@
+//! What the face counts: requests by verb and class of answer, and what became of occurrences.
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+
+use crate::shard::Outcome;
+
+/// Metrics of the face; clones count together.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    requests: Vec<[IntCounter; CODES.len()]>,
+    outcomes: [IntCounter; Outcome::ALL.len()],
+    /// Connections that are open.
+    pub connections: IntGauge,
+}
+
+/// A request's method, as far as it is told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Get,
+    Patch,
+    Post,
+    Other,
+}
+
+const VERBS: [&str; 4] = ["get", "patch", "post", "other"];
+const CODES: [&str; 5] = ["2xx", "3xx", "4xx", "429", "5xx"];
+
+impl Metrics {
+    /// Registers the metrics, every combination of labels at zero.
+    ///
+    /// # Errors
+    /// When the registry already has metrics of these names.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let requests = IntCounterVec::new(
+            Opts::new("eventweir_ingest_requests_total", "Requests of clients by method and class of answer."),
+            &["verb", "code"],
+        )?;
+        let outcomes = IntCounterVec::new(
+            Opts::new("eventweir_ingest_occurrences_total", "Occurrences taken in, by what became of them at once."),
+            &["outcome"],
+        )?;
+        let connections = IntGauge::new("eventweir_ingest_connections", "Connections of clients that are open.")?;
+        registry.register(Box::new(requests.clone()))?;
+        registry.register(Box::new(outcomes.clone()))?;
+        registry.register(Box::new(connections.clone()))?;
+        let row = |verb: &str| CODES.map(|code| requests.with_label_values(&[verb, code]));
+        Ok(Self {
+            requests: VERBS.into_iter().map(row).collect(),
+            outcomes: Outcome::ALL.map(|outcome| outcomes.with_label_values(&[outcome.label()])),
+            connections,
+        })
+    }
+
+    pub(super) fn count_request(&self, verb: Verb, code: u16) {
+        let class = match code {
+            429 => 3,
+            300..=399 => 1,
+            400..=499 => 2,
+            500..=599 => 4,
+            _ => 0,
+        };
+        self.requests[verb as usize][class].inc();
+    }
+
+    pub(super) fn count_outcome(&self, outcome: Outcome, occurrences: u64) {
+        self.outcomes[outcome as usize].inc_by(occurrences);
+    }
+}

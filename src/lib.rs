@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod config;
 pub mod correlator;
+pub mod deliver;
 pub mod event;
 pub mod ledger;
 pub mod outbox;

@@ -90,12 +90,14 @@ impl Group {
 /// The combined event that `event` becomes: a new name, only old-style members, and the prefixed message.
 ///
 /// COMPAT(client-go): labels, annotations, reporting fields, action, related and series are lost (`EventAggregate`).
-pub(super) fn combined_event(event: &Event, now: Now, settings: &Settings) -> Event {
+pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings: &Settings) -> Event {
     let timestamp = Some(Time::from_unix_nanos(now.wall));
     let prefix = settings.message_prefix.as_str();
-    let already_combined = settings.suppression == Suppression::Defer && event.message.starts_with(prefix);
-    let message =
-        if already_combined { event.message.clone() } else { smol_str::format_smolstr!("{prefix}{}", event.message) };
+    let message = if is_combined(event, settings) {
+        event.message.clone()
+    } else {
+        smol_str::format_smolstr!("{prefix}{}", event.message)
+    };
     Event {
         metadata: ObjectMeta {
             name: record_name(&event.involved_object.name, now),
@@ -108,10 +110,17 @@ pub(super) fn combined_event(event: &Event, now: Now, settings: &Settings) -> Ev
         source: event.source.clone(),
         first_timestamp: timestamp,
         last_timestamp: timestamp,
-        count: 1,
+        count: i32::try_from(occurrences).unwrap_or(i32::MAX),
         event_type: event.event_type.clone(),
         ..Event::default()
     }
+}
+
+/// Whether a client has combined this event already: it belongs to the combined record, and gets no second prefix.
+///
+/// COMPAT(client-go): not under `suppression: drop`, where client-go's own correlator would prefix it again.
+pub(super) fn is_combined(event: &Event, settings: &Settings) -> bool {
+    settings.suppression == Suppression::Defer && event.message.starts_with(settings.message_prefix.as_str())
 }
 
 /// The name client-go gives an event: the involved object's name and the unix time in nanoseconds, in hex

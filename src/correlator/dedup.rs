@@ -50,8 +50,8 @@ impl Observations {
         self.observations.len()
     }
 
-    pub(super) fn knows(&self, key: Key) -> bool {
-        self.observations.peek(&key).is_some_and(|observation| observation.count != 0)
+    pub(super) fn find(&self, key: Key) -> Option<&Observation> {
+        self.observations.peek(&key).filter(|observation| observation.count != 0)
     }
 
     /// Counts `occurrences` of `event` under `key`. A repeat takes over name, version, first timestamp and the running

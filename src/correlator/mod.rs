@@ -24,7 +24,9 @@ pub use settings::{
     Suppression,
 };
 
-use aggregate::{Groups, Route};
+pub use dedup::Observation;
+
+use aggregate::{Groups, Route, is_combined};
 use dedup::Observations;
 
 use crate::clock::Now;
@@ -118,18 +120,23 @@ impl Correlator {
         self.groups.len() + self.observations.len() + self.buckets.len()
     }
 
-    /// Whether `event` would fold into a record that is already tracked, without counting it.
+    /// The observation that `event` would count on, without counting it.
     #[must_use]
-    pub fn would_fold(&self, event: &Event, now: Now, settings: &Settings) -> bool {
+    pub fn find(&self, event: &Event, now: Now, settings: &Settings) -> Option<&Observation> {
         if settings.correlation == Correlation::Off {
-            return false;
+            return None;
         }
         let group = self.secret.aggregate(event, settings);
-        let key = match self.groups.peek(group, self.secret.local(event, settings), now, settings) {
+        let route = if is_combined(event, settings) {
+            Route::Combined
+        } else {
+            self.groups.peek(group, self.secret.local(event, settings), now, settings)
+        };
+        let key = match route {
             Route::Plain => self.secret.event(event, settings),
             Route::Combined => group,
         };
-        self.observations.knows(key)
+        self.observations.find(key)
     }
 
     /// Decides about `occurrences` equal occurrences of `event` at `now`; record numbers are drawn from `next_record`.
@@ -149,14 +156,17 @@ impl Correlator {
             return Decision { event, key, record, stored: false, fold, patch: None, verdict };
         }
         let group = self.secret.aggregate(&event, settings);
-        let local = self.secret.local(&event, settings);
-        let route = self.groups.observe(group, local, now, settings);
+        let route = if is_combined(&event, settings) {
+            Route::Combined
+        } else {
+            self.groups.observe(group, self.secret.local(&event, settings), now, settings)
+        };
         let (mut event, key) = match route {
             Route::Plain => {
                 let key = self.secret.event(&event, settings);
                 (event, key)
             }
-            Route::Combined => (aggregate::combined_event(&event, now, settings), group),
+            Route::Combined => (aggregate::combined_event(&event, occurrences, now, settings), group),
         };
         let observed = self.observations.observe(key, &mut event, occurrences, settings, next_record);
         let fold = match (route, &observed.patch) {

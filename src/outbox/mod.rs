@@ -166,6 +166,12 @@ impl Outbox {
         self.records.len() < self.settings.max_records.get() && self.bytes < self.settings.max_bytes.get()
     }
 
+    /// The desired state of a record that the upstream does not hold as it should be.
+    #[must_use]
+    pub fn unsettled(&self, id: RecordId) -> Option<&Event> {
+        self.records.get(&id).filter(|record| !matches!(record.phase, Phase::Settled)).map(|record| &record.event)
+    }
+
     /// Whether something is owed, in flight or to be repeated.
     #[must_use]
     pub fn owes(&self) -> bool {

@@ -4,6 +4,10 @@
 //! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
 //! through simulated weeks.
 
+mod table;
+
+pub use table::Shards;
+
 use std::num::NonZeroUsize;
 
 use lru::LruCache;
@@ -115,6 +119,15 @@ pub struct Accepted {
 #[error("the outbox has no room for a new record")]
 pub struct Full;
 
+/// What is known here of a record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// Its name upstream.
+    pub name: smol_str::SmolStr,
+    /// Its desired state, while it is unsettled.
+    pub unsettled: Option<Event>,
+}
+
 /// How many things a shard holds; for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sizes {
@@ -128,6 +141,20 @@ pub struct Sizes {
     pub bytes: usize,
     /// Budgets that are not full.
     pub budgets: usize,
+}
+
+impl Sizes {
+    /// The sum of both.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            sources: self.sources + other.sources,
+            tracked_keys: self.tracked_keys + other.tracked_keys,
+            records: self.records + other.records,
+            bytes: self.bytes + other.bytes,
+            budgets: self.budgets + other.budgets,
+        }
+    }
 }
 
 impl Shard {
@@ -182,7 +209,7 @@ impl Shard {
     }
 
     fn would_fold(&self, source: Key, event: &Event, now: Now, settings: &crate::correlator::Settings) -> bool {
-        self.sources.peek(&source).is_some_and(|correlator| correlator.would_fold(event, now, settings))
+        self.sources.peek(&source).is_some_and(|correlator| correlator.find(event, now, settings).is_some())
     }
 
     fn owe(&mut self, source: Key, decision: Decision, occurrences: u32, now: Now) -> Accepted {
@@ -215,6 +242,16 @@ impl Shard {
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
         let wakes_delivery = matches!(why, Why::Turn | Why::Budget);
         Accepted { outcome, event: decision.event, wakes_delivery }
+    }
+
+    /// The record that `event` would fold into, if it is tracked.
+    #[must_use]
+    pub fn find(&self, event: &Event, now: Now, policy: &Policy) -> Option<Found> {
+        let correlator = self.sources.peek(&self.secret.source(event))?;
+        let observation = correlator.find(event, now, policy.select(event))?;
+        let unsettled = self.outbox.unsettled(observation.record).cloned();
+        let name = unsettled.as_ref().map_or(&observation.name, |event| &event.metadata.name).clone();
+        Some(Found { name, unsettled })
     }
 
     /// The next request to send at `now`, if any.

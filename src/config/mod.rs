@@ -2,8 +2,10 @@
 //!
 //! [`RawConfig`] is what the user wrote, [`Config`] what the program runs on: no absent values, every number within its
 //! range. [`Config::from_raw`] is the one way between them and is pure; only [`load`] and [`FileStamp`] touch a file.
-//! Defaults come from each module's own `Settings`; a key, its default and its range stand in one line in [`read`] or
-//! [`correlation`]. `docs/configuration.md` describes every key, and a test compares it with [`Config::to_yaml`].
+//! Defaults come from each module's own `Settings`; a key, its default and its range stand in one line in `read.rs` or
+//! `correlation.rs`. `docs/configuration.md` describes every key, and a test compares it with [`Config::to_yaml`].
+
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod correlation;
 mod effective;

@@ -1,9 +1,248 @@
-//! The decision.
+//! The decision: what one more occurrence does to the records of its source. Pure; time is handed in.
+//!
+//! One [`Correlator`] a source, as client-go has one per broadcaster. The steps and their order are client-go's
+//! (`tools/record/events_cache.go`, `EventCorrelate`): [`aggregate`], [`dedup`], then the budget. The filter comes last, so an
+//! occurrence that is dropped has already been counted.
+
+mod aggregate;
+mod budget;
+mod dedup;
+mod key;
+mod patch;
 mod policy;
 mod settings;
 
+use lru::LruCache;
+
+pub use aggregate::record_name;
+pub use budget::{Rate, TokenBucket};
+pub use key::{BuildKeyHasher, Key, KeySecret};
+pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};
 pub use settings::{
     AGGREGATE_KEY, Correlation, CountOverflow, Field, KeyEncoding, LEGACY_SPAM_KEY, MESSAGE_PREFIX, SPAM_KEY, Settings,
     Suppression,
 };
+
+pub use dedup::Observation;
+
+use aggregate::{Groups, Route, is_combined};
+use dedup::Observations;
+
+use crate::clock::Now;
+use crate::event::Event;
+
+/// Identity of a record inside one shard; never reused while the process lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordId(pub u64);
+
+/// The state of one source.
+#[derive(Debug)]
+pub struct Correlator {
+    secret: KeySecret,
+    groups: Groups,
+    observations: Observations,
+    /// Budgets under `Suppression::Drop`; a deferred write pays in the outbox.
+    // LIMIT: `lru_cache_size` entries; a forgotten bucket is a full one again.
+    buckets: LruCache<Key, TokenBucket, BuildKeyHasher>,
+}
+
+/// What an occurrence became.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The event as its record should now look; for a repeat with the record's name and running count.
+    pub event: Event,
+    /// The dedup key of the record: the event key, or the aggregate key of a combined event.
+    pub key: Key,
+    /// The record.
+    pub record: RecordId,
+    /// Whether the upstream is known to hold the record.
+    pub stored: bool,
+    /// How the occurrence shows.
+    pub fold: Fold,
+    /// client-go's patch, computed for repeats only.
+    pub patch: Option<Patch>,
+    /// Whether it may be written.
+    pub verdict: Verdict,
+}
+
+/// How an occurrence shows in its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fold {
+    /// It began a record of its own.
+    Created,
+    /// It counts on the record of an equal event.
+    Counted,
+    /// It counts on a combined record.
+    Combined,
+}
+
+/// Whether an occurrence may be written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// Yes: its token is paid, or it is free.
+    Pass,
+    /// When its record finds a token in this budget (`Suppression::Defer`).
+    Owe {
+        /// The spam key.
+        budget: Key,
+        /// How the budget fills.
+        rate: Rate,
+    },
+    /// No: the budget is empty (`Suppression::Drop`).
+    Drop,
+}
+
+impl Decision {
+    /// The call client-go's delivery starts with: a PATCH if the resulting count is above 1
+    /// (`tools/record/event.go`, `recordEvent`). Ours creates whatever the upstream is not known to hold.
+    #[must_use]
+    pub const fn starts_with_patch(&self) -> bool {
+        self.event.count > 1
+    }
+}
+
+impl Correlator {
+    /// A source never seen before.
+    #[must_use]
+    pub fn new(secret: KeySecret) -> Self {
+        Self {
+            secret,
+            groups: Groups::new(),
+            observations: Observations::new(),
+            buckets: LruCache::unbounded_with_hasher(BuildKeyHasher::default()),
+        }
+    }
+
+    /// Entries in all caches together: what memory limits count.
+    #[must_use]
+    pub fn tracked_keys(&self) -> usize {
+        self.groups.len() + self.observations.len() + self.buckets.len()
+    }
+
+    /// The observation that `event` would count on, without counting it.
+    #[must_use]
+    pub fn find(&self, event: &Event, now: Now, settings: &Settings) -> Option<&Observation> {
+        if settings.correlation == Correlation::Off {
+            return None;
+        }
+        let group = self.secret.aggregate(event, settings);
+        let route = if is_combined(event, settings) {
+            Route::Combined
+        } else {
+            self.groups.peek(group, self.secret.local(event, settings), now, settings)
+        };
+        let key = match route {
+            Route::Plain => self.secret.event(event, settings),
+            Route::Combined => group,
+        };
+        self.observations.find(key)
+    }
+
+    /// Decides about `occurrences` equal occurrences of `event` at `now`; record numbers are drawn from `next_record`.
+    pub fn correlate(
+        &mut self,
+        event: Event,
+        occurrences: u32,
+        now: Now,
+        settings: &Settings,
+        next_record: &mut u64,
+    ) -> Decision {
+        if settings.correlation == Correlation::Off {
+            let record = RecordId(*next_record);
+            *next_record += 1;
+            let key = self.secret.event(&event, settings);
+            let (fold, verdict) = (Fold::Created, Verdict::Pass);
+            return Decision { event, key, record, stored: false, fold, patch: None, verdict };
+        }
+        let group = self.secret.aggregate(&event, settings);
+        let route = if is_combined(&event, settings) {
+            Route::Combined
+        } else {
+            self.groups.observe(group, self.secret.local(&event, settings), now, settings)
+        };
+        let (mut event, key) = match route {
+            Route::Plain => {
+                let key = self.secret.event(&event, settings);
+                (event, key)
+            }
+            Route::Combined => (aggregate::combined_event(&event, occurrences, now, settings), group),
+        };
+        let observed = self.observations.observe(key, &mut event, occurrences, settings, next_record);
+        let fold = match (route, &observed.patch) {
+            (Route::Combined, _) => Fold::Combined,
+            (Route::Plain, Some(_)) => Fold::Counted,
+            (Route::Plain, None) => Fold::Created,
+        };
+        let verdict = self.ask_budget(&event, now, settings);
+        Decision { event, key, record: observed.record, stored: observed.stored, fold, patch: observed.patch, verdict }
+    }
+
+    fn ask_budget(&mut self, event: &Event, now: Now, settings: &Settings) -> Verdict {
+        let budget = self.secret.spam(event, settings);
+        let rate = Rate { qps: settings.qps, burst: settings.burst_size };
+        match settings.suppression {
+            Suppression::Defer => Verdict::Owe { budget, rate },
+            Suppression::Drop => {
+                let granted = self.buckets.get_or_insert_mut(budget, TokenBucket::default).take(rate, now.mono);
+                while self.buckets.len() > settings.lru_cache_size.get() {
+                    self.buckets.pop_lru();
+                }
+                if granted { Verdict::Pass } else { Verdict::Drop }
+            }
+        }
+    }
+
+    /// client-go's `UpdateState`: the upstream's event replaces what was remembered under the event key computed from it.
+    ///
+    /// COMPAT(client-go): for a combined event that is not the key it was counted under (`EventCorrelator.UpdateState`), so
+    /// its own observation learns nothing and an extra entry is occupied (V 062, 071). [`settle`](Self::settle) does better
+    /// and is what the proxy uses.
+    pub fn update_state(&mut self, stored: &Event, settings: &Settings, next_record: &mut u64) {
+        let key = self.secret.event(stored, settings);
+        let record = self.observations.record(key).unwrap_or_else(|| {
+            *next_record += 1;
+            RecordId(*next_record - 1)
+        });
+        self.observations.replace(key, stored, record, settings);
+    }
+
+    /// Takes back what the upstream answered for `record`.
+    pub fn settle(&mut self, key: Key, record: RecordId, settled: &Settled) {
+        match settled {
+            Settled::Stored { name, resource_version, first_timestamp, count_moved } => {
+                self.observations.adjust(key, record, |observation| {
+                    observation.name = name.clone();
+                    observation.resource_version = resource_version.clone();
+                    observation.first_timestamp = *first_timestamp;
+                    observation.count = observation.count.saturating_add(*count_moved);
+                    observation.stored = true;
+                });
+            }
+            Settled::CountReset(count) => {
+                self.observations.adjust(key, record, |observation| observation.count = *count);
+            }
+            Settled::Forgotten => self.observations.forget(key, record),
+        }
+    }
+}
+
+/// What the correlator has to know of a settled write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settled {
+    /// The upstream holds the record.
+    Stored {
+        /// Its name there.
+        name: smol_str::SmolStr,
+        /// Its version there.
+        resource_version: smol_str::SmolStr,
+        /// Its first timestamp there.
+        first_timestamp: Option<crate::event::Time>,
+        /// By how much its count there differs from the count that was written: another writer, or admission.
+        count_moved: i32,
+    },
+    /// A write was refused for good: the record counts from here.
+    CountReset(i32),
+    /// The record is no more: refused for good before it was ever stored, or folded into a digest.
+    Forgotten,
+}

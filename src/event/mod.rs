@@ -8,6 +8,7 @@ pub mod core_v1;
 pub mod events_v1;
 mod json;
 mod time;
+pub mod validate;
 
 pub use time::{MicroTime, Time, TimeError};
 

@@ -1,6 +1,502 @@
-//! Unsettled writes.
+//! The outbox: records whose desired state is ahead of what the upstream has acknowledged. A pure state machine.
+//!
+//! State, not log: a thousand repeats during an outage are one patch afterwards. One request in flight per record; what
+//! arrives meanwhile coalesces. How to drive it:
+//! - [`Outbox::offer`] after each decision of a correlator;
+//! - [`Outbox::next_write`] whenever the [`Gate`] lets a request go, until it returns `None`;
+//! - [`Outbox::settle`] with the answer to each of these writes, exactly once;
+//! - [`Outbox::next_wakeup`] tells when to ask `next_write` again without any of the above;
+//! - [`Outbox::take_forgotten`] after each of the above: records that the correlators must forget.
+
+mod account;
+mod digest;
+mod fold;
+mod gate;
+mod ready;
+mod record;
 mod settings;
+mod settle;
 mod write;
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use lru::LruCache;
+
+pub use crate::correlator::{Patch, RecordId};
+pub use digest::DIGEST_REASON;
+pub use gate::{Admission, Gate, GateSettings, HealthChange};
+pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
-pub use write::{Answer, Applied, Fault, Patch, RecordId, Refusal, RefusalReason, Request, Retry, Write};
+pub use settle::{LostReason, Settlement};
+pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
+
+use account::{Account, AccountId, Class, Order};
+use ready::Ready;
+use record::{Call, Phase, Record, Sent};
+
+use crate::clock::{Mono, Now};
+use crate::correlator::{BuildKeyHasher, Fold, Key, Rate};
+use crate::event::Event;
+
+/// Unsettled writes of one shard.
+#[derive(Debug)]
+pub struct Outbox {
+    settings: Settings,
+    // LIMIT: `max_records` and `max_bytes`, kept by the shard through `has_room` for new records; repeats of known records
+    // are always taken, of which there are no more than the correlators track.
+    records: RecordMap,
+    // LIMIT: `max_budgets`; beyond it the idle account used longest ago is forgotten, and its bucket is full again.
+    accounts: LruCache<AccountId, Account, BuildKeyHasher>,
+    ready: Ready,
+    // LIMIT: one timer a record and one an account, but for accounts whose time moved forward.
+    timers: BinaryHeap<Reverse<(Mono, Timer)>>,
+    bytes: usize,
+    forgotten: Vec<Forgotten>,
+    jitter: fastrand::Rng,
+    next_digest: u64,
+    draining: bool,
+}
+
+/// Record numbers are our own, so a fast hasher without a secret will do.
+type RecordMap = HashMap<RecordId, Record, foldhash::fast::FixedState>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Record(RecordId),
+    Account(Key, Key),
+}
+
+/// A decision's record, offered for writing.
+#[derive(Debug)]
+pub struct Offer {
+    /// The record.
+    pub record: RecordId,
+    /// Its source.
+    pub source: Key,
+    /// Where the correlator remembers it.
+    pub key: Key,
+    /// Its desired state.
+    pub event: Event,
+    /// How many occurrences the event brings.
+    pub occurrences: u32,
+    /// How they show.
+    pub fold: Fold,
+    /// Whether the upstream is known to hold the record.
+    pub stored: bool,
+    /// Who pays.
+    pub payment: Payment,
+}
+
+/// Who pays for the write of an offer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Payment {
+    /// The correlator has, or it is free.
+    Paid,
+    /// The record, when its budget has a token.
+    Owed {
+        /// The spam key.
+        budget: Key,
+        /// How the budget fills.
+        rate: Rate,
+    },
+}
+
+/// A record that its correlator has to forget: the next occurrence begins a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Its source.
+    pub source: Key,
+    /// Where the correlator remembers it.
+    pub key: Key,
+    /// The record.
+    pub record: RecordId,
+}
+
+impl Outbox {
+    /// An empty outbox. `seed` feeds the jitter of repeated writes.
+    #[must_use]
+    pub fn new(settings: Settings, seed: u64) -> Self {
+        Self {
+            settings,
+            records: HashMap::default(),
+            accounts: LruCache::unbounded_with_hasher(BuildKeyHasher::default()),
+            ready: Ready::default(),
+            timers: BinaryHeap::new(),
+            bytes: 0,
+            forgotten: Vec::new(),
+            jitter: fastrand::Rng::with_seed(seed),
+            next_digest: 0,
+            draining: false,
+        }
+    }
+
+    /// Takes over reloaded settings; what waits keeps waiting, new waits follow the new settings.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// Records in the outbox.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// True when nothing is in the outbox.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Bytes of the events and digests held.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Budgets that are not known to be full.
+    #[must_use]
+    pub fn budgets(&self) -> usize {
+        self.accounts.len()
+    }
+
+    /// Whether a new record may be offered.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.records.len() < self.settings.max_records.get() && self.bytes < self.settings.max_bytes.get()
+    }
+
+    /// The desired state of a record that the upstream does not hold as it should be.
+    #[must_use]
+    pub fn unsettled(&self, id: RecordId) -> Option<&Event> {
+        self.records.get(&id).filter(|record| !matches!(record.phase, Phase::Settled)).map(|record| &record.event)
+    }
+
+    /// Whether something is owed, in flight or to be repeated.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.records.values().any(|record| !matches!(record.phase, Phase::Settled))
+    }
+
+    /// Occurrences that wait, by what they wait for. Looks at every record: for scrapes and tests, not for the hot path.
+    #[must_use]
+    pub fn waiting(&self) -> [u64; Why::ALL.len()] {
+        let mut waiting = [0; Why::ALL.len()];
+        for record in self.records.values() {
+            let (why, sent) = match record.phase {
+                Phase::Settled | Phase::Cooling => (Why::Coalescing, 0),
+                Phase::InFlight(sent) => (Why::Coalescing, sent.occurrences.total()),
+                Phase::Backoff(_) => (Why::Retry, 0),
+                Phase::Queued(_) if record.paid || self.is_filed(record.account) => (Why::Turn, 0),
+                Phase::Queued(_) => (Why::Budget, 0),
+            };
+            waiting[why as usize] += record.pending.total();
+            waiting[Why::InFlight as usize] += sent;
+        }
+        waiting
+    }
+
+    fn is_filed(&self, account: AccountId) -> bool {
+        self.accounts.peek(&account).is_some_and(|account| account.filed.is_some())
+    }
+
+    /// Takes a record's newer state. Returns what its write waits for now.
+    pub fn offer(&mut self, offer: Offer, now: Now) -> Why {
+        let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
+        let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
+        if let Some(record) = self.records.get_mut(&id) {
+            let before = record.size;
+            record.absorb(offer.event, self.bytes < self.settings.max_bytes.get());
+            self.bytes = self.bytes - before + record.size;
+            let account = record.account;
+            match offer.payment {
+                Payment::Paid => self.pay(id, now),
+                Payment::Owed { rate, .. } => {
+                    if let Some(account) = self.accounts.get_mut(&account) {
+                        account.set_rate(rate);
+                    }
+                }
+            }
+        } else {
+            self.insert(offer, now.mono);
+        }
+        self.owe(id, occurrences, now.mono, now);
+        self.why(id)
+    }
+
+    fn insert(&mut self, offer: Offer, now: Mono) {
+        let (account_id, rate) = match offer.payment {
+            Payment::Paid => (AccountId::Prepaid(offer.source), None),
+            Payment::Owed { budget, rate } => (AccountId::Budget(offer.source, budget), Some(rate)),
+        };
+        let account = self.accounts.get_or_insert_mut(account_id, || Account::new(account_id, rate));
+        if let Some(rate) = rate {
+            account.set_rate(rate);
+        }
+        account.members += 1;
+        let size = offer.event.approximate_size();
+        self.bytes += size;
+        let record = Record {
+            source: offer.source,
+            key: offer.key,
+            account: account_id,
+            event: offer.event,
+            size,
+            stored: offer.stored,
+            pending: Occurrences::default(),
+            since: now,
+            next_write: now,
+            phase: Phase::Settled,
+            paid: offer.payment == Payment::Paid,
+            ambiguous: false,
+            taken: false,
+            tries: 0,
+            timer_set: false,
+            is_digest: false,
+        };
+        self.records.insert(offer.record, record);
+        self.trim_accounts(now);
+    }
+
+    /// A reload from `defer` to `drop` has its correlator pay for a record that was waiting for a token.
+    fn pay(&mut self, id: RecordId, now: Now) {
+        let queued = self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::Queued(_)));
+        self.unqueue(id);
+        if let Some(record) = self.records.get_mut(&id) {
+            record.paid = true;
+        }
+        if queued {
+            self.enqueue(id, now);
+        }
+    }
+
+    /// Adds occurrences, waiting since `since`, that no request carries yet; the record waits for whatever comes first.
+    fn owe(&mut self, id: RecordId, occurrences: Occurrences, since: Mono, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        record.since = if record.pending.total() == 0 { since } else { record.since.min(since) };
+        record.pending.merge(occurrences);
+        match record.phase {
+            Phase::Settled if record.next_write <= now.mono || self.draining => self.enqueue(id, now),
+            Phase::Settled => {
+                record.phase = Phase::Cooling;
+                self.set_record_timer(id);
+            }
+            Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) | Phase::Backoff(_) => {}
+        }
+    }
+
+    /// Puts a record into its account's queue.
+    fn enqueue(&mut self, id: RecordId, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        let order = Order { class: Class::of(record.event.is_warning()), since: record.since, record: id };
+        record.paid |= self.draining || matches!(record.account, AccountId::Prepaid(_));
+        record.phase = Phase::Queued(order);
+        let (account_id, paid, can_fold) = (record.account, record.paid, record.can_fold());
+        if let Some(account) = self.accounts.get_mut(&account_id) {
+            account.insert(order, paid);
+            account.foldable += usize::from(can_fold);
+            if can_fold && account.foldable > self.settings.digest_after + account.tokens(now.mono) {
+                self.fold_excess(account_id, now);
+            }
+        }
+        self.refile(account_id, now.mono);
+    }
+
+    /// Files the account among those that can be written, or sets its timer.
+    fn refile(&mut self, id: AccountId, now: Mono) {
+        let Some(account) = self.accounts.peek_mut(&id) else { return };
+        let class = account.ready(now);
+        if let Some(class) = class
+            && account.filed != Some(class)
+        {
+            self.ready.push(class, account.source, id);
+        }
+        account.filed = class;
+        self.set_account_timer(id, now);
+    }
+
+    /// The next request to send at `now`, if any. Fair between sources; Warning first; then whoever has waited longest.
+    pub fn next_write(&mut self, now: Now) -> Option<Write> {
+        self.wake(now);
+        while let Some((class, account_id)) = self.ready.pop() {
+            let Some(account) = self.accounts.get_mut(&account_id) else { continue };
+            if account.filed != Some(class) {
+                continue; // stands elsewhere by now
+            }
+            account.filed = None;
+            let popped = account.pop(now.mono);
+            let write = popped.and_then(|id| self.send(id, now));
+            self.refile(account_id, now.mono);
+            if write.is_some() {
+                return write;
+            }
+        }
+        None
+    }
+
+    /// Makes the request of a record and marks it as on its way.
+    fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
+        let record = self.records.get_mut(&id)?;
+        if record.can_fold()
+            && let Some(account) = self.accounts.peek_mut(&record.account)
+        {
+            account.foldable -= 1;
+        }
+        let call = record.call();
+        record.paid = true;
+        record.next_write = now.mono.after(self.settings.coalesce_interval);
+        record.phase = Phase::InFlight(Sent { occurrences: record.pending.take(), count: record.event.count, call });
+        let (namespace, name) = (record.event.metadata.namespace.clone(), record.event.metadata.name.clone());
+        let request = match call {
+            Call::Read => Request::Read { namespace, name },
+            Call::Patch => Request::Patch { namespace, name, patch: Patch::of(&record.event) },
+            Call::Create => {
+                // The desired state stays here: it may have to be created again.
+                let mut event = record.event.clone();
+                event.metadata.resource_version = smol_str::SmolStr::default();
+                Request::Create(Box::new(event))
+            }
+        };
+        Some(Write { record: id, request })
+    }
+
+    /// When [`next_write`](Self::next_write) may have something to send without anything else happening: now if it has.
+    #[must_use]
+    pub fn next_wakeup(&self, now: Mono) -> Option<Mono> {
+        if !self.ready.is_empty() {
+            return Some(now);
+        }
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Whether a Warning is ready to be sent; shards with one go first.
+    #[must_use]
+    pub fn has_warning(&self) -> bool {
+        self.ready.has_warning()
+    }
+
+    /// Fires the timers that are due.
+    fn wake(&mut self, now: Now) {
+        while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
+            if at > now.mono {
+                return;
+            }
+            self.timers.pop();
+            match timer {
+                Timer::Record(id) => self.wake_record(id, now),
+                Timer::Account(source, budget) => self.wake_account(AccountId::Budget(source, budget), at, now),
+            }
+        }
+    }
+
+    fn wake_record(&mut self, id: RecordId, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        record.timer_set = false;
+        match record.phase {
+            Phase::Settled if record.next_write <= now.mono => self.remove(id, now),
+            Phase::Cooling if record.next_write <= now.mono => self.enqueue(id, now),
+            Phase::Backoff(until) if until <= now.mono => self.enqueue(id, now),
+            Phase::Settled | Phase::Cooling | Phase::Backoff(_) => self.set_record_timer(id),
+            Phase::Queued(_) | Phase::InFlight(_) => {}
+        }
+    }
+
+    fn wake_account(&mut self, id: AccountId, at: Mono, now: Now) {
+        let Some(account) = self.accounts.peek_mut(&id) else { return };
+        if account.timer != Some(at) {
+            return; // was moved forward, and has fired
+        }
+        account.timer = None;
+        self.fold_aged(id, now);
+        self.refile(id, now.mono);
+        self.drop_if_idle(id, now.mono);
+    }
+
+    fn set_record_timer(&mut self, id: RecordId) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        if record.timer_set {
+            return;
+        }
+        record.timer_set = true;
+        let at = if let Phase::Backoff(until) = record.phase { until } else { record.next_write };
+        self.timers.push(Reverse((at, Timer::Record(id))));
+    }
+
+    fn set_account_timer(&mut self, id: AccountId, now: Mono) {
+        let AccountId::Budget(source, budget) = id else { return };
+        let Some(account) = self.accounts.peek_mut(&id) else { return };
+        let token = if account.filed.is_none() && account.waits_for_token() { account.next_token(now) } else { None };
+        let aged = account.oldest_foldable(&self.records).map(|since| since.after(self.settings.digest_max_age));
+        let idle = if account.members == 0 { account.idle_at(now) } else { None };
+        let Some(at) = [token, aged, idle].into_iter().flatten().min() else { return };
+        if account.timer.is_none_or(|timer| at < timer) {
+            account.timer = Some(at);
+            self.timers.push(Reverse((at, Timer::Account(source, budget))));
+        }
+    }
+
+    /// Lets a settled record go.
+    fn remove(&mut self, id: RecordId, now: Now) {
+        let Some(record) = self.records.remove(&id) else { return };
+        self.bytes -= record.size;
+        if let Some(account) = self.accounts.peek_mut(&record.account) {
+            account.members -= 1;
+            if let Some(digest) = account.digest.as_mut().filter(|_| record.is_digest) {
+                digest.stored = record.stored;
+                digest.event = record.event;
+            }
+        }
+        self.drop_if_idle(record.account, now.mono);
+    }
+
+    /// Forgets an account that owes nothing and whose bucket is as good as new.
+    fn drop_if_idle(&mut self, id: AccountId, now: Mono) {
+        let Some(account) = self.accounts.peek(&id) else { return };
+        if account.members == 0 && account.idle_at(now).is_some_and(|at| at <= now) {
+            self.forget_account(id);
+        } else {
+            self.set_account_timer(id, now);
+        }
+    }
+
+    fn forget_account(&mut self, id: AccountId) {
+        if let Some(account) = self.accounts.pop(&id) {
+            self.bytes -= account.digest.map_or(0, |digest| digest.size());
+        }
+    }
+
+    fn trim_accounts(&mut self, now: Mono) {
+        // Accounts with records are as many as records at most; a few looks find an idle one or let the table stand.
+        for _ in 0..8 {
+            if self.accounts.len() <= self.settings.max_budgets.get() {
+                return;
+            }
+            let Some((id, members)) = self.accounts.peek_lru().map(|(id, account)| (*id, account.members)) else {
+                return;
+            };
+            if members == 0 {
+                self.forget_account(id);
+            } else {
+                self.accounts.promote(&id);
+                self.set_account_timer(id, now);
+            }
+        }
+    }
+
+    /// What a record's write waits for.
+    fn why(&self, id: RecordId) -> Why {
+        match self.records.get(&id).map(|record| (&record.phase, record.paid, record.account)) {
+            // Folded into a digest at once: its budget could not pay.
+            None => Why::Budget,
+            Some((Phase::Queued(_), paid, account)) if paid || self.is_filed(account) => Why::Turn,
+            Some((Phase::Queued(_), ..)) => Why::Budget,
+            Some((Phase::Backoff(_), ..)) => Why::Retry,
+            Some((Phase::Settled | Phase::Cooling | Phase::InFlight(_), ..)) => Why::Coalescing,
+        }
+    }
+
+    /// Records that the correlators have to forget, since the last call.
+    pub fn take_forgotten(&mut self) -> Vec<Forgotten> {
+        std::mem::take(&mut self.forgotten)
+    }
+}

@@ -13,6 +13,9 @@ pub struct Settings {
     pub max_records: NonZeroUsize,
     /// LIMIT: bytes of waiting events, over all shards. At the limit new records are refused with 429. Default 256 MiB.
     pub max_bytes: NonZeroUsize,
+    /// LIMIT: budgets that are remembered, over all shards; beyond it the one used longest ago counts as full again.
+    /// Default 1,000,000.
+    pub max_budgets: NonZeroUsize,
     /// Never-written records that may wait for one budget before they fold into a digest. Default 32.
     pub digest_after: usize,
     /// Age at which a never-written record that waits for its budget folds into a digest. Default 1 h (the upstream's TTL).
@@ -33,6 +36,7 @@ impl Default for Settings {
             coalesce_interval: Duration::from_secs(1),
             max_records: const { NonZeroUsize::new(100_000).unwrap() },
             max_bytes: const { NonZeroUsize::new(256 << 20).unwrap() },
+            max_budgets: const { NonZeroUsize::new(1_000_000).unwrap() },
             digest_after: 32,
             digest_max_age: Duration::from_secs(3600),
             digest_message_bytes: 1024,

@@ -4,11 +4,8 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::event::{Event, Time};
-
-/// Identity of a record inside one shard; never reused while the process lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RecordId(pub u64);
+use crate::correlator::{Patch, RecordId};
+use crate::event::Event;
 
 /// One request owed to the upstream for one record.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,18 +37,6 @@ pub enum Request {
         /// Name in question.
         name: SmolStr,
     },
-}
-
-/// The two-way strategic merge patch of a repeated event, as client-go computes it: old is the event with count 0, an empty
-/// message and lastTimestamp 1970-01-01T00:00:00Z (`tools/record/events_cache.go`, `eventObserve`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Patch {
-    /// New count; absent from the patch when 0.
-    pub count: i32,
-    /// New lastTimestamp; `None` is written as `null`, which deletes the field; absent when exactly 1970-01-01T00:00:00Z.
-    pub last_timestamp: Option<Time>,
-    /// New message; absent when empty.
-    pub message: SmolStr,
 }
 
 /// What the upstream's reply means for the record.

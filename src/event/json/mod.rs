@@ -21,7 +21,9 @@ use smol_str::SmolStr;
 
 pub use list::EventList;
 pub(super) use list::{list_from_json, write_list};
-pub(super) use write::{write_item, write_json};
+pub(super) use write::{
+    owner as write_owner, owners as write_owners, text as write_text, texts as write_texts, write_item, write_json,
+};
 
 use crate::event::{ApiGroup, Event};
 use crate::status::Status;

@@ -328,7 +328,7 @@ pub(super) fn integer(number: i64, out: &mut Vec<u8>) {
 }
 
 /// A string, quoted and escaped as Go's encoder does with its HTML escaping on.
-pub(super) fn text(value: &str, out: &mut Vec<u8>) {
+pub(in crate::event) fn text(value: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = value.as_bytes();
     let mut rest = bytes;

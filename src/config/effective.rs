@@ -1,0 +1,253 @@
+//! The effective configuration as YAML (`--print-config`), as a flat list of fields, and as a hash. What is printed here
+//! reads back as an equal [`Config`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, SUPPRESSION};
+use super::units::{duration_text, size_text};
+use super::{Backend, Config, EventLog, LogFormat, Shards, Upstream};
+use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
+use crate::outbox::{self, GateSettings};
+use crate::shard;
+use crate::upstream::store::Namespaces;
+use crate::upstream::{apiserver, store};
+
+impl Config {
+    /// The effective values as a YAML file. Fields without a value of their own, such as an unlimited rate, are left out.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        serde_saphyr::to_string(&tree(self)).unwrap_or_else(|error| format!("# {error}\n"))
+    }
+
+    /// Sixteen hex digits that equal configurations share, on every machine and in every version that knows the same keys.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        format!("{:016x}", hash_of(self.to_yaml().as_bytes()))
+    }
+}
+
+/// FNV-1a: short, and the same everywhere. Nobody gains by a collision here.
+pub(super) fn hash_of(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Every field that is no section, by its path. Lists are one field.
+pub(super) fn leaves(config: &Config) -> BTreeMap<String, Value> {
+    let mut leaves = BTreeMap::new();
+    collect(String::new(), tree(config), &mut leaves);
+    leaves
+}
+
+fn collect(path: String, value: Value, leaves: &mut BTreeMap<String, Value>) {
+    if let Value::Object(members) = value {
+        let dot = if path.is_empty() { "" } else { "." };
+        for (key, member) in members {
+            collect(format!("{path}{dot}{key}"), member, leaves);
+        }
+    } else {
+        leaves.insert(path, value);
+    }
+}
+
+/// The configuration in the order of the documentation.
+fn tree(config: &Config) -> Value {
+    let Config {
+        listen,
+        insecure_listen,
+        admin_listen,
+        log,
+        event_log,
+        upstream,
+        gate,
+        policy,
+        shard: shard::Settings { max_sources, max_tracked_keys, outbox },
+        ingest,
+        shutdown,
+        shards,
+    } = config;
+    let mut correlation_tree = settings(&policy.base);
+    correlation_tree.insert("rules".into(), rules(policy));
+    correlation_tree.insert("maxSources".into(), json!(max_sources));
+    correlation_tree.insert("maxTrackedKeys".into(), json!(max_tracked_keys));
+    json!({
+        "listen": listen.to_string(),
+        "insecureListen": insecure_listen,
+        "adminListen": admin_listen.to_string(),
+        "log": {
+            "format": match log.format { LogFormat::Text => "text", LogFormat::Json => "json" },
+            "level": log.level.as_str(),
+        },
+        "eventLog": match event_log {
+            EventLog::None => "none".to_owned(),
+            EventLog::Stdout => "stdout".to_owned(),
+            EventLog::File(path) => path.display().to_string(),
+        },
+        "upstream": upstream_tree(upstream, gate),
+        "correlation": correlation_tree,
+        "outbox": outbox_tree(outbox),
+        "ingest": {
+            "maxBodyBytes": bytes(ingest.max_body_bytes.get()),
+            "maxConnections": ingest.max_connections,
+            "requestTimeout": duration(ingest.request_timeout),
+            "maxAliases": ingest.max_aliases,
+        },
+        "shutdown": { "drainTimeout": duration(shutdown.drain_timeout) },
+        "shards": match shards { Shards::Auto => json!("auto"), Shards::Fixed(number) => json!(number) },
+    })
+}
+
+fn outbox_tree(outbox: &outbox::Settings) -> Value {
+    let outbox::Settings {
+        coalesce_interval,
+        max_records,
+        max_bytes,
+        max_budgets,
+        digest_after,
+        digest_max_age,
+        digest_message_bytes,
+        digest_reasons,
+        first_backoff: _,
+        max_backoff: _,
+    } = outbox;
+    json!({
+        "coalesceInterval": duration(*coalesce_interval),
+        "maxRecords": max_records,
+        "maxBytes": bytes(max_bytes.get()),
+        "maxBudgets": max_budgets,
+        "digest": {
+            "after": digest_after,
+            "maxAge": duration(*digest_max_age),
+            "messageBytes": digest_message_bytes,
+            "reasons": digest_reasons,
+        },
+    })
+}
+
+fn upstream_tree(upstream: &Upstream, gate: &GateSettings) -> Map<String, Value> {
+    let Upstream { backend, apiserver: apiserver::Settings { kubeconfig, context, timeout }, store } = upstream;
+    let GateSettings { max_in_flight, rate, first_backoff, max_backoff } = gate;
+    let mut tree = Map::new();
+    let mut put = |key: &str, value: Value| tree.insert(key.to_owned(), value);
+    put(
+        "kind",
+        json!(match backend {
+            Backend::Embedded => "embedded",
+            Backend::Apiserver => "apiserver",
+        }),
+    );
+    if let Some(path) = kubeconfig {
+        put("kubeconfig", json!(path.display().to_string()));
+    }
+    if let Some(context) = context {
+        put("context", json!(context));
+    }
+    put("timeout", duration(*timeout));
+    put("maxInFlight", json!(max_in_flight));
+    if let Some(rate) = rate {
+        put("qps", number(rate.qps));
+        put("burst", json!(rate.burst));
+    }
+    put("backoff", json!({ "initial": duration(*first_backoff), "max": duration(*max_backoff) }));
+    put("embedded", store_tree(store));
+    tree
+}
+
+fn store_tree(store: &store::Settings) -> Value {
+    let store::Settings { ttl, namespaces, max_events, max_bytes, max_changes } = store;
+    let namespaces = match namespaces {
+        Namespaces::Auto => json!("auto"),
+        Namespaces::List(names) => names.iter().map(|name| json!(name.as_str())).collect(),
+    };
+    json!({
+        "ttl": duration(*ttl),
+        "namespaces": namespaces,
+        "maxEvents": max_events,
+        "maxBytes": bytes(max_bytes.get()),
+        "maxChanges": max_changes,
+    })
+}
+
+fn settings(settings: &Settings) -> Map<String, Value> {
+    let Settings {
+        correlation,
+        suppression,
+        lru_cache_size,
+        burst_size,
+        qps,
+        max_events,
+        max_interval,
+        spam_key,
+        aggregate_key,
+        local_key,
+        message_prefix,
+        key_encoding,
+        count_overflow,
+    } = settings;
+    [
+        ("enabled", json!(*correlation == Correlation::On)),
+        ("suppression", named(&SUPPRESSION, *suppression)),
+        ("lruCacheSize", json!(lru_cache_size)),
+        ("burstSize", json!(burst_size)),
+        ("qps", number(*qps)),
+        ("maxEvents", json!(max_events)),
+        ("maxInterval", duration(*max_interval)),
+        ("spamKey", fields(spam_key)),
+        ("aggregateKey", fields(aggregate_key)),
+        ("localKey", fields(local_key)),
+        ("messagePrefix", json!(message_prefix.as_str())),
+        ("keyEncoding", named(&KEY_ENCODING, *key_encoding)),
+        ("countOverflow", named(&COUNT_OVERFLOW, *count_overflow)),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into_iter()
+    .collect()
+}
+
+fn rules(policy: &Policy) -> Value {
+    let base = settings(&policy.base);
+    let rule = |rule: &Rule| {
+        let mut set = settings(&rule.settings);
+        set.retain(|key, value| base.get(key) != Some(value));
+        json!({ "match": matches(&rule.matches), "set": set })
+    };
+    policy.rules.iter().map(rule).collect()
+}
+
+fn matches(matches: &Matches) -> Map<String, Value> {
+    let Matches { component, namespace, kind, reason, event_type } = matches;
+    let conditions =
+        [("component", component), ("namespace", namespace), ("kind", kind), ("reason", reason), ("type", event_type)];
+    let given = conditions.into_iter().filter(|(_, patterns)| !patterns.is_empty());
+    given.map(|(key, patterns)| (key.to_owned(), patterns.iter().map(pattern).collect())).collect()
+}
+
+fn pattern(pattern: &Pattern) -> Value {
+    match pattern {
+        Pattern::Exact(text) => json!(text.as_str()),
+        Pattern::Prefix(text) => json!(format!("{text}*")),
+    }
+}
+
+fn named<T: PartialEq + Copy>(names: &[(&'static str, T)], value: T) -> Value {
+    names.iter().find(|(_, named)| *named == value).map_or(Value::Null, |(name, _)| json!(name))
+}
+
+fn fields(fields: &[Field]) -> Value {
+    fields.iter().map(|field| json!(field.path())).collect()
+}
+
+fn duration(duration: Duration) -> Value {
+    json!(duration_text(duration))
+}
+
+fn bytes(bytes: usize) -> Value {
+    json!(size_text(u64::try_from(bytes).unwrap_or(u64::MAX)))
+}
+
+/// The shortest decimal that reads back as this 32-bit number.
+fn number(number: f32) -> Value {
+    number.to_string().parse::<f64>().map_or(Value::Null, |number| json!(number))
+}

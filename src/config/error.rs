@@ -1,0 +1,212 @@
+//! What is wrong with a configuration: one line an error, each naming file, line, path, value and what is allowed.
+
+use std::fmt;
+
+use super::raw::Origin;
+
+/// LIMIT: errors that are kept; further ones are only counted.
+const ERRORS_MAX: usize = 100;
+/// LIMIT: characters of a value that an error repeats; the rest is cut off.
+const VALUE_MAX: usize = 80;
+
+/// Everything that is wrong with a configuration, in the order in which it was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Errors {
+    kept: Vec<Error>,
+    further: usize,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    file: String,
+    origin: Origin,
+    path: String,
+    problem: Problem,
+}
+
+/// What is wrong with a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Problem {
+    /// The file cannot be read; says why.
+    File(String),
+    /// It is no YAML that we read; says why.
+    Syntax(String),
+    /// No such key here.
+    UnknownKey { near: Option<&'static str>, known: Vec<&'static str> },
+    /// The value is not one of the allowed ones.
+    Value { value: String, allowed: String },
+    /// Values that are fine by themselves do not go together; says why.
+    Conflict(String),
+}
+
+impl Errors {
+    /// True when nothing is wrong.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Number of errors.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kept.len().saturating_add(self.further)
+    }
+
+    /// The errors; beyond the first hundred they are only counted.
+    pub fn iter(&self) -> impl Iterator<Item = &Error> {
+        self.kept.iter()
+    }
+
+    /// Puts them in the order of the file, then those of flags.
+    pub(super) fn sort(&mut self) {
+        self.kept.sort_by_key(|error| error.origin);
+    }
+
+    pub(super) fn push(&mut self, error: Error) {
+        if self.kept.len() < ERRORS_MAX {
+            self.kept.push(error);
+        } else {
+            self.further = self.further.saturating_add(1);
+        }
+    }
+}
+
+impl From<Error> for Errors {
+    fn from(error: Error) -> Self {
+        Self { kept: vec![error], further: 0 }
+    }
+}
+
+impl std::error::Error for Errors {}
+
+impl std::error::Error for Error {}
+
+impl Error {
+    pub(super) fn new(file: &str, origin: Origin, path: String, problem: Problem) -> Self {
+        Self { file: file.to_owned(), origin, path, problem }
+    }
+
+    /// Path of the field, such as `correlation.rules[2].set.burstSize`; empty when the whole file is meant.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Line of the file, from 1; `None` for a flag.
+    #[must_use]
+    pub const fn line(&self) -> Option<usize> {
+        match self.origin {
+            Origin::Line(line) => Some(line),
+            Origin::Flag(_) | Origin::Nowhere => None,
+        }
+    }
+}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, error) in self.kept.iter().enumerate() {
+            if number > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{error}")?;
+        }
+        if self.further > 0 {
+            write!(f, "\nand {} more", self.further)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.origin {
+            Origin::Line(line) => write!(f, "{}:{line}: ", self.file)?,
+            Origin::Flag(flag) => write!(f, "{flag}: ")?,
+            Origin::Nowhere => write!(f, "{}: ", self.file)?,
+        }
+        if !self.path.is_empty() {
+            write!(f, "{}: ", cut(&self.path))?;
+        }
+        match &self.problem {
+            Problem::File(text) | Problem::Conflict(text) => f.write_str(text),
+            Problem::Syntax(text) => f.write_str(&text.replace('\n', " ")),
+            Problem::UnknownKey { near: Some(near), known } => {
+                write!(f, "no such key; did you mean {near}? allowed: {}", known.join(", "))
+            }
+            Problem::UnknownKey { near: None, known } => write!(f, "no such key; allowed: {}", known.join(", ")),
+            Problem::Value { value, allowed } => write!(f, "{} is not allowed; allowed: {allowed}", cut(value)),
+        }
+    }
+}
+
+fn cut(text: &str) -> String {
+    let mut shown: String = text.chars().take(VALUE_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(VALUE_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// The key that `written` was probably meant to be.
+pub(super) fn near_match(written: &str, known: &[&'static str]) -> Option<&'static str> {
+    let lower: String = written.chars().take(64).filter(|c| !matches!(c, '_' | '-')).collect::<String>().to_lowercase();
+    let prefix = |key: &str| {
+        let key = key.to_lowercase();
+        lower.len() >= 4 && key.len() >= 4 && (lower.starts_with(&key) || key.starts_with(&lower))
+    };
+    let (distance, nearest) = known.iter().map(|key| (edits(&lower, &key.to_lowercase()), *key)).min()?;
+    let close = distance == 0 || (distance <= 2 && distance.saturating_mul(3) <= nearest.len());
+    if close { Some(nearest) } else { known.iter().copied().find(|key| prefix(key)) }
+}
+
+/// Levenshtein distance.
+fn edits(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (number, a) in one.chars().enumerate() {
+        let mut left = number.saturating_add(1);
+        let mut next = vec![left];
+        for (pair, b) in row.windows(2).zip(&other) {
+            let &[diagonal, up] = pair else { continue };
+            let change = diagonal.saturating_add(usize::from(a != *b));
+            left = change.min(up.saturating_add(1)).min(left.saturating_add(1));
+            next.push(left);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_match_knows_other_spellings() {
+        let known = ["lruCacheSize", "burstSize", "qps", "maxInterval", "maxEvents"];
+        let rows = [
+            ("LRUCacheSize", Some("lruCacheSize")),
+            ("burst_size", Some("burstSize")),
+            ("maxIntervalInSeconds", Some("maxInterval")),
+            ("maxEvent", Some("maxEvents")),
+            ("burst", Some("burstSize")),
+            ("qp", Some("qps")),
+            ("colour", None),
+            ("", None),
+        ];
+        for (written, expected) in rows {
+            assert_eq!(near_match(written, &known), expected, "{written}");
+        }
+    }
+
+    #[test]
+    fn errors_beyond_the_limit_are_counted() {
+        let mut errors = Errors::default();
+        for line in 1..=ERRORS_MAX + 3 {
+            errors.push(Error::new("f", Origin::Line(line), "a".into(), Problem::Conflict("no".into())));
+        }
+        assert_eq!(errors.len(), ERRORS_MAX + 3);
+        assert!(errors.to_string().ends_with("f:100: a: no\nand 3 more"));
+    }
+}

@@ -1,0 +1,136 @@
+//! The configuration: a YAML file and the flags become one checked [`Config`], or a list of everything that is wrong.
+//!
+//! [`RawConfig`] is what the user wrote, [`Config`] what the program runs on: no absent values, every number within its
+//! range. [`Config::from_raw`] is the one way between them and is pure; only [`load`] and [`FileStamp`] touch a file.
+//! Defaults come from each module's own `Settings`; a key, its default and its range stand in one line in [`read`] or
+//! [`correlation`]. `docs/configuration.md` describes every key, and a test compares it with [`Config::to_yaml`].
+
+mod correlation;
+mod effective;
+mod error;
+mod parts;
+mod raw;
+mod read;
+mod reload;
+mod section;
+mod units;
+mod values;
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::Path;
+
+pub use error::{Error, Errors};
+pub use parts::{Backend, EventLog, Ingest, Log, LogFormat, Shards, Shutdown, Upstream};
+pub use raw::RawConfig;
+pub use reload::{FileStamp, ReloadDiff};
+
+use crate::correlator::Policy;
+use crate::outbox::GateSettings;
+use crate::shard;
+use error::Problem;
+use raw::Origin;
+
+/// LIMIT: bytes of the configuration file; a larger one is refused unread.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The whole configuration, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Where components post their events. Default `127.0.0.1:8080`.
+    pub listen: SocketAddr,
+    /// Whether `listen` may be reachable from other machines although nobody is authenticated. Default `false`.
+    pub insecure_listen: bool,
+    /// Where metrics and health are served. Default `127.0.0.1:9090`.
+    pub admin_listen: SocketAddr,
+    /// The program's own log.
+    pub log: Log,
+    /// Where every occurrence is written as a JSON line. Default nowhere.
+    pub event_log: EventLog,
+    /// Where records live.
+    pub upstream: Upstream,
+    /// Who may go to the upstream now; `upstream.maxInFlight`, `qps`, `burst` and `backoff` in the file.
+    pub gate: GateSettings,
+    /// How events are correlated.
+    pub policy: Policy,
+    /// The shards together, with the outbox, whose backoff is the gate's.
+    pub shard: shard::Settings,
+    /// What clients may send.
+    pub ingest: Ingest,
+    /// The orderly stop.
+    pub shutdown: Shutdown,
+    /// Number of shards. Default one per core.
+    pub shards: Shards,
+}
+
+/// What the command line says; each member that is given overrides the file's value and is checked like it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Overrides {
+    /// `--listen`
+    pub listen: Option<String>,
+    /// `--insecure-listen`; `false` leaves the file's value.
+    pub insecure_listen: bool,
+    /// `--admin-listen`
+    pub admin_listen: Option<String>,
+    /// `--upstream`
+    pub upstream: Option<String>,
+    /// `--kubeconfig`
+    pub kubeconfig: Option<String>,
+    /// `--context`
+    pub context: Option<String>,
+    /// `--log-format`
+    pub log_format: Option<String>,
+    /// `--log-level`
+    pub log_level: Option<String>,
+    /// `--event-log`
+    pub event_log: Option<String>,
+    /// `--suppression`
+    pub suppression: Option<String>,
+}
+
+impl Overrides {
+    /// Flag, path of the field and value of each.
+    fn entries(&self) -> [(&'static str, &'static [&'static str], Option<String>); 10] {
+        [
+            ("--listen", &["listen"], self.listen.clone()),
+            ("--insecure-listen", &["insecureListen"], self.insecure_listen.then(|| "true".to_owned())),
+            ("--admin-listen", &["adminListen"], self.admin_listen.clone()),
+            ("--upstream", &["upstream", "kind"], self.upstream.clone()),
+            ("--kubeconfig", &["upstream", "kubeconfig"], self.kubeconfig.clone()),
+            ("--context", &["upstream", "context"], self.context.clone()),
+            ("--log-format", &["log", "format"], self.log_format.clone()),
+            ("--log-level", &["log", "level"], self.log_level.clone()),
+            ("--event-log", &["eventLog"], self.event_log.clone()),
+            ("--suppression", &["correlation", "suppression"], self.suppression.clone()),
+        ]
+    }
+}
+
+/// Reads the file at `path`, or nothing but defaults without one, and lays the flags over it.
+///
+/// # Errors
+/// Everything that is wrong, at once: the file cannot be read, is larger than [`FILE_BYTES_MAX`], is no YAML, or holds
+/// unknown keys or values that are not allowed.
+pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
+    let raw = match path {
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = read_file(path)
+                .map_err(|reason| Error::new(&name, Origin::Nowhere, String::new(), Problem::File(reason)))?;
+            RawConfig::parse(&name, &text)?
+        }
+        None => RawConfig::default(),
+    };
+    Config::from_raw(raw, overrides)
+}
+
+fn read_file(path: &Path) -> Result<String, String> {
+    let file = std::fs::File::open(path).map_err(|error| format!("cannot be opened: {error}"))?;
+    let mut bytes = Vec::new();
+    let read = file.take(FILE_BYTES_MAX.saturating_add(1)).read_to_end(&mut bytes);
+    read.map_err(|error| format!("cannot be read: {error}"))?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
+        return Err("is larger than 1 MiB, which is the most a configuration file may have".to_owned());
+    }
+    String::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))
+}

@@ -1,0 +1,131 @@
+//! The parts of [`Config`](super::Config) that no other module owns, with their defaults.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use smol_str::SmolStr;
+
+use crate::upstream::{apiserver, store};
+
+/// The program's own log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    /// How lines look. Default text.
+    pub format: LogFormat,
+    /// A level, or directives such as `info,eventweir::upstream=debug`. Default `info`.
+    pub level: SmolStr,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Where every occurrence is written as a JSON line, as client-go's `StartLogging` does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventLog {
+    /// Nowhere.
+    None,
+    /// Standard output.
+    Stdout,
+    /// Appended to this file.
+    File(PathBuf),
+}
+
+/// Where records live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    /// Which of the two implementations. Default embedded.
+    pub backend: Backend,
+    /// The apiserver; used when `backend` is `Apiserver`.
+    pub apiserver: apiserver::Settings,
+    /// The embedded store; used when `backend` is `Embedded`.
+    pub store: store::Settings,
+}
+
+/// The two implementations of the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// The store inside this process.
+    Embedded,
+    /// A kube-apiserver.
+    Apiserver,
+}
+
+/// What clients may send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ingest {
+    /// LIMIT: bytes of a request's body; larger ones are refused with 413. Default 3 MiB, as the apiserver.
+    pub max_body_bytes: NonZeroUsize,
+    /// LIMIT: connections at once; further ones wait to be accepted. Default 10,000.
+    pub max_connections: NonZeroUsize,
+    /// Longest time for a request's header and body to arrive. Default 60 s.
+    pub request_timeout: Duration,
+    /// LIMIT: names under which clients know events whose record has another name; the oldest is forgotten. Default 100,000.
+    pub max_aliases: NonZeroUsize,
+}
+
+/// The orderly stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shutdown {
+    /// Longest time to write what waits. Default 20 s; zero writes nothing more.
+    pub drain_timeout: Duration,
+}
+
+/// Number of shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shards {
+    /// One per core.
+    Auto,
+    /// This many.
+    Fixed(NonZeroUsize),
+}
+
+impl Shards {
+    /// The number on a machine with `cores`.
+    #[must_use]
+    pub const fn count(self, cores: NonZeroUsize) -> NonZeroUsize {
+        match self {
+            Self::Auto => cores,
+            Self::Fixed(number) => number,
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: SmolStr::new_static("info") }
+    }
+}
+
+impl Default for Upstream {
+    fn default() -> Self {
+        Self {
+            backend: Backend::Embedded,
+            apiserver: apiserver::Settings::default(),
+            store: store::Settings::default(),
+        }
+    }
+}
+
+impl Default for Ingest {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: const { NonZeroUsize::new(3 << 20).unwrap() },
+            max_connections: const { NonZeroUsize::new(10_000).unwrap() },
+            request_timeout: Duration::from_secs(60),
+            max_aliases: const { NonZeroUsize::new(100_000).unwrap() },
+        }
+    }
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self { drain_timeout: Duration::from_secs(20) }
+    }
+}

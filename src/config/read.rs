@@ -1,0 +1,221 @@
+//! From what the user wrote to the checked configuration: every key, its default and its range. Pure.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::correlation::correlation;
+use super::raw::Value;
+use super::section::{Collector, Section};
+use super::units::duration_text;
+use super::{
+    Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Upstream, values,
+};
+use crate::correlator::{Policy, Rate};
+use crate::outbox::{self, GateSettings};
+use crate::shard;
+use crate::upstream::store::Namespaces;
+use crate::upstream::{apiserver, store};
+
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
+const MILLISECOND: Duration = Duration::from_millis(1);
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// LIMIT: upper end of counts that memory has to hold; more is refused as a slip of the pen.
+const COUNT_MAX: usize = 100_000_000;
+/// LIMIT: upper end of byte limits that memory has to hold (64 GiB).
+const MEMORY_MAX: usize = 64 << 30;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(LOOPBACK, 8080),
+            insecure_listen: false,
+            admin_listen: SocketAddr::new(LOOPBACK, 9090),
+            log: Log::default(),
+            event_log: EventLog::None,
+            upstream: Upstream::default(),
+            gate: GateSettings::default(),
+            policy: Policy::default(),
+            shard: shard::Settings::default(),
+            ingest: Ingest::default(),
+            shutdown: Shutdown::default(),
+            shards: Shards::Auto,
+        }
+    }
+}
+
+impl Config {
+    /// Lays the flags over the file, fills in the defaults and checks everything.
+    ///
+    /// # Errors
+    /// Everything that is wrong, at once.
+    pub fn from_raw(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
+        let file = if raw.file().is_empty() { "defaults" } else { raw.file() };
+        let collector = Collector::new(file);
+        let root = raw.overlaid(overrides);
+        let config = collector.read(&root, String::new(), config);
+        let errors = collector.into_errors();
+        if errors.is_empty() { Ok(config) } else { Err(errors) }
+    }
+}
+
+const BEYOND_LOOPBACK: &str = "can be reached from other machines, and this listener does not authenticate anybody yet; \
+    allowed: a loopback address such as 127.0.0.1:8080, or any with insecureListen: true (--insecure-listen)";
+
+fn config(section: &mut Section<'_>) -> Config {
+    let default = Config::default();
+    let listen = section.value("listen", default.listen, values::address);
+    let insecure_listen = section.value("insecureListen", default.insecure_listen, values::truth);
+    let admin_listen = section.value("adminListen", default.admin_listen, values::address);
+    if !listen.ip().to_canonical().is_loopback() && !insecure_listen {
+        section.conflict("listen", BEYOND_LOOPBACK);
+    }
+    if listen == admin_listen && listen.port() != 0 {
+        let key = if section.has("adminListen") { "adminListen" } else { "listen" };
+        section.conflict(key, "is the address of both listeners; allowed: two different ones");
+    }
+    let log = section.within("log", log);
+    let event_log = section.value("eventLog", default.event_log, event_log);
+    let Config { mut gate, mut shard, .. } = default;
+    let upstream = section.within("upstream", |section| upstream(section, &mut gate));
+    let policy = section.within("correlation", |section| correlation(section, &mut shard));
+    section.within("outbox", |section| outbox(section, &mut shard.outbox));
+    // The same pauses for a record that failed and for an upstream that is down.
+    shard.outbox.first_backoff = gate.first_backoff;
+    shard.outbox.max_backoff = gate.max_backoff;
+    Config {
+        listen,
+        insecure_listen,
+        admin_listen,
+        log,
+        event_log,
+        upstream,
+        gate,
+        policy,
+        shard,
+        ingest: section.within("ingest", ingest),
+        shutdown: section.within("shutdown", shutdown),
+        shards: section.value("shards", default.shards, shards),
+    }
+}
+
+fn log(section: &mut Section<'_>) -> Log {
+    let default = Log::default();
+    let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+    Log {
+        format: section.value("format", default.format, values::choice(&formats)),
+        level: section.value("level", default.level, values::log_level),
+    }
+}
+
+fn event_log(value: &Value) -> Result<EventLog, String> {
+    let text = values::text(4096)(value);
+    let text = text.map_err(|_too_long| "none, stdout or the path of a file, with a / in it".to_owned())?;
+    match text.as_str() {
+        "none" => Ok(EventLog::None),
+        "stdout" => Ok(EventLog::Stdout),
+        // A slash is asked for, so that `stdot` is an error and not a file.
+        path if path.contains('/') => Ok(EventLog::File(PathBuf::from(path))),
+        _ => Err("none, stdout or the path of a file, with a / in it".to_owned()),
+    }
+}
+
+fn upstream(section: &mut Section<'_>, gate: &mut GateSettings) -> Upstream {
+    let default = Upstream::default();
+    let kinds = [("embedded", Backend::Embedded), ("apiserver", Backend::Apiserver)];
+    let backend = section.value("kind", default.backend, values::choice(&kinds));
+    let timeouts = MILLISECOND..=Duration::from_secs(600);
+    let apiserver = apiserver::Settings {
+        kubeconfig: section.optional("kubeconfig", values::text(4096)).map(|path| PathBuf::from(path.as_str())),
+        context: section.optional("context", values::text(253)).map(|context| context.to_string()),
+        timeout: section.value("timeout", default.apiserver.timeout, values::duration(timeouts)),
+    };
+    gate.max_in_flight = section.value("maxInFlight", gate.max_in_flight, values::whole(1..=10_000));
+    gate.rate = rate(section);
+    section.within("backoff", |section| backoff(section, gate));
+    Upstream { backend, apiserver, store: section.within("embedded", |section| store(section, default.store)) }
+}
+
+fn rate(section: &mut Section<'_>) -> Option<Rate> {
+    let qps = section.optional("qps", values::rate(1_000_000.0, None));
+    let burst = section.optional("burst", values::whole_32(1..=1_000_000));
+    if section.has("qps") != section.has("burst") {
+        let (given, missing) = if section.has("qps") { ("qps", "burst") } else { ("burst", "qps") };
+        section
+            .conflict(given, &format!("is given without {missing}; allowed: both, or neither for an unlimited rate"));
+    }
+    Some(Rate { qps: qps?, burst: burst? })
+}
+
+fn backoff(section: &mut Section<'_>, gate: &mut GateSettings) {
+    let [firsts, longests] = [60, 3600].map(|most| MILLISECOND..=Duration::from_secs(most));
+    gate.first_backoff = section.value("initial", gate.first_backoff, values::duration(firsts));
+    gate.max_backoff = section.value("max", gate.max_backoff, values::duration(longests));
+    if gate.first_backoff > gate.max_backoff {
+        let [initial, max] = [gate.first_backoff, gate.max_backoff].map(duration_text);
+        if section.has("initial") {
+            section.conflict("initial", &format!("is longer than max; allowed: up to {max}"));
+        } else {
+            section.conflict("max", &format!("is shorter than initial; allowed: {initial} or longer"));
+        }
+    }
+}
+
+fn store(section: &mut Section<'_>, default: store::Settings) -> store::Settings {
+    store::Settings {
+        ttl: section.value("ttl", default.ttl, values::duration(Duration::ZERO..=WEEK)),
+        namespaces: section.value("namespaces", default.namespaces, namespaces),
+        max_events: section.value("maxEvents", default.max_events, values::positive(COUNT_MAX)),
+        max_bytes: section.value("maxBytes", default.max_bytes, values::size(1 << 20..=MEMORY_MAX)),
+        max_changes: section.value("maxChanges", default.max_changes, values::positive(COUNT_MAX)),
+    }
+}
+
+fn namespaces(value: &Value) -> Result<Namespaces, String> {
+    if values::choice(&[("auto", ())])(value).is_ok() {
+        return Ok(Namespaces::Auto);
+    }
+    values::namespaces(value).map(|names| Namespaces::List(names.into_iter().collect())).ok_or_else(|| {
+        "auto (every one), or a list of names of lower-case letters, digits and -, one or more".to_owned()
+    })
+}
+
+/// Reads the section; its backoff stands under `upstream`.
+fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
+    let intervals = Duration::ZERO..=Duration::from_secs(3600);
+    outbox.coalesce_interval = section.value("coalesceInterval", outbox.coalesce_interval, values::duration(intervals));
+    outbox.max_records = section.value("maxRecords", outbox.max_records, values::positive(COUNT_MAX));
+    outbox.max_bytes = section.value("maxBytes", outbox.max_bytes, values::size(1 << 20..=MEMORY_MAX));
+    outbox.max_budgets = section.value("maxBudgets", outbox.max_budgets, values::positive(COUNT_MAX));
+    section.within("digest", |section| {
+        let ages = Duration::from_secs(1)..=WEEK;
+        outbox.digest_after = section.value("after", outbox.digest_after, values::whole(0..=1_000_000));
+        outbox.digest_max_age = section.value("maxAge", outbox.digest_max_age, values::duration(ages));
+        outbox.digest_message_bytes =
+            section.value("messageBytes", outbox.digest_message_bytes, values::whole(128..=1024));
+        outbox.digest_reasons = section.value("reasons", outbox.digest_reasons, values::whole(1..=1000));
+    });
+}
+
+fn ingest(section: &mut Section<'_>) -> Ingest {
+    let default = Ingest::default();
+    let timeouts = MILLISECOND..=Duration::from_secs(3600);
+    Ingest {
+        max_body_bytes: section.value("maxBodyBytes", default.max_body_bytes, values::size(1 << 10..=64 << 20)),
+        max_connections: section.value("maxConnections", default.max_connections, values::positive(1_000_000)),
+        request_timeout: section.value("requestTimeout", default.request_timeout, values::duration(timeouts)),
+        max_aliases: section.value("maxAliases", default.max_aliases, values::positive(COUNT_MAX)),
+    }
+}
+
+fn shutdown(section: &mut Section<'_>) -> Shutdown {
+    let hour = Duration::from_secs(3600);
+    let drain_timeout = Shutdown::default().drain_timeout;
+    Shutdown { drain_timeout: section.value("drainTimeout", drain_timeout, values::duration(Duration::ZERO..=hour)) }
+}
+
+fn shards(value: &Value) -> Result<Shards, String> {
+    let auto = values::choice(&[("auto", Shards::Auto)])(value);
+    auto.or_else(|_other| values::positive(1024)(value).map(Shards::Fixed))
+        .map_err(|range| format!("auto (one per core), or {range}"))
+}

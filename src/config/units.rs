@@ -1,0 +1,191 @@
+//! Durations as Go writes them (`1h30m`, `500ms`), sizes as Kubernetes quantities (`256Mi`), and rates (`1/300`).
+
+use std::time::Duration;
+
+const DURATION_UNITS: [(&str, u64); 6] = [
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+const SIZE_UNITS: [(&str, u64); 8] = [
+    ("Ti", 1 << 40),
+    ("Gi", 1 << 30),
+    ("Mi", 1 << 20),
+    ("Ki", 1 << 10),
+    ("T", 1_000_000_000_000),
+    ("G", 1_000_000_000),
+    ("M", 1_000_000),
+    ("k", 1_000),
+];
+
+/// Numbers with units in a row, such as `1h30m` or `1.5s`; `None` for anything else, also for a number without a unit.
+pub(super) fn parse_duration(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut nanos: u64 = 0;
+    while !rest.is_empty() {
+        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, tail) = rest.split_at_checked(number_end)?;
+        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at_checked(unit_end)?;
+        let (_, per_unit) = DURATION_UNITS.iter().find(|(name, _)| *name == unit)?;
+        nanos = nanos.checked_add(scaled(number, *per_unit)?)?;
+        rest = tail;
+    }
+    (!text.is_empty()).then(|| Duration::from_nanos(nanos))
+}
+
+/// A decimal number times `unit`; what is smaller than one is cut off.
+fn scaled(number: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') {
+        return None;
+    }
+    let whole = whole.parse::<u64>().ok()?.checked_mul(unit)?;
+    if fraction.is_empty() {
+        return Some(whole);
+    }
+    let digits = u32::try_from(fraction.len()).ok()?;
+    let parts = u128::from(fraction.parse::<u64>().ok()?).checked_mul(u128::from(unit))?;
+    let fraction = parts.checked_div(10_u128.checked_pow(digits)?)?;
+    whole.checked_add(u64::try_from(fraction).ok()?)
+}
+
+/// The shortest text with whole numbers that [`parse_duration`] reads as `duration`.
+pub(super) fn duration_text(duration: Duration) -> String {
+    let mut rest = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    if rest == 0 {
+        return "0s".to_owned();
+    }
+    let mut text = String::new();
+    for (name, unit) in DURATION_UNITS {
+        let number = rest.checked_div(unit).unwrap_or(0);
+        rest = rest.checked_rem(unit).unwrap_or(0);
+        if number > 0 {
+            text.push_str(&number.to_string());
+            text.push_str(name);
+        }
+    }
+    text
+}
+
+/// Plain bytes or a quantity: `1024`, `256Mi`, `3M`.
+pub(super) fn parse_size(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, suffix) = text.split_at_checked(end)?;
+    let unit = match suffix {
+        "" => 1,
+        suffix => SIZE_UNITS.iter().find(|(name, _)| *name == suffix)?.1,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// The text with the largest binary unit that loses nothing.
+pub(super) fn size_text(bytes: u64) -> String {
+    let fits = |unit: u64| bytes > 0 && bytes.checked_rem(unit) == Some(0);
+    match SIZE_UNITS.iter().find(|(name, unit)| name.ends_with('i') && fits(*unit)) {
+        Some((name, unit)) => format!("{}{name}", bytes.checked_div(*unit).unwrap_or(0)),
+        None => bytes.to_string(),
+    }
+}
+
+/// A 32-bit rate as client-go holds it: a decimal number, or a fraction such as `1/300`, divided in 32 bits as Go's
+/// `float32(1. / 300.)` is after rounding. Negative numbers, infinities and NaN are none.
+pub(super) fn parse_rate(text: &str) -> Option<f32> {
+    let number = |text: &str| {
+        let text = text.trim();
+        let plain = text.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '-' | '+'));
+        text.parse::<f64>().ok().filter(|number| plain && number.is_finite() && !number.is_sign_negative())
+    };
+    let rate = match text.split_once('/') {
+        Some((above, below)) => narrow(number(above)? / number(below).filter(|below| *below > 0.0)?),
+        // Parsed as 32 bits at once: by way of 64 bits some texts would be rounded twice.
+        None => number(text).and_then(|_| text.trim().parse::<f32>().ok())?,
+    };
+    rate.is_finite().then_some(rate)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest 32-bit float, as Go's conversion does")]
+const fn narrow(number: f64) -> f32 {
+    number as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        let rows = [
+            ("10m", Some(600_000)),
+            ("1h30m", Some(5_400_000)),
+            ("500ms", Some(500)),
+            ("1.5s", Some(1500)),
+            ("0s", Some(0)),
+            ("1m0.25s", Some(60_250)),
+            ("", None),
+            ("10", None),
+            ("0", None),
+            ("m", None),
+            ("1d", None),
+            ("-1s", None),
+            ("1.2.3s", None),
+            (".5s", None),
+            ("1 s", None),
+            ("99999999999999999999h", None),
+            ("9999999999h", None),
+        ];
+        for (text, millis) in rows {
+            assert_eq!(parse_duration(text), millis.map(Duration::from_millis), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        let rows = [
+            ("1", Some(1)),
+            ("3Mi", Some(3 << 20)),
+            ("2k", Some(2000)),
+            ("1Ti", Some(1 << 40)),
+            ("3MiB", None),
+            ("Mi", None),
+            ("-1", None),
+            ("1.5Gi", None),
+            ("99999999999Ti", None),
+        ];
+        for (text, bytes) in rows {
+            assert_eq!(parse_size(text), bytes, "{text}");
+        }
+        assert_eq!(size_text(256 << 20), "256Mi");
+        assert_eq!(size_text(1000), "1000");
+        assert_eq!(size_text(0), "0");
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!(parse_rate("1/300"), Some(1.0 / 300.0));
+        assert_eq!(parse_rate("0.0033333334"), Some(1.0 / 300.0));
+        assert_eq!(parse_rate("0"), Some(0.0));
+        assert_eq!(parse_rate("5"), Some(5.0));
+        for text in ["-1", "-0", "NaN", "inf", ".inf", "1/0", "1/-3", "1e39", "", "/", "1/2/3", "infinity"] {
+            assert_eq!(parse_rate(text), None, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn texts_come_back(nanos: u64, bytes: u64) {
+            let duration = Duration::from_nanos(nanos);
+            proptest::prop_assert_eq!(parse_duration(&duration_text(duration)), Some(duration));
+            proptest::prop_assert_eq!(parse_size(&size_text(bytes)), Some(bytes));
+        }
+
+        #[test]
+        fn any_text_is_answered(text: String) {
+            let _ = (parse_duration(&text), parse_size(&text), parse_rate(&text));
+        }
+    }
+}

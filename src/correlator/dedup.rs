@@ -1,0 +1,141 @@
+//! Step 2: the same event again is counted on the record that exists. Mirrors `eventLogger.eventObserve` and `updateState` in
+//! `tools/record/events_cache.go`.
+
+use lru::LruCache;
+use smol_str::SmolStr;
+
+use super::RecordId;
+use super::key::{BuildKeyHasher, Key};
+use super::patch::Patch;
+use super::settings::{CountOverflow, Settings};
+use crate::event::{Event, Time};
+
+/// What dedup remembers of an event. client-go's `eventLog`, and which record it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observation {
+    /// Occurrences so far; 0 counts as "not observed".
+    pub count: i32,
+    /// First occurrence.
+    pub first_timestamp: Option<Time>,
+    /// Name of the record upstream.
+    pub name: SmolStr,
+    /// Version of the record upstream, as far as known.
+    pub resource_version: SmolStr,
+    /// The record in the outbox.
+    pub record: RecordId,
+    /// Whether the upstream is known to hold the record.
+    pub stored: bool,
+}
+
+/// The observations of one source.
+#[derive(Debug)]
+pub(super) struct Observations {
+    // LIMIT: `lru_cache_size` entries; the least recently used one is forgotten, its next repeat is a new record.
+    observations: LruCache<Key, Observation, BuildKeyHasher>,
+}
+
+/// An event after observation.
+pub(super) struct Observed {
+    pub(super) record: RecordId,
+    pub(super) stored: bool,
+    pub(super) patch: Option<Patch>,
+}
+
+impl Observations {
+    pub(super) fn new() -> Self {
+        Self { observations: LruCache::unbounded_with_hasher(BuildKeyHasher::default()) }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.observations.len()
+    }
+
+    pub(super) fn find(&self, key: Key) -> Option<&Observation> {
+        self.observations.peek(&key).filter(|observation| observation.count != 0)
+    }
+
+    /// Counts `occurrences` of `event` under `key`. A repeat takes over name, version, first timestamp and the running
+    /// count; everything else stays as the newest event has it.
+    pub(super) fn observe(
+        &mut self,
+        key: Key,
+        event: &mut Event,
+        occurrences: u32,
+        settings: &Settings,
+        next_record: &mut u64,
+    ) -> Observed {
+        if let Some(known) = self.observations.get_mut(&key)
+            && known.count != 0
+        {
+            known.count = add(known.count, occurrences, settings.count_overflow);
+            event.count = known.count;
+            event.first_timestamp = known.first_timestamp;
+            event.metadata.name = known.name.clone();
+            event.metadata.resource_version = known.resource_version.clone();
+            let patch = Some(Patch::of(event));
+            return Observed { record: known.record, stored: known.stored, patch };
+        }
+        // COMPAT(client-go): the first occurrence keeps its own count; 0 is stored as 0 and so never deduplicated (V 012).
+        let record = RecordId(*next_record);
+        *next_record += 1;
+        let observation = Observation {
+            count: event.count,
+            first_timestamp: event.first_timestamp,
+            name: event.metadata.name.clone(),
+            resource_version: event.metadata.resource_version.clone(),
+            record,
+            stored: false,
+        };
+        self.put(key, observation, settings);
+        Observed { record, stored: false, patch: None }
+    }
+
+    /// client-go's `updateState`: the stored event replaces whatever was remembered under `key`.
+    pub(super) fn replace(&mut self, key: Key, stored: &Event, record: RecordId, settings: &Settings) {
+        let observation = Observation {
+            count: stored.count,
+            first_timestamp: stored.first_timestamp,
+            name: stored.metadata.name.clone(),
+            resource_version: stored.metadata.resource_version.clone(),
+            record,
+            stored: true,
+        };
+        self.put(key, observation, settings);
+    }
+
+    /// The record under `key`, if any, whatever its count.
+    pub(super) fn record(&self, key: Key) -> Option<RecordId> {
+        self.observations.peek(&key).map(|observation| observation.record)
+    }
+
+    /// Lets `change` adjust the observation of `record`, unless another record has taken its key meanwhile.
+    pub(super) fn adjust(&mut self, key: Key, record: RecordId, change: impl FnOnce(&mut Observation)) {
+        if let Some(observation) = self.observations.peek_mut(&key)
+            && observation.record == record
+        {
+            change(observation);
+        }
+    }
+
+    /// Forgets the observation of `record`: its next repeat is a new record.
+    pub(super) fn forget(&mut self, key: Key, record: RecordId) {
+        if self.record(key) == Some(record) {
+            self.observations.pop(&key);
+        }
+    }
+
+    fn put(&mut self, key: Key, observation: Observation, settings: &Settings) {
+        self.observations.put(key, observation);
+        while self.observations.len() > settings.lru_cache_size.get() {
+            self.observations.pop_lru();
+        }
+    }
+}
+
+fn add(count: i32, occurrences: u32, overflow: CountOverflow) -> i32 {
+    match overflow {
+        CountOverflow::Saturate => count.saturating_add_unsigned(occurrences),
+        // COMPAT(client-go): `int32(lastObservation.count) + 1` wraps around (V 013).
+        CountOverflow::Wrap => count.wrapping_add_unsigned(occurrences),
+    }
+}

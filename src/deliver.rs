@@ -1,0 +1,229 @@
+//! Delivery: takes writes from the shards, lets them through the gate, sends them and hands the answers back. It decides
+//! nothing: what to send and what follows from an answer is the outbox's, when to send is the gate's.
+//!
+//! One task turns the loop; each request runs in a task of its own, so that encoding and I/O use every core.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Mono, Now};
+use crate::outbox::{Admission, Answer, Applied, Fault, Gate, GateSettings, HealthChange, LostReason, RecordId, Retry, Write};
+use crate::shard::{Shard, Shards};
+use crate::upstream::Upstream;
+
+/// Longest pause between two turns of the loop: what liveness is judged by.
+const TURN: Duration = Duration::from_secs(5);
+
+/// Shortest time between two log lines about losses for one reason.
+const LOSS_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Delivery's side of what the rest of the program looks at and changes.
+#[derive(Debug, Clone, Default)]
+pub struct Monitor(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    settings: ArcSwap<GateSettings>,
+    last_turn: AtomicI64,
+    in_flight: AtomicI64,
+    /// Whether the upstream is down: since that many nanoseconds of monotonic time, 0 while it is up.
+    down: AtomicI64,
+    outages: AtomicU64,
+}
+
+impl Monitor {
+    /// A monitor of a delivery with these settings.
+    #[must_use]
+    pub fn new(settings: GateSettings) -> Self {
+        let monitor = Self::default();
+        monitor.set_settings(settings);
+        monitor
+    }
+
+    /// Takes over reloaded settings; they apply from the next turn.
+    pub fn set_settings(&self, settings: GateSettings) {
+        self.0.settings.store(Arc::new(settings));
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> GateSettings {
+        **self.0.settings.load()
+    }
+
+    /// When the loop last turned.
+    #[must_use]
+    pub fn last_turn(&self) -> Mono {
+        Mono(self.0.last_turn.load(Ordering::Relaxed))
+    }
+
+    /// Requests on their way.
+    #[must_use]
+    pub fn in_flight(&self) -> i64 {
+        self.0.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Whether the upstream answered last time.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.0.down.load(Ordering::Relaxed) == 0
+    }
+
+    /// How often the upstream went down.
+    #[must_use]
+    pub fn outages(&self) -> u64 {
+        self.0.outages.load(Ordering::Relaxed)
+    }
+}
+
+/// The delivery loop's state.
+struct Delivery {
+    shards: Shards,
+    upstream: Upstream,
+    monitor: Monitor,
+    gate: Gate,
+    jitter: fastrand::Rng,
+    // LIMIT: `max_in_flight` requests, kept by the gate.
+    requests: JoinSet<Answer>,
+    /// Which record each request is for.
+    records: HashMap<Id, (usize, RecordId)>,
+    /// When a loss was last logged, by reason.
+    logged_losses: HashMap<LostReason, Mono>,
+    /// The shard whose turn it is.
+    turn: usize,
+}
+
+/// Delivers until `stop` is cancelled. Cancelling this future loses no accepted event: what was in flight stays unsettled in
+/// its outbox.
+pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: CancellationToken, seed: u64) {
+    let gate = Gate::new(monitor.settings());
+    let mut delivery = Delivery {
+        shards,
+        upstream,
+        monitor,
+        gate,
+        jitter: fastrand::Rng::with_seed(seed),
+        requests: JoinSet::new(),
+        records: HashMap::new(),
+        logged_losses: HashMap::new(),
+        turn: 0,
+    };
+    loop {
+        let wakeup = delivery.send_all();
+        let clock = delivery.shards.clock().clone();
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            Some(answer) = delivery.requests.join_next_with_id() => delivery.settle(answer),
+            () = delivery.shards.woken() => {}
+            () = clock.sleep_until(wakeup) => {}
+        }
+    }
+}
+
+impl Delivery {
+    /// Sends whatever may be sent now. Returns when to look again.
+    fn send_all(&mut self) -> Mono {
+        self.gate.set_settings(self.monitor.settings());
+        let now = self.shards.clock().now();
+        self.monitor.0.last_turn.store(now.mono.0, Ordering::Relaxed);
+        let turn = now.mono.after(TURN);
+        let wakeup = loop {
+            match self.gate.admit(now.mono) {
+                Admission::Go => {}
+                Admission::Wait(until) => break until,
+                // An answer wakes the loop.
+                Admission::Full => break turn,
+            }
+            let Some((shard, write)) = self.next_write(now) else {
+                self.gate.release();
+                break self.next_wakeup(now).unwrap_or(turn);
+            };
+            self.send(shard, write);
+        };
+        self.monitor.0.in_flight.store(i64::try_from(self.gate.in_flight()).unwrap_or(i64::MAX), Ordering::Relaxed);
+        wakeup.min(turn)
+    }
+
+    /// The next write of the shard whose turn it is; shards with a Warning go first.
+    fn next_write(&mut self, now: Now) -> Option<(usize, Write)> {
+        let count = self.shards.count();
+        let turns = || (0..count).map(|offset| (self.turn + offset) % count);
+        let warnings = turns().filter(|index| self.shards.with(*index, |shard, _| shard.has_warning()));
+        let found = warnings
+            .chain(turns())
+            .find_map(|index| Some((index, self.shards.with(index, |shard: &mut Shard, _| shard.next_write(now))?)));
+        self.turn = found.as_ref().map_or(self.turn, |(index, _)| (index + 1) % count);
+        found
+    }
+
+    fn next_wakeup(&self, now: Now) -> Option<Mono> {
+        (0..self.shards.count()).filter_map(|index| self.shards.with(index, |shard, _| shard.next_wakeup(now.mono))).min()
+    }
+
+    fn send(&mut self, shard: usize, write: Write) {
+        let upstream = self.upstream.clone();
+        let record = write.record;
+        let task = self.requests.spawn(async move { upstream.write(&write.request).await });
+        self.records.insert(task.id(), (shard, record));
+    }
+
+    fn settle(&mut self, joined: Result<(Id, Answer), JoinError>) {
+        let (id, answer) = match joined {
+            Ok(joined) => joined,
+            // A request that panicked is one whose answer was lost.
+            Err(error) => {
+                tracing::error!(%error, "a request to the upstream ended abnormally");
+                let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::BadAnswer };
+                (error.id(), Answer::Retry(retry))
+            }
+        };
+        let Some((shard, record)) = self.records.remove(&id) else { return };
+        let now = self.shards.clock().now();
+        let trouble = match &answer {
+            // A conflict is about one record, and shows the upstream at work.
+            Answer::Retry(retry) if retry.fault != Fault::Conflict => Some(*retry),
+            Answer::Retry(_) | Answer::Stored(_) | Answer::Missing | Answer::Exists | Answer::Refused(_) => None,
+        };
+        if let Answer::Refused(refusal) = &answer {
+            tracing::debug!(reason = refusal.reason.label(), message = refusal.message, "the upstream refused an event");
+        }
+        let jitter = self.jitter.f64();
+        self.note_health(jitter, trouble, now.mono);
+        let settlement = self.shards.with(shard, |shard, now| shard.settle(record, answer, now));
+        if let Some((reason, _)) = settlement.lost {
+            self.log_loss(reason, now.mono);
+        }
+    }
+
+    /// One line when losses for a reason begin, and one a minute while they go on; the ledger counts them all.
+    fn log_loss(&mut self, reason: LostReason, now: Mono) {
+        let quiet = self.logged_losses.get(&reason).is_some_and(|last| now.since(*last) < LOSS_LOG_INTERVAL);
+        if !quiet {
+            self.logged_losses.insert(reason, now);
+            tracing::warn!(reason = reason.label(), "occurrences are lost: the upstream refuses their records for good");
+        }
+    }
+
+    fn note_health(&mut self, jitter: f64, trouble: Option<Retry>, now: Mono) {
+        match self.gate.settle(trouble, now, jitter) {
+            HealthChange::None => {}
+            HealthChange::WentDown => {
+                let fault = trouble.map_or("", |retry| retry.fault.label());
+                tracing::warn!(fault, "the upstream is down; events wait in the outbox");
+                self.monitor.0.down.store(now.0.max(1), Ordering::Relaxed);
+                self.monitor.0.outages.fetch_add(1, Ordering::Relaxed);
+            }
+            HealthChange::CameUp => {
+                tracing::info!("the upstream is up again");
+                self.monitor.0.down.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The rules for object metadata.
+
+use std::collections::BTreeSet;
+
+use smol_str::SmolStr;
+
+use super::fault::{Fault, FaultKind, invalid_json, invalid_text, json_text, plain, required, shown};
+use super::names::{NameRule, dns_label, label_value, name, name_prefix, qualified_name};
+use crate::event::{ObjectMeta, OwnerReference, RareMeta, Time, json};
+
+/// LIMIT: bytes of all annotations' keys and values together.
+const ANNOTATIONS_MAX: usize = 256 << 10;
+
+/// `ValidateObjectMeta` for an object to be created.
+pub(super) fn create(meta: &ObjectMeta, rule: NameRule, faults: &mut Vec<Fault>) {
+    let generation = meta.rare.as_deref().map_or(0, |rare| rare.generation);
+    object_meta(meta, generation, rule, faults);
+}
+
+/// `ValidateObjectMeta` with the generation the object will have. Managed fields are not looked at: the server makes its own.
+pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, rule: NameRule, faults: &mut Vec<Fault>) {
+    if let Some(rare) = meta.rare.as_deref()
+        && !rare.generate_name.is_empty()
+    {
+        for fault in name_prefix(rule, &rare.generate_name) {
+            faults.push(invalid_text("metadata.generateName", &rare.generate_name, &fault));
+        }
+    }
+    if meta.name.is_empty() {
+        faults.push(required("metadata.name", "name or generateName is required"));
+    } else {
+        for fault in name(rule, &meta.name) {
+            faults.push(invalid_text("metadata.name", &meta.name, &fault));
+        }
+    }
+    if meta.namespace.is_empty() {
+        faults.push(required("metadata.namespace", ""));
+    } else {
+        for fault in dns_label(&meta.namespace) {
+            faults.push(invalid_text("metadata.namespace", &meta.namespace, &fault));
+        }
+    }
+    if generation < 0 {
+        let detail = "must be greater than or equal to 0";
+        faults.push(invalid_json("metadata.generation", &generation.to_string(), detail));
+    }
+    let Some(rare) = meta.rare.as_deref() else { return };
+    maps(rare, faults);
+    owners(&rare.owner_references, faults);
+    finalizers(&rare.finalizers, faults);
+}
+
+/// `ValidateObjectMetaUpdate`, after what `BeforeUpdate` takes over from the old object.
+pub(super) fn update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Vec<Fault>) {
+    const IMMUTABLE: &str = "field is immutable";
+    let none = RareMeta::default();
+    let old_rare = old.rare.as_deref().unwrap_or(&none);
+    let new_rare = new.rare.as_deref().unwrap_or(&none);
+    if old_rare.deletion_timestamp.is_some() {
+        no_new_finalizers(&old_rare.finalizers, &new_rare.finalizers, faults);
+    }
+    for (field, old, new) in
+        [("metadata.name", &old.name, &new.name), ("metadata.namespace", &old.namespace, &new.namespace)]
+    {
+        if old != new {
+            faults.push(invalid_text(field, new, IMMUTABLE));
+        }
+    }
+    if !new.uid.is_empty() && old.uid != new.uid {
+        faults.push(invalid_json("metadata.uid", &json_text(&new.uid), IMMUTABLE));
+    }
+    let time = |time: Option<Time>| time.map_or_else(|| "null".to_owned(), |time| format!("\"{time}\""));
+    if old.creation_timestamp.is_none() && new.creation_timestamp.is_some() {
+        faults.push(invalid_json("metadata.creationTimestamp", &time(new.creation_timestamp), IMMUTABLE));
+    }
+    if old_rare.deletion_timestamp.is_none() && new_rare.deletion_timestamp.is_some() {
+        faults.push(invalid_json("metadata.deletionTimestamp", &time(new_rare.deletion_timestamp), IMMUTABLE));
+    }
+    if let Some(seconds) = new_rare.deletion_grace_period_seconds
+        && old_rare.deletion_grace_period_seconds != Some(seconds)
+    {
+        faults.push(invalid_json("metadata.deletionGracePeriodSeconds", &seconds.to_string(), IMMUTABLE));
+    }
+    maps(new_rare, faults);
+    owners(&new_rare.owner_references, faults);
+}
+
+fn maps(rare: &RareMeta, faults: &mut Vec<Fault>) {
+    for (key, value) in &rare.labels {
+        for fault in qualified_name(key) {
+            faults.push(invalid_text("metadata.labels", key, &fault));
+        }
+        for fault in label_value(value) {
+            faults.push(invalid_text("metadata.labels", value, &fault));
+        }
+    }
+    let mut bytes: usize = 0;
+    for (key, value) in &rare.annotations {
+        // Capitals are allowed in all of an annotation's key.
+        for fault in qualified_name(&key.to_lowercase()) {
+            faults.push(invalid_text("metadata.annotations", key, &fault));
+        }
+        bytes = bytes.saturating_add(key.len()).saturating_add(value.len());
+    }
+    if bytes > ANNOTATIONS_MAX {
+        let detail = format!("may not be more than {ANNOTATIONS_MAX} bytes");
+        faults.push(plain(FaultKind::TooLong, "metadata.annotations", &detail));
+    }
+}
+
+fn owners(owners: &[OwnerReference], faults: &mut Vec<Fault>) {
+    const FIELD: &str = "metadata.ownerReferences";
+    let mut controller: Option<String> = None;
+    for owner in owners {
+        let (group, version) = match owner.api_version.split_once('/') {
+            None => ("", owner.api_version.as_str()),
+            // A second slash makes it no version at all.
+            Some((_, version)) if version.contains('/') => ("", ""),
+            Some(both) => both,
+        };
+        if version.is_empty() {
+            let field = format!("{FIELD}.apiVersion");
+            faults.push(invalid_text(&field, &owner.api_version, "version must not be empty"));
+        }
+        for (member, text) in [("kind", &owner.kind), ("name", &owner.name), ("uid", &owner.uid)] {
+            if text.is_empty() {
+                faults.push(invalid_text(&format!("{FIELD}.{member}"), "", "must not be empty"));
+            }
+        }
+        if (group, version, owner.kind.as_str()) == ("", "v1", "Event") {
+            let value = shown(|out| json::write_owner(owner, out));
+            faults.push(invalid_json(FIELD, &value, "/v1, Kind=Event is disallowed from being an owner"));
+        }
+        if owner.controller != Some(true) {
+            continue;
+        }
+        let current = format!("{}/{}", owner.kind, owner.name);
+        if let Some(first) = &controller {
+            let detail = format!(
+                "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {current}"
+            );
+            faults.push(invalid_json(FIELD, &shown(|out| json::write_owners(owners, out)), &detail));
+        } else {
+            controller = Some(current);
+        }
+    }
+}
+
+fn finalizers(finalizers: &[SmolStr], faults: &mut Vec<Fault>) {
+    const FIELD: &str = "metadata.finalizers";
+    for finalizer in finalizers {
+        for fault in qualified_name(finalizer) {
+            faults.push(invalid_text(FIELD, finalizer, &fault));
+        }
+    }
+    let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
+    if has("orphan") && has("foregroundDeletion") {
+        let value = shown(|out| json::write_texts(finalizers, out));
+        faults.push(invalid_json(FIELD, &value, "finalizer foregroundDeletion and orphan cannot be both set"));
+    }
+}
+
+fn no_new_finalizers(old: &[SmolStr], new: &[SmolStr], faults: &mut Vec<Fault>) {
+    let added: BTreeSet<&str> = new.iter().filter(|finalizer| !old.contains(finalizer)).map(SmolStr::as_str).collect();
+    if added.is_empty() {
+        return;
+    }
+    let added: Vec<String> = added.into_iter().map(json::go::quote).collect();
+    let detail = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        added.join(", ")
+    );
+    faults.push(plain(FaultKind::Forbidden, "metadata.finalizers", &detail));
+}

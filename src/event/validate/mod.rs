@@ -1,0 +1,221 @@
+//! The apiserver's rules for events, fault by fault in its order and words. Pure; changes nothing but a missing namespace.
+//!
+//! Mirrors `pkg/apis/core/validation/events.go` and, for metadata, `apimachinery/pkg/api/validation/objectmeta.go`, as Kubernetes
+//! 1.37 has them. Callers run [`adopt_namespace`], make the name where `generateName` asks for one, then [`create`] or
+//! [`update`], and for creates at last [`unversioned`], which is the store's own check.
+
+mod fault;
+mod meta;
+mod names;
+
+pub use fault::{Fault, FaultKind, invalid};
+
+use super::{ApiGroup, Event, MicroTime, ObjectReference};
+use crate::status::Status;
+use fault::{invalid_json, invalid_text, required};
+use names::{NameRule, qualified_name};
+
+/// LIMIT: bytes of reportingInstance, action and reason of a new-style event; more is refused.
+const SHORT_TEXT_MAX: usize = 128;
+/// LIMIT: bytes of the message of a new-style event; more is refused.
+const MESSAGE_MAX: usize = 1024;
+
+/// Gives an event without a namespace the request's.
+///
+/// # Errors
+/// The apiserver's 400 when the event names another one.
+pub fn adopt_namespace(event: &mut Event, namespace: &str) -> Result<(), Box<Status>> {
+    if event.metadata.namespace.is_empty() {
+        event.metadata.namespace = namespace.into();
+    }
+    if event.metadata.namespace == namespace {
+        return Ok(());
+    }
+    Err(Box::new(Status::bad_request(
+        "the namespace of the provided object does not match the namespace sent on the request",
+    )))
+}
+
+/// Checks an event that is to be created. Its name must have been made already where `generateName` asks for it.
+///
+/// # Errors
+/// The apiserver's 422, one cause a fault. Metadata is told at core/v1 only when the event itself is right.
+pub fn create(group: ApiGroup, event: &Event) -> Result<(), Box<Status>> {
+    let mut faults = Vec::new();
+    common(group, event, &mut faults);
+    if group == ApiGroup::Events {
+        meta::create(&event.metadata, NameRule::DnsSubdomain, &mut faults);
+        strict_create(event, &mut faults);
+    }
+    refuse(event, &faults)?;
+    meta::create(&event.metadata, NameRule::PathSegment, &mut faults);
+    refuse(event, &faults)
+}
+
+/// Checks `new` as the next state of `old`. What an update cannot change or may leave out (generation, uid, times of
+/// creation and deletion) is taken from `old`, as the apiserver does before it looks.
+///
+/// # Errors
+/// The apiserver's 422, one cause a fault.
+pub fn update(group: ApiGroup, old: &Event, new: &Event) -> Result<(), Box<Status>> {
+    let mut faults = Vec::new();
+    // The generation of an update is the old object's, which has passed before.
+    meta::object_meta(&new.metadata, 0, NameRule::PathSegment, &mut faults);
+    meta::update(&old.metadata, &new.metadata, &mut faults);
+    common(group, new, &mut faults);
+    if group == ApiGroup::Events {
+        meta::update(&old.metadata, &new.metadata, &mut faults);
+        if new.series != old.series {
+            series(new, &mut faults);
+        }
+        immutable(old, new, &mut faults);
+    }
+    refuse(new, &faults)
+}
+
+/// The store's check of a create, after all others: the object must not carry a version.
+///
+/// # Errors
+/// The apiserver's 500 without a reason.
+pub fn unversioned(event: &Event) -> Result<(), Box<Status>> {
+    // COMPAT(apiserver): a version that is not a number passes, because the store ignores the fault of parsing it.
+    match event.metadata.resource_version.parse::<u64>() {
+        Ok(version) if version != 0 => {
+            Err(Box::new(Status::new(500, "", "resourceVersion should not be set on objects to be created")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn refuse(event: &Event, faults: &[Fault]) -> Result<(), Box<Status>> {
+    if faults.is_empty() { Ok(()) } else { Err(Box::new(invalid(&event.metadata.name, faults))) }
+}
+
+/// What holds through either door (`legacyValidateEvent`).
+fn common(group: ApiGroup, event: &Event, faults: &mut Vec<Fault>) {
+    let namespace = event.metadata.namespace.as_str();
+    let object_namespace = event.involved_object.namespace.as_str();
+    let agrees = match (event.event_time, object_namespace) {
+        (None, "") => matches!(namespace, "" | "default"),
+        (None, _) => namespace == object_namespace,
+        (Some(_), "") => matches!(namespace, "default" | "kube-system"),
+        (Some(_), _) => true,
+    };
+    if !agrees {
+        faults.push(invalid_text("involvedObject.namespace", object_namespace, "does not match event.namespace"));
+    }
+    if event.event_time.is_none() {
+        return;
+    }
+    // The one path that follows the door; all others are core/v1's at either.
+    let controller = match group {
+        ApiGroup::Core => "reportingComponent",
+        ApiGroup::Events => "reportingController",
+    };
+    if event.reporting_controller.is_empty() {
+        faults.push(required(controller, ""));
+    }
+    for fault in qualified_name(&event.reporting_controller) {
+        faults.push(invalid_text(controller, &event.reporting_controller, &fault));
+    }
+    for (field, text) in
+        [("reportingInstance", &event.reporting_instance), ("action", &event.action), ("reason", &event.reason)]
+    {
+        if text.is_empty() {
+            faults.push(required(field, ""));
+        }
+        at_most(SHORT_TEXT_MAX, field, text, faults);
+    }
+    at_most(MESSAGE_MAX, "message", &event.message, faults);
+}
+
+fn at_most(bytes: usize, field: &str, text: &str, faults: &mut Vec<Fault>) {
+    if text.len() > bytes {
+        faults.push(invalid_text(field, "", &format!("can have at most {bytes} characters")));
+    }
+}
+
+/// What events.k8s.io/v1 asks for beyond that.
+fn strict_create(event: &Event, faults: &mut Vec<Fault>) {
+    series(event, faults);
+    if event.event_time.is_none() {
+        faults.push(required("eventTime", ""));
+    }
+    if !matches!(event.event_type.as_str(), "Normal" | "Warning") {
+        faults.push(invalid_text("type", "", &format!("has invalid value: {}", event.event_type)));
+    }
+    let deprecated = [
+        ("firstTimestamp", event.first_timestamp.is_some()),
+        ("lastTimestamp", event.last_timestamp.is_some()),
+        ("count", event.count != 0),
+        ("source", !(event.source.component.is_empty() && event.source.host.is_empty())),
+    ];
+    for (field, set) in deprecated {
+        if set {
+            faults.push(invalid_text(field, "", "needs to be unset"));
+        }
+    }
+}
+
+fn series(event: &Event, faults: &mut Vec<Fault>) {
+    let Some(series) = &event.series else { return };
+    if series.count < 2 {
+        faults.push(invalid_text("series.count", "", "should be at least 2"));
+    }
+    if series.last_observed_time.is_none() {
+        faults.push(required("series.lastObservedTime", ""));
+    }
+}
+
+/// What an update through events.k8s.io/v1 must leave as it is: everything but metadata and series.
+fn immutable(old: &Event, new: &Event, faults: &mut Vec<Fault>) {
+    const IMMUTABLE: &str = "field is immutable";
+    let text = |field: &str, old: &str, new: &str, faults: &mut Vec<Fault>| {
+        if old != new {
+            faults.push(invalid_text(field, new, IMMUTABLE));
+        }
+    };
+    let json = |field: &str, same: bool, new: &dyn Fn() -> String, faults: &mut Vec<Fault>| {
+        if !same {
+            faults.push(invalid_json(field, &new(), IMMUTABLE));
+        }
+    };
+    let time = |time: Option<super::Time>| time.map_or_else(|| "null".to_owned(), |time| format!("\"{time}\""));
+    let event_time = |event: &Event| event.event_time.filter(|&time| time != MicroTime::ZERO);
+    let same_object = old.involved_object == new.involved_object;
+    json("involvedObject", same_object, &|| reference(&new.involved_object), faults);
+    text("reason", &old.reason, &new.reason, faults);
+    text("message", &old.message, &new.message, faults);
+    let source = || {
+        let [component, host] = [&new.source.component, &new.source.host].map(|text| fault::json_text(text));
+        format!("{{\"Component\":{component},\"Host\":{host}}}")
+    };
+    json("source", old.source == new.source, &source, faults);
+    json("firstTimestamp", old.first_timestamp == new.first_timestamp, &|| time(new.first_timestamp), faults);
+    json("lastTimestamp", old.last_timestamp == new.last_timestamp, &|| time(new.last_timestamp), faults);
+    json("count", old.count == new.count, &|| new.count.to_string(), faults);
+    text("type", &old.event_type, &new.event_type, faults);
+    let shown = || event_time(new).map_or_else(|| "null".to_owned(), |time| format!("\"{time}\""));
+    json("eventTime", event_time(old) == event_time(new), &shown, faults);
+    text("action", &old.action, &new.action, faults);
+    let related = || new.related.as_deref().map_or_else(|| "null".to_owned(), reference);
+    json("related", old.related == new.related, &related, faults);
+    text("reportingController", &old.reporting_controller, &new.reporting_controller, faults);
+    text("reportingInstance", &old.reporting_instance, &new.reporting_instance, faults);
+}
+
+/// A reference as Go shows its internal type, which has no JSON names.
+fn reference(object: &ObjectReference) -> String {
+    let members = [
+        ("Kind", &object.kind),
+        ("Namespace", &object.namespace),
+        ("Name", &object.name),
+        ("UID", &object.uid),
+        ("APIVersion", &object.api_version),
+        ("ResourceVersion", &object.resource_version),
+        ("FieldPath", &object.field_path),
+    ];
+    let members: Vec<String> =
+        members.into_iter().map(|(name, text)| format!("\"{name}\":{}", fault::json_text(text))).collect();
+    format!("{{{}}}", members.join(","))
+}

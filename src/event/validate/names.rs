@@ -1,0 +1,202 @@
+//! The texts that names, label keys and label values have to be, with the apiserver's words for those that are not. Mirrors
+//! `apimachinery/pkg/util/validation` and `pkg/api/validate/content`, without their regular expressions.
+
+/// Which names an object may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NameRule {
+    /// core/v1's: anything that can stand in a path.
+    PathSegment,
+    /// events.k8s.io/v1's.
+    DnsSubdomain,
+}
+
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
+    must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+    '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
+    end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+    '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const LABEL_KEY: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric \
+    character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
+    '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
+    must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
+    validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+
+/// LIMIT: bytes of a DNS subdomain.
+const SUBDOMAIN_MAX: usize = 253;
+/// LIMIT: bytes of a DNS label, of the name part of a label key and of a label value.
+const LABEL_MAX: usize = 63;
+
+/// What is wrong with a name.
+pub(super) fn name(rule: NameRule, name: &str) -> Vec<String> {
+    match rule {
+        NameRule::PathSegment if matches!(name, "." | "..") => vec![format!("may not be '{name}'")],
+        NameRule::PathSegment => path_segment(name),
+        NameRule::DnsSubdomain => dns_subdomain(name),
+    }
+}
+
+/// What is wrong with a `generateName`.
+pub(super) fn name_prefix(rule: NameRule, prefix: &str) -> Vec<String> {
+    match rule {
+        NameRule::PathSegment => path_segment(prefix),
+        NameRule::DnsSubdomain => dns_subdomain(&mask_trailing_dash(prefix)),
+    }
+}
+
+fn path_segment(name: &str) -> Vec<String> {
+    ['/', '%'].into_iter().filter(|&bad| name.contains(bad)).map(|bad| format!("may not contain '{bad}'")).collect()
+}
+
+// COMPAT(apiserver): the dash and the letter before it give way to an `a` (`maskTrailingDash`), so that `x_-` passes.
+fn mask_trailing_dash(prefix: &str) -> std::borrow::Cow<'_, str> {
+    match prefix.strip_suffix('-') {
+        Some(before) if !before.is_empty() => {
+            let mut letters = before.chars();
+            letters.next_back();
+            format!("{}a", letters.as_str()).into()
+        }
+        _ => prefix.into(),
+    }
+}
+
+/// What is wrong with a DNS subdomain.
+fn dns_subdomain(text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    if text.len() > SUBDOMAIN_MAX {
+        faults.push(format!("must be no more than {SUBDOMAIN_MAX} characters"));
+    }
+    if !is_subdomain(text) {
+        faults.push(SUBDOMAIN.to_owned());
+    }
+    faults
+}
+
+/// What is wrong with a namespace's name.
+pub(super) fn dns_label(text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    if text.len() > LABEL_MAX {
+        faults.push(format!("must be no more than {LABEL_MAX} characters"));
+    }
+    if !is_label(text) {
+        faults.push(if is_subdomain(text) { "must not contain dots" } else { LABEL }.to_owned());
+    }
+    faults
+}
+
+/// What is wrong with a qualified name: a label key, an annotation key, a reporting controller, a finalizer.
+pub(super) fn qualified_name(text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let name = match text.split_once('/') {
+        None => text,
+        Some((_, rest)) if rest.contains('/') => {
+            return vec![format!(
+                "a valid label key {LABEL_KEY} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+            )];
+        }
+        Some((prefix, name)) => {
+            if prefix.is_empty() {
+                faults.push("prefix part must be non-empty".to_owned());
+            } else {
+                // This copy of the rule counts bytes where the other one says characters.
+                if prefix.len() > SUBDOMAIN_MAX {
+                    faults.push(format!("prefix part must be no more than {SUBDOMAIN_MAX} bytes"));
+                }
+                if !is_subdomain(prefix) {
+                    faults.push(format!("prefix part {SUBDOMAIN}"));
+                }
+            }
+            name
+        }
+    };
+    if name.is_empty() {
+        faults.push("name part must be non-empty".to_owned());
+    } else if name.len() > LABEL_MAX {
+        faults.push(format!("name part must be no more than {LABEL_MAX} bytes"));
+    }
+    if !is_label_key(name) {
+        faults.push(format!("name part {LABEL_KEY}"));
+    }
+    faults
+}
+
+/// What is wrong with a label's value.
+pub(super) fn label_value(text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    if text.len() > LABEL_MAX {
+        faults.push(format!("must be no more than {LABEL_MAX} bytes"));
+    }
+    if !text.is_empty() && !is_label_key(text) {
+        faults.push(LABEL_VALUE.to_owned());
+    }
+    faults
+}
+
+fn is_label(text: &str) -> bool {
+    let edge = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9');
+    framed(text, edge, |byte| edge(byte) || *byte == b'-')
+}
+
+fn is_subdomain(text: &str) -> bool {
+    text.split('.').all(is_label)
+}
+
+fn is_label_key(text: &str) -> bool {
+    framed(text, u8::is_ascii_alphanumeric, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+/// True for a text that is not empty, begins and ends with an `edge` byte and has only `inner` bytes.
+fn framed(text: &str, edge: impl Fn(&u8) -> bool, inner: impl Fn(&u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(&edge) && bytes.last().is_some_and(&edge) && bytes.iter().all(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qualified_names_have_a_name_and_may_have_a_prefix() {
+        let check = |text: &str, faults: &[&str]| {
+            let told = qualified_name(text);
+            assert_eq!(told.len(), faults.len(), "{text}: {told:?}");
+            for (told, start) in told.iter().zip(faults) {
+                assert!(told.starts_with(start), "{text}: {told}");
+            }
+        };
+        check("kubelet", &[]);
+        check("example.com/X_y.z-1", &[]);
+        check("", &["name part must be non-empty", "name part must consist"]);
+        check("x/", &["name part must be non-empty", "name part must consist"]);
+        check("/x", &["prefix part must be non-empty"]);
+        check("a/b/c", &["a valid label key must consist"]);
+        check("-x", &["name part must consist"]);
+        check("x.", &["name part must consist"]);
+        check("UPPER/x", &["prefix part a lowercase RFC 1123 subdomain"]);
+        check(&"c".repeat(63), &[]);
+        check(&"c".repeat(64), &["name part must be no more than 63 bytes"]);
+        check(&format!("{}/x", "d".repeat(254)), &["prefix part must be no more than 253 bytes"]);
+    }
+
+    #[test]
+    fn a_prefix_may_end_with_a_dash_only() {
+        assert!(name_prefix(NameRule::DnsSubdomain, "web-0-").is_empty());
+        assert!(name_prefix(NameRule::DnsSubdomain, "x_-").is_empty());
+        assert_eq!(name_prefix(NameRule::DnsSubdomain, "web-0.").len(), 1);
+        assert_eq!(name_prefix(NameRule::DnsSubdomain, "-").len(), 1);
+        assert!(name_prefix(NameRule::PathSegment, ".").is_empty());
+        assert_eq!(name_prefix(NameRule::PathSegment, "/%"), ["may not contain '/'", "may not contain '%'"]);
+    }
+
+    #[test]
+    fn names_follow_the_rule_of_their_door() {
+        assert_eq!(name(NameRule::PathSegment, ".."), ["may not be '..'"]);
+        assert!(name(NameRule::PathSegment, "Web 0:…").is_empty());
+        assert!(name(NameRule::DnsSubdomain, "a-b.c").is_empty());
+        assert_eq!(name(NameRule::DnsSubdomain, "a..b"), [SUBDOMAIN]);
+        assert_eq!(name(NameRule::DnsSubdomain, &"n".repeat(254)), ["must be no more than 253 characters"]);
+        assert_eq!(dns_label("a.b"), ["must not contain dots"]);
+        assert_eq!(dns_label("UPPER"), [LABEL]);
+    }
+}

@@ -1,0 +1,166 @@
+//! The account of every occurrence: `received = rejected{reason} + written{as} + waiting{why} + lost{reason}`.
+//!
+//! What waits is not kept here but counted in the outbox, so that the balance is a check and not a definition. Pure.
+
+use crate::outbox::{LostReason, Occurrences, Why, WrittenAs};
+
+/// Why an occurrence was refused at the door; the client was told so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RejectReason {
+    /// The body could not be read as an Event: 400.
+    Malformed,
+    /// The apiserver's validation refuses it: 422, or 400 for a namespace that does not match.
+    Invalid,
+    /// 413.
+    TooLarge,
+    /// 415 or 406.
+    MediaType,
+    /// 404: the namespace does not exist.
+    NamespaceMissing,
+    /// 429: the outbox has no room for a new record.
+    Full,
+    /// The body did not come in time, or the connection broke.
+    Unread,
+}
+
+impl RejectReason {
+    /// Every reason, for zero-initialised metrics.
+    pub const ALL: [Self; 7] = [
+        Self::Malformed,
+        Self::Invalid,
+        Self::TooLarge,
+        Self::MediaType,
+        Self::NamespaceMissing,
+        Self::Full,
+        Self::Unread,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Invalid => "invalid",
+            Self::TooLarge => "too_large",
+            Self::MediaType => "media_type",
+            Self::NamespaceMissing => "namespace_missing",
+            Self::Full => "full",
+            Self::Unread => "unread",
+        }
+    }
+}
+
+/// Everything that happened to occurrences so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ledger {
+    received: u64,
+    rejected: [u64; RejectReason::ALL.len()],
+    written: Occurrences,
+    lost: [u64; LostReason::ALL.len()],
+}
+
+/// The ledger and what waits, read in one instant.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Balance {
+    /// What has happened.
+    pub ledger: Ledger,
+    /// What waits, by what it waits for.
+    pub waiting: [u64; Why::ALL.len()],
+}
+
+impl Ledger {
+    /// Occurrences reached the door.
+    pub fn receive(&mut self, occurrences: u64) {
+        self.received += occurrences;
+    }
+
+    /// Received occurrences were refused at the door.
+    pub fn reject(&mut self, reason: RejectReason, occurrences: u64) {
+        self.rejected[reason as usize] += occurrences;
+    }
+
+    /// Occurrences are shown by the upstream.
+    pub fn write(&mut self, written: Occurrences) {
+        self.written.merge(written);
+    }
+
+    /// Accepted occurrences are lost for good.
+    pub fn lose(&mut self, reason: LostReason, occurrences: u64) {
+        if let Some(index) = LostReason::ALL.iter().position(|known| *known == reason) {
+            self.lost[index] += occurrences;
+        }
+    }
+
+    /// Occurrences received.
+    #[must_use]
+    pub const fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Occurrences refused at the door for this reason.
+    #[must_use]
+    pub const fn rejected(&self, reason: RejectReason) -> u64 {
+        self.rejected[reason as usize]
+    }
+
+    /// Occurrences shown upstream in this way.
+    #[must_use]
+    pub const fn written(&self, shown: WrittenAs) -> u64 {
+        self.written.get(shown)
+    }
+
+    /// Occurrences lost for this reason.
+    #[must_use]
+    pub fn lost(&self, reason: LostReason) -> u64 {
+        LostReason::ALL.iter().position(|known| *known == reason).map_or(0, |index| self.lost[index])
+    }
+
+    /// All occurrences shown upstream.
+    #[must_use]
+    pub fn total_written(&self) -> u64 {
+        self.written.total()
+    }
+
+    /// All occurrences lost.
+    #[must_use]
+    pub fn total_lost(&self) -> u64 {
+        self.lost.iter().sum()
+    }
+
+    /// All occurrences refused at the door.
+    #[must_use]
+    pub fn total_rejected(&self) -> u64 {
+        self.rejected.iter().sum()
+    }
+}
+
+impl Balance {
+    /// All occurrences that wait.
+    #[must_use]
+    pub fn total_waiting(&self) -> u64 {
+        self.waiting.iter().sum()
+    }
+
+    /// Whether every received occurrence is accounted for.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        let ledger = &self.ledger;
+        let known = ledger.total_rejected() + ledger.total_written() + self.total_waiting() + ledger.total_lost();
+        ledger.received == known
+    }
+
+    /// Adds the balance of another shard.
+    pub fn merge(&mut self, other: &Self) {
+        self.ledger.received += other.ledger.received;
+        self.ledger.written.merge(other.ledger.written);
+        for (mine, theirs) in self.ledger.rejected.iter_mut().zip(other.ledger.rejected) {
+            *mine += theirs;
+        }
+        for (mine, theirs) in self.ledger.lost.iter_mut().zip(other.ledger.lost) {
+            *mine += theirs;
+        }
+        for (mine, theirs) in self.waiting.iter_mut().zip(other.waiting) {
+            *mine += theirs;
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The digest: one record that stands for records which their budget could never write in time.
+//!
+//! Its message names the folded reasons with their counts and, as far as the length limit allows, their newest messages.
+
+use std::fmt::Write as _;
+
+use smol_str::{SmolStr, format_smolstr};
+
+use super::record::Occurrences;
+use super::settings::Settings;
+use crate::clock::Now;
+use crate::correlator::{RecordId, record_name};
+use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, Time};
+
+/// Reason of a digest.
+pub const DIGEST_REASON: &str = "EventsFolded";
+
+/// LIMIT: bytes kept of a folded reason's newest message; the digest's own message has room for less anyway.
+const KEPT_MESSAGE_BYTES: usize = 256;
+
+/// LIMIT: bytes of a reason that the digest names; old-style events may carry any length.
+const KEPT_REASON_BYTES: usize = 64;
+
+/// What has folded in one budget, and the record that tells it.
+#[derive(Debug)]
+pub(super) struct Digest {
+    /// The digest's record.
+    pub(super) record: RecordId,
+    /// The event as last written, to continue from when the record has left the outbox.
+    pub(super) event: Event,
+    /// Whether the upstream holds it.
+    pub(super) stored: bool,
+    /// LIMIT: `digest_reasons` entries, in the order in which they were first folded.
+    reasons: Vec<Folded>,
+    /// Occurrences of reasons beyond the limit.
+    unnamed: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Folded {
+    reason: SmolStr,
+    occurrences: u64,
+    message: SmolStr,
+}
+
+impl Digest {
+    /// A digest on the involved object of `first`, the first record that folds.
+    pub(super) fn new(record: RecordId, first: &Event, now: Now) -> Self {
+        let object = ObjectReference { field_path: SmolStr::default(), ..first.involved_object.clone() };
+        let namespace = &first.metadata.namespace;
+        // An old-style event must live in its object's namespace; where the folded events do not, the digest has to be a
+        // new-style one or the apiserver would refuse it (`validation/events.go`, `legacyValidateEvent`).
+        let old_style =
+            object.namespace == *namespace || (object.namespace.is_empty() && namespace.as_str() == "default");
+        let mut event = Event {
+            metadata: ObjectMeta {
+                name: record_name(&object.name, now),
+                namespace: namespace.clone(),
+                ..ObjectMeta::default()
+            },
+            involved_object: object,
+            reason: SmolStr::new_static(DIGEST_REASON),
+            source: EventSource { component: first.component().into(), host: first.host().into() },
+            event_type: first.event_type.clone(),
+            first_timestamp: Some(Time::from_unix_nanos(now.wall)),
+            ..Event::default()
+        };
+        if !old_style {
+            event.event_time = Some(MicroTime::from_unix_nanos(now.wall));
+            event.action = SmolStr::new_static("Fold");
+            event.reporting_controller = first.reporting_controller.clone();
+            event.reporting_instance = first.reporting_instance.clone();
+        }
+        Self { record, event, stored: false, reasons: Vec::new(), unnamed: 0, bytes: 0 }
+    }
+
+    /// Takes in the occurrences of a record that folds.
+    pub(super) fn fold(&mut self, folded: &Event, occurrences: Occurrences, settings: &Settings) {
+        let number = occurrences.total();
+        self.event.count = self.event.count.saturating_add(i32::try_from(number).unwrap_or(i32::MAX));
+        self.event.last_timestamp = self.event.last_timestamp.max(folded.last_timestamp);
+        if let Some(first) = folded.first_timestamp {
+            self.event.first_timestamp = Some(self.event.first_timestamp.map_or(first, |known| known.min(first)));
+        }
+        if folded.is_warning() {
+            self.event.event_type = folded.event_type.clone();
+        }
+        let reason = cut(&folded.reason, KEPT_REASON_BYTES);
+        let message = cut(&folded.message, KEPT_MESSAGE_BYTES);
+        let room = self.reasons.len() < settings.digest_reasons;
+        match self.reasons.iter_mut().find(|known| known.reason == reason) {
+            Some(known) => {
+                known.occurrences += number;
+                self.bytes = self.bytes - known.message.len() + message.len();
+                known.message = message;
+            }
+            None if room => {
+                self.bytes += size_of::<Folded>() + reason.len() + message.len();
+                self.reasons.push(Folded { reason, occurrences: number, message });
+            }
+            None => self.unnamed += number,
+        }
+        self.event.message = self.message(settings.digest_message_bytes);
+    }
+
+    /// Bytes the digest holds beside its record.
+    pub(super) const fn size(&self) -> usize {
+        self.bytes + size_of::<Self>()
+    }
+
+    /// `35 events folded: FailedMount x3 (newest message), BackOff x2 (…), and 7 of other reasons`, at most `limit` bytes.
+    fn message(&self, limit: usize) -> SmolStr {
+        let total = self.unnamed + self.reasons.iter().map(|folded| folded.occurrences).sum::<u64>();
+        let head = format!("{total} {} folded: ", if total == 1 { "event" } else { "events" });
+        let names: Vec<String> =
+            self.reasons.iter().map(|folded| format!("{} x{}", folded.reason, folded.occurrences)).collect();
+        let rest_bytes = ", and 18446744073709551615 of other reasons".len();
+        // First as many reasons as fit, then the room that is left is shared by their messages.
+        let mut used = head.len() + rest_bytes;
+        let mut named = 0;
+        for name in &names {
+            if used + name.len() + 2 > limit {
+                break;
+            }
+            used += name.len() + 2;
+            named += 1;
+        }
+        let share = (limit.saturating_sub(used)).checked_div(named).unwrap_or(0);
+        let mut text = head;
+        for (index, (name, folded)) in names.iter().zip(&self.reasons).take(named).enumerate() {
+            text.push_str(if index == 0 { "" } else { ", " });
+            text.push_str(name);
+            // ` ()` and the sign of a cut message take six bytes; less than ten of a message says nothing.
+            if share >= 16 && !folded.message.is_empty() {
+                let shown = cut(&folded.message, share - 6);
+                let sign = if shown.len() < folded.message.len() { "…" } else { "" };
+                write!(text, " ({shown}{sign})").unwrap_or_default();
+            }
+        }
+        let unnamed = self.unnamed + self.reasons.iter().skip(named).map(|folded| folded.occurrences).sum::<u64>();
+        if unnamed > 0 {
+            let joint = if named == 0 { "" } else { ", and " };
+            write!(text, "{joint}{unnamed} of other reasons").unwrap_or_default();
+        }
+        cut(&text, limit)
+    }
+}
+
+/// The longest beginning of `text` that ends on a character boundary and has at most `limit` bytes.
+fn cut(text: &str, limit: usize) -> SmolStr {
+    if text.len() <= limit {
+        return text.into();
+    }
+    let end = (0..=limit).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0);
+    format_smolstr!("{}", text.split_at(end).0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::WrittenAs;
+
+    fn folded(reason: &str, message: &str) -> Event {
+        let mut event = Event { reason: reason.into(), message: message.into(), ..Event::default() };
+        event.metadata.namespace = "default".into();
+        event.involved_object.name = "web-0".into();
+        event.involved_object.namespace = "default".into();
+        event
+    }
+
+    fn digest_of(events: &[(String, String)], settings: &Settings) -> Digest {
+        let mut digest = Digest::new(RecordId(1), &folded("R", ""), Now::at(5));
+        for (reason, message) in events {
+            digest.fold(&folded(reason, message), Occurrences::of(WrittenAs::Created, 1), settings);
+        }
+        digest
+    }
+
+    #[test]
+    fn a_digest_names_reasons_counts_and_newest_messages() {
+        let events = [("Pulled", "one"), ("Failed", "two"), ("Pulled", "three")];
+        let events: Vec<_> = events.iter().map(|(reason, message)| ((*reason).into(), (*message).into())).collect();
+        let digest = digest_of(&events, &Settings::default());
+        assert_eq!(digest.event.message, "3 events folded: Pulled x2 (three), Failed x1 (two)");
+        assert_eq!(digest.event.count, 3);
+        assert_eq!(digest.event.reason, DIGEST_REASON);
+    }
+
+    #[test]
+    fn a_digest_keeps_its_limit_whatever_folds() {
+        for (reasons, length) in [(3, 5_000), (40, 100), (60, 3), (500, 50), (1, 0)] {
+            for limit in [0, 40, 200, 1024] {
+                let settings = Settings { digest_message_bytes: limit, ..Settings::default() };
+                let events: Vec<_> = (0..reasons).map(|n| (format!("Reason{n}"), "ä".repeat(length))).collect();
+                let digest = digest_of(&events, &settings);
+                assert!(digest.event.message.len() <= limit, "{reasons} {length} {limit}");
+                assert!(digest.reasons.len() <= settings.digest_reasons);
+                assert_eq!(digest.event.count, reasons);
+                if limit == 1024 {
+                    assert!(digest.event.message.starts_with(&format!("{reasons} event")));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_digest_of_events_outside_their_objects_namespace_is_new_style() {
+        let mut event = folded("R", "m");
+        assert!(Digest::new(RecordId(1), &event, Now::at(5)).event.event_time.is_none());
+        event.metadata.namespace = "kube-system".into();
+        assert!(Digest::new(RecordId(1), &event, Now::at(5)).event.event_time.is_some());
+    }
+}

@@ -1,0 +1,161 @@
+//! Folding: never-written records that their budget cannot pay in time become one digest record.
+
+use super::account::{AccountId, Order};
+use super::digest::Digest;
+use super::record::{Occurrences, Phase, Record};
+use super::{Forgotten, Outbox, WrittenAs};
+use crate::clock::{Mono, Now};
+use crate::correlator::{Key, RecordId};
+
+/// Digests draw their record numbers from the upper half of the range, correlators from the lower.
+const FIRST_DIGEST: u64 = 1 << 63;
+
+impl super::account::Account {
+    /// Since when the oldest record that can fold has waited.
+    pub(super) fn oldest_foldable(&self, records: &super::RecordMap) -> Option<Mono> {
+        if self.foldable == 0 {
+            return None;
+        }
+        self.owed()
+            .filter(|order| records.get(&order.record).is_some_and(Record::can_fold))
+            .map(|order| order.since)
+            .min()
+    }
+}
+
+impl Outbox {
+    /// Too many never-written records wait for one budget: all that its tokens of this moment cannot pay fold.
+    pub(super) fn fold_excess(&mut self, account: AccountId, now: Now) {
+        let tokens = self.accounts.peek(&account).map_or(0, |account| account.tokens(now.mono));
+        let excess: Vec<Order> = self.foldable(account).skip(tokens).collect();
+        self.fold(account, &excess, now);
+    }
+
+    /// Never-written records that have waited for their maximum age fold.
+    pub(super) fn fold_aged(&mut self, account: AccountId, now: Now) {
+        let max_age = self.settings.digest_max_age;
+        let aged: Vec<Order> = self.foldable(account).filter(|order| order.since.after(max_age) <= now.mono).collect();
+        // With a token at hand the oldest is written as it is.
+        let tokens = self.accounts.peek(&account).map_or(0, |account| account.tokens(now.mono));
+        if aged.len() > tokens {
+            self.fold(account, &aged, now);
+        }
+    }
+
+    /// Before the process ends: every budget's never-written records become one write, so that none is lost.
+    ///
+    /// The remaining writes are made without waiting for tokens or intervals, and whatever is offered from now on too.
+    pub fn drain(&mut self, now: Now) {
+        self.draining = true;
+        let accounts: Vec<AccountId> = self.accounts.iter().map(|(id, _)| *id).collect();
+        for account in accounts {
+            let foldable: Vec<Order> = self.foldable(account).collect();
+            if foldable.len() > 1 {
+                self.fold(account, &foldable, now);
+            }
+        }
+        let waiting: Vec<RecordId> = self
+            .records
+            .iter()
+            .filter(|(_, record)| matches!(record.phase, Phase::Cooling | Phase::Queued(_)))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in waiting {
+            self.unqueue(id);
+            self.enqueue(id, now);
+        }
+    }
+
+    /// Gives up what is left, at the end of a drain. Returns the occurrences that are lost with it.
+    pub fn abandon(&mut self) -> Occurrences {
+        let mut lost = Occurrences::default();
+        for (_, record) in self.records.drain() {
+            lost.merge(record.pending);
+            if let Phase::InFlight(sent) = record.phase {
+                lost.merge(sent.occurrences);
+            }
+        }
+        *self = Self::new(self.settings.clone(), self.jitter.u64(..));
+        lost
+    }
+
+    fn foldable(&self, account: AccountId) -> impl Iterator<Item = Order> + '_ {
+        let owed = self.accounts.peek(&account).into_iter().flat_map(super::account::Account::owed);
+        owed.filter(|order| self.records.get(&order.record).is_some_and(Record::can_fold))
+    }
+
+    /// Takes a record out of its account's queue.
+    pub(super) fn unqueue(&mut self, id: RecordId) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        let Phase::Queued(order) = record.phase else { return };
+        record.phase = Phase::Cooling;
+        if let Some(account) = self.accounts.peek_mut(&record.account) {
+            account.remove(order);
+            account.foldable -= usize::from(record.can_fold());
+        }
+    }
+
+    fn fold(&mut self, account_id: AccountId, orders: &[Order], now: Now) {
+        let mut occurrences = 0;
+        let mut since = now.mono;
+        for order in orders {
+            self.unqueue(order.record);
+            let Some(record) = self.records.remove(&order.record) else { continue };
+            self.bytes -= record.size;
+            since = since.min(record.since);
+            occurrences += record.pending.total();
+            self.forgotten.push(Forgotten { source: record.source, key: record.key, record: order.record });
+            let Some(account) = self.accounts.peek_mut(&account_id) else { continue };
+            account.members -= 1;
+            let before = account.digest.as_ref().map_or(0, |digest| digest.size());
+            let digest = account.digest.get_or_insert_with(|| {
+                self.next_digest += 1;
+                Box::new(Digest::new(RecordId(FIRST_DIGEST + self.next_digest), &record.event, now))
+            });
+            digest.fold(&record.event, record.pending, &self.settings);
+            self.bytes = self.bytes - before + digest.size();
+        }
+        if occurrences > 0 {
+            self.owe_digest(account_id, occurrences, since, now);
+        }
+    }
+
+    /// Lets the digest's record carry what has folded since.
+    fn owe_digest(&mut self, account_id: AccountId, occurrences: u64, since: Mono, now: Now) {
+        let Some(account) = self.accounts.peek_mut(&account_id) else { return };
+        let Some(digest) = account.digest.as_mut() else { return };
+        let (id, event) = (digest.record, digest.event.clone());
+        if let Some(record) = self.records.get_mut(&id) {
+            let before = record.size;
+            record.absorb(event, true);
+            self.bytes = self.bytes - before + record.size;
+        } else {
+            account.members += 1;
+            let size = event.approximate_size();
+            self.bytes += size;
+            let source = account.source;
+            let record = Record {
+                source,
+                // A digest has no observation: nobody looks under this key.
+                key: Key(0),
+                account: account_id,
+                event,
+                size,
+                stored: digest.stored,
+                pending: Occurrences::default(),
+                since,
+                next_write: now.mono,
+                phase: Phase::Settled,
+                paid: false,
+                ambiguous: false,
+                taken: false,
+                tries: 0,
+                timer_set: false,
+                is_digest: true,
+            };
+            self.records.insert(id, record);
+        }
+        // It takes the place of the longest-waiting record that it stands for.
+        self.owe(id, Occurrences::of(WrittenAs::Digest, occurrences), since, now);
+    }
+}

@@ -1,0 +1,83 @@
+//! The accounts that can be written now: Warning before Normal, and round robin between sources, so that a source with a
+//! thousand accounts gets the same turns as one with a single account.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::account::{AccountId, Class};
+use crate::correlator::{BuildKeyHasher, Key};
+
+/// Ready accounts. An account may stand here after it has stopped being ready; whoever takes it out checks.
+#[derive(Debug, Default)]
+pub(super) struct Ready {
+    warning: Turns,
+    normal: Turns,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    /// Sources in turn; each stands here exactly once while it has accounts below.
+    sources: VecDeque<Key>,
+    accounts: HashMap<Key, VecDeque<AccountId>, BuildKeyHasher>,
+}
+
+impl Ready {
+    pub(super) fn is_empty(&self) -> bool {
+        self.warning.sources.is_empty() && self.normal.sources.is_empty()
+    }
+
+    pub(super) fn has_warning(&self) -> bool {
+        !self.warning.sources.is_empty()
+    }
+
+    pub(super) fn push(&mut self, class: Class, source: Key, account: AccountId) {
+        let turns = match class {
+            Class::Warning => &mut self.warning,
+            Class::Normal => &mut self.normal,
+        };
+        let accounts = turns.accounts.entry(source).or_default();
+        if accounts.is_empty() {
+            turns.sources.push_back(source);
+        }
+        accounts.push_back(account);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(Class, AccountId)> {
+        if let Some(account) = self.warning.pop() {
+            return Some((Class::Warning, account));
+        }
+        self.normal.pop().map(|account| (Class::Normal, account))
+    }
+}
+
+impl Turns {
+    fn pop(&mut self) -> Option<AccountId> {
+        let source = self.sources.pop_front()?;
+        let accounts = self.accounts.get_mut(&source)?;
+        let account = accounts.pop_front();
+        if accounts.is_empty() {
+            self.accounts.remove(&source);
+        } else {
+            self.sources.push_back(source);
+        }
+        account
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_take_turns_and_warnings_go_first() {
+        let mut ready = Ready::default();
+        let account = |source: u128, budget: u128| AccountId::Budget(Key(source), Key(budget));
+        for budget in 0..3 {
+            ready.push(Class::Normal, Key(1), account(1, budget));
+        }
+        ready.push(Class::Normal, Key(2), account(2, 9));
+        ready.push(Class::Warning, Key(3), account(3, 9));
+        let order: Vec<_> = std::iter::from_fn(|| ready.pop().map(|(_, account)| account)).collect();
+        assert_eq!(order, [account(3, 9), account(1, 0), account(2, 9), account(1, 1), account(1, 2)]);
+        assert!(ready.is_empty());
+    }
+}

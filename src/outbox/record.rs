@@ -1,0 +1,230 @@
+//! One record: its desired state, what of it the upstream has not acknowledged, and what it waits for.
+
+use super::account::{AccountId, Order};
+use super::settings::Settings;
+use crate::clock::Mono;
+use crate::correlator::{Fold, Key};
+use crate::event::Event;
+
+/// How an occurrence shows upstream; the ledger's label of what was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WrittenAs {
+    /// It began a record of its own.
+    Created,
+    /// It counts on the record of an equal event.
+    Counted,
+    /// It counts on a combined record.
+    Combined,
+    /// It counts in a digest.
+    Digest,
+}
+
+impl WrittenAs {
+    /// Every way, for zero-initialised metrics.
+    pub const ALL: [Self; 4] = [Self::Created, Self::Counted, Self::Combined, Self::Digest];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Counted => "counted",
+            Self::Combined => "combined",
+            Self::Digest => "digest",
+        }
+    }
+}
+
+impl From<Fold> for WrittenAs {
+    fn from(fold: Fold) -> Self {
+        match fold {
+            Fold::Created => Self::Created,
+            Fold::Counted => Self::Counted,
+            Fold::Combined => Self::Combined,
+        }
+    }
+}
+
+/// A number of occurrences, by how they will show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Occurrences([u64; 4]);
+
+impl Occurrences {
+    /// `number` occurrences that show in one way.
+    #[must_use]
+    pub fn of(shown: WrittenAs, number: u64) -> Self {
+        let mut occurrences = Self::default();
+        occurrences.add(shown, number);
+        occurrences
+    }
+
+    /// Adds `number`.
+    pub fn add(&mut self, shown: WrittenAs, number: u64) {
+        self.0[shown as usize] += number;
+    }
+
+    /// Adds all of `other`.
+    pub fn merge(&mut self, other: Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+
+    /// How many show in this way.
+    #[must_use]
+    pub const fn get(&self, shown: WrittenAs) -> u64 {
+        self.0[shown as usize]
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub(super) fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+}
+
+/// What occurrences wait for; the ledger's label of what is waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// A request with them is on its way.
+    InFlight,
+    /// The record was written less than the coalescing interval ago, or is being written.
+    Coalescing,
+    /// The record's budget has no token.
+    Budget,
+    /// The last write failed and will be repeated.
+    Retry,
+    /// Their turn: the upstream, or a place among the requests in flight.
+    Turn,
+}
+
+impl Why {
+    /// Everything to wait for, for zero-initialised metrics.
+    pub const ALL: [Self; 5] = [Self::InFlight, Self::Coalescing, Self::Budget, Self::Retry, Self::Turn];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::InFlight => "in_flight",
+            Self::Coalescing => "coalescing",
+            Self::Budget => "budget",
+            Self::Retry => "retry",
+            Self::Turn => "turn",
+        }
+    }
+}
+
+/// A record that is unsettled, or was written a moment ago.
+#[derive(Debug)]
+pub(super) struct Record {
+    /// Who reports; fairness is between sources.
+    pub(super) source: Key,
+    /// Where the correlator remembers the record.
+    pub(super) key: Key,
+    /// The budget that pays for its writes.
+    pub(super) account: AccountId,
+    /// Desired state. Its name is fixed once a create was sent.
+    pub(super) event: Event,
+    /// Bytes of `event` as counted against the limit.
+    pub(super) size: usize,
+    /// Whether the upstream holds the record: decides between create and patch.
+    pub(super) stored: bool,
+    /// Occurrences in `event` that no request carries yet.
+    pub(super) pending: Occurrences,
+    /// Since when the oldest of `pending` has waited.
+    pub(super) since: Mono,
+    /// The coalescing interval ends then.
+    pub(super) next_write: Mono,
+    /// What it waits for.
+    pub(super) phase: Phase,
+    /// Its next write needs no token: paid by the correlator, or a repeat of a write that paid.
+    pub(super) paid: bool,
+    /// A create was sent whose fate is unknown: a taken name may be our own doing.
+    pub(super) ambiguous: bool,
+    /// A create was answered "exists": the next request reads.
+    pub(super) taken: bool,
+    /// Failed tries since the last success.
+    pub(super) tries: u32,
+    /// A timer of this record is set; there is never more than one.
+    pub(super) timer_set: bool,
+    /// It is the digest of its budget.
+    pub(super) is_digest: bool,
+}
+
+/// Life of a record in the outbox.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Nothing is owed; kept until the coalescing interval ends.
+    Settled,
+    /// Owes a write and waits for the coalescing interval to end.
+    Cooling,
+    /// Waits in its account for a token and its turn.
+    Queued(Order),
+    /// A request is on its way.
+    InFlight(Sent),
+    /// The last try failed; repeated at that time.
+    Backoff(Mono),
+}
+
+/// What a request on its way carries.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    /// The occurrences it makes visible.
+    pub(super) occurrences: Occurrences,
+    /// The count it writes.
+    pub(super) count: i32,
+    /// What was asked.
+    pub(super) call: Call,
+}
+
+/// The kind of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    Create,
+    Patch,
+    Read,
+}
+
+impl Record {
+    /// Takes over the newer content. The name stays: requests may be on their way under it.
+    ///
+    /// At the byte limit a repeat is still taken, but may not grow: it keeps the older, smaller content and moves only the
+    /// count and the time.
+    pub(super) fn absorb(&mut self, newer: Event, room: bool) {
+        let size = newer.approximate_size();
+        if size > self.size && !room {
+            self.event.count = newer.count;
+            self.event.last_timestamp = newer.last_timestamp;
+            return;
+        }
+        let name = std::mem::take(&mut self.event.metadata.name);
+        self.event = newer;
+        self.event.metadata.name = name;
+        self.size = size;
+    }
+
+    pub(super) fn call(&self) -> Call {
+        if self.taken {
+            Call::Read
+        } else if self.stored {
+            Call::Patch
+        } else {
+            Call::Create
+        }
+    }
+
+    /// Never written and waiting to pay: what can fold into a digest.
+    pub(super) const fn can_fold(&self) -> bool {
+        !self.stored && !self.paid && !self.is_digest
+    }
+
+    /// Pause after `tries` failures: doubling, capped, and cut by up to a half (`jitter` in 0..1).
+    pub(super) fn backoff(tries: u32, jitter: f64, settings: &Settings) -> std::time::Duration {
+        super::gate::backoff(tries, jitter, settings.first_backoff, settings.max_backoff)
+    }
+}

@@ -1,0 +1,248 @@
+//! Answers: what the upstream's reply does to a record, its place in the ledger, and what its correlator has to know.
+
+use super::record::{Call, Occurrences, Phase, Record, Sent};
+use super::{Answer, Applied, Outbox, Refusal, RefusalReason, Retry};
+use crate::clock::Now;
+use crate::correlator::{Key, RecordId, Settled, record_name};
+use crate::event::Event;
+
+/// What an answer settled.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Settlement {
+    /// Occurrences that the upstream now shows.
+    pub written: Occurrences,
+    /// Occurrences that are lost for good, and why.
+    pub lost: Option<(LostReason, Occurrences)>,
+    /// What the correlator of the record's source has to know.
+    pub feedback: Option<Feedback>,
+}
+
+/// What a correlator has to know of a record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Feedback {
+    /// The source.
+    pub source: Key,
+    /// Where the correlator remembers the record.
+    pub key: Key,
+    /// The record.
+    pub record: RecordId,
+    /// What happened.
+    pub settled: Settled,
+}
+
+/// Why occurrences are lost; the ledger's label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LostReason {
+    /// Their budget was empty under `suppression: drop`.
+    Suppressed,
+    /// The upstream refused their record for good.
+    Refused(RefusalReason),
+    /// The drain's deadline passed.
+    Shutdown,
+}
+
+impl LostReason {
+    /// Every reason, for zero-initialised metrics.
+    pub const ALL: [Self; 7] = [
+        Self::Suppressed,
+        Self::Refused(RefusalReason::Invalid),
+        Self::Refused(RefusalReason::Forbidden),
+        Self::Refused(RefusalReason::NamespaceGone),
+        Self::Refused(RefusalReason::TooLarge),
+        Self::Refused(RefusalReason::Other),
+        Self::Shutdown,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Suppressed => "suppressed",
+            Self::Refused(reason) => reason.label(),
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// Times a record may be asked for again without a pause: patch, create, read, create.
+const IMMEDIATE_TRIES: u32 = 4;
+
+impl Outbox {
+    /// Takes the answer to a write that [`next_write`](Self::next_write) returned.
+    pub fn settle(&mut self, id: RecordId, answer: Answer, now: Now) -> Settlement {
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
+        let Phase::InFlight(sent) = record.phase else { return Settlement::default() };
+        record.phase = Phase::Cooling;
+        match (answer, sent.call) {
+            (Answer::Stored(found), Call::Read) => self.settle_read(id, sent, &found, now),
+            (Answer::Stored(stored), Call::Create | Call::Patch) => self.acknowledge(id, sent, &stored, now),
+            (Answer::Exists, Call::Create) => {
+                record.taken = true;
+                self.try_again(id, sent, now);
+                Settlement::default()
+            }
+            (Answer::Missing, Call::Patch | Call::Read) => {
+                record.stored = false;
+                record.taken = false;
+                self.try_again(id, sent, now);
+                Settlement::default()
+            }
+            (Answer::Refused(refusal), Call::Create | Call::Patch | Call::Read) => self.refuse(id, sent, &refusal, now),
+            (Answer::Retry(retry), Call::Create | Call::Patch | Call::Read) => {
+                record.ambiguous |= sent.call == Call::Create && retry.applied == Applied::Perhaps;
+                self.back_off(id, sent, Some(retry), now);
+                Settlement::default()
+            }
+            // Answers that do not fit their request; the answer table makes none of them.
+            (Answer::Exists, Call::Patch | Call::Read) | (Answer::Missing, Call::Create) => {
+                self.back_off(id, sent, None, now);
+                Settlement::default()
+            }
+        }
+    }
+
+    /// The upstream holds what was sent.
+    fn acknowledge(&mut self, id: RecordId, sent: Sent, stored: &Event, now: Now) -> Settlement {
+        // Another writer or admission may have moved the count; the difference is theirs and stays.
+        self.hold(id, sent.occurrences, stored, stored.count.saturating_sub(sent.count), now)
+    }
+
+    /// The record's name is taken: by the record itself, or by a stranger.
+    fn settle_read(&mut self, id: RecordId, sent: Sent, found: &Event, now: Now) -> Settlement {
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
+        record.taken = false;
+        if !is_same_record(record, found) {
+            // A stranger has the name: ours gets another one.
+            let mut name = record_name(&record.event.involved_object.name, now);
+            if name == record.event.metadata.name {
+                name = record_name(&record.event.involved_object.name, Now { wall: now.wall.wrapping_add(1), ..now });
+            }
+            record.event.metadata.name = name;
+            record.ambiguous = false;
+            self.try_again(id, sent, now);
+            return Settlement::default();
+        }
+        if record.ambiguous && found.count >= sent.count {
+            // Our own create, whose answer was lost.
+            return self.hold(id, sent.occurrences, found, found.count.saturating_sub(sent.count), now);
+        }
+        // Ours, with an older count; or the same event from before this process: its occurrences come on top.
+        let moved = if record.ambiguous { 0 } else { found.count };
+        record.event.count = record.event.count.saturating_add(moved);
+        record.event.first_timestamp = found.first_timestamp;
+        record.stored = true;
+        let feedback = Some(feedback(id, record, found, moved));
+        self.try_again(id, sent, now);
+        Settlement { feedback, ..Settlement::default() }
+    }
+
+    /// The upstream holds the record as `stored`; its count is by `moved` ahead of ours.
+    fn hold(&mut self, id: RecordId, written: Occurrences, stored: &Event, moved: i32, now: Now) -> Settlement {
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
+        record.event.count = record.event.count.saturating_add(moved);
+        record.event.metadata.name = stored.metadata.name.clone();
+        record.event.first_timestamp = stored.first_timestamp;
+        record.stored = true;
+        record.paid = false;
+        record.ambiguous = false;
+        record.tries = 0;
+        let feedback = Some(feedback(id, record, stored, moved));
+        let owes = record.pending.total() > 0;
+        match (owes, record.next_write <= now.mono || self.draining) {
+            (true, true) => self.enqueue(id, now),
+            (true, false) => self.set_record_timer(id),
+            (false, true) => self.remove(id, now),
+            (false, false) => {
+                record.phase = Phase::Settled;
+                self.set_record_timer(id);
+            }
+        }
+        Settlement { written, feedback, ..Settlement::default() }
+    }
+
+    /// Sends the record again at once, in another way; the write has paid already.
+    fn try_again(&mut self, id: RecordId, sent: Sent, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        if record.tries >= IMMEDIATE_TRIES {
+            self.back_off(id, sent, None, now);
+            return;
+        }
+        record.tries += 1;
+        record.pending.merge(sent.occurrences);
+        self.enqueue(id, now);
+    }
+
+    /// Sends the record again after a pause.
+    fn back_off(&mut self, id: RecordId, sent: Sent, retry: Option<Retry>, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        record.pending.merge(sent.occurrences);
+        record.tries = record.tries.saturating_add(1);
+        let pause = Record::backoff(record.tries, self.jitter.f64(), &self.settings);
+        let asked = retry.and_then(|retry| retry.after).unwrap_or_default();
+        record.phase = Phase::Backoff(now.mono.after(pause.max(asked)));
+        self.set_record_timer(id);
+    }
+
+    /// Refused for good: what was sent is lost, what has come since may try on its own.
+    fn refuse(&mut self, id: RecordId, sent: Sent, refusal: &Refusal, now: Now) -> Settlement {
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
+        let mut lost = sent.occurrences;
+        if record.is_digest {
+            lost.merge(record.pending.take());
+        }
+        let reason = LostReason::Refused(refusal.reason);
+        record.taken = false;
+        record.ambiguous = false;
+        record.paid = false;
+        record.tries = 0;
+        let lost_count = i32::try_from(lost.total()).unwrap_or(i32::MAX);
+        let left = i32::try_from(record.pending.total()).unwrap_or(i32::MAX);
+        let count = if record.stored { record.event.count.saturating_sub(lost_count) } else { left };
+        let settled = if record.stored || left > 0 { Settled::CountReset(count) } else { Settled::Forgotten };
+        let feedback = Some(Feedback { source: record.source, key: record.key, record: id, settled });
+        record.event.count = count;
+        if left > 0 {
+            self.set_record_timer(id);
+        } else {
+            let (account, is_digest) = (record.account, record.is_digest);
+            self.remove(id, now);
+            if is_digest && let Some(account) = self.accounts.peek_mut(&account) {
+                self.bytes -= account.digest.take().map_or(0, |digest| digest.size());
+            }
+        }
+        Settlement { lost: Some((reason, lost)), feedback, ..Settlement::default() }
+    }
+}
+
+fn feedback(id: RecordId, record: &Record, stored: &Event, count_moved: i32) -> Feedback {
+    let settled = Settled::Stored {
+        name: stored.metadata.name.clone(),
+        resource_version: stored.metadata.resource_version.clone(),
+        first_timestamp: stored.first_timestamp,
+        count_moved,
+    };
+    Feedback { source: record.source, key: record.key, record: id, settled }
+}
+
+/// Whether an event found under the record's name is the record: everything that identifies it is equal. The message may
+/// differ, as combined records and digests carry their newest one.
+fn is_same_record(record: &Record, found: &Event) -> bool {
+    let ours = &record.event;
+    let object = |event: &Event| {
+        let object = &event.involved_object;
+        (
+            object.kind.clone(),
+            object.namespace.clone(),
+            object.name.clone(),
+            object.uid.clone(),
+            object.api_version.clone(),
+            object.field_path.clone(),
+        )
+    };
+    ours.reason == found.reason
+        && ours.event_type == found.event_type
+        && ours.source == found.source
+        && ours.reporting_controller == found.reporting_controller
+        && ours.reporting_instance == found.reporting_instance
+        && object(ours) == object(found)
+}

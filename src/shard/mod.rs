@@ -1,0 +1,349 @@
+//! One shard: the correlators of the sources hashed to it, their outbox and their ledger. A pure value; time is handed in.
+//!
+//! This is the whole way of an occurrence without any I/O: [`Shard::accept`] correlates it and owes the write,
+//! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
+//! through simulated weeks.
+
+mod table;
+
+pub use table::Shards;
+
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
+
+use crate::clock::{Mono, Now};
+use crate::correlator::{BuildKeyHasher, Correlator, Decision, Fold, Key, KeySecret, Policy, Verdict};
+use crate::event::Event;
+use crate::ledger::{Balance, Ledger, RejectReason};
+use crate::outbox::{self, Answer, LostReason, Offer, Outbox, Payment, Settlement, Why, Write};
+
+/// Settings of a shard.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// LIMIT: sources tracked; the one heard of longest ago is forgotten with all its history. Default 10,000 in all.
+    pub max_sources: NonZeroUsize,
+    /// LIMIT: entries of all correlators' caches together; beyond it the source heard of longest ago is forgotten. Default
+    /// 1,000,000 in all.
+    pub max_tracked_keys: NonZeroUsize,
+    /// Settings of the outbox.
+    pub outbox: outbox::Settings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_sources: const { NonZeroUsize::new(10_000).unwrap() },
+            max_tracked_keys: const { NonZeroUsize::new(1_000_000).unwrap() },
+            outbox: outbox::Settings::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// The share of one of `shards` shards.
+    #[must_use]
+    pub fn share(&self, shards: NonZeroUsize) -> Self {
+        let part = |whole: NonZeroUsize| NonZeroUsize::new(whole.get().div_ceil(shards.get())).unwrap_or(whole);
+        Self {
+            max_sources: part(self.max_sources),
+            max_tracked_keys: part(self.max_tracked_keys),
+            outbox: outbox::Settings {
+                max_records: part(self.outbox.max_records),
+                max_bytes: part(self.outbox.max_bytes),
+                max_budgets: part(self.outbox.max_budgets),
+                ..self.outbox.clone()
+            },
+        }
+    }
+}
+
+/// A part of all sources.
+#[derive(Debug)]
+pub struct Shard {
+    secret: KeySecret,
+    settings: Settings,
+    // LIMIT: `max_sources`, and `max_tracked_keys` over all of them.
+    sources: LruCache<Key, Correlator, BuildKeyHasher>,
+    tracked_keys: usize,
+    next_record: u64,
+    outbox: Outbox,
+    ledger: Ledger,
+}
+
+/// What became of an accepted occurrence; the `Eventweir-Outcome` header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It began a record.
+    Created,
+    /// It counts on the record of an equal event.
+    Counted,
+    /// It counts on a combined record.
+    Combined,
+    /// Its budget is empty: it is kept and written later.
+    Deferred,
+    /// Its budget is empty and `suppression` is `drop`.
+    Dropped,
+}
+
+impl Outcome {
+    /// Every outcome, for zero-initialised metrics.
+    pub const ALL: [Self; 5] = [Self::Created, Self::Counted, Self::Combined, Self::Deferred, Self::Dropped];
+
+    /// The word for headers, metrics and logs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Counted => "counted",
+            Self::Combined => "combined",
+            Self::Deferred => "deferred",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+/// An accepted occurrence.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Accepted {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The event as its record now looks.
+    pub event: Event,
+    /// Whether delivery should look for something to send.
+    pub wakes_delivery: bool,
+}
+
+/// The outbox has no room for a new record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the outbox has no room for a new record")]
+pub struct Full;
+
+/// What is known here of a record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// Its name upstream.
+    pub name: smol_str::SmolStr,
+    /// Its desired state, while it is unsettled.
+    pub unsettled: Option<Event>,
+}
+
+/// How many things a shard holds; for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sizes {
+    /// Sources tracked.
+    pub sources: usize,
+    /// Entries in all correlators' caches.
+    pub tracked_keys: usize,
+    /// Records in the outbox.
+    pub records: usize,
+    /// Bytes in the outbox.
+    pub bytes: usize,
+    /// Budgets that are not full.
+    pub budgets: usize,
+}
+
+impl Sizes {
+    /// The sum of both.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            sources: self.sources + other.sources,
+            tracked_keys: self.tracked_keys + other.tracked_keys,
+            records: self.records + other.records,
+            bytes: self.bytes + other.bytes,
+            budgets: self.budgets + other.budgets,
+        }
+    }
+}
+
+impl Shard {
+    /// An empty shard.
+    #[must_use]
+    pub fn new(secret: KeySecret, settings: Settings, seed: u64) -> Self {
+        let outbox = Outbox::new(settings.outbox.clone(), seed);
+        Self {
+            secret,
+            settings,
+            sources: LruCache::unbounded_with_hasher(BuildKeyHasher::default()),
+            tracked_keys: 0,
+            next_record: 0,
+            outbox,
+            ledger: Ledger::default(),
+        }
+    }
+
+    /// Takes over reloaded settings without losing state.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.outbox.set_settings(settings.outbox.clone());
+        self.settings = settings;
+        self.trim_sources();
+    }
+
+    /// Counts occurrences that were refused before they had a source.
+    pub fn reject(&mut self, reason: RejectReason, occurrences: u64) {
+        self.ledger.receive(occurrences);
+        self.ledger.reject(reason, occurrences);
+    }
+
+    /// Correlates `occurrences` equal occurrences of a valid event and owes the write.
+    ///
+    /// # Errors
+    /// [`Full`] when the event would begin a new record and the outbox is at its limit; nothing has changed then, but for
+    /// the ledger, where they are rejected.
+    pub fn accept(&mut self, event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
+        let settings = policy.select(&event).clone();
+        let source = self.secret.source(&event);
+        self.ledger.receive(u64::from(occurrences));
+        if !self.outbox.has_room() && !self.would_fold(source, &event, now, &settings) {
+            self.ledger.reject(RejectReason::Full, u64::from(occurrences));
+            return Err(Full);
+        }
+        let secret = self.secret;
+        let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret));
+        let before = correlator.tracked_keys();
+        let decision = correlator.correlate(event, occurrences, now, &settings, &mut self.next_record);
+        self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+        self.trim_sources();
+        Ok(self.owe(source, decision, occurrences, now))
+    }
+
+    fn would_fold(&self, source: Key, event: &Event, now: Now, settings: &crate::correlator::Settings) -> bool {
+        self.sources.peek(&source).is_some_and(|correlator| correlator.find(event, now, settings).is_some())
+    }
+
+    fn owe(&mut self, source: Key, decision: Decision, occurrences: u32, now: Now) -> Accepted {
+        let outcome = match decision.fold {
+            Fold::Created => Outcome::Created,
+            Fold::Counted => Outcome::Counted,
+            Fold::Combined => Outcome::Combined,
+        };
+        let payment = match decision.verdict {
+            Verdict::Pass => Payment::Paid,
+            Verdict::Owe { budget, rate } => Payment::Owed { budget, rate },
+            Verdict::Drop => {
+                self.ledger.lose(LostReason::Suppressed, u64::from(occurrences));
+                return Accepted { outcome: Outcome::Dropped, event: decision.event, wakes_delivery: false };
+            }
+        };
+        let offer = Offer {
+            record: decision.record,
+            source,
+            key: decision.key,
+            // The answer shows the event to the client, the outbox keeps it: strings are shared, not copied.
+            event: decision.event.clone(),
+            occurrences,
+            fold: decision.fold,
+            stored: decision.stored,
+            payment,
+        };
+        let why = self.outbox.offer(offer, now);
+        self.forget_folded();
+        let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
+        let wakes_delivery = matches!(why, Why::Turn | Why::Budget);
+        Accepted { outcome, event: decision.event, wakes_delivery }
+    }
+
+    /// The record that `event` would fold into, if it is tracked.
+    #[must_use]
+    pub fn find(&self, event: &Event, now: Now, policy: &Policy) -> Option<Found> {
+        let correlator = self.sources.peek(&self.secret.source(event))?;
+        let observation = correlator.find(event, now, policy.select(event))?;
+        let unsettled = self.outbox.unsettled(observation.record).cloned();
+        let name = unsettled.as_ref().map_or(&observation.name, |event| &event.metadata.name).clone();
+        Some(Found { name, unsettled })
+    }
+
+    /// The next request to send at `now`, if any.
+    pub fn next_write(&mut self, now: Now) -> Option<Write> {
+        let write = self.outbox.next_write(now);
+        self.forget_folded();
+        write
+    }
+
+    /// When to ask [`next_write`](Self::next_write) again.
+    #[must_use]
+    pub fn next_wakeup(&self, now: Mono) -> Option<Mono> {
+        self.outbox.next_wakeup(now)
+    }
+
+    /// Whether a Warning is ready to be sent.
+    #[must_use]
+    pub fn has_warning(&self) -> bool {
+        self.outbox.has_warning()
+    }
+
+    /// Takes the answer to a write.
+    pub fn settle(&mut self, record: outbox::RecordId, answer: Answer, now: Now) -> Settlement {
+        let settlement = self.outbox.settle(record, answer, now);
+        self.ledger.write(settlement.written);
+        if let Some((reason, lost)) = settlement.lost {
+            self.ledger.lose(reason, lost.total());
+        }
+        if let Some(feedback) = &settlement.feedback
+            && let Some(correlator) = self.sources.peek_mut(&feedback.source)
+        {
+            let before = correlator.tracked_keys();
+            correlator.settle(feedback.key, feedback.record, &feedback.settled);
+            self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+        }
+        self.forget_folded();
+        settlement
+    }
+
+    /// From now on writes wait for neither tokens nor intervals: the process is about to end.
+    pub fn drain(&mut self, now: Now) {
+        self.outbox.drain(now);
+        self.forget_folded();
+    }
+
+    /// Gives up what the drain could not deliver; it is counted as lost.
+    pub fn abandon(&mut self) {
+        let lost = self.outbox.abandon();
+        self.ledger.lose(LostReason::Shutdown, lost.total());
+    }
+
+    /// Whether something is still owed to the upstream.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.outbox.owes()
+    }
+
+    /// The ledger and what waits.
+    #[must_use]
+    pub fn balance(&self) -> Balance {
+        Balance { ledger: self.ledger.clone(), waiting: self.outbox.waiting() }
+    }
+
+    /// How many things the shard holds.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            sources: self.sources.len(),
+            tracked_keys: self.tracked_keys,
+            records: self.outbox.len(),
+            bytes: self.outbox.bytes(),
+            budgets: self.outbox.budgets(),
+        }
+    }
+
+    /// Records that folded into a digest begin anew with their next occurrence.
+    fn forget_folded(&mut self) {
+        for forgotten in self.outbox.take_forgotten() {
+            if let Some(correlator) = self.sources.peek_mut(&forgotten.source) {
+                let before = correlator.tracked_keys();
+                correlator.settle(forgotten.key, forgotten.record, &crate::correlator::Settled::Forgotten);
+                self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+            }
+        }
+    }
+
+    fn trim_sources(&mut self) {
+        while self.sources.len() > self.settings.max_sources.get()
+            || (self.tracked_keys > self.settings.max_tracked_keys.get() && self.sources.len() > 1)
+        {
+            let Some((_, forgotten)) = self.sources.pop_lru() else { return };
+            self.tracked_keys -= forgotten.tracked_keys();
+        }
+    }
+}

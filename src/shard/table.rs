@@ -1,0 +1,154 @@
+//! All shards behind their locks, and the clock: here time meets the pure core, and only here.
+//!
+//! A shard is a value behind a short-held mutex; no lock is held over an `.await`. A source belongs to one shard for good, so
+//! its events are correlated in the order of their arrival.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{Accepted, Full, Settings, Shard, Sizes};
+use crate::clock::{Clock, Now};
+use crate::correlator::{KeySecret, Policy};
+use crate::event::Event;
+use crate::ledger::{Balance, RejectReason};
+
+/// All shards of the process. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Shards(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    secret: KeySecret,
+    clock: Clock,
+    shards: Box<[Mutex<Shard>]>,
+    /// The rules in force; replaced whole by a reload.
+    policy: ArcSwap<Policy>,
+    /// Tells delivery that there may be something to send.
+    wake: Notify,
+}
+
+impl Shards {
+    /// `count` empty shards that share the limits of `settings`. `secret` keys the hashes, `seed` the jitter.
+    #[must_use]
+    pub fn new(count: NonZeroUsize, settings: &Settings, policy: Policy, clock: Clock, secret: KeySecret, seed: u64) -> Self {
+        let share = settings.share(count);
+        let shards = (0..count.get() as u64).map(|index| Mutex::new(Shard::new(secret, share.clone(), seed ^ index)));
+        Self(Arc::new(Inner {
+            secret,
+            clock,
+            shards: shards.collect(),
+            policy: ArcSwap::from_pointee(policy),
+            wake: Notify::new(),
+        }))
+    }
+
+    /// Correlates occurrences of a valid event and owes the write.
+    ///
+    /// # Errors
+    /// [`Full`] when the event would begin a new record and the outbox has no room for it.
+    pub fn accept(&self, event: Event, occurrences: u32) -> Result<Accepted, Full> {
+        let policy = self.0.policy.load();
+        let shard = self.shard_of(&event);
+        let accepted = self.0.shards[shard].lock().accept(event, occurrences, self.0.clock.now(), &policy);
+        if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
+            self.0.wake.notify_one();
+        }
+        accepted
+    }
+
+    /// Counts occurrences that were refused at the door.
+    pub fn reject(&self, reason: RejectReason, occurrences: u64) {
+        // Any shard's ledger will do: only their sum is shown.
+        if let Some(shard) = self.0.shards.first() {
+            shard.lock().reject(reason, occurrences);
+        }
+    }
+
+    /// The record that an event with this content belongs to, as far as it is known here: its name upstream, and its
+    /// desired state while the upstream does not hold it.
+    #[must_use]
+    pub fn find(&self, event: &Event) -> Option<super::Found> {
+        let policy = self.0.policy.load();
+        self.0.shards[self.shard_of(event)].lock().find(event, self.0.clock.now(), &policy)
+    }
+
+    /// Runs `act` on one shard.
+    pub fn with<T>(&self, index: usize, act: impl FnOnce(&mut Shard, Now) -> T) -> T {
+        let now = self.0.clock.now();
+        act(&mut self.0.shards[index].lock(), now)
+    }
+
+    /// How many shards there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.shards.len()
+    }
+
+    /// The ledger over all shards. Each shard is exact in the instant it is read, and so is their sum.
+    #[must_use]
+    pub fn balance(&self) -> Balance {
+        let mut sum = Balance::default();
+        for shard in &self.0.shards {
+            sum.merge(&shard.lock().balance());
+        }
+        sum
+    }
+
+    /// How many things all shards hold.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        self.0.shards.iter().map(|shard| shard.lock().sizes()).fold(Sizes::default(), Sizes::plus)
+    }
+
+    /// Takes over reloaded settings and rules; nothing that is tracked or waiting is lost.
+    pub fn reload(&self, settings: &Settings, policy: Policy) {
+        let share = settings.share(NonZeroUsize::new(self.count()).unwrap_or(NonZeroUsize::MIN));
+        self.0.policy.store(Arc::new(policy));
+        for shard in &self.0.shards {
+            shard.lock().set_settings(share.clone());
+        }
+        self.0.wake.notify_one();
+    }
+
+    /// From now on writes wait for neither tokens nor intervals.
+    pub fn drain(&self) {
+        for index in 0..self.count() {
+            self.with(index, Shard::drain);
+        }
+        self.0.wake.notify_one();
+    }
+
+    /// Gives up what is left; it is counted as lost.
+    pub fn abandon(&self) {
+        for shard in &self.0.shards {
+            shard.lock().abandon();
+        }
+    }
+
+    /// Whether anything is still owed to the upstream.
+    #[must_use]
+    pub fn owe(&self) -> bool {
+        self.0.shards.iter().any(|shard| shard.lock().owes())
+    }
+
+    /// Waits until there may be something new to send.
+    pub async fn woken(&self) {
+        self.0.wake.notified().await;
+    }
+
+    /// The clock that the shards go by.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    fn shard_of(&self, event: &Event) -> usize {
+        let count = self.0.shards.len() as u128;
+        // The source's key is a uniform hash; the upper half is not used by the tables inside the shard.
+        usize::try_from((self.0.secret.source(event).0 >> 64) % count).unwrap_or(0)
+    }
+}

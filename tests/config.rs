@@ -1,0 +1,381 @@
+//! The configuration against its fixtures, its documentation and arbitrary bytes.
+//!
+//! `tests/fixtures/config/` holds for each rule `<rule>.good.yaml`, `<rule>.bad.yaml` and, beside the latter, the whole
+//! text of its errors in `<rule>.bad.err`. `BLESS=1 cargo test --test config` writes the `.err` files; read the difference.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use eventweir::config::{
+    Backend, Config, Errors, EventLog, FILE_BYTES_MAX, FileStamp, LogFormat, Overrides, RawConfig, Shards, load,
+};
+use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, SPAM_KEY, Suppression};
+use proptest::prelude::*;
+
+const KEYS_WITHOUT_DEFAULT: [&str; 4] = ["upstream.kubeconfig", "upstream.context", "upstream.qps", "upstream.burst"];
+const KEYS_OF_RULES: [&str; 7] = [
+    "correlation.profile",
+    "correlation.rules[].match.component",
+    "correlation.rules[].match.namespace",
+    "correlation.rules[].match.kind",
+    "correlation.rules[].match.reason",
+    "correlation.rules[].match.type",
+    "correlation.rules[].set",
+];
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/config")
+}
+
+fn document(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)).unwrap()
+}
+
+fn parse(text: &str) -> Result<Config, Errors> {
+    with_flags(text, &Overrides::default())
+}
+
+fn with_flags(text: &str, overrides: &Overrides) -> Result<Config, Errors> {
+    Config::from_raw(RawConfig::parse("eventweir.yaml", text)?, overrides)
+}
+
+/// Rule, and the names of its files' endings.
+fn rules() -> BTreeMap<String, BTreeSet<String>> {
+    let mut rules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for entry in fs::read_dir(fixtures()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let (rule, ending) = name.split_once('.').unwrap();
+        rules.entry(rule.to_owned()).or_default().insert(ending.to_owned());
+    }
+    rules
+}
+
+fn read(rule: &str, ending: &str) -> String {
+    fs::read_to_string(fixtures().join(format!("{rule}.{ending}"))).unwrap_or_default()
+}
+
+#[test]
+fn each_rule_has_a_good_and_a_bad_file() {
+    let expected = BTreeSet::from(["good.yaml", "bad.yaml", "bad.err"].map(str::to_owned));
+    for (rule, endings) in rules() {
+        assert_eq!(endings, expected, "{rule}");
+    }
+}
+
+#[test]
+fn good_files_are_read_and_come_back_from_their_effective_values() {
+    for rule in rules().keys() {
+        let config = parse(&read(rule, "good.yaml")).unwrap_or_else(|errors| panic!("{rule}:\n{errors}"));
+        let yaml = config.to_yaml();
+        let back = parse(&yaml).unwrap_or_else(|errors| panic!("{rule}:\n{errors}\n{yaml}"));
+        assert_eq!(back, config, "{rule}:\n{yaml}");
+        assert_eq!(back.hash(), config.hash(), "{rule}");
+    }
+}
+
+#[test]
+fn bad_files_give_their_errors() {
+    let bless = std::env::var_os("BLESS").is_some();
+    for rule in rules().keys() {
+        let errors = match parse(&read(rule, "bad.yaml")) {
+            Ok(_) => panic!("{rule} is accepted"),
+            Err(errors) => format!("{errors}\n"),
+        };
+        if bless {
+            fs::write(fixtures().join(format!("{rule}.bad.err")), &errors).unwrap();
+        }
+        assert_eq!(errors, read(rule, "bad.err"), "{rule}");
+    }
+}
+
+#[test]
+fn nothing_given_is_the_default() {
+    assert_eq!(load(None, &Overrides::default()).unwrap(), Config::default());
+    assert_eq!(parse("").unwrap(), Config::default());
+    assert_eq!(parse("# nothing\n---\n").unwrap(), Config::default());
+    assert_eq!(parse(&Config::default().to_yaml()).unwrap(), Config::default());
+    assert_eq!(parse("correlation: {qps: 1/300}").unwrap(), Config::default());
+}
+
+#[test]
+fn zero_means_zero() {
+    let text =
+        "correlation: {burstSize: 0, qps: 0, maxInterval: 0s}\noutbox: {coalesceInterval: 0s, digest: {after: 0}}";
+    let config = parse(text).unwrap();
+    let base = &config.policy.base;
+    assert_eq!((base.burst_size, base.qps, base.max_interval), (0, 0.0, Duration::ZERO));
+    assert_eq!((config.shard.outbox.coalesce_interval, config.shard.outbox.digest_after), (Duration::ZERO, 0));
+}
+
+#[test]
+fn profile_then_base_then_rule() {
+    let config = parse(
+        "correlation:
+  profile: client-go-legacy
+  burstSize: 7
+  suppression: drop
+  rules:
+    - match: {reason: Pulled}
+      set: {enabled: false, burstSize: 9}
+    - match: {component: kubelet}
+",
+    )
+    .unwrap();
+    let policy = &config.policy;
+    assert_eq!(policy.base.spam_key, LEGACY_SPAM_KEY);
+    assert_eq!((policy.base.burst_size, policy.base.suppression), (7, Suppression::Drop));
+    let [first, second] = policy.rules.as_slice() else { panic!("two rules") };
+    assert_eq!((first.settings.burst_size, first.settings.suppression), (9, Suppression::Drop));
+    assert_eq!(first.settings.correlation, Correlation::Off);
+    assert_eq!(first.settings.spam_key, LEGACY_SPAM_KEY);
+    assert_eq!(second.settings, policy.base);
+    let own_key = parse("correlation: {profile: client-go-legacy, spamKey: [reason]}").unwrap();
+    assert_ne!(own_key.policy.base.spam_key, SPAM_KEY);
+    assert_ne!(own_key.policy.base.spam_key, LEGACY_SPAM_KEY);
+}
+
+#[test]
+fn flags_override_the_file_and_are_checked_like_it() {
+    let overrides = Overrides {
+        listen: Some("0.0.0.0:1".into()),
+        insecure_listen: true,
+        admin_listen: Some("127.0.0.1:2".into()),
+        upstream: Some("apiserver".into()),
+        kubeconfig: Some("/k".into()),
+        context: Some("c".into()),
+        log_format: Some("json".into()),
+        log_level: Some("debug".into()),
+        event_log: Some("stdout".into()),
+        suppression: Some("drop".into()),
+    };
+    for file in ["", "listen: nonsense\nlog: {level: loud}\nupstream: ~\ncorrelation: {suppression: x}"] {
+        let config = with_flags(file, &overrides).unwrap();
+        assert_eq!((config.listen.port(), config.admin_listen.port(), config.insecure_listen), (1, 2, true));
+        assert_eq!((config.upstream.backend, &config.event_log), (Backend::Apiserver, &EventLog::Stdout));
+        assert_eq!(config.upstream.apiserver.kubeconfig.as_deref(), Some(Path::new("/k")));
+        assert_eq!(config.upstream.apiserver.context.as_deref(), Some("c"));
+        assert_eq!((config.log.format, config.log.level.as_str()), (LogFormat::Json, "debug"));
+        assert_eq!(config.policy.base.suppression, Suppression::Drop);
+    }
+    let bad = Overrides { listen: Some("0.0.0.0:80".into()), log_level: Some("loud".into()), ..Overrides::default() };
+    let errors = with_flags("log: {format: text}", &bad).unwrap_err();
+    assert_eq!(errors.len(), 2);
+    let text = errors.to_string();
+    assert!(text.starts_with("--listen: listen: `0.0.0.0:80` can be reached from other machines"), "{text}");
+    assert!(text.contains("\n--log-level: log.level: `loud` is not allowed; allowed: off, "), "{text}");
+    let shape = with_flags("log: debug", &bad).unwrap_err().to_string();
+    assert!(shape.contains("eventweir.yaml:1: log: `debug` is not allowed; allowed: a section"), "{shape}");
+}
+
+#[test]
+fn files_are_refused_with_their_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.yaml");
+    let fault = || {
+        let text = load(Some(&path), &Overrides::default()).unwrap_err().to_string();
+        text.strip_prefix(path.to_str().unwrap()).unwrap().to_owned()
+    };
+    assert!(fault().starts_with(": cannot be opened: "));
+    fs::write(&path, "#".repeat(usize::try_from(FILE_BYTES_MAX).unwrap() + 1)).unwrap();
+    assert_eq!(fault(), ": is larger than 1 MiB, which is the most a configuration file may have");
+    fs::write(&path, b"a: \xff\n").unwrap();
+    assert!(fault().starts_with(": is not UTF-8: "));
+    fs::write(&path, "a: 1\n").unwrap();
+    assert!(fault().starts_with(":1: a: no such key; allowed: listen, insecureListen, adminListen, log, "));
+    fs::write(&path, "#".repeat(usize::try_from(FILE_BYTES_MAX).unwrap())).unwrap();
+    assert_eq!(load(Some(&path), &Overrides::default()).unwrap(), Config::default());
+}
+
+#[test]
+fn file_stamp_sees_changed_content_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.yaml");
+    fs::write(&path, "shards: 1\n").unwrap();
+    let mut stamp = FileStamp::of(&path).unwrap();
+    assert!(!stamp.refresh(&path).unwrap());
+    fs::write(&path, "shards: 22\n").unwrap();
+    assert!(stamp.refresh(&path).unwrap());
+    assert!(!stamp.refresh(&path).unwrap());
+    let later = fs::File::options().append(true).open(&path).unwrap();
+    later.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+    assert!(!stamp.refresh(&path).unwrap());
+    fs::remove_file(&path).unwrap();
+    assert!(stamp.refresh(&path).is_err());
+    fs::write(&path, "shards: 3\n").unwrap();
+    assert!(stamp.refresh(&path).unwrap());
+}
+
+#[test]
+fn reload_tells_what_needs_a_restart() {
+    let old = Config::default();
+    let new = parse(
+        "listen: 127.0.0.1:81
+log: {level: debug, format: json}
+upstream: {kind: apiserver, qps: 5, burst: 5, maxInFlight: 4, backoff: {max: 6s}, embedded: {ttl: 2h}}
+correlation: {burstSize: 1, rules: [{match: {reason: A}}]}
+outbox: {digest: {after: 1}}
+shards: 2
+",
+    )
+    .unwrap();
+    let diff = old.reload_diff(&new);
+    assert_eq!(diff.at_restart, ["listen", "log.format", "shards", "upstream.embedded.ttl", "upstream.kind"]);
+    let at_run_time = [
+        "correlation.burstSize",
+        "correlation.rules",
+        "log.level",
+        "outbox.digest.after",
+        "upstream.backoff.max",
+        "upstream.maxInFlight",
+        "upstream.burst",
+        "upstream.qps",
+    ];
+    assert_eq!(diff.at_run_time, at_run_time);
+    assert!(old.reload_diff(&old.clone()).is_empty());
+    assert_eq!(new.reload_diff(&old).at_run_time.len(), at_run_time.len());
+    assert_ne!(old.hash(), new.hash());
+    assert_eq!(old.hash().len(), 16);
+}
+
+#[test]
+fn shards_follow_the_cores_unless_fixed() {
+    let cores = std::num::NonZeroUsize::new(6).unwrap();
+    assert_eq!(parse("").unwrap().shards.count(cores), cores);
+    assert_eq!(parse("shards: 2").unwrap().shards.count(cores).get(), 2);
+    assert_eq!(parse("shards: auto").unwrap().shards, Shards::Auto);
+}
+
+/// Key and default of each row `| `key` | `default` | …` of the documentation's tables.
+fn documented() -> BTreeMap<String, String> {
+    let code = |cell: &str| cell.trim().strip_prefix('`').and_then(|cell| cell.strip_suffix('`')).map(str::to_owned);
+    let mut rows = BTreeMap::new();
+    for line in document("configuration.md").lines() {
+        let mut cells = line.split('|').skip(1);
+        let Some(key) = cells.next().and_then(code).filter(|key| !key.starts_with('-')) else { continue };
+        let default = cells.next().and_then(code).unwrap_or_default();
+        assert!(rows.insert(key.clone(), default).is_none(), "{key} is documented twice");
+    }
+    rows
+}
+
+fn leaves(path: &str, value: &serde_json::Value, found: &mut BTreeSet<String>) {
+    let dot = if path.is_empty() { "" } else { "." };
+    match value.as_object() {
+        Some(members) => members.iter().for_each(|(key, value)| leaves(&format!("{path}{dot}{key}"), value, found)),
+        None => _ = found.insert(path.to_owned()),
+    }
+}
+
+#[test]
+fn documentation_names_every_key() {
+    let tree: serde_json::Value = serde_saphyr::from_str(&Config::default().to_yaml()).unwrap();
+    let mut keys = BTreeSet::new();
+    leaves("", &tree, &mut keys);
+    keys.extend(KEYS_WITHOUT_DEFAULT.iter().chain(&KEYS_OF_RULES).map(|key| (*key).to_owned()));
+    assert_eq!(documented().into_keys().collect::<BTreeSet<_>>(), keys);
+}
+
+#[test]
+fn documented_defaults_are_the_defaults() {
+    for (key, default) in documented() {
+        if default.is_empty() {
+            assert!(KEYS_WITHOUT_DEFAULT.contains(&key.as_str()) || key.contains("[]"), "{key} has no default");
+            continue;
+        }
+        let yaml = key.rsplit('.').fold(default, |value, key| format!("{{{key}: {value}}}"));
+        let config = parse(&yaml).unwrap_or_else(|errors| panic!("{yaml}\n{errors}"));
+        assert_eq!(config, Config::default(), "{yaml}");
+    }
+}
+
+#[test]
+fn documentation_names_every_flag_and_field() {
+    let text = document("configuration.md");
+    for field in eventweir::correlator::Field::ALL {
+        assert!(text.contains(&format!("`{}`", field.path())), "{}", field.path());
+    }
+    let flags = [
+        "--listen",
+        "--insecure-listen",
+        "--admin-listen",
+        "--upstream",
+        "--kubeconfig",
+        "--context",
+        "--log-format",
+        "--log-level",
+        "--event-log",
+        "--suppression",
+    ];
+    for flag in flags {
+        assert!(text.contains(&format!("`{flag}`")), "{flag}");
+    }
+}
+
+#[test]
+fn example_is_the_default_and_its_suggestions_are_valid() {
+    let example = document("eventweir.example.yaml");
+    assert_eq!(parse(&example).unwrap_or_else(|errors| panic!("{errors}")), Config::default());
+    let with_suggestions: String = example
+        .lines()
+        .map(|line| match line.split_once("#: ") {
+            Some((indent, text)) => format!("{indent}{text}\n"),
+            None => format!("{line}\n"),
+        })
+        .collect();
+    let config = parse(&with_suggestions).unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(!config.policy.rules.is_empty());
+    for key in documented().keys().filter(|key| !key.contains("[]")) {
+        let name = key.rsplit('.').next().unwrap();
+        assert!(example.contains(&format!("{name}:")), "{key} is missing in the example");
+    }
+}
+
+#[test]
+fn documentation_snippets_are_valid() {
+    let text = document("configuration.md");
+    let snippets: Vec<&str> = text.split("```yaml\n").skip(1).map(|rest| rest.split_once("```").unwrap().0).collect();
+    assert!(!snippets.is_empty());
+    for snippet in snippets {
+        parse(snippet).unwrap_or_else(|errors| panic!("{snippet}\n{errors}"));
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+        drop(parse(&String::from_utf8_lossy(&bytes)).map(|config| config.to_yaml()));
+    }
+
+    #[test]
+    fn arbitrary_changes_of_a_real_file_never_panic(
+        at in 0.0..1.0_f64, cut in 0_usize..40, put in "([-:{}\\[\\]#&*!|>'\"%@` \\n\\t0-9a-z,.]|\\PC){0,20}",
+    ) {
+        let chars: Vec<char> = Config::default().to_yaml().chars().collect();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a place")]
+        let at = (at * chars.len() as f64) as usize;
+        let text: String = chars[..at].iter().copied().chain(put.chars()).chain(chars[(at + cut).min(chars.len())..].iter().copied()).collect();
+        if let Ok(config) = parse(&text) {
+            prop_assert_eq!(parse(&config.to_yaml()).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn effective_values_read_back(
+        burst in 0_u32..=1_000_000, qps in 0.0..=1_000_000.0_f32, nanos in 0_u64..=604_800_000_000_000,
+        prefix in "\\PC{1,40}", reason in "\\PC{1,20}", records in 1_usize..=100_000_000,
+    ) {
+        let quoted = |text: &str| serde_json::to_string(text).unwrap();
+        let text = format!(
+            "correlation: {{burstSize: {burst}, maxInterval: {nanos}ns, messagePrefix: {}, rules: [{{match: {{reason: {}}}, \
+             set: {{qps: {qps}}}}}]}}\noutbox: {{maxRecords: {records}}}\n",
+            quoted(&prefix), quoted(&reason.replace('*', "x")),
+        );
+        let config = parse(&text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+        prop_assert_eq!(config.policy.rules[0].settings.qps, qps);
+        prop_assert_eq!(config.policy.base.message_prefix.as_str(), prefix);
+        prop_assert_eq!(parse(&config.to_yaml()).unwrap(), config);
+    }
+}

@@ -1,0 +1,210 @@
+//! Replays what was recorded from the real client-go (`tests/vectors`, described in its README) through the correlator, step
+//! by step and without a difference. If `EVENTWEIR_VECTORS` names a folder with the same sub-folders, from there too.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::disallowed_methods, reason = "the folder with more vectors is named by the environment")]
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use eventweir::clock::{Mono, Now};
+use eventweir::correlator::{
+    Correlator, CountOverflow, Decision, Field, KeyEncoding, KeySecret, Rate, Settings, Suppression, TokenBucket,
+    Verdict,
+};
+use eventweir::event::{Event, core_v1};
+use serde_json::{Map, Value, json};
+
+/// The recorded files of one kind, from the project's own copy and from `EVENTWEIR_VECTORS`.
+fn files(kind: &str) -> Vec<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
+    let more = std::env::var("EVENTWEIR_VECTORS").ok().map(PathBuf::from);
+    let mut files = Vec::new();
+    for (root, required) in std::iter::once((own, true)).chain(more.map(|root| (root, false))) {
+        let folder = root.join(kind);
+        if !required && !folder.is_dir() {
+            continue;
+        }
+        for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "jsonl") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    assert!(!files.is_empty(), "no vectors of kind {kind}");
+    files
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Unix nanoseconds of an RFC 3339 time with up to nine digits of fraction.
+fn nanos(at: &Value) -> i64 {
+    let timestamp: jiff::Timestamp = at.as_str().unwrap().parse().unwrap();
+    i64::try_from(timestamp.as_nanosecond()).unwrap()
+}
+
+/// A number that the header writes in the shortest form of a 32-bit float.
+fn f32_of(number: &Value) -> f32 {
+    number.to_string().parse().unwrap()
+}
+
+fn fields(names: &Value) -> Vec<Field> {
+    let name =
+        |name: &Value| Field::from_path(name.as_str().unwrap()).unwrap_or_else(|| panic!("unknown field {name}"));
+    names.as_array().unwrap().iter().map(name).collect()
+}
+
+fn settings(header: &Value) -> Settings {
+    let options = &header["options"];
+    let size = |name: &str| NonZeroUsize::new(usize::try_from(options[name].as_u64().unwrap()).unwrap()).unwrap();
+    let mut settings = Settings {
+        suppression: Suppression::Drop,
+        key_encoding: KeyEncoding::Concatenated,
+        lru_cache_size: size("lruCacheSize"),
+        burst_size: u32::try_from(options["burstSize"].as_u64().unwrap()).unwrap(),
+        qps: f32_of(&options["qps"]),
+        max_events: size("maxEvents"),
+        max_interval: Duration::from_secs(options["maxIntervalInSeconds"].as_u64().unwrap()),
+        count_overflow: CountOverflow::Wrap,
+        ..Settings::default()
+    };
+    if let Some(prefix) = options.get("messagePrefix") {
+        settings.message_prefix = prefix.as_str().unwrap().into();
+    }
+    if let Some(names) = options.get("spamKey") {
+        settings.spam_key = fields(names);
+    }
+    if let Some(keys) = options.get("aggregateKey") {
+        settings.aggregate_key = fields(&keys["group"]);
+        settings.local_key = fields(&keys["local"]);
+    }
+    settings
+}
+
+fn event_of(value: &Value) -> Event {
+    core_v1::from_json(value.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error:?}: {value}"))
+}
+
+fn event_value(event: &Event) -> Value {
+    let mut out = Vec::new();
+    // An event without type meta is a list item, which has none either.
+    if event.type_meta.is_some() {
+        core_v1::write_json(event, &mut out)
+    } else {
+        core_v1::write_item(event, &mut out)
+    }
+    serde_json::from_slice(&out).unwrap()
+}
+
+/// Drops members that are null, `""`, `0`, `false` or `{}`, as the README asks before events are compared.
+fn compact(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let kept = members.iter().map(|(key, value)| (key.clone(), compact(value))).filter(|(_, value)| {
+                !matches!(value, Value::Null | Value::Bool(false))
+                    && *value != json!("")
+                    && *value != json!(0)
+                    && *value != json!({})
+            });
+            Value::Object(kept.collect::<Map<_, _>>())
+        }
+        other => other.clone(),
+    }
+}
+
+fn patch_value(decision: &Decision) -> Value {
+    decision.patch.as_ref().map_or(Value::Null, |patch| serde_json::from_str(&patch.to_json()).unwrap())
+}
+
+/// What a step gave, in the form of the vectors: `skip`, `event`, `patch`, `write`.
+fn result_of(decision: &Decision) -> Value {
+    if decision.verdict == Verdict::Drop {
+        return json!({ "skip": true, "event": null, "patch": null, "write": null });
+    }
+    let write = if decision.starts_with_patch() { "patch" } else { "create" };
+    json!({ "skip": false, "event": compact(&event_value(&decision.event)), "patch": patch_value(decision), "write": write })
+}
+
+fn expected(result: &Value) -> Value {
+    json!({ "skip": result["skip"], "event": compact(&result["event"]), "patch": result["patch"], "write": result["write"] })
+}
+
+struct Replay {
+    correlator: Correlator,
+    settings: Settings,
+    next_record: u64,
+}
+
+impl Replay {
+    fn new(header: &Value) -> Self {
+        Self { correlator: Correlator::new(KeySecret(1, 2)), settings: settings(header), next_record: 0 }
+    }
+
+    fn correlate(&mut self, step: &Value) -> Value {
+        let now = Now::at(nanos(&step["at"]));
+        let event = event_of(&step["event"]);
+        result_of(&self.correlator.correlate(event, 1, now, &self.settings, &mut self.next_record))
+    }
+}
+
+#[test]
+fn correlator_equals_client_go() {
+    for path in files("correlator") {
+        let lines = lines(&path);
+        let mut replay = Replay::new(&lines[0]);
+        for (number, step) in lines.iter().enumerate().skip(1) {
+            let place = format!("{}:{}", path.display(), number + 1);
+            match step["op"].as_str().unwrap() {
+                "correlate" => {
+                    let result = replay.correlate(step);
+                    assert_eq!(result, expected(&step["result"]), "{place}\n{step}");
+                    assert_eq!(step["result"]["err"], Value::Null, "{place}");
+                }
+                "update_state" => {
+                    let stored = event_of(&step["event"]);
+                    replay.correlator.update_state(&stored, &replay.settings, &mut replay.next_record);
+                }
+                "final_store" => {}
+                other => panic!("{place}: unknown step {other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn where_client_go_is_not_deterministic_the_correlator_takes_one_of_its_ways() {
+    for path in files("correlator_any") {
+        let lines = lines(&path);
+        let mut replay = Replay::new(&lines[0]);
+        let mut results = Vec::new();
+        let mut legal = Vec::new();
+        for step in &lines[1..] {
+            match step["op"].as_str().unwrap() {
+                "correlate" => results.push(replay.correlate(step)),
+                "one_of" => legal.push(step["results"].as_array().unwrap().iter().map(expected).collect::<Vec<_>>()),
+                other => panic!("{}: unknown step {other}", path.display()),
+            }
+        }
+        assert!(legal.contains(&results), "{}: not a legal trace: {results:#?}", path.display());
+    }
+}
+
+#[test]
+fn token_bucket_equals_client_go() {
+    for path in files("token_bucket") {
+        let lines = lines(&path);
+        let rate =
+            Rate { qps: f32_of(&lines[0]["qps"]), burst: u32::try_from(lines[0]["burst"].as_u64().unwrap()).unwrap() };
+        assert_eq!(Some(f64::from(rate.qps)), lines[0]["qpsAsFloat64"].as_f64(), "{}", path.display());
+        let mut bucket = TokenBucket::new();
+        for (number, step) in lines.iter().enumerate().skip(1) {
+            let now = Mono(nanos(&step["at"]));
+            assert_eq!(json!(bucket.take(rate, now)), step["accept"], "{}:{}", path.display(), number + 1);
+        }
+    }
+}

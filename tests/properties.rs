@@ -1,0 +1,416 @@
+//! Properties of the core, driven through simulated weeks with random events and a random upstream.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use eventweir::clock::{Mono, Now};
+use eventweir::correlator::{KeySecret, Policy, Settings, Suppression};
+use eventweir::event::{Event, Time};
+use eventweir::outbox::{
+    Answer, Applied, DIGEST_REASON, Fault, LostReason, Refusal, RefusalReason, Request, Retry, Write,
+};
+use eventweir::shard::{self, Outcome, Shard};
+use proptest::prelude::*;
+
+const SECOND: i64 = 1_000_000_000;
+
+/// One step of a scenario.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A component reports.
+    Event { object: u8, reason: u8, message: u8, warning: bool, repeat: u8 },
+    /// Time passes, in seconds.
+    Pass(u32),
+    /// Everything stored upstream expires.
+    Expire,
+}
+
+/// What the upstream does with the next requests, one after another.
+#[derive(Debug, Clone, Copy)]
+enum Mood {
+    Good,
+    TooMany,
+    ErrorBefore,
+    ErrorAfter,
+    Refuses,
+}
+
+struct World {
+    shard: Shard,
+    policy: Policy,
+    now: i64,
+    stored: BTreeMap<String, Event>,
+    /// Counts of records that expired and did not come back.
+    expired: BTreeMap<String, i32>,
+    moods: Vec<Mood>,
+    next_mood: usize,
+    accepted: u64,
+    dropped: u64,
+    /// Times of first tries of writes, by object and type: the budget they belong to.
+    writes: HashMap<(String, String), Vec<i64>>,
+    retried: HashMap<String, bool>,
+    version: u64,
+}
+
+impl World {
+    fn new(policy: Policy, settings: shard::Settings, moods: Vec<Mood>) -> Self {
+        Self {
+            shard: Shard::new(KeySecret(7, 9), settings, 1),
+            policy,
+            now: 1_772_352_000 * SECOND,
+            stored: BTreeMap::new(),
+            expired: BTreeMap::new(),
+            moods,
+            next_mood: 0,
+            accepted: 0,
+            dropped: 0,
+            writes: HashMap::new(),
+            retried: HashMap::new(),
+            version: 0,
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { wall: self.now, mono: Mono(self.now - 1_772_000_000 * SECOND) }
+    }
+
+    fn report(&mut self, event: Event) {
+        self.now += 1; // names are made of nanoseconds
+        let mut event = event;
+        event.metadata.name = format!("{}.{:x}", event.involved_object.name, self.now).into();
+        let (now, policy) = (self.now(), self.policy.clone());
+        let Ok(accepted) = self.shard.accept(event, 1, now, &policy) else { return };
+        self.accepted += 1;
+        self.dropped += u64::from(accepted.outcome == Outcome::Dropped);
+        self.check();
+        self.deliver();
+    }
+
+    /// Sends whatever can be sent now.
+    fn deliver(&mut self) {
+        for _ in 0..10_000 {
+            let Some(write) = self.shard.next_write(self.now()) else { return };
+            let answer = self.answer(&write);
+            self.shard.settle(write.record, answer, self.now());
+            self.check();
+        }
+        panic!("delivery does not come to rest");
+    }
+
+    /// Lets time pass, waking the shard whenever it asks for it.
+    fn pass(&mut self, duration: Duration) {
+        let end = self.now + i64::try_from(duration.as_nanos()).unwrap();
+        for _ in 0..1_000_000 {
+            let wakeup = self.shard.next_wakeup(self.now().mono).map(|at| at.0 + 1_772_000_000 * SECOND);
+            match wakeup {
+                Some(at) if at <= end => {
+                    self.now = self.now.max(at);
+                    self.deliver();
+                }
+                _ => {
+                    self.now = end;
+                    self.deliver();
+                    return;
+                }
+            }
+        }
+        panic!("the shard wakes for ever");
+    }
+
+    fn mood(&mut self) -> Mood {
+        self.next_mood += 1;
+        if self.moods.is_empty() { Mood::Good } else { self.moods[self.next_mood % self.moods.len()] }
+    }
+
+    fn answer(&mut self, write: &Write) -> Answer {
+        let mood = self.mood();
+        self.note_write(write);
+        match mood {
+            Mood::Good => self.apply(&write.request),
+            Mood::TooMany => Answer::Retry(Retry {
+                after: Some(Duration::from_secs(1)),
+                applied: Applied::No,
+                fault: Fault::Overloaded,
+            }),
+            Mood::ErrorBefore => {
+                Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::ServerError })
+            }
+            Mood::ErrorAfter => {
+                let _applied = self.apply(&write.request);
+                Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout })
+            }
+            Mood::Refuses => Answer::Refused(Refusal { reason: RefusalReason::Forbidden, message: "no".to_owned() }),
+        }
+    }
+
+    /// A request that repeats a failed one pays no second token; everything else is a write of its budget.
+    fn note_write(&mut self, write: &Write) {
+        if self.moods.iter().any(|mood| !matches!(mood, Mood::Good)) {
+            return; // repeats cannot be told from writes by their content
+        }
+        let event = match &write.request {
+            Request::Create(event) => event.as_ref().clone(),
+            Request::Patch { name, .. } => match self.stored.get(name.as_str()) {
+                Some(event) => event.clone(),
+                None => return, // answered "not found" and created in the same try
+            },
+            Request::Read { .. } => return,
+        };
+        let recreated = self.retried.remove(event.metadata.name.as_str()).is_some();
+        if !recreated {
+            let budget = (event.involved_object.name.to_string(), event.event_type.to_string());
+            self.writes.entry(budget).or_default().push(self.now);
+        }
+    }
+
+    fn apply(&mut self, request: &Request) -> Answer {
+        self.version += 1;
+        match request {
+            Request::Create(event) => {
+                let name = event.metadata.name.to_string();
+                if self.stored.contains_key(&name) {
+                    return Answer::Exists;
+                }
+                let mut event = event.as_ref().clone();
+                event.metadata.resource_version = self.version.to_string().into();
+                self.expired.remove(&name);
+                self.stored.insert(name, event.clone());
+                Answer::Stored(Box::new(event))
+            }
+            Request::Patch { name, patch, .. } => {
+                let Some(event) = self.stored.get_mut(name.as_str()) else { return Answer::Missing };
+                event.count = patch.count;
+                event.last_timestamp = patch.last_timestamp;
+                event.message = patch.message.clone();
+                Answer::Stored(Box::new(event.clone()))
+            }
+            Request::Read { name, .. } => match self.stored.get(name.as_str()) {
+                Some(event) => Answer::Stored(Box::new(event.clone())),
+                None => Answer::Missing,
+            },
+        }
+    }
+
+    fn check(&self) {
+        let balance = self.shard.balance();
+        assert!(balance.is_exact(), "ledger out of balance: {balance:?}");
+    }
+
+    fn shown(&self) -> u64 {
+        let counts = self.stored.values().map(|event| event.count).chain(self.expired.values().copied());
+        counts.map(|count| u64::try_from(count).unwrap()).sum()
+    }
+
+    /// Writes of one budget never exceed what a client-go bucket (burst 25, one per 300 s) grants in any stretch of time.
+    fn check_budgets(&self, burst: f64, qps: f64) {
+        for (budget, times) in &self.writes {
+            for (first, from) in times.iter().enumerate() {
+                for (last, to) in times.iter().enumerate().skip(first) {
+                    let writes = f64::from(u32::try_from(last - first + 1).unwrap());
+                    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of some weeks")]
+                    let seconds = (to - from) as f64 / 1e9;
+                    assert!(writes <= seconds.mul_add(qps, burst) + 1e-6, "{budget:?}: {writes} writes in {seconds} s");
+                }
+            }
+        }
+    }
+}
+
+fn event(object: u8, reason: u8, message: u8, warning: bool, now: i64) -> Event {
+    let mut event = Event {
+        reason: format!("Reason{reason}").into(),
+        message: format!("message {message}").into(),
+        event_type: if warning { "Warning" } else { "Normal" }.into(),
+        count: 1,
+        first_timestamp: Some(Time::from_unix_nanos(now)),
+        last_timestamp: Some(Time::from_unix_nanos(now)),
+        ..Event::default()
+    };
+    event.metadata.namespace = "default".into();
+    event.involved_object.kind = "Pod".into();
+    event.involved_object.name = format!("web-{object}").into();
+    event.involved_object.namespace = "default".into();
+    event.source.component = "kubelet".into();
+    event.source.host = format!("node-{}", object % 2).into();
+    event
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0..4_u8, 0..50_u8, 0..30_u8, any::<bool>(), 1..20_u8).prop_map(|(object, reason, message, warning, repeat)| {
+            Step::Event { object, reason, message, warning, repeat }
+        }),
+        3 => (0..20_u32).prop_map(Step::Pass),
+        2 => (0..4_000_u32).prop_map(Step::Pass),
+        1 => (0..200_000_u32).prop_map(Step::Pass),
+        1 => Just(Step::Expire),
+    ];
+    proptest::collection::vec(step, 1..120)
+}
+
+fn moods() -> impl Strategy<Value = Vec<Mood>> {
+    let mood = prop_oneof![
+        4 => Just(Mood::Good),
+        1 => Just(Mood::TooMany),
+        1 => Just(Mood::ErrorBefore),
+        1 => Just(Mood::ErrorAfter),
+    ];
+    proptest::collection::vec(mood, 1..12).prop_map(|mut moods| {
+        moods.push(Mood::Good);
+        moods
+    })
+}
+
+fn run(world: &mut World, steps: &[Step]) {
+    for step in steps {
+        match step {
+            Step::Event { object, reason, message, warning, repeat } => {
+                for _ in 0..*repeat {
+                    world.report(event(*object, *reason, *message, *warning, world.now));
+                }
+            }
+            Step::Pass(seconds) => world.pass(Duration::from_secs(u64::from(*seconds))),
+            Step::Expire => {
+                let gone = std::mem::take(&mut world.stored);
+                for (name, event) in gone {
+                    world.retried.insert(name.clone(), true);
+                    world.expired.insert(name, event.count);
+                }
+            }
+        }
+    }
+}
+
+fn policy(settings: Settings) -> Policy {
+    Policy { base: Arc::new(settings), rules: Vec::new() }
+}
+
+/// Long enough for every deferred record of these scenarios to find a token: one comes each five minutes.
+const LONG: Duration = Duration::from_secs(60 * 86_400);
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn deferred_occurrences_are_all_written_and_budgets_hold(steps in steps()) {
+        let mut world = World::new(policy(Settings::default()), shard::Settings::default(), Vec::new());
+        run(&mut world, &steps);
+        world.pass(LONG);
+        let balance = world.shard.balance();
+        prop_assert_eq!(balance.total_waiting(), 0);
+        prop_assert_eq!(balance.ledger.total_lost(), 0);
+        prop_assert_eq!(balance.ledger.total_written(), world.accepted);
+        prop_assert_eq!(world.shown(), world.accepted);
+        world.check_budgets(25.0, f64::from(1.0_f32 / 300.0));
+        prop_assert_eq!(world.shard.sizes().records, 0);
+        prop_assert_eq!(world.shard.sizes().bytes, 0);
+        prop_assert_eq!(world.shard.sizes().budgets, 0);
+    }
+
+    #[test]
+    fn faults_of_the_upstream_change_no_count(steps in steps(), moods in moods()) {
+        let mut world = World::new(policy(Settings::default()), shard::Settings::default(), moods);
+        let steps: Vec<Step> = steps.into_iter().filter(|step| !matches!(step, Step::Expire)).collect();
+        run(&mut world, &steps);
+        world.pass(LONG);
+        let balance = world.shard.balance();
+        prop_assert_eq!(balance.total_waiting(), 0);
+        prop_assert_eq!(world.shown(), world.accepted);
+    }
+
+    #[test]
+    fn small_tables_bound_memory_and_lose_nothing(steps in steps(), size in 1..6_usize) {
+        let small = std::num::NonZeroUsize::new(size).unwrap();
+        let settings = Settings { lru_cache_size: small, ..Settings::default() };
+        let limits = shard::Settings {
+            max_sources: small,
+            max_tracked_keys: small,
+            outbox: eventweir::outbox::Settings { max_records: small, ..eventweir::outbox::Settings::default() },
+        };
+        let mut world = World::new(policy(settings), limits, Vec::new());
+        for step in &steps {
+            run(&mut world, std::slice::from_ref(step));
+            let sizes = world.shard.sizes();
+            prop_assert!(sizes.sources <= size);
+            prop_assert!(sizes.tracked_keys <= 2 * size, "{sizes:?}");
+            // A new record needs room; repeats and the one digest of each budget are always taken.
+            prop_assert!(sizes.records <= size + 2 * size + 8, "{sizes:?}");
+        }
+        world.pass(LONG);
+        prop_assert_eq!(world.shown(), world.accepted);
+    }
+
+    #[test]
+    fn refusals_are_lost_with_their_reason_and_nothing_else_is(steps in steps(), good in 0..3_usize) {
+        let mut moods = vec![Mood::Good; good];
+        moods.push(Mood::Refuses);
+        let mut world = World::new(policy(Settings::default()), shard::Settings::default(), moods);
+        let steps: Vec<Step> = steps.into_iter().filter(|step| !matches!(step, Step::Expire)).collect();
+        run(&mut world, &steps);
+        world.pass(LONG);
+        let ledger = world.shard.balance().ledger;
+        prop_assert_eq!(world.shown(), ledger.total_written());
+        prop_assert_eq!(ledger.lost(LostReason::Refused(RefusalReason::Forbidden)), world.accepted - world.shown());
+    }
+
+    #[test]
+    fn dropped_occurrences_are_counted(steps in steps()) {
+        let settings = Settings { suppression: Suppression::Drop, ..Settings::default() };
+        let mut world = World::new(policy(settings), shard::Settings::default(), Vec::new());
+        run(&mut world, &steps);
+        world.pass(LONG);
+        let balance = world.shard.balance();
+        prop_assert_eq!(balance.total_waiting(), 0);
+        prop_assert_eq!(balance.ledger.lost(LostReason::Suppressed), world.dropped);
+        prop_assert_eq!(balance.ledger.total_written(), world.accepted - world.dropped);
+        world.check_budgets(25.0, f64::from(1.0_f32 / 300.0));
+    }
+}
+
+#[test]
+fn sixty_reasons_on_one_object_are_all_accounted_for() {
+    let mut world = World::new(policy(Settings::default()), shard::Settings::default(), Vec::new());
+    for reason in 0..60 {
+        world.report(event(0, reason, 0, false, world.now));
+    }
+    assert_eq!(world.stored.len(), 25, "the burst");
+    world.pass(Duration::from_secs(3600));
+    assert_eq!(world.shown(), 60);
+    let digests: Vec<&Event> = world.stored.values().filter(|event| event.reason == DIGEST_REASON).collect();
+    assert_eq!(digests.len(), 1);
+    assert_eq!(digests[0].count, 33, "folded when the 33rd never-written record came");
+    assert!(digests[0].message.contains("Reason25 x1"), "{}", digests[0].message);
+    assert_eq!(world.stored.len(), 25 + 1 + 2);
+}
+
+#[test]
+fn sixty_messages_on_one_object_are_all_accounted_for() {
+    let mut world = World::new(policy(Settings::default()), shard::Settings::default(), Vec::new());
+    for message in 0..60 {
+        world.report(event(0, 0, message, false, world.now));
+    }
+    world.pass(Duration::from_secs(3600));
+    assert_eq!(world.shown(), 60);
+    assert_eq!(world.stored.len(), 10, "nine as they are, one combined");
+    let combined = world.stored.values().find(|event| event.message.starts_with("(combined")).unwrap();
+    assert_eq!((combined.count, combined.message.as_str()), (51, "(combined from similar events): message 59"));
+}
+
+#[test]
+fn under_drop_sixty_messages_give_what_client_go_gives() {
+    let settings = Settings { suppression: Suppression::Drop, ..Settings::default() };
+    let coalesce_interval = Duration::ZERO;
+    let outbox = eventweir::outbox::Settings { coalesce_interval, ..eventweir::outbox::Settings::default() };
+    let limits = shard::Settings { outbox, ..shard::Settings::default() };
+    let mut world = World::new(policy(settings), limits, Vec::new());
+    for message in 0..60 {
+        world.report(event(0, 0, message, false, world.now));
+    }
+    world.pass(Duration::from_secs(3600));
+    assert_eq!(world.stored.len(), 10);
+    let combined = world.stored.values().find(|event| event.message.starts_with("(combined")).unwrap();
+    assert_eq!((combined.count, combined.message.as_str()), (16, "(combined from similar events): message 24"));
+    assert_eq!(world.dropped, 35);
+}

@@ -1,6 +1,6 @@
 //! Where records live: the kube-apiserver, or the embedded store that speaks the same API. The end of the path.
 //!
-//! The shard hands over a [`Request`] and gets an [`Answer`], sorted by one table ([`answer`]); readers get events, lists and
+//! The shard hands over a [`Request`] and gets an [`Answer`], sorted by one table (`answer.rs`); readers get events, lists and
 //! the API's own `Status`. Nothing here repeats a request or decides what follows from an answer: the outbox does.
 
 mod answer;

@@ -17,10 +17,9 @@ impl Patch {
             document.insert("count".to_owned(), self.count.into());
         }
         match self.last_timestamp {
-            None => drop(document.insert("lastTimestamp".to_owned(), Value::Null)),
-            Some(LEFT_OUT) => {}
-            Some(time) => drop(document.insert("lastTimestamp".to_owned(), time.to_string().into())),
-        }
+            Some(LEFT_OUT) => None,
+            time => document.insert("lastTimestamp".to_owned(), time.map(|time| time.to_string()).into()),
+        };
         if !self.message.is_empty() {
             document.insert("message".to_owned(), self.message.as_str().into());
         }

@@ -45,6 +45,10 @@ pub enum Error {
 }
 
 /// A client as `settings` describe it. Nothing is sent yet.
+///
+/// Tokens are renewed by kube: files every minute, exec plugins before they expire. LIMIT: a client *certificate* from an exec
+/// plugin is not; when it expires, requests answer 401 until a restart. kube 5 speaks HTTP/1.1 only, so there are as many
+/// connections as requests in flight.
 pub(super) async fn client(settings: &Settings) -> Result<kube::Client, Error> {
     let mut config = config(settings).await?;
     // The outbox repeats, with what it knows; kube would hide each 429, 503 and 504 behind tries of its own.

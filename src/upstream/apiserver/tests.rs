@@ -277,6 +277,37 @@ async fn connections_that_fail_before_the_request_have_written_nothing() {
     assert_eq!(nobody, retry(Fault::Transport, Applied::No), "nobody listens");
 }
 
+/// Through kube's own stack, whose retries must be off.
+#[tokio::test]
+async fn a_request_goes_out_once_with_the_token_of_the_kubeconfig() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    let requests = Mutex::new(Vec::new());
+    let serve = async {
+        loop {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"}") {
+                assert_ne!(peer.read_buf(&mut request).await.unwrap(), 0);
+            }
+            requests.lock().push(String::from_utf8(request).unwrap().to_ascii_lowercase());
+            let head =
+                "HTTP/1.1 503 Service Unavailable\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            peer.write_all(head.as_bytes()).await.unwrap();
+        }
+    };
+    let exchange = async { connected(&server).await.write(&patch()).await };
+    let answer = tokio::select! { never = serve => never, answer = exchange => answer };
+    let expected = Retry { after: Some(Duration::ZERO), applied: Applied::Perhaps, fault: Fault::ServerError };
+    assert_eq!(answer, Answer::Retry(expected));
+    let requests = requests.into_inner();
+    assert_eq!(requests.len(), 1);
+    assert!(requests[0].contains("\r\nauthorization: bearer t\r\n"), "{}", requests[0]);
+    assert!(requests[0].contains("\r\nuser-agent: eventweir/"), "{}", requests[0]);
+}
+
 #[tokio::test]
 async fn an_unusable_kubeconfig_is_named() {
     let settings = Settings { kubeconfig: Some("/nonexistent/kubeconfig".into()), ..Settings::default() };

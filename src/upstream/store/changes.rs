@@ -36,7 +36,7 @@ impl ChangeLog {
         Self { window: VecDeque::new(), changes_max, bytes_max, bytes: 0, compacted: 1 }
     }
 
-    /// Remembers a change of about `size` bytes.
+    /// Remembers a change that keeps about `size` bytes of events alive.
     pub(super) fn push(&mut self, change: Change, size: usize) {
         self.window.push_back((change, size));
         self.bytes = self.bytes.saturating_add(size);

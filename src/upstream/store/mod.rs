@@ -270,6 +270,7 @@ impl Store {
             self.bytes = self.bytes.saturating_sub(replaced.size);
         }
         self.by_expiry.insert((expires, self.revision), Arc::clone(&key));
+        let size = replaced.as_ref().map_or(size, |replaced| size.saturating_add(replaced.size));
         let before = replaced.map(|replaced| replaced.event);
         self.changes.push(Change { revision: self.revision, key, before, after: Some(Arc::clone(&event)) }, size);
         self.evict();

@@ -101,8 +101,10 @@ pub(super) enum Strictness {
 pub(super) fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
     let pass = pass(group, body)?;
     let registration = kinds::register(group, &pass.type_meta, body)?;
-    let Registration::Event { group: stated } = registration else {
-        return finish(group, pass, strictness, registration);
+    let stated = match registration {
+        Registration::Event { group } => group,
+        Registration::EventBeta => ApiGroup::Events,
+        Registration::Other => group,
     };
     if stated == group {
         return finish(group, pass, strictness, registration);

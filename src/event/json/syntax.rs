@@ -40,6 +40,11 @@ impl Scanner<'_> {
         Ok(byte)
     }
 
+    /// The next byte where white space is a fault. Go tells the end of a body by feeding the scanner one more blank.
+    fn next_tight(&mut self) -> u8 {
+        self.next().unwrap_or(b' ')
+    }
+
     fn next_visible(&mut self) -> Step<u8> {
         loop {
             let byte = self.next()?;
@@ -86,7 +91,7 @@ impl Scanner<'_> {
                 }
                 b'"' => return self.string(),
                 b'-' => {
-                    return match self.next()? {
+                    return match self.next_tight() {
                         digit @ b'0'..=b'9' => self.number(digit),
                         other => invalid(other, "in numeric literal"),
                     };
@@ -138,11 +143,11 @@ impl Scanner<'_> {
         loop {
             match self.next()? {
                 b'"' => return Ok(()),
-                b'\\' => match self.next()? {
+                b'\\' => match self.next_tight() {
                     b'b' | b'f' | b'n' | b'r' | b't' | b'\\' | b'/' | b'"' => {}
                     b'u' => {
                         for _digit in 0..4 {
-                            let digit = self.next()?;
+                            let digit = self.next_tight();
                             if !digit.is_ascii_hexdigit() {
                                 return invalid(digit, "in \\u hexadecimal character escape");
                             }
@@ -163,7 +168,7 @@ impl Scanner<'_> {
     }
 
     fn one_digit(&mut self, context: &str) -> Step {
-        let digit = self.next()?;
+        let digit = self.next_tight();
         if digit.is_ascii_digit() { Ok(()) } else { invalid(digit, context) }
     }
 
@@ -189,7 +194,7 @@ impl Scanner<'_> {
 
     fn word(&mut self, word: &str) -> Step {
         for expected in word.bytes().skip(1) {
-            let byte = self.next()?;
+            let byte = self.next_tight();
             if byte != expected {
                 return invalid(byte, &format!("in literal {word} (expecting '{}')", char::from(expected)));
             }
@@ -209,6 +214,10 @@ mod tests {
         check("{", END);
         check("{\"a\"", END);
         check("[1,", END);
+        check("\"a", END);
+        check("tr", "invalid character ' ' in literal true (expecting 'u')");
+        check("-", "invalid character ' ' in numeric literal");
+        check("\"\\", "invalid character ' ' in string escape code");
         check("hello", "invalid character 'h' looking for beginning of value");
         check("{a", "invalid character 'a' looking for beginning of object key string");
         check("{\"a\" 1}", "invalid character '1' after object key");

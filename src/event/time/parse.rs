@@ -238,3 +238,56 @@ fn quote(text: &[u8]) -> String {
     quoted.push('"');
     quoted
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{MicroTime, Time};
+
+    #[test]
+    fn seconds_are_read_with_any_fraction_and_offset() {
+        let check = |text: &str, shown: &str| assert_eq!(Time::parse(text).unwrap().to_string(), shown, "{text}");
+        check("2024-05-01T10:00:00Z", "2024-05-01T10:00:00Z");
+        check("2024-05-01T10:00:00.999999999Z", "2024-05-01T10:00:00Z");
+        check("2024-05-01T10:00:00,5Z", "2024-05-01T10:00:00Z");
+        check("2024-05-01T1:00:00Z", "2024-05-01T01:00:00Z");
+        check("2024-05-01T10:00:00+02:30", "2024-05-01T07:30:00Z");
+        check("2024-02-29T23:00:00-24:60", "2024-03-02T00:00:00Z");
+        check("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z");
+        check("9999-12-31T23:59:59Z", "9999-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn micros_need_six_digits() {
+        let check = |text: &str, shown: &str| assert_eq!(MicroTime::parse(text).unwrap().to_string(), shown, "{text}");
+        check("2024-05-01T10:00:00.123456Z", "2024-05-01T10:00:00.123456Z");
+        check("1969-12-31T23:59:59.999999Z", "1969-12-31T23:59:59.999999Z");
+        check("2024-05-01T10:00:00.000001-07:00", "2024-05-01T17:00:00.000001Z");
+        check("0001-01-01T00:00:00.000000Z", "0001-01-01T00:00:00.000000Z");
+    }
+
+    #[test]
+    fn faults_are_told_as_go_tells_them() {
+        let seconds = |text: &str, fault: &str| {
+            assert_eq!(Time::parse(text).unwrap_err().to_string(), format!("parsing time {fault}"), "{text}");
+        };
+        seconds("", r#""" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "2006""#);
+        seconds("2024-05-01", r#""2024-05-01" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "T""#);
+        seconds(
+            "2024-05-01T10:00:00",
+            r#""2024-05-01T10:00:00" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "Z07:00""#,
+        );
+        seconds("2016-12-31T23:59:60Z", r#""2016-12-31T23:59:60Z": second out of range"#);
+        seconds("2023-02-29T00:00:00Z", r#""2023-02-29T00:00:00Z": day out of range"#);
+        seconds("2024-13-01T00:00:00Z", r#""2024-13-01T00:00:00Z": month out of range"#);
+        seconds("2024-05-01T10:00:00Zx", r#""2024-05-01T10:00:00Zx": extra text: "x""#);
+        seconds("2024-05-01T10:00:00+25:00", r#""2024-05-01T10:00:00+25:00": time zone offset hour out of range"#);
+        seconds("é", r#""\xc3\xa9" as "2006-01-02T15:04:05Z07:00": cannot parse "\xc3\xa9" as "2006""#);
+        let micros = |text: &str, rest: &str| {
+            let told = MicroTime::parse(text).unwrap_err().to_string();
+            assert!(told.ends_with(&format!("as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse {rest}")), "{told}");
+        };
+        micros("2024-05-01T10:00:00Z", r#""Z" as ".000000""#);
+        micros("2024-05-01T10:00:00.123Z", r#"".123Z" as ".000000""#);
+        micros("2024-05-01T10:00:00.123456789Z", r#""789Z" as "Z07:00""#);
+    }
+}

@@ -1,5 +1,6 @@
-//! Replays the recorded creates of a real apiserver (`vectors/api/create-*.jsonl`, and those of `EVENTWEIR_VECTORS` where set) through decode, checks and encode: what is
-//! refused, with which words; which warnings are given; what the created event looks like, member for member in order.
+//! Replays the recorded creates of a real apiserver (`vectors/api/create-*.jsonl`, and those of `EVENTWEIR_VECTORS` where set)
+//! through decode, checks and encode: what is refused, with which words; which warnings are given; what the created event
+//! looks like, member for member in order.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not in tests for clippy")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -227,7 +228,10 @@ fn creates_are_answered_as_recorded() {
             continue;
         }
         let steps = case["steps"].as_array().unwrap();
-        let end = later.get(id).copied().inspect(|_| drop(cut.insert(id.to_owned()))).unwrap_or(steps.len());
+        let end = later.get(id).copied().unwrap_or(steps.len());
+        if end < steps.len() {
+            cut.insert(id.to_owned());
+        }
         for (index, step) in steps[..end].iter().enumerate() {
             if step["request"]["method"] != "POST" {
                 faults.push(format!("{id} step {index} is no create"));

@@ -1,4 +1,4 @@
-//! core/v1: an [`Event`] as JSON under `/api/v1`. The work is done in [`super::json`], which both groups share.
+//! core/v1: an [`Event`] as JSON under `/api/v1`. The work is done in `json`, which both groups share.
 
 use super::json::{self, Strictness};
 use super::{ApiGroup, Event};

@@ -1,4 +1,4 @@
-//! events.k8s.io/v1: an [`Event`] as JSON under `/apis/events.k8s.io/v1`. The work is done in [`super::json`], which both
+//! events.k8s.io/v1: an [`Event`] as JSON under `/apis/events.k8s.io/v1`. The work is done in `json`, which both
 //! groups share.
 
 use super::json::{self, Strictness};

@@ -156,7 +156,7 @@ fn finalizers(finalizers: &[SmolStr], faults: &mut Vec<Fault>) {
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     if has("orphan") && has("foregroundDeletion") {
         let value = shown(|out| json::write_texts(finalizers, out));
-        faults.push(invalid_json(FIELD, &value, "finalizer foregroundDeletion and orphan cannot be both set"));
+        faults.push(invalid_json(FIELD, &value, "finalizer orphan and foregroundDeletion cannot be both set"));
     }
 }
 

@@ -49,15 +49,15 @@ fn path_segment(name: &str) -> Vec<String> {
     ['/', '%'].into_iter().filter(|&bad| name.contains(bad)).map(|bad| format!("may not contain '{bad}'")).collect()
 }
 
-// COMPAT(apiserver): the dash and the letter before it give way to an `a` (`maskTrailingDash`), so that `x_-` passes.
+// COMPAT(apiserver): the dash and the byte before it give way to an `a` (`maskTrailingDash`), so that `x_-` passes. Half of a
+// longer letter would be left over, which is refused like the whole of it.
 fn mask_trailing_dash(prefix: &str) -> std::borrow::Cow<'_, str> {
-    match prefix.strip_suffix('-') {
-        Some(before) if !before.is_empty() => {
-            let mut letters = before.chars();
-            letters.next_back();
-            format!("{}a", letters.as_str()).into()
-        }
-        _ => prefix.into(),
+    let Some(before) = prefix.strip_suffix('-') else { return prefix.into() };
+    let mut letters = before.chars();
+    match letters.next_back() {
+        None => prefix.into(),
+        Some(last) if last.is_ascii() => format!("{}a", letters.as_str()).into(),
+        Some(_) => before.into(),
     }
 }
 
@@ -185,6 +185,7 @@ mod tests {
         assert!(name_prefix(NameRule::DnsSubdomain, "x_-").is_empty());
         assert_eq!(name_prefix(NameRule::DnsSubdomain, "web-0.").len(), 1);
         assert_eq!(name_prefix(NameRule::DnsSubdomain, "-").len(), 1);
+        assert_eq!(name_prefix(NameRule::DnsSubdomain, "é-").len(), 1);
         assert!(name_prefix(NameRule::PathSegment, ".").is_empty());
         assert_eq!(name_prefix(NameRule::PathSegment, "/%"), ["may not contain '/'", "may not contain '%'"]);
     }

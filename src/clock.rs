@@ -130,7 +130,8 @@ impl Clock {
             }
             Source::Manual(_, elapsed) => {
                 // The sender lives in `self`, so waiting cannot fail.
-                let _until = elapsed.subscribe().wait_for(|nanos| *nanos >= mono.0).await;
+                let mut elapsed = elapsed.subscribe();
+                let _until = elapsed.wait_for(|nanos| *nanos >= mono.0).await;
             }
         }
     }

@@ -13,7 +13,9 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Mono, Now};
-use crate::outbox::{Admission, Answer, Applied, Fault, Gate, GateSettings, HealthChange, LostReason, RecordId, Retry, Write};
+use crate::outbox::{
+    Admission, Answer, Applied, Fault, Gate, GateSettings, HealthChange, LostReason, RecordId, Retry, Write,
+};
 use crate::shard::{Shard, Shards};
 use crate::upstream::Upstream;
 
@@ -164,7 +166,9 @@ impl Delivery {
     }
 
     fn next_wakeup(&self, now: Now) -> Option<Mono> {
-        (0..self.shards.count()).filter_map(|index| self.shards.with(index, |shard, _| shard.next_wakeup(now.mono))).min()
+        (0..self.shards.count())
+            .filter_map(|index| self.shards.with(index, |shard, _| shard.next_wakeup(now.mono)))
+            .min()
     }
 
     fn send(&mut self, shard: usize, write: Write) {
@@ -192,7 +196,11 @@ impl Delivery {
             Answer::Retry(_) | Answer::Stored(_) | Answer::Missing | Answer::Exists | Answer::Refused(_) => None,
         };
         if let Answer::Refused(refusal) = &answer {
-            tracing::debug!(reason = refusal.reason.label(), message = refusal.message, "the upstream refused an event");
+            tracing::debug!(
+                reason = refusal.reason.label(),
+                message = refusal.message,
+                "the upstream refused an event"
+            );
         }
         let jitter = self.jitter.f64();
         self.note_health(jitter, trouble, now.mono);
@@ -207,7 +215,10 @@ impl Delivery {
         let quiet = self.logged_losses.get(&reason).is_some_and(|last| now.since(*last) < LOSS_LOG_INTERVAL);
         if !quiet {
             self.logged_losses.insert(reason, now);
-            tracing::warn!(reason = reason.label(), "occurrences are lost: the upstream refuses their records for good");
+            tracing::warn!(
+                reason = reason.label(),
+                "occurrences are lost: the upstream refuses their records for good"
+            );
         }
     }
 

@@ -1,1 +1,34 @@
-fn main() {}
+//! The program: flags, logging, exit code.
+//!
+//! Exit codes: 0 for success, 1 when the work failed, 64 (`EX_USAGE`) for a configuration or flags that are wrong.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+use eventweir::cli::{Cli, Command};
+use eventweir::{commands, logging};
+
+/// Chosen by measurement: the hot path allocates an answer and a decoded event a request.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return commands::usage(&error),
+    };
+    let outcome = match cli.command {
+        Command::Serve(serve) => commands::serve(serve),
+        Command::Demo(demo) => commands::demo(&demo),
+        Command::Replay(replay) => commands::replay(&replay),
+        Command::CheckConfig(check) => commands::check_config(&check),
+        Command::Completions { shell } => commands::completions(shell, &mut Cli::command()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            logging::report(&error);
+            error.exit_code()
+        }
+    }
+}

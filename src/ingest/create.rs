@@ -8,8 +8,8 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::decode::Refusal;
 use super::{Face, decode, respond};
-use crate::event::json::Decoded;
-use crate::event::{ApiGroup, Event, core_v1, validate};
+use crate::event::core_v1::{self, Decoded};
+use crate::event::{ApiGroup, Event, validate};
 use crate::ledger::RejectReason;
 use crate::shard::Full;
 use crate::status::Status;
@@ -135,7 +135,9 @@ fn options(query: Option<&str>) -> Result<Options, Refusal> {
             ("fieldValidation", "Strict") => options.validation = FieldValidation::Strict,
             ("dryRun", "All") => options.dry_run = true,
             ("fieldValidation", other) => {
-                let fault = format!("fieldValidation: Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\"");
+                let fault = format!(
+                    "fieldValidation: Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\""
+                );
                 return Err(invalid_option(&fault));
             }
             ("dryRun", other) if !other.is_empty() => {

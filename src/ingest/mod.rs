@@ -75,9 +75,18 @@ impl Face {
         // HEAD is refused like any other method; `get` would answer it.
         let refused = |methods| on(methods, method_not_allowed);
         Router::new()
-            .route("/api/v1/namespaces/{namespace}/events", refused(axum::routing::MethodFilter::HEAD).merge(collection))
-            .route("/api/v1/namespaces/{namespace}/events/{name}", refused(axum::routing::MethodFilter::HEAD).merge(item))
-            .route("/api/v1/events", refused(axum::routing::MethodFilter::HEAD).merge(get(read::list_all).fallback(method_not_allowed)))
+            .route(
+                "/api/v1/namespaces/{namespace}/events",
+                refused(axum::routing::MethodFilter::HEAD).merge(collection),
+            )
+            .route(
+                "/api/v1/namespaces/{namespace}/events/{name}",
+                refused(axum::routing::MethodFilter::HEAD).merge(item),
+            )
+            .route(
+                "/api/v1/events",
+                refused(axum::routing::MethodFilter::HEAD).merge(get(read::list_all).fallback(method_not_allowed)),
+            )
             .fallback(respond::page_not_found)
             .with_state(self.clone())
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))

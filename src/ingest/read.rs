@@ -78,7 +78,8 @@ fn options(query: Option<&str>) -> Result<ListOptions, Status> {
     let mut options = ListOptions::default();
     let (mut resource_version, mut exact) = (0, false);
     for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        let number = || value.parse::<u64>().map_err(|_| Status::bad_request(format!("{key}: \"{value}\" is no number")));
+        let number =
+            || value.parse::<u64>().map_err(|_| Status::bad_request(format!("{key}: \"{value}\" is no number")));
         match key.as_ref() {
             "limit" => options.limit = usize::try_from(number()?).unwrap_or(usize::MAX),
             "continue" => options.continue_token = value.into_owned(),

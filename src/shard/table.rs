@@ -34,7 +34,14 @@ struct Inner {
 impl Shards {
     /// `count` empty shards that share the limits of `settings`. `secret` keys the hashes, `seed` the jitter.
     #[must_use]
-    pub fn new(count: NonZeroUsize, settings: &Settings, policy: Policy, clock: Clock, secret: KeySecret, seed: u64) -> Self {
+    pub fn new(
+        count: NonZeroUsize,
+        settings: &Settings,
+        policy: Policy,
+        clock: Clock,
+        secret: KeySecret,
+        seed: u64,
+    ) -> Self {
         let share = settings.share(count);
         let shards = (0..count.get() as u64).map(|index| Mutex::new(Shard::new(secret, share.clone(), seed ^ index)));
         Self(Arc::new(Inner {

@@ -42,6 +42,12 @@ impl Embedded {
         Self { store: Arc::new(Mutex::new(store)), clock, metrics }
     }
 
+    /// Whether this namespace exists.
+    #[must_use]
+    pub fn has_namespace(&self, namespace: &str) -> bool {
+        self.store.lock().has_namespace(namespace)
+    }
+
     /// Carries out what a record needs.
     #[must_use]
     pub fn write(&self, request: &Request) -> Answer {

@@ -77,6 +77,16 @@ impl Upstream {
         }
     }
 
+    /// Whether this namespace can hold events, as far as it is known without asking.
+    #[must_use]
+    pub fn has_namespace(&self, namespace: &str) -> bool {
+        match self {
+            Self::Embedded(embedded) => embedded.has_namespace(namespace),
+            // Asking would cost a request for each event; the create itself will tell.
+            Self::Apiserver(_) => true,
+        }
+    }
+
     /// Asks whether the upstream would answer now.
     ///
     /// # Errors

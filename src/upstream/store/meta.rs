@@ -25,7 +25,7 @@ pub(super) fn random_uid(rng: &mut fastrand::Rng) -> SmolStr {
 }
 
 /// `base`, cut to 58 bytes, and five random characters.
-pub(super) fn generated_name(base: &str, rng: &mut fastrand::Rng) -> SmolStr {
+pub fn generated_name(base: &str, rng: &mut fastrand::Rng) -> SmolStr {
     // Go cuts bytes; at a character boundary the result is the same for every valid name.
     let (base, _) = base.split_at(base.floor_char_boundary(BASE_BYTES_MAX));
     let suffix: String =

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 pub use changes::Change;
 pub use list::Page;
+pub use meta::generated_name;
 pub use settings::{Namespaces, Settings};
 
 use crate::clock::{Mono, Now};
@@ -167,6 +168,12 @@ impl Store {
         self.expire(now);
         let removed = self.remove(&key_of(namespace, name));
         removed.map(|event| single(&event)).ok_or_else(|| Status::not_found("", "events", name))
+    }
+
+    /// Whether a namespace exists.
+    #[must_use]
+    pub fn has_namespace(&self, namespace: &str) -> bool {
+        self.settings.namespaces.contains(namespace)
     }
 
     /// Makes a namespace exist. No effect when every namespace does.

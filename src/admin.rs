@@ -1,0 +1,120 @@
+//! Metrics, health and reload, on a port of their own.
+//!
+//! Liveness tells whether the loops turn, readiness whether events can be accepted. An upstream that is down makes neither
+//! fail: events wait in the outbox, and a restart would only lose them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use prometheus::Registry;
+use tokio::sync::Notify;
+
+use crate::deliver::Monitor;
+use crate::metrics;
+use crate::shard::{Settings, Shards};
+
+/// Delivery's loop turns every five seconds at the least; after this long it counts as stuck.
+const STUCK: Duration = Duration::from_secs(30);
+
+/// What the admin endpoints look at.
+#[derive(Debug, Clone)]
+pub struct Admin(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    registry: Registry,
+    shards: Shards,
+    monitor: Monitor,
+    limits: Settings,
+    draining: AtomicBool,
+    reload: Notify,
+}
+
+impl Admin {
+    /// Endpoints over these parts.
+    #[must_use]
+    pub fn new(registry: Registry, shards: Shards, monitor: Monitor, limits: Settings) -> Self {
+        let (draining, reload) = (AtomicBool::new(false), Notify::new());
+        Self(Arc::new(Inner { registry, shards, monitor, limits, draining, reload }))
+    }
+
+    /// The table of paths: Kubernetes' names and Prometheus' names for the same things.
+    #[must_use]
+    pub fn router(&self) -> Router {
+        Router::new()
+            .route("/metrics", get(scrape))
+            .route("/livez", get(livez))
+            .route("/healthz", get(livez))
+            .route("/-/healthy", get(livez))
+            .route("/readyz", get(readyz))
+            .route("/-/ready", get(readyz))
+            .route("/-/reload", post(reload))
+            .with_state(self.clone())
+    }
+
+    /// From now on new events go elsewhere.
+    pub fn start_draining(&self) {
+        self.0.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until somebody asks for a reload.
+    pub async fn reload_asked(&self) {
+        self.0.reload.notified().await;
+    }
+
+    fn checks(&self) -> [(&'static str, bool); 2] {
+        let sizes = self.0.shards.sizes();
+        let outbox = &self.0.limits.outbox;
+        let room = sizes.records < outbox.max_records.get() && sizes.bytes < outbox.max_bytes.get();
+        [("accepting", !self.0.draining.load(Ordering::Relaxed)), ("outbox-has-room", room)]
+    }
+
+    fn is_live(&self) -> bool {
+        let now = self.0.shards.clock().now().mono;
+        now.since(self.0.monitor.last_turn()) < STUCK
+    }
+}
+
+async fn scrape(State(admin): State<Admin>) -> Response {
+    let text = metrics::render(&admin.0.registry);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+async fn livez(State(admin): State<Admin>) -> Response {
+    verdict(&[("delivery-turns", admin.is_live())], None)
+}
+
+async fn readyz(State(admin): State<Admin>) -> Response {
+    let upstream = if admin.0.monitor.is_up() { "up" } else { "down: events wait in the outbox" };
+    verdict(&admin.checks(), Some(upstream))
+}
+
+async fn reload(State(admin): State<Admin>) -> Response {
+    admin.0.reload.notify_one();
+    (StatusCode::ACCEPTED, "reload asked for; see the log and eventweir_config_last_reload_successful\n")
+        .into_response()
+}
+
+/// One line a check, in the form of the apiserver's verbose health answers.
+fn verdict(checks: &[(&str, bool)], upstream: Option<&str>) -> Response {
+    let mut text = String::new();
+    for (name, passed) in checks {
+        text.push_str(if *passed { "[+]" } else { "[-]" });
+        text.push_str(name);
+        text.push_str(if *passed { " ok\n" } else { " failed\n" });
+    }
+    if let Some(upstream) = upstream {
+        text.push_str("upstream ");
+        text.push_str(upstream);
+        text.push('\n');
+    }
+    let passed = checks.iter().all(|(_, passed)| *passed);
+    let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, text).into_response()
+}

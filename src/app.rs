@@ -1,0 +1,347 @@
+//! Wiring: a checked configuration and bound listeners become a running program; it is reloaded, drained and stopped here.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::Admin;
+use crate::clock::Clock;
+use crate::config::{self, Config};
+use crate::correlator::KeySecret;
+use crate::deliver::{self, Monitor};
+use crate::event_log::{EventLog, Target};
+use crate::ingest::{self, Aliases, Face};
+use crate::ledger::Balance;
+use crate::metrics::Metrics;
+use crate::server;
+use crate::shard::{ShardCollector, Shards};
+use crate::upstream::{self, Apiserver, Embedded, Upstream};
+
+/// How often the configuration file is looked at.
+const RELOAD_POLL: Duration = Duration::from_secs(5);
+/// LIMIT: connections to the admin port.
+const ADMIN_CONNECTIONS: usize = 64;
+/// Longest time for running requests once the listener is closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why the program cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An address cannot be listened on.
+    #[error("listening on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// There is no client for the apiserver.
+    #[error("connecting to the apiserver")]
+    Upstream(#[from] upstream::apiserver::Error),
+    /// A metric was registered twice.
+    #[error("registering metrics")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// The two listeners, bound before anything else happens.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For components.
+    pub face: TcpListener,
+    /// For metrics and health.
+    pub admin: TcpListener,
+}
+
+impl Listeners {
+    /// Binds the addresses of `config`.
+    ///
+    /// # Errors
+    /// When an address is taken or not ours.
+    pub async fn bind(config: &Config) -> Result<Self, Error> {
+        let bind = async |address| TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source });
+        Ok(Self { face: bind(config.listen).await?, admin: bind(config.admin_listen).await? })
+    }
+}
+
+/// A running program.
+#[derive(Debug)]
+pub struct App {
+    config: Mutex<Config>,
+    source: ConfigSource,
+    shards: Shards,
+    upstream: Upstream,
+    monitor: Monitor,
+    collector: ShardCollector,
+    metrics: Metrics,
+    registry: Registry,
+    admin: Admin,
+    tasks: TaskTracker,
+    stop_serving: CancellationToken,
+    stop_delivery: CancellationToken,
+    stop_admin: CancellationToken,
+    /// Cancelled when a task ended that never should.
+    broken: CancellationToken,
+    address: SocketAddr,
+    admin_address: SocketAddr,
+}
+
+/// Where the configuration came from, for reloads.
+#[derive(Debug, Clone, Default)]
+pub struct ConfigSource {
+    /// The file, if any.
+    pub path: Option<PathBuf>,
+    /// The flags laid over it.
+    pub overrides: config::Overrides,
+}
+
+/// The upstream that `config` names.
+///
+/// # Errors
+/// When the kubeconfig cannot be used.
+pub async fn connect(config: &Config, clock: &Clock, metrics: upstream::Metrics) -> Result<Upstream, Error> {
+    Ok(match config.upstream.backend {
+        config::Backend::Embedded => {
+            Upstream::Embedded(Embedded::new(config.upstream.store.clone(), clock.clone(), metrics))
+        }
+        config::Backend::Apiserver => {
+            Upstream::Apiserver(Apiserver::connect(&config.upstream.apiserver, clock.clone(), metrics).await?)
+        }
+    })
+}
+
+impl App {
+    /// Starts everything. Tests hand in their own listeners, upstream and clock.
+    ///
+    /// # Errors
+    /// When a metric is registered twice, or a listener has no address.
+    pub fn start(
+        config: Config,
+        source: ConfigSource,
+        listeners: Listeners,
+        upstream: Upstream,
+        registry: Registry,
+        clock: Clock,
+    ) -> Result<Arc<Self>, Error> {
+        let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let secret = KeySecret(fastrand::u64(..), fastrand::u64(..));
+        let count = config.shards.count(cores);
+        let shards = Shards::new(count, &config.shard, config.policy.clone(), clock, secret, fastrand::u64(..));
+        let monitor = Monitor::new(config.gate);
+        let collector = ShardCollector::new(shards.clone(), monitor.clone(), config.shard.clone())?;
+        registry.register(Box::new(collector.clone()))?;
+        let metrics = Metrics::new(&registry)?;
+        let address = |listener: &TcpListener, wanted| {
+            listener.local_addr().map_err(|source| Error::Listen { address: wanted, source })
+        };
+        let app = Arc::new(Self {
+            address: address(&listeners.face, config.listen)?,
+            admin_address: address(&listeners.admin, config.admin_listen)?,
+            admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), config.shard.clone()),
+            config: Mutex::new(config),
+            source,
+            shards,
+            upstream,
+            monitor,
+            collector,
+            metrics,
+            registry,
+            tasks: TaskTracker::new(),
+            stop_serving: CancellationToken::new(),
+            stop_delivery: CancellationToken::new(),
+            stop_admin: CancellationToken::new(),
+            broken: CancellationToken::new(),
+        });
+        app.run(listeners)?;
+        Ok(app)
+    }
+
+    fn run(self: &Arc<Self>, listeners: Listeners) -> Result<(), Error> {
+        let config = self.config.lock().clone();
+        self.metrics.config_loaded(&config.hash(), self.shards.clock().now().wall_seconds());
+        let event_log = self.start_event_log(&config)?;
+        let ingest_metrics = ingest::Metrics::new(&self.registry)?;
+        let aliases = Aliases::new(config.ingest.max_aliases);
+        let settings = ingest::Settings {
+            max_body_bytes: config.ingest.max_body_bytes.get(),
+            request_timeout: config.ingest.request_timeout,
+        };
+        let connections = ingest_metrics.connections.clone();
+        let face = Face::new(settings, self.shards.clone(), self.upstream.clone(), aliases, ingest_metrics, event_log);
+        let server = server::Settings {
+            max_connections: config.ingest.max_connections.get(),
+            header_timeout: config.ingest.request_timeout,
+            close_timeout: CLOSE_TIMEOUT,
+        };
+        let admin = server::Settings { max_connections: ADMIN_CONNECTIONS, ..server.clone() };
+        let idle = prometheus::IntGauge::new("unregistered", "connections of the admin port")?;
+        let (tasks, stop) = (self.tasks.clone(), self.stop_serving.clone());
+        self.guard(server::serve(listeners.face, face.router(), server, connections, tasks.clone(), stop));
+        self.guard(server::serve(listeners.admin, self.admin.router(), admin, idle, tasks, self.stop_admin.clone()));
+        let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
+        self.guard(deliver::run(shards, upstream, self.monitor.clone(), self.stop_delivery.clone(), fastrand::u64(..)));
+        if let Upstream::Embedded(embedded) = &self.upstream {
+            let (embedded, stop) = (embedded.clone(), self.stop_delivery.clone());
+            self.guard(async move { stop.run_until_cancelled(embedded.expire_forever()).await.unwrap_or(()) });
+        }
+        let (address, admin) = (self.address, self.admin_address);
+        let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
+        tracing::info!(listen = %address, admin = %admin, upstream, "listening");
+        Ok(())
+    }
+
+    /// Runs a task that ends only when it is told to; if it ends otherwise, so does the program: a restarted pod is better
+    /// than one with a dead part.
+    fn guard(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let broken = self.broken.clone();
+        let stopping = [self.stop_serving.clone(), self.stop_delivery.clone(), self.stop_admin.clone()];
+        // The guard also fires when the task panics, because it is dropped then.
+        let guard = broken.drop_guard();
+        self.tasks.spawn(async move {
+            task.await;
+            if stopping.iter().any(CancellationToken::is_cancelled) {
+                guard.disarm();
+            }
+        });
+    }
+
+    fn start_event_log(&self, config: &Config) -> Result<EventLog, Error> {
+        let target = match &config.event_log {
+            config::EventLog::None => return Ok(EventLog::none()),
+            config::EventLog::Stdout => Target::Stdout,
+            config::EventLog::File(path) => Target::File(path.clone()),
+        };
+        let (log, writer) = EventLog::new(target, &self.registry)?;
+        self.tasks.spawn(async move {
+            if let Err(error) = writer.run().await {
+                tracing::error!(%error, "the event log cannot be written; its lines are left out from now on");
+            }
+        });
+        Ok(log)
+    }
+
+    /// Where components post to.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where metrics and health are.
+    #[must_use]
+    pub const fn admin_address(&self) -> SocketAddr {
+        self.admin_address
+    }
+
+    /// The shards.
+    #[must_use]
+    pub const fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    /// The upstream.
+    #[must_use]
+    pub const fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    /// All metrics in Prometheus' text format.
+    #[must_use]
+    pub fn metrics_text(&self) -> String {
+        crate::metrics::render(&self.registry)
+    }
+
+    /// The level of the log in force.
+    #[must_use]
+    pub fn log_level(&self) -> smol_str::SmolStr {
+        self.config.lock().log.level.clone()
+    }
+
+    /// Waits for a part that ended and never should have.
+    pub async fn broken(&self) {
+        self.broken.cancelled().await;
+    }
+
+    /// Follows the configuration file and requests to reload it, without end.
+    pub async fn follow_config(&self) {
+        let Some(path) = &self.source.path else { return std::future::pending().await };
+        let mut stamp = config::FileStamp::of(path).ok();
+        loop {
+            let asked = tokio::select! {
+                () = self.admin.reload_asked() => true,
+                () = tokio::time::sleep(RELOAD_POLL) => false,
+            };
+            let changed = match &mut stamp {
+                Some(stamp) => stamp.refresh(path).unwrap_or(false),
+                None => {
+                    stamp = config::FileStamp::of(path).ok();
+                    stamp.is_some()
+                }
+            };
+            if asked || changed {
+                self.reload();
+            }
+        }
+    }
+
+    /// Loads the configuration anew. A bad one is refused and reported, and the old one stays in force.
+    pub fn reload(&self) -> bool {
+        let new = match config::load(self.source.path.as_deref(), &self.source.overrides) {
+            Ok(new) => new,
+            Err(errors) => {
+                self.metrics.config_refused();
+                tracing::error!(%errors, "the new configuration is refused; the old one stays in force");
+                return false;
+            }
+        };
+        let mut config = self.config.lock();
+        let diff = config.reload_diff(&new);
+        if !diff.at_restart.is_empty() {
+            tracing::warn!(fields = ?diff.at_restart, "these changes of the configuration apply after a restart only");
+        }
+        self.shards.reload(&new.shard, new.policy.clone());
+        self.monitor.set_settings(new.gate);
+        self.collector.set_limits(new.shard.clone());
+        self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());
+        tracing::info!(fields = ?diff.at_run_time, "the configuration was reloaded");
+        *config = new;
+        true
+    }
+
+    /// Stops in order: no new requests, then what waits is written up to the deadline, then the rest is counted as lost.
+    /// Returns the final balance.
+    pub async fn stop(&self) -> Balance {
+        let deadline = self.config.lock().shutdown.drain_timeout;
+        self.admin.start_draining();
+        self.stop_serving.cancel();
+        self.shards.drain();
+        let drained = tokio::time::timeout(deadline, async {
+            while self.shards.owe() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        if drained.await.is_err() {
+            let occurrences = self.shards.balance().total_waiting();
+            tracing::error!(occurrences, "occurrences are lost: the upstream did not take them before the deadline");
+        }
+        self.stop_delivery.cancel();
+        self.shards.abandon();
+        let balance = self.shards.balance();
+        self.stop_admin.cancel();
+        self.tasks.close();
+        // Connections and the event log end by themselves once nobody holds their other end.
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.tasks.wait()).await.is_err() {
+            tracing::debug!("some tasks were still running at the end");
+        }
+        let ledger = &balance.ledger;
+        let (received, written, lost) = (ledger.received(), ledger.total_written(), ledger.total_lost());
+        tracing::info!(received, rejected = ledger.total_rejected(), written, lost, "stopped");
+        balance
+    }
+}

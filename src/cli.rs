@@ -1,0 +1,160 @@
+//! The command line: what can be asked of the program, and help texts that teach.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::Overrides;
+
+/// Folds storms of Kubernetes Events before they reach the API server, and loses none.
+#[derive(Debug, Parser)]
+#[command(name = "eventweir", version, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the proxy.
+    ///
+    /// Components post their Events to --listen as if it were the API server. Without flags everything runs on this machine
+    /// alone: events end in an embedded store that can be read back at the same address.
+    ///
+    /// SIGTERM drains what waits (up to shutdown.drainTimeout) and exits 0; SIGHUP reloads the configuration file.
+    Serve(Serve),
+    /// See a storm folded: no cluster, no flags.
+    ///
+    /// Starts two proxies with embedded upstreams, one that behaves like client-go's own correlator and one with eventweir's
+    /// defaults, sends both the same hour of a CronJob and a crash loop through real HTTP in simulated time, and prints what
+    /// can be seen afterwards and how many writes it took.
+    Demo(Demo),
+    /// Try a configuration on recorded events.
+    ///
+    /// Reads raw core/v1 Events, one JSON object a line, in the order of their lastTimestamp (or eventTime), and runs them
+    /// through the correlator in simulated time. Prints per object and reason what would be written, deferred and lost.
+    Replay(Replay),
+    /// Check a configuration file and name everything that is wrong with it. Exits 0 or 64.
+    CheckConfig(CheckConfig),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Flags of `serve`; each overrides the configuration file.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Configuration file (YAML); every key is in docs/configuration.md.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print the configuration that results from file and flags, and exit.
+    #[arg(long)]
+    pub print_config: bool,
+    /// The flags that override the file.
+    #[command(flatten)]
+    pub flags: Flags,
+}
+
+/// The principal settings.
+#[derive(Debug, Args, Default)]
+pub struct Flags {
+    /// Where components post their events [default: 127.0.0.1:8080].
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Allow --listen on an address that other machines reach, although nobody is authenticated.
+    #[arg(long)]
+    pub insecure_listen: bool,
+    /// Where /metrics, /livez and /readyz are [default: 127.0.0.1:9090].
+    #[arg(long, value_name = "ADDR")]
+    pub admin_listen: Option<String>,
+    /// Where records live: `embedded` (in memory, the default) or `apiserver`.
+    #[arg(long, value_name = "KIND")]
+    pub upstream: Option<String>,
+    /// The kubeconfig of the apiserver [default: as kubectl, else the pod's service account].
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<String>,
+    /// The context of the kubeconfig.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// What happens to an occurrence that finds no token: `defer` (the default) or `drop` (client-go's way).
+    #[arg(long, value_name = "MODE")]
+    pub suppression: Option<String>,
+    /// `none`, `stdout` or a file that takes every occurrence as a JSON line.
+    #[arg(long, value_name = "TARGET")]
+    pub event_log: Option<String>,
+    /// How log lines look: `text` or `json`.
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// A level, or directives such as `info,eventweir::deliver=debug`.
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+}
+
+/// Flags of `demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Stay up afterwards, to look around with curl or kubectl; ends with Ctrl-C.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// Flags of `replay`.
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// The events: one core/v1 Event as JSON a line; `-` reads standard input.
+    pub file: PathBuf,
+    /// The configuration to try [default: the defaults].
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A second configuration, shown side by side.
+    #[arg(long, value_name = "FILE", conflicts_with = "client_go")]
+    pub against: Option<PathBuf>,
+    /// Show client-go's own behaviour side by side.
+    #[arg(long)]
+    pub client_go: bool,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// How a result is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// A table for people.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// Flags of `check-config`.
+#[derive(Debug, Args)]
+pub struct CheckConfig {
+    /// The file to check.
+    pub file: PathBuf,
+    /// Also print the configuration that results from it.
+    #[arg(long)]
+    pub print: bool,
+}
+
+impl Flags {
+    /// As the configuration takes them.
+    #[must_use]
+    pub fn into_overrides(self) -> Overrides {
+        Overrides {
+            listen: self.listen,
+            insecure_listen: self.insecure_listen,
+            admin_listen: self.admin_listen,
+            upstream: self.upstream,
+            kubeconfig: self.kubeconfig,
+            context: self.context,
+            log_format: self.log_format,
+            log_level: self.log_level,
+            event_log: self.event_log,
+            suppression: self.suppression,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What the commands do, between the command line and the library.
+
+mod demo;
+mod replay;
+mod serve;
+
+use std::process::ExitCode;
+
+pub use demo::demo;
+pub use replay::replay;
+pub use serve::serve;
+
+use crate::cli::CheckConfig;
+use crate::{app, config};
+
+/// Exit code for wrong flags and configurations (`EX_USAGE` of sysexits).
+const USAGE: u8 = 64;
+
+/// Why a command failed. The chain of causes is printed once, in `main`.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Everything that is wrong with the configuration.
+    #[error("{0}")]
+    Config(#[from] config::Errors),
+    /// The program cannot start.
+    #[error("starting")]
+    Start(#[from] app::Error),
+    /// A part ended that never should.
+    #[error("a part of the program ended abnormally; the log tells which")]
+    Broken,
+    /// Reading or writing failed.
+    #[error("{what}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A file of events is not what it should be.
+    #[error("{file}:{line}: {message}")]
+    Events {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong.
+        message: String,
+    },
+    /// The demo did not come out as it should.
+    #[error("the demo failed: {0}")]
+    Demo(String),
+}
+
+impl Error {
+    /// The exit code of the program.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Config(_) | Self::Events { .. } => ExitCode::from(USAGE),
+            Self::Start(_) | Self::Broken | Self::Io { .. } | Self::Demo(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// Prints what clap has to say: help and versions exit 0, wrong flags 64.
+#[must_use]
+pub fn usage(error: &clap::Error) -> ExitCode {
+    match error.print() {
+        Ok(()) if !error.use_stderr() => ExitCode::SUCCESS,
+        Ok(()) | Err(_) => ExitCode::from(USAGE),
+    }
+}
+
+/// `check-config FILE`
+///
+/// # Errors
+/// Everything that is wrong with the file.
+pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
+    let config = config::load(Some(&check.file), &config::Overrides::default())?;
+    if check.print {
+        print(&config.to_yaml())
+    } else {
+        print(&format!("{}: ok ({})\n", check.file.display(), config.hash()))
+    }
+}
+
+/// `completions SHELL`
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> Result<(), Error> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, command, "eventweir", &mut script);
+    print(&String::from_utf8_lossy(&script))
+}
+
+/// Writes to standard output. A reader that has gone away (`| head`) is no error.
+fn print(text: &str) -> Result<(), Error> {
+    use std::io::Write as _;
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::Io { what: "writing to standard output".to_owned(), source: error })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// The runtime that async commands run on.
+fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Io { what: "starting the runtime".to_owned(), source })
+}

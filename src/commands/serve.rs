@@ -1,0 +1,55 @@
+//! `serve`: run the proxy until a signal.
+
+use prometheus::Registry;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Error, print, runtime};
+use crate::app::{self, App, ConfigSource, Listeners};
+use crate::cli::Serve;
+use crate::clock::Clock;
+use crate::config::{self, Config};
+use crate::{logging, upstream};
+
+/// `serve`
+///
+/// # Errors
+/// When the configuration is wrong, an address is taken, the kubeconfig cannot be used, or a part ends abnormally.
+pub fn serve(serve: Serve) -> Result<(), Error> {
+    let source = ConfigSource { path: serve.config, overrides: serve.flags.into_overrides() };
+    // The whole configuration is checked before a port is opened.
+    let config = config::load(source.path.as_deref(), &source.overrides)?;
+    if serve.print_config {
+        return print(&config.to_yaml());
+    }
+    let logs = logging::start(&config.log);
+    runtime()?.block_on(run(config, source, logs))
+}
+
+async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Result<(), Error> {
+    let listeners = Listeners::bind(&config).await?;
+    let registry = Registry::new();
+    let clock = Clock::system();
+    let metrics = upstream::Metrics::new(&registry).map_err(app::Error::from)?;
+    let upstream = app::connect(&config, &clock, metrics).await?;
+    let app = App::start(config, source, listeners, upstream, registry, clock)?;
+    let handler =
+        |kind, name: &str| signal(kind).map_err(|source| Error::Io { what: format!("handling {name}"), source });
+    let mut terminate = handler(SignalKind::terminate(), "SIGTERM")?;
+    let mut interrupt = handler(SignalKind::interrupt(), "SIGINT")?;
+    let mut hang_up = handler(SignalKind::hangup(), "SIGHUP")?;
+    let broken = loop {
+        tokio::select! {
+            _ = terminate.recv() => break false,
+            _ = interrupt.recv() => break false,
+            _ = hang_up.recv() => {
+                if app.reload() {
+                    logs.set_level(&app.log_level());
+                }
+            }
+            () = app.follow_config() => {}
+            () = app.broken() => break true,
+        }
+    };
+    app.stop().await;
+    if broken { Err(Error::Broken) } else { Ok(()) }
+}

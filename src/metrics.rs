@@ -1,0 +1,65 @@
+//! The registry, and how its names are made: `eventweir_<part>_<what>_<unit>[_total]`. Each part's own `Metrics` stands beside
+//! that part; `docs/metrics.md` lists all of them and is held against the registry by a test.
+
+use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+
+/// What the program as a whole tells about itself.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// The hash of the configuration in force, as a label of value 1.
+    config: IntGaugeVec,
+    /// Whether the newest reload was taken over.
+    last_reload_successful: IntGauge,
+    last_reload_timestamp: IntGauge,
+}
+
+impl Metrics {
+    /// Registers them, and the process's own.
+    ///
+    /// # Errors
+    /// When the registry already has metrics of these names.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let build = IntGaugeVec::new(
+            Opts::new("eventweir_build_info", "The version that is running; always 1."),
+            &["version"],
+        )?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let config = IntGaugeVec::new(
+            Opts::new("eventweir_config_info", "The hash of the configuration in force; always 1."),
+            &["hash"],
+        )?;
+        let last_reload_successful = IntGauge::new(
+            "eventweir_config_last_reload_successful",
+            "1 if the newest configuration was taken over, 0 if it was refused and the old one stays in force.",
+        )?;
+        let last_reload_timestamp = IntGauge::new(
+            "eventweir_config_last_reload_success_timestamp_seconds",
+            "When a configuration was last taken over, in seconds since 1970.",
+        )?;
+        registry.register(Box::new(build))?;
+        registry.register(Box::new(config.clone()))?;
+        registry.register(Box::new(last_reload_successful.clone()))?;
+        registry.register(Box::new(last_reload_timestamp.clone()))?;
+        registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        Ok(Self { config, last_reload_successful, last_reload_timestamp })
+    }
+
+    /// A configuration with this hash is in force since `seconds`.
+    pub fn config_loaded(&self, hash: &str, seconds: i64) {
+        self.config.reset();
+        self.config.with_label_values(&[hash]).set(1);
+        self.last_reload_successful.set(1);
+        self.last_reload_timestamp.set(seconds);
+    }
+
+    /// A new configuration was refused.
+    pub fn config_refused(&self) {
+        self.last_reload_successful.set(0);
+    }
+}
+
+/// Everything in the registry, in Prometheus' text format.
+#[must_use]
+pub fn render(registry: &Registry) -> String {
+    TextEncoder::new().encode_to_string(&registry.gather()).unwrap_or_default()
+}

@@ -1,0 +1,185 @@
+//! The ledger, the tables and delivery as metrics, read in the instant of a scrape so that the balance is exact in it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+
+use super::{Settings, Shards};
+use crate::deliver::Monitor;
+use crate::ledger::RejectReason;
+use crate::outbox::{LostReason, Why, WrittenAs};
+
+/// Reads shards and delivery when scraped.
+#[derive(Debug, Clone)]
+pub struct ShardCollector(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    shards: Shards,
+    monitor: Monitor,
+    limits: Settings,
+    received: IntCounter,
+    rejected: IntCounterVec,
+    written: IntCounterVec,
+    lost: IntCounterVec,
+    waiting: IntGaugeVec,
+    sources: IntGauge,
+    sources_limit: IntGauge,
+    keys: IntGauge,
+    keys_limit: IntGauge,
+    budgets: IntGauge,
+    records: IntGauge,
+    records_limit: IntGauge,
+    bytes: IntGauge,
+    bytes_limit: IntGauge,
+    up: IntGauge,
+    outages: IntCounter,
+    in_flight: IntGauge,
+    in_flight_limit: IntGauge,
+}
+
+impl ShardCollector {
+    /// A collector of these shards and their delivery.
+    ///
+    /// # Errors
+    /// Never in practice: the names are valid.
+    pub fn new(shards: Shards, monitor: Monitor, limits: Settings) -> Result<Self, prometheus::Error> {
+        let counters = |name: &str, help: &str, label: &str| IntCounterVec::new(Opts::new(name, help), &[label]);
+        let inner = Inner {
+            shards,
+            monitor,
+            limits,
+            received: IntCounter::new(
+                "eventweir_ledger_received_total",
+                "Occurrences that reached the door: rejected, written, waiting and lost ones add up to this.",
+            )?,
+            rejected: counters(
+                "eventweir_ledger_rejected_total",
+                "Occurrences refused at the door, by reason.",
+                "reason",
+            )?,
+            written: counters("eventweir_ledger_written_total", "Occurrences that the upstream shows, by how.", "as")?,
+            lost: counters(
+                "eventweir_ledger_lost_total",
+                "Accepted occurrences that are lost for good, by reason.",
+                "reason",
+            )?,
+            waiting: IntGaugeVec::new(
+                Opts::new("eventweir_ledger_waiting", "Accepted occurrences that wait, by what they wait for."),
+                &["why"],
+            )?,
+            sources: IntGauge::new("eventweir_correlator_sources", "Sources that are tracked.")?,
+            sources_limit: IntGauge::new("eventweir_correlator_sources_limit", "Sources that may be tracked.")?,
+            keys: IntGauge::new("eventweir_correlator_tracked_keys", "Entries in the caches of all sources.")?,
+            keys_limit: IntGauge::new(
+                "eventweir_correlator_tracked_keys_limit",
+                "Entries that the caches of all sources may hold.",
+            )?,
+            budgets: IntGauge::new("eventweir_outbox_budgets", "Budgets that are not known to be full.")?,
+            records: IntGauge::new("eventweir_outbox_records", "Records in the outbox.")?,
+            records_limit: IntGauge::new(
+                "eventweir_outbox_records_limit",
+                "Records in the outbox at which new ones are refused.",
+            )?,
+            bytes: IntGauge::new("eventweir_outbox_bytes", "Bytes of the events in the outbox.")?,
+            bytes_limit: IntGauge::new(
+                "eventweir_outbox_limit_bytes",
+                "Bytes in the outbox at which new records are refused.",
+            )?,
+            up: IntGauge::new("eventweir_upstream_up", "1 while the upstream answers, 0 while it is down.")?,
+            outages: IntCounter::new("eventweir_upstream_outages_total", "How often the upstream went down.")?,
+            in_flight: IntGauge::new("eventweir_deliver_in_flight_requests", "Requests on their way to the upstream.")?,
+            in_flight_limit: IntGauge::new(
+                "eventweir_deliver_in_flight_requests_limit",
+                "Requests that may be on their way at once.",
+            )?,
+        };
+        Ok(Self(Arc::new(Mutex::new(inner))))
+    }
+
+    /// Takes over reloaded limits.
+    pub fn set_limits(&self, limits: Settings) {
+        self.0.lock().limits = limits;
+    }
+}
+
+impl Inner {
+    fn parts(&self) -> [&dyn Collector; 18] {
+        [
+            &self.received,
+            &self.rejected,
+            &self.written,
+            &self.lost,
+            &self.waiting,
+            &self.sources,
+            &self.sources_limit,
+            &self.keys,
+            &self.keys_limit,
+            &self.budgets,
+            &self.records,
+            &self.records_limit,
+            &self.bytes,
+            &self.bytes_limit,
+            &self.up,
+            &self.outages,
+            &self.in_flight,
+            &self.in_flight_limit,
+        ]
+    }
+
+    /// Reads everything anew.
+    fn observe(&self) {
+        let balance = self.shards.balance();
+        let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        set(&self.received, balance.ledger.received());
+        for reason in RejectReason::ALL {
+            set(&self.rejected.with_label_values(&[reason.label()]), balance.ledger.rejected(reason));
+        }
+        for shown in WrittenAs::ALL {
+            set(&self.written.with_label_values(&[shown.label()]), balance.ledger.written(shown));
+        }
+        for reason in LostReason::ALL {
+            set(&self.lost.with_label_values(&[reason.label()]), balance.ledger.lost(reason));
+        }
+        for why in Why::ALL {
+            let number = i64::try_from(balance.waiting[why as usize]).unwrap_or(i64::MAX);
+            self.waiting.with_label_values(&[why.label()]).set(number);
+        }
+        let sizes = self.shards.sizes();
+        self.sources.set(gauge(sizes.sources));
+        self.sources_limit.set(gauge(self.limits.max_sources.get()));
+        self.keys.set(gauge(sizes.tracked_keys));
+        self.keys_limit.set(gauge(self.limits.max_tracked_keys.get()));
+        self.budgets.set(gauge(sizes.budgets));
+        self.records.set(gauge(sizes.records));
+        self.records_limit.set(gauge(self.limits.outbox.max_records.get()));
+        self.bytes.set(gauge(sizes.bytes));
+        self.bytes_limit.set(gauge(self.limits.outbox.max_bytes.get()));
+        self.up.set(i64::from(self.monitor.is_up()));
+        set(&self.outages, self.monitor.outages());
+        self.in_flight.set(self.monitor.in_flight());
+        self.in_flight_limit.set(gauge(self.monitor.settings().max_in_flight));
+    }
+}
+
+/// Brings a counter to a total that is kept elsewhere and never falls.
+fn set(counter: &IntCounter, total: u64) {
+    counter.inc_by(total.saturating_sub(counter.get()));
+}
+
+impl Collector for ShardCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        // The descriptions live behind the lock; a collector without any is registered unchecked, which is fine for names
+        // that nothing else uses.
+        Vec::new()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let inner = self.0.lock();
+        inner.observe();
+        inner.parts().iter().flat_map(|part| part.collect()).collect()
+    }
+}

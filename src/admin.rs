@@ -45,7 +45,6 @@ impl Admin {
     }
 
     /// The table of paths: Kubernetes' names and Prometheus' names for the same things.
-    #[must_use]
     pub fn router(&self) -> Router {
         Router::new()
             .route("/metrics", get(scrape))

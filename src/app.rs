@@ -180,7 +180,7 @@ impl App {
             header_timeout: config.ingest.request_timeout,
             close_timeout: CLOSE_TIMEOUT,
         };
-        let admin = server::Settings { max_connections: ADMIN_CONNECTIONS, ..server.clone() };
+        let admin = server::Settings { max_connections: ADMIN_CONNECTIONS, ..server };
         let idle = prometheus::IntGauge::new("unregistered", "connections of the admin port")?;
         let (tasks, stop) = (self.tasks.clone(), self.stop_serving.clone());
         self.guard(server::serve(listeners.face, face.router(), server, connections, tasks.clone(), stop));

@@ -1,22 +1,35 @@
 //! eventweir: an event-aggregation proxy for Kubernetes.
-#![allow(missing_docs, reason = "skeleton")]
+//!
+//! Components POST raw Events as if this were the apiserver; they are folded in a correlator per source and far fewer writes go
+//! to the real one. No occurrence vanishes silently. The modules below stand in the order in which an event meets them;
+//! `ARCHITECTURE.md` tells the same story with the invariants.
+//!
+//! ```text
+//! ingest ─ decode ─ validate ─ shard( correlator: aggregate → dedup → budget ─ outbox ) ─ deliver ─ upstream
+//!                                        ▲                                        │            │
+//!                                        └─────────── settle: name, count ────────┴── answer ──┘
+//! ```
 
-pub mod admin;
-pub mod app;
-pub mod cli;
-pub mod clock;
-pub mod commands;
-pub mod config;
-pub mod correlator;
-pub mod deliver;
-pub mod event;
-pub mod event_log;
-pub mod ingest;
-pub mod ledger;
-pub mod logging;
-pub mod metrics;
-pub mod outbox;
+// The edge that components talk to.
 pub mod server;
-pub mod shard;
+pub mod ingest;
+pub mod event_log;
+// The pure core: values, handed the time, no I/O.
+pub mod event;
 pub mod status;
+pub mod shard;
+pub mod correlator;
+pub mod outbox;
+pub mod ledger;
+// The edge towards the API server.
+pub mod deliver;
 pub mod upstream;
+// Around it.
+pub mod clock;
+pub mod metrics;
+pub mod admin;
+pub mod config;
+pub mod app;
+pub mod logging;
+pub mod cli;
+pub mod commands;

@@ -1,6 +1,6 @@
 //! Replays what was recorded from the real client-go (`tests/vectors`, described in its README) through the correlator, step
 //! by step and without a difference. If `EVENTWEIR_VECTORS` names a folder with the same sub-folders, from there too.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![expect(clippy::disallowed_methods, reason = "the folder with more vectors is named by the environment")]
 
 use std::num::NonZeroUsize;
@@ -94,9 +94,9 @@ fn event_value(event: &Event) -> Value {
     let mut out = Vec::new();
     // An event without type meta is a list item, which has none either.
     if event.type_meta.is_some() {
-        core_v1::write_json(event, &mut out)
+        core_v1::write_json(event, &mut out);
     } else {
-        core_v1::write_item(event, &mut out)
+        core_v1::write_item(event, &mut out);
     }
     serde_json::from_slice(&out).unwrap()
 }

@@ -1,5 +1,5 @@
 //! Properties of the core, driven through simulated weeks with random events and a random upstream.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

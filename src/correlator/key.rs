@@ -218,9 +218,8 @@ mod tests {
 
     #[test]
     fn a_source_is_the_reporting_controller_where_source_is_empty() {
-        let mut new_style = Event::default();
-        new_style.reporting_controller = "kubelet".into();
-        new_style.reporting_instance = "node-1".into();
+        let new_style =
+            Event { reporting_controller: "kubelet".into(), reporting_instance: "node-1".into(), ..Event::default() };
         assert_eq!(SECRET.source(&new_style), SECRET.source(&event("kubelet", "node-1")));
     }
 }

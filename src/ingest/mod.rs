@@ -68,7 +68,6 @@ impl Face {
     }
 
     /// The table of path and verb.
-    #[must_use]
     pub fn router(&self) -> Router {
         let collection = get(read::list).post(create::create).fallback(method_not_allowed);
         let item = get(read::get).patch(patch::patch).fallback(method_not_allowed);

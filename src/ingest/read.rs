@@ -79,7 +79,7 @@ fn options(query: Option<&str>) -> Result<ListOptions, Status> {
     let (mut resource_version, mut exact) = (0, false);
     for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
         let number =
-            || value.parse::<u64>().map_err(|_| Status::bad_request(format!("{key}: \"{value}\" is no number")));
+            || value.parse::<u64>().map_err(|error| Status::bad_request(format!("{key}: \"{value}\": {error}")));
         match key.as_ref() {
             "limit" => options.limit = usize::try_from(number()?).unwrap_or(usize::MAX),
             "continue" => options.continue_token = value.into_owned(),

@@ -62,7 +62,7 @@ async fn run(keep: bool) -> Result<(), Error> {
             ours.app.address(),
             ours.app.admin_address()
         ))?;
-        tokio::signal::ctrl_c().await.map_err(|source| Error::Io { what: "waiting for Ctrl-C".to_owned(), source })?;
+        ours.keep().await?;
     }
     ours.finish().await
 }

@@ -257,6 +257,11 @@ impl App {
         crate::metrics::render(&self.registry)
     }
 
+    /// Runs a task that the end of the program waits for.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
     /// The level of the log in force.
     #[must_use]
     pub fn log_level(&self) -> smol_str::SmolStr {

@@ -317,6 +317,11 @@ impl Shard {
         Balance { ledger: self.ledger.clone(), waiting: self.outbox.waiting() }
     }
 
+    /// The records that are not settled, with the occurrences in them that wait.
+    pub fn pending(&self) -> impl Iterator<Item = (&Event, u64)> {
+        self.outbox.pending()
+    }
+
     /// How many things the shard holds.
     #[must_use]
     pub fn sizes(&self) -> Sizes {

@@ -4,10 +4,8 @@
 //! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
 //! through simulated weeks.
 
-mod metrics;
 mod table;
 
-pub use metrics::ShardCollector;
 pub use table::Shards;
 
 use std::num::NonZeroUsize;
@@ -197,17 +195,17 @@ impl Shard {
     /// [`Full`] when the event would begin a new record and the outbox is at its limit; nothing has changed then, but for
     /// the ledger, where they are rejected.
     pub fn accept(&mut self, event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
-        let settings = policy.select(&event).clone();
+        let settings = policy.select(&event);
         let source = self.secret.source(&event);
         self.ledger.receive(u64::from(occurrences));
-        if self.closed || !self.outbox.has_room() && !self.would_fold(source, &event, now, &settings) {
+        if self.closed || !self.outbox.has_room() && !self.would_fold(source, &event, now, settings) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
             return Err(Full);
         }
         let secret = self.secret;
         let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret));
         let before = correlator.tracked_keys();
-        let decision = correlator.correlate(event, occurrences, now, &settings, &mut self.next_record);
+        let decision = correlator.correlate(event, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
         self.trim_sources();
         Ok(self.owe(source, decision, occurrences, now))

@@ -3,6 +3,8 @@
 //! Liveness tells whether the loops turn, readiness whether events can be accepted. An upstream that is down makes neither
 //! fail: events wait in the outbox, and a restart would only lose them.
 
+mod collector;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,6 +16,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use prometheus::Registry;
 use tokio::sync::Notify;
+
+pub use collector::ShardCollector;
 
 use crate::deliver::Monitor;
 use crate::metrics;

@@ -1,0 +1,9 @@
+//! x
+mod support;
+mod faults;
+mod refusals;
+mod mix;
+mod outage;
+mod pacing;
+mod fairness;
+mod limits;

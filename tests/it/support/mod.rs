@@ -1,0 +1,3 @@
+pub(crate) mod bench;
+pub(crate) mod events;
+pub(crate) mod fake;

@@ -110,17 +110,21 @@ async fn while_the_upstream_is_down_pauses_double_and_one_probe_goes_at_a_time()
 async fn late_answers_from_before_the_outage_send_no_second_probe() {
     let mut bench = Bench::new();
     let mut number = 0;
-    // One fails at once; nine find out after their deadline, all while the first probe hangs.
+    // One fails at once; the probe after it hangs; nine fail meanwhile.
     bench.fake.plan(move |_| {
         number += 1;
-        if number == 1 { Fault::Before(503) } else { Fault::Hang }
+        match number {
+            1 => Fault::Before(503),
+            2..=10 => Fault::LateBefore(503, 3),
+            _ => Fault::Hang,
+        }
     });
     for object in 0..10 {
         bench.offer(event("node-1", &format!("web-{object}"), "Pulled", "pulled"));
     }
-    bench.pass(Duration::from_secs(9)).await;
+    bench.pass(Duration::from_secs(2)).await;
     assert_eq!(bench.fake.seen().len(), 11, "ten requests and a probe");
-    bench.pass(Duration::from_millis(1_050)).await;
+    bench.pass(Duration::from_secs(7)).await;
     assert_eq!(bench.fake.seen().len(), 11, "the probe is still on its way");
     bench.fake.plan(|_| Fault::None);
     bench.finish().await;

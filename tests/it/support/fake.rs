@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eventweir::clock::{Clock, Mono};
+use eventweir::correlator::MESSAGE_PREFIX;
 use eventweir::event::core_v1::{self, EventList};
 use eventweir::event::{Event, Time};
-use eventweir::outbox::Patch;
+use eventweir::outbox::{DIGEST_REASON, Patch};
 use eventweir::status::Status;
 use eventweir::upstream::store::{self, Store};
 use eventweir::upstream::{Apiserver, ListOptions, Metrics, Upstream, apiserver};
@@ -31,6 +32,8 @@ pub(crate) enum Fault {
     TooMany(Option<u64>),
     /// A Status with this code, and nothing is done.
     Before(u16),
+    /// The same after so many seconds.
+    LateBefore(u16, u64),
     /// A Status with this code, and it is done.
     After(u16),
     /// It is done, and no answer ever comes.
@@ -54,7 +57,6 @@ pub(crate) enum Fault {
 pub(crate) struct Seen {
     pub(crate) at: Mono,
     pub(crate) method: Method,
-    pub(crate) name: String,
     /// The involved object of a create.
     pub(crate) object: String,
     pub(crate) is_warning: bool,
@@ -210,6 +212,10 @@ impl FakeApiserver {
                 Ok(response.body("Too many requests, please try again later.\n".to_owned()).unwrap())
             }
             Fault::Before(code) => Ok(respond(Err(told(code)))),
+            Fault::LateBefore(code, seconds) => {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Ok(respond(Err(told(code))))
+            }
             Fault::After(code) => {
                 let _done = answer();
                 Ok(respond(Err(told(code))))
@@ -247,11 +253,10 @@ impl FakeApiserver {
     /// Writes the request down and asks what is to happen; `None` when there is no connection.
     fn arrive(&self, method: &Method, request: &Request) -> (Option<Fault>, Duration, OnItsWay) {
         let mut state = self.0.lock();
-        let key = format!("{}/{}", request.namespace, request.name);
+        let key = state.record_of(method, request);
         let seen = Seen {
             at: state.clock.now().mono,
             method: method.clone(),
-            name: request.name.clone(),
             object: request.event.as_ref().map(|event| event.involved_object.name.to_string()).unwrap_or_default(),
             is_warning: request.event.as_ref().is_some_and(Event::is_warning),
         };
@@ -301,6 +306,23 @@ impl FakeApiserver {
         let mut state = self.0.lock();
         let now = state.clock.now();
         let _taken_by_somebody_else = state.store.create(stranger, now);
+    }
+}
+
+impl State {
+    /// Which of the proxy's records a write is for. A name alone does not tell: under paused time several records are named
+    /// in one instant, and one of those that then share a name is renamed. A read may be about somebody else's event.
+    fn record_of(&mut self, method: &Method, request: &Request) -> String {
+        let now = self.clock.now();
+        let stored = self.store.get(&request.namespace, &request.name, now).ok();
+        let event = if *method == Method::POST { request.event.as_ref() } else { stored.as_ref() };
+        let content = event.map(|event| {
+            let told_by_count = event.message.starts_with(MESSAGE_PREFIX) || event.reason == DIGEST_REASON;
+            let message = if told_by_count { "" } else { event.message.as_str() };
+            format!("{} {} {} {message}", event.source.host, event.event_type, event.reason)
+        });
+        let role = if *method == Method::GET { "read" } else { "write" };
+        format!("{role} {} {}", request.name, content.unwrap_or_default())
     }
 }
 

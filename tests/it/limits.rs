@@ -79,8 +79,11 @@ async fn forgotten_sources_lose_no_occurrence() {
 async fn what_finds_no_token_is_written_when_one_comes() {
     let correlator = correlator::Settings { burst_size: 2, qps: 0.1, ..correlator::Settings::default() };
     let mut bench = Bench::with(Options { correlator, ..Options::default() });
-    let outcomes: Vec<_> =
-        (0..4).map(|n| bench.offer(event("node-1", "web-0", &format!("Reason{n}"), "m")).outcome).collect();
+    let mut outcomes = Vec::new();
+    for number in 0..4 {
+        outcomes.push(bench.offer(event("node-1", "web-0", &format!("Reason{number}"), "m")).outcome);
+        bench.pass(Duration::from_millis(5)).await;
+    }
     assert_eq!(outcomes, [Outcome::Created, Outcome::Created, Outcome::Deferred, Outcome::Deferred]);
     bench.pass(Duration::from_secs(5)).await;
     assert_eq!(bench.fake.shown(), 2);

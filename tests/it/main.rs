@@ -7,3 +7,4 @@ mod outage;
 mod pacing;
 mod fairness;
 mod limits;
+mod shutdown;

@@ -31,7 +31,6 @@ pub(crate) struct Options {
 pub(crate) struct Bench {
     pub(crate) shards: Shards,
     pub(crate) fake: FakeApiserver,
-    pub(crate) clock: Clock,
     pub(crate) accepted: u64,
     stop: CancellationToken,
     delivery: JoinSet<()>,
@@ -54,11 +53,11 @@ impl Bench {
         let clock = fake.clock();
         let count = NonZeroUsize::new(options.shards.unwrap_or(1)).unwrap();
         let policy = policy(options.correlator);
-        let shards = Shards::new(count, &options.shard, policy, clock.clone(), KeySecret(7, 9), 1);
+        let shards = Shards::new(count, &options.shard, policy, clock, KeySecret(7, 9), 1);
         let (stop, mut delivery) = (CancellationToken::new(), JoinSet::new());
         let monitor = Monitor::new(options.gate);
         delivery.spawn(deliver::run(shards.clone(), fake.upstream(), monitor, stop.clone(), 1));
-        Self { shards, fake, clock, accepted: 0, stop, delivery }
+        Self { shards, fake, accepted: 0, stop, delivery }
     }
 
     /// Reports an occurrence.

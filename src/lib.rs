@@ -25,6 +25,7 @@ pub mod ledger;
 pub mod deliver;
 pub mod upstream;
 // Around it.
+pub mod replay;
 pub mod clock;
 pub mod metrics;
 pub mod admin;

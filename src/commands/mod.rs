@@ -3,6 +3,7 @@
 mod demo;
 mod replay;
 mod serve;
+mod table;
 
 use std::process::ExitCode;
 

@@ -142,7 +142,7 @@ impl Correlator {
     /// Decides about `occurrences` equal occurrences of `event` at `now`; record numbers are drawn from `next_record`.
     pub fn correlate(
         &mut self,
-        event: Event,
+        mut event: Event,
         occurrences: u32,
         now: Now,
         settings: &Settings,
@@ -154,6 +154,10 @@ impl Correlator {
             let key = self.secret.event(&event, settings);
             let (fold, verdict) = (Fold::Created, Verdict::Pass);
             return Decision { event, key, record, stored: false, fold, patch: None, verdict };
+        }
+        if settings.suppression == Suppression::Defer && event.count < 1 {
+            // Clients like kopf give none. client-go never deduplicates a count of 0 (V 012), so under `drop` it stays.
+            event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
         let group = self.secret.aggregate(&event, settings);
         let route = if is_combined(&event, settings) {

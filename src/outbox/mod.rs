@@ -172,6 +172,14 @@ impl Outbox {
         self.records.get(&id).filter(|record| !matches!(record.phase, Phase::Settled)).map(|record| &record.event)
     }
 
+    /// The records that are not settled, with the occurrences in them that wait.
+    pub fn pending(&self) -> impl Iterator<Item = (&Event, u64)> {
+        self.records.values().map(|record| {
+            let sent = if let Phase::InFlight(sent) = record.phase { sent.occurrences.total() } else { 0 };
+            (&record.event, record.pending.total() + sent)
+        })
+    }
+
     /// Whether something is owed, in flight or to be repeated.
     #[must_use]
     pub fn owes(&self) -> bool {

@@ -13,7 +13,7 @@ mod selector;
 pub mod store;
 
 pub use apiserver::Apiserver;
-pub use embedded::Embedded;
+pub use embedded::{Embedded, answer_from_store};
 pub use list::{ListOptions, Version};
 pub use metrics::Metrics;
 pub use selector::FieldSelector;

@@ -175,6 +175,7 @@ impl App {
         let settings = ingest::Settings {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,
+            ack: config.ingest.ack,
         };
         let connections = ingest_metrics.connections.clone();
         let face = Face::new(settings, self.shards.clone(), self.upstream.clone(), aliases, ingest_metrics, event_log);

@@ -198,13 +198,13 @@ impl Delivery {
         if let Answer::Refused(refusal) = &answer {
             tracing::debug!(
                 reason = refusal.reason.label(),
-                message = refusal.message,
+                message = refusal.status.message,
                 "the upstream refused an event"
             );
         }
         let jitter = self.jitter.f64();
         self.note_health(jitter, trouble, sent, now.mono);
-        let settlement = self.shards.with(shard, |shard, now| shard.settle(record, answer, now));
+        let settlement = self.shards.settle(shard, record, answer);
         if let Some((reason, _)) = settlement.lost {
             self.log_loss(reason, now.mono);
         }

@@ -37,8 +37,19 @@ use crate::upstream::Upstream;
 pub struct Settings {
     /// LIMIT: bytes of a body; larger ones are refused with 413.
     pub max_body_bytes: usize,
-    /// Longest time for a body to arrive.
+    /// Longest time for a body to arrive, and for a client to wait for the upstream's answer.
     pub request_timeout: Duration,
+    /// When a client is answered, unless its request says otherwise.
+    pub ack: Ack,
+}
+
+/// When a client is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ack {
+    /// Once its event is in the outbox.
+    Accepted,
+    /// Once the upstream has answered, if the event can be written now; what is deferred is answered at once.
+    Written,
 }
 
 /// What every request handler has at hand.

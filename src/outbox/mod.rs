@@ -17,6 +17,7 @@ mod ready;
 mod record;
 mod settings;
 mod settle;
+mod tickets;
 mod timers;
 mod write;
 
@@ -32,11 +33,13 @@ pub use offer::{Forgotten, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
+pub use tickets::{Fate, OnTaken, Ticket};
 pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
 use account::{Account, AccountId, Class, Order};
 use ready::Ready;
 use record::{Call, Phase, Record, Sent};
+use tickets::Tickets;
 use timers::Timer;
 
 use crate::clock::{Mono, Now};
@@ -56,6 +59,7 @@ pub struct Outbox {
     // LIMIT: one timer a record and one an account, but for accounts whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     bytes: usize,
+    tickets: Tickets,
     forgotten: Vec<Forgotten>,
     jitter: fastrand::Rng,
     next_digest: u64,
@@ -76,6 +80,7 @@ impl Outbox {
             ready: Ready::default(),
             timers: BinaryHeap::new(),
             bytes: 0,
+            tickets: Tickets::default(),
             forgotten: Vec::new(),
             jitter: fastrand::Rng::with_seed(seed),
             next_digest: 0,
@@ -302,6 +307,7 @@ impl Outbox {
         {
             account.foldable -= 1;
         }
+        self.tickets.send(id);
         let call = record.call();
         record.paid = true;
         record.next_write = now.mono.after(self.settings.coalesce_interval);

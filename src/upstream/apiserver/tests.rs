@@ -142,7 +142,8 @@ async fn refusals_are_sorted() {
     };
     check(patch(), Status::not_found("", "events", "web-0.1"), Answer::Missing).await;
     check(create(), Status::already_exists("", "events", "web-0.1"), Answer::Exists).await;
-    let gone = Refusal { reason: RefusalReason::NamespaceGone, message: r#"namespaces "shop" not found"#.into() };
+    let gone =
+        Refusal { reason: RefusalReason::NamespaceGone, status: Status::not_found("", "namespaces", "shop").into() };
     check(create(), Status::not_found("", "namespaces", "shop"), Answer::Refused(gone)).await;
     let conflict = Status::new(409, "Conflict", "the object has been modified");
     check(patch(), conflict, retry(Fault::Conflict, Applied::No)).await;

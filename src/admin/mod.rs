@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -35,7 +36,7 @@ struct Inner {
     registry: Registry,
     shards: Shards,
     monitor: Monitor,
-    limits: Settings,
+    limits: ArcSwap<Settings>,
     draining: AtomicBool,
     reload: Notify,
 }
@@ -45,6 +46,7 @@ impl Admin {
     #[must_use]
     pub fn new(registry: Registry, shards: Shards, monitor: Monitor, limits: Settings) -> Self {
         let (draining, reload) = (AtomicBool::new(false), Notify::new());
+        let limits = ArcSwap::from_pointee(limits);
         Self(Arc::new(Inner { registry, shards, monitor, limits, draining, reload }))
     }
 
@@ -61,6 +63,11 @@ impl Admin {
             .with_state(self.clone())
     }
 
+    /// Takes over reloaded limits.
+    pub fn set_limits(&self, limits: Settings) {
+        self.0.limits.store(Arc::new(limits));
+    }
+
     /// From now on new events go elsewhere.
     pub fn start_draining(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
@@ -73,7 +80,8 @@ impl Admin {
 
     fn checks(&self) -> [(&'static str, bool); 2] {
         let sizes = self.0.shards.sizes();
-        let outbox = &self.0.limits.outbox;
+        let limits = self.0.limits.load();
+        let outbox = &limits.outbox;
         let room = sizes.records < outbox.max_records.get() && sizes.bytes < outbox.max_bytes.get();
         [("accepting", !self.0.draining.load(Ordering::Relaxed)), ("outbox-has-room", room)]
     }

@@ -85,6 +85,8 @@ pub struct App {
     admin: Admin,
     tasks: TaskTracker,
     stop_serving: CancellationToken,
+    /// Cancelled when the last request of a client has been answered, after `stop_serving`.
+    served: CancellationToken,
     stop_delivery: CancellationToken,
     stop_admin: CancellationToken,
     /// Cancelled when a task ended that never should.
@@ -155,6 +157,7 @@ impl App {
             registry,
             tasks: TaskTracker::new(),
             stop_serving: CancellationToken::new(),
+            served: CancellationToken::new(),
             stop_delivery: CancellationToken::new(),
             stop_admin: CancellationToken::new(),
             broken: CancellationToken::new(),
@@ -182,8 +185,12 @@ impl App {
         };
         let admin = server::Settings { max_connections: ADMIN_CONNECTIONS, ..server };
         let idle = prometheus::IntGauge::new("unregistered", "connections of the admin port")?;
-        let (tasks, stop) = (self.tasks.clone(), self.stop_serving.clone());
-        self.guard(server::serve(listeners.face, face.router(), server, connections, tasks.clone(), stop));
+        let (tasks, stop, served) = (self.tasks.clone(), self.stop_serving.clone(), self.served.clone());
+        let serving = server::serve(listeners.face, face.router(), server, connections, tasks.clone(), stop);
+        self.guard(async move {
+            serving.await;
+            served.cancel();
+        });
         self.guard(server::serve(listeners.admin, self.admin.router(), admin, idle, tasks, self.stop_admin.clone()));
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         self.guard(deliver::run(shards, upstream, self.monitor.clone(), self.stop_delivery.clone(), fastrand::u64(..)));
@@ -273,7 +280,7 @@ impl App {
         self.broken.cancelled().await;
     }
 
-    /// Follows the configuration file and requests to reload it, without end.
+    /// Follows the configuration file and requests to reload it, until a new configuration has been taken over.
     pub async fn follow_config(&self) {
         let Some(path) = &self.source.path else { return std::future::pending().await };
         let mut stamp = config::FileStamp::of(path).ok();
@@ -289,8 +296,8 @@ impl App {
                     stamp.is_some()
                 }
             };
-            if asked || changed {
-                self.reload();
+            if (asked || changed) && self.reload() {
+                return;
             }
         }
     }
@@ -328,6 +335,8 @@ impl App {
         self.stop_serving.cancel();
         self.shards.drain();
         let drained = tokio::time::timeout(deadline, async {
+            // What running requests bring still belongs to the drain.
+            self.served.cancelled().await;
             while self.shards.owe() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

@@ -93,9 +93,9 @@ struct Delivery {
     jitter: fastrand::Rng,
     // LIMIT: `max_in_flight` requests, kept by the gate.
     requests: JoinSet<Answer>,
-    /// Which record each request is for.
+    /// Which record each request is for, and when it was sent.
     // LIMIT: as many as requests.
-    records: HashMap<Id, (usize, RecordId)>,
+    records: HashMap<Id, (usize, RecordId, Mono)>,
     /// When a loss was last logged, by reason.
     // LIMIT: one a reason.
     logged_losses: HashMap<LostReason, Mono>,
@@ -149,7 +149,7 @@ impl Delivery {
                 self.gate.release();
                 break self.next_wakeup(now).unwrap_or(turn);
             };
-            self.send(shard, write);
+            self.send(shard, write, now.mono);
         };
         self.monitor.0.in_flight.store(i64::try_from(self.gate.in_flight()).unwrap_or(i64::MAX), Ordering::Relaxed);
         wakeup.min(turn)
@@ -173,11 +173,11 @@ impl Delivery {
             .min()
     }
 
-    fn send(&mut self, shard: usize, write: Write) {
+    fn send(&mut self, shard: usize, write: Write, now: Mono) {
         let upstream = self.upstream.clone();
         let record = write.record;
         let task = self.requests.spawn(async move { upstream.write(&write.request).await });
-        self.records.insert(task.id(), (shard, record));
+        self.records.insert(task.id(), (shard, record, now));
     }
 
     fn settle(&mut self, joined: Result<(Id, Answer), JoinError>) {
@@ -190,7 +190,7 @@ impl Delivery {
                 (error.id(), Answer::Retry(retry))
             }
         };
-        let Some((shard, record)) = self.records.remove(&id) else { return };
+        let Some((shard, record, sent)) = self.records.remove(&id) else { return };
         let now = self.shards.clock().now();
         let trouble = match &answer {
             // A conflict is about one record, and shows the upstream at work.
@@ -205,7 +205,7 @@ impl Delivery {
             );
         }
         let jitter = self.jitter.f64();
-        self.note_health(jitter, trouble, now.mono);
+        self.note_health(jitter, trouble, sent, now.mono);
         let settlement = self.shards.with(shard, |shard, now| shard.settle(record, answer, now));
         if let Some((reason, _)) = settlement.lost {
             self.log_loss(reason, now.mono);
@@ -224,8 +224,8 @@ impl Delivery {
         }
     }
 
-    fn note_health(&mut self, jitter: f64, trouble: Option<Retry>, now: Mono) {
-        match self.gate.settle(trouble, now, jitter) {
+    fn note_health(&mut self, jitter: f64, trouble: Option<Retry>, sent: Mono, now: Mono) {
+        match self.gate.settle(trouble, sent, now, jitter) {
             HealthChange::None => {}
             HealthChange::WentDown => {
                 let fault = trouble.map_or("", |retry| retry.fault.label());

@@ -46,7 +46,7 @@ async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Res
                     logs.set_level(&app.log_level());
                 }
             }
-            () = app.follow_config() => {}
+            () = app.follow_config() => logs.set_level(&app.log_level()),
             () = app.broken() => break true,
         }
     };

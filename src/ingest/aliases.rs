@@ -51,14 +51,15 @@ impl Aliases {
         self.len() == 0
     }
 
-    /// Remembers an event as its client was told it.
-    pub fn insert(&self, event: Event) {
+    /// Remembers an event as its client was told it. Returns how many names are known now.
+    pub fn insert(&self, event: Event) -> usize {
         let key = (event.metadata.namespace.clone(), event.metadata.name.clone());
         let mut known = self.known.lock();
         known.put(key, event);
         while known.len() > self.max.get() {
             known.pop_lru();
         }
+        known.len()
     }
 
     /// The event as its client was last told it.

@@ -112,7 +112,7 @@ fn take(face: &Face, event: Event, warnings: &[String]) -> Response {
             face.0.metrics.count_outcome(accepted.outcome, 1);
             face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
             let response = respond::event(StatusCode::CREATED, &event, Some(accepted.outcome), warnings);
-            face.0.aliases.insert(event);
+            face.0.metrics.aliases(face.0.aliases.insert(event));
             response
         }
         // The shard's ledger has it already.

@@ -11,6 +11,7 @@ pub struct Metrics {
     outcomes: [IntCounter; Outcome::ALL.len()],
     /// Connections that are open.
     pub connections: IntGauge,
+    aliases: IntGauge,
 }
 
 /// A request's method, as far as it is told apart.
@@ -43,11 +44,17 @@ impl Metrics {
         registry.register(Box::new(requests.clone()))?;
         registry.register(Box::new(outcomes.clone()))?;
         registry.register(Box::new(connections.clone()))?;
+        let aliases = IntGauge::new(
+            "eventweir_ingest_aliases",
+            "Names under which clients know their events, of ingest.maxAliases.",
+        )?;
+        registry.register(Box::new(aliases.clone()))?;
         let row = |verb: &str| CODES.map(|code| requests.with_label_values(&[verb, code]));
         Ok(Self {
             requests: VERBS.into_iter().map(row).collect(),
             outcomes: Outcome::ALL.map(|outcome| outcomes.with_label_values(&[outcome.label()])),
             connections,
+            aliases,
         })
     }
 
@@ -60,6 +67,10 @@ impl Metrics {
             _ => 0,
         };
         self.requests[verb as usize][class].inc();
+    }
+
+    pub(super) fn aliases(&self, known: usize) {
+        self.aliases.set(i64::try_from(known).unwrap_or(i64::MAX));
     }
 
     pub(super) fn count_outcome(&self, outcome: Outcome, occurrences: u64) {

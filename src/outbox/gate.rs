@@ -145,8 +145,9 @@ impl Gate {
         }
     }
 
-    /// Takes an answer: `None` for one that shows the upstream at work, even if it refused. `jitter` is random in 0..1.
-    pub fn settle(&mut self, trouble: Option<Retry>, now: Mono, jitter: f64) -> HealthChange {
+    /// Takes the answer to a request admitted at `sent`: `None` for one that shows the upstream at work, even if it refused.
+    /// `jitter` is random in 0..1.
+    pub fn settle(&mut self, trouble: Option<Retry>, sent: Mono, now: Mono, jitter: f64) -> HealthChange {
         self.in_flight = self.in_flight.saturating_sub(1);
         let was_up = self.is_up();
         let Some(retry) = trouble else {
@@ -155,9 +156,9 @@ impl Gate {
         };
         let failures = match self.health {
             Health::Up => 1,
-            Health::Down { failures, probing: true, .. } => failures.saturating_add(1),
-            // An answer to a request from before the upstream went down says nothing new.
-            Health::Down { probing: false, .. } => return HealthChange::None,
+            Health::Down { failures, until, .. } if sent >= until => failures.saturating_add(1),
+            // An answer to a request from before the upstream went down says nothing new, and the probe is still on its way.
+            Health::Down { .. } => return HealthChange::None,
         };
         let pause = backoff(failures, jitter, self.settings.first_backoff, self.settings.max_backoff);
         let until = now.after(pause.max(retry.after.unwrap_or_default()));
@@ -189,9 +190,13 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(gate.admit(millis(0)), Admission::Go);
         }
-        assert_eq!(gate.settle(TROUBLE, millis(0), 0.0), HealthChange::WentDown);
+        assert_eq!(gate.settle(TROUBLE, millis(0), millis(0), 0.0), HealthChange::WentDown);
         for _ in 0..4 {
-            assert_eq!(gate.settle(TROUBLE, millis(0), 0.0), HealthChange::None, "four late answers are one outage");
+            assert_eq!(
+                gate.settle(TROUBLE, millis(0), millis(0), 0.0),
+                HealthChange::None,
+                "four late answers are one outage"
+            );
         }
         let mut now = 0;
         for pause in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
@@ -199,10 +204,12 @@ mod tests {
             now += pause;
             assert_eq!(gate.admit(millis(now)), Admission::Go);
             assert_eq!(gate.admit(millis(now)), Admission::Full, "one probe");
-            gate.settle(TROUBLE, millis(now), 0.0);
+            gate.settle(TROUBLE, millis(0), millis(now), 0.0);
+            assert_eq!(gate.admit(millis(now)), Admission::Full, "a late answer is not the probe's");
+            gate.settle(TROUBLE, millis(now), millis(now), 0.0);
         }
         assert_eq!(gate.admit(millis(now + 5000)), Admission::Go);
-        assert_eq!(gate.settle(None, millis(now + 5000), 0.0), HealthChange::CameUp);
+        assert_eq!(gate.settle(None, millis(now + 5000), millis(now + 5000), 0.0), HealthChange::CameUp);
         assert_eq!(gate.admit(millis(now + 5000)), Admission::Go);
         assert_eq!(gate.admit(millis(now + 5000)), Admission::Go);
     }
@@ -212,7 +219,7 @@ mod tests {
         let mut gate = Gate::new(GateSettings::default());
         gate.admit(millis(0));
         let asked = Retry { after: Some(Duration::from_secs(3)), applied: Applied::No, fault: Fault::Overloaded };
-        gate.settle(Some(asked), millis(0), 0.0);
+        gate.settle(Some(asked), millis(0), millis(0), 0.0);
         assert_eq!(gate.admit(millis(0)), Admission::Wait(millis(3000)));
         let (first, max) = (Duration::from_millis(100), Duration::from_secs(5));
         assert_eq!(backoff(1, 1.0, first, max), Duration::from_millis(50));
@@ -227,9 +234,9 @@ mod tests {
             [gate.admit(Mono(0)), gate.admit(Mono(0)), gate.admit(Mono(0))],
             [Admission::Go, Admission::Go, Admission::Full]
         );
-        gate.settle(None, Mono(0), 0.0);
+        gate.settle(None, Mono(0), Mono(0), 0.0);
         assert_eq!(gate.admit(Mono(0)), Admission::Go);
-        gate.settle(None, Mono(0), 0.0);
+        gate.settle(None, Mono(0), Mono(0), 0.0);
         // Like client-go's bucket, it grants a token that is less than a nanosecond away.
         assert_eq!(gate.admit(Mono(0)), Admission::Wait(Mono(999_999_999)));
         assert_eq!(gate.in_flight(), 1);

@@ -69,6 +69,8 @@ pub struct Shard {
     next_record: u64,
     outbox: Outbox,
     ledger: Ledger,
+    /// The end has come: whatever still arrives is refused.
+    closed: bool,
 }
 
 /// What became of an accepted occurrence; the `Eventweir-Outcome` header.
@@ -170,6 +172,7 @@ impl Shard {
             next_record: 0,
             outbox,
             ledger: Ledger::default(),
+            closed: false,
         }
     }
 
@@ -195,7 +198,7 @@ impl Shard {
         let settings = policy.select(&event);
         let source = self.secret.source(&event);
         self.ledger.receive(u64::from(occurrences));
-        if !self.outbox.has_room() && !self.would_fold(source, &event, now, settings) {
+        if self.closed || !self.outbox.has_room() && !self.would_fold(source, &event, now, settings) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
             return Err(Full);
         }
@@ -297,8 +300,9 @@ impl Shard {
         self.forget_folded();
     }
 
-    /// Gives up what the drain could not deliver; it is counted as lost.
+    /// Gives up what the drain could not deliver; it is counted as lost. Nothing more is accepted afterwards.
     pub fn abandon(&mut self) {
+        self.closed = true;
         let lost = self.outbox.abandon();
         self.ledger.lose(LostReason::Shutdown, lost.total());
     }

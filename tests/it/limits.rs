@@ -1,0 +1,125 @@
+//! What happens at the limits of the outbox, of the tables and of a budget.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use eventweir::correlator::{self, Suppression};
+use eventweir::ledger::RejectReason;
+use eventweir::outbox::{self, DIGEST_REASON, LostReason};
+use eventweir::shard::{self, Outcome};
+
+use super::support::bench::{Bench, Options};
+use super::support::events::{event, plain};
+
+fn outbox_of(outbox: outbox::Settings) -> Options {
+    Options { shard: shard::Settings { outbox, ..shard::Settings::default() }, ..Options::default() }
+}
+
+fn at(object: u32) -> eventweir::event::Event {
+    event("node-1", &format!("web-{object}"), "BackOff", "restarting")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_outbox_takes_repeats_but_no_new_records() {
+    let max_records = NonZeroUsize::new(10).unwrap_or(NonZeroUsize::MIN);
+    let mut bench = Bench::with(outbox_of(outbox::Settings { max_records, ..outbox::Settings::default() }));
+    bench.fake.set_up(false);
+    for object in 0..10 {
+        bench.offer(at(object));
+        bench.pass(Duration::from_millis(1)).await;
+    }
+    for object in 10..20 {
+        assert!(bench.try_offer(at(object)).is_err(), "a new record");
+        assert!(bench.try_offer(at(object - 10)).is_ok(), "a repeat");
+    }
+    bench.pass(Duration::from_secs(60)).await;
+    assert_eq!(bench.shards.sizes().records, 10);
+    assert_eq!(bench.balance().ledger.rejected(RejectReason::Full), 10);
+    bench.fake.set_up(true);
+    bench.settle().await;
+    bench.pass(Duration::from_secs(2)).await;
+    assert!(bench.try_offer(at(15)).is_ok(), "there is room again");
+    bench.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_are_limited_as_well() {
+    let max_bytes = NonZeroUsize::new(1 << 20).unwrap_or(NonZeroUsize::MIN);
+    let mut bench = Bench::with(outbox_of(outbox::Settings { max_bytes, ..outbox::Settings::default() }));
+    bench.fake.set_up(false);
+    let message = "x".repeat(10_000);
+    let taken = (0..500).take_while(|n| bench.try_offer(event("node-1", &format!("web-{n}"), "R", &message)).is_ok());
+    let taken = taken.count();
+    assert!((80..=110).contains(&taken), "{taken} of 10 kB each");
+    for _ in 0..100 {
+        assert!(bench.try_offer(event("node-1", "web-0", "R", &message)).is_ok(), "a repeat");
+    }
+    assert!(bench.shards.sizes().bytes < (1 << 20) + 20_000);
+    bench.check();
+    bench.fake.set_up(true);
+    bench.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn forgotten_sources_lose_no_occurrence() {
+    let one = NonZeroUsize::MIN;
+    let shard = shard::Settings { max_sources: one, ..shard::Settings::default() };
+    let mut bench = Bench::with(Options { shard, ..Options::default() });
+    for round in 0..10 {
+        for host in 0..5 {
+            bench.offer(event(&format!("node-{host}"), &format!("web-{host}"), "BackOff", "restarting"));
+        }
+        bench.pass(Duration::from_millis(300 * round)).await;
+        assert_eq!(bench.shards.sizes().sources, 1);
+    }
+    bench.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_finds_no_token_is_written_when_one_comes() {
+    let correlator = correlator::Settings { burst_size: 2, qps: 0.1, ..correlator::Settings::default() };
+    let mut bench = Bench::with(Options { correlator, ..Options::default() });
+    let mut outcomes = Vec::new();
+    for number in 0..4 {
+        outcomes.push(bench.offer(event("node-1", "web-0", &format!("Reason{number}"), "m")).outcome);
+        bench.pass(Duration::from_millis(5)).await;
+    }
+    assert_eq!(outcomes, [Outcome::Created, Outcome::Created, Outcome::Deferred, Outcome::Deferred]);
+    bench.pass(Duration::from_secs(5)).await;
+    assert_eq!(bench.fake.shown(), 2);
+    bench.pass(Duration::from_secs(6)).await;
+    assert_eq!(bench.fake.shown(), 3);
+    bench.pass(Duration::from_secs(10)).await;
+    assert_eq!(bench.fake.shown(), 4);
+    bench.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_budget_could_never_write_is_told_by_a_digest() {
+    let mut bench = Bench::new();
+    for number in 0..100 {
+        bench.offer(event("node-1", "web-0", &format!("Reason{number}"), "m"));
+    }
+    bench.settle().await;
+    let events = bench.fake.events();
+    let digest = events.iter().find(|event| event.reason == DIGEST_REASON);
+    assert!(digest.is_some_and(|digest| digest.count > 30 && digest.message.len() <= 1024));
+    assert!(bench.fake.seen().len() < 100);
+    bench.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_occurrences_are_lost_and_counted() {
+    let correlator = correlator::Settings { suppression: Suppression::Drop, ..correlator::Settings::default() };
+    let mut bench = Bench::with(Options { correlator, ..Options::default() });
+    for _ in 0..30 {
+        bench.offer(plain());
+        bench.pass(Duration::from_secs(2)).await;
+    }
+    bench.settle().await;
+    assert_eq!(bench.lost(LostReason::Suppressed), 5);
+    assert_eq!(bench.balance().ledger.total_written(), 25);
+    // As in client-go, what is dropped has been counted by then: the next write shows it.
+    assert_eq!(bench.fake.shown(), 25);
+    bench.check();
+}

@@ -1,0 +1,10 @@
+//! x
+mod support;
+mod faults;
+mod refusals;
+mod mix;
+mod outage;
+mod pacing;
+mod fairness;
+mod limits;
+mod shutdown;

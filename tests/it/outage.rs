@@ -1,0 +1,51 @@
+//! An hour without an upstream, in full traffic.
+
+use std::time::Duration;
+
+use super::support::bench::{Bench, Options};
+use super::support::events::event;
+
+const OBJECTS: u64 = 500;
+const PER_SECOND: u64 = 50;
+const SECONDS: u64 = 3_600;
+
+#[tokio::test(start_paused = true)]
+async fn an_hour_of_outage_costs_no_memory_and_ends_without_a_stampede() {
+    let mut bench = Bench::with(Options { shards: Some(2), ..Options::default() });
+    bench.fake.set_up(false);
+    bench.fake.set_latency(Duration::from_millis(10));
+    let mut working_set = None;
+    for second in 0..SECONDS {
+        for index in 0..PER_SECOND {
+            let object = (second * PER_SECOND + index) % OBJECTS;
+            bench.offer(event(&format!("node-{}", object % 10), &format!("web-{object}"), "BackOff", "restarting"));
+        }
+        bench.pass(Duration::from_secs(1)).await;
+        if second == 60 {
+            working_set = Some(bench.shards.sizes());
+        }
+    }
+    assert_eq!(Some(bench.shards.sizes()), working_set, "memory grows with the length of the outage");
+    assert_eq!(bench.balance().total_waiting(), SECONDS * PER_SECOND);
+
+    let during = bench.fake.seen();
+    // After the first requests, that found out, one probe every two and a half to five seconds.
+    let probes: Vec<_> = during.iter().filter(|seen| seen.at.0 > 60_000_000_000).collect();
+    assert!(probes.len() < 1_500, "{} probes in an hour", probes.len());
+    for pair in probes.windows(2) {
+        assert!(pair[1].at.since(pair[0].at) >= Duration::from_millis(2_500));
+    }
+
+    bench.fake.set_up(true);
+    bench.settle().await;
+    let after = bench.fake.seen().split_off(during.len());
+    assert_eq!(after.len() as u64, OBJECTS, "one write for each record");
+    // One probe; only its answer opens the gate.
+    assert!(after[1].at.since(after[0].at) >= Duration::from_millis(10));
+    assert!(bench.fake.most_in_flight() <= 32);
+    // 32 at a time, 10 ms each.
+    for window in after.windows(33) {
+        assert!(window[32].at.since(window[0].at) >= Duration::from_millis(10));
+    }
+    bench.finish().await;
+}

@@ -1,0 +1,109 @@
+//! The orderly stop: what waits is written before the program ends, or counted as lost.
+
+use std::time::Duration;
+
+use eventweir::clock::Clock;
+use eventweir::outbox::{DIGEST_REASON, LostReason};
+
+use super::support::app::{Program, start_before};
+use super::support::bench::Bench;
+use super::support::events::{START, event, plain};
+use super::support::fake::{FakeApiserver, Fault};
+
+const TIGHT: &str = "shards: 1\ncorrelation: {burstSize: 2, qps: 0.001}\nshutdown: {drainTimeout: 20s}\n";
+
+async fn start(yaml: &str) -> (Program, FakeApiserver) {
+    let fake = FakeApiserver::new(Clock::simulated(START));
+    (start_before(&fake, yaml).await, fake)
+}
+
+fn offer(program: &Program, event: eventweir::event::Event) {
+    assert!(program.app.shards().accept(event, 1).is_ok());
+    program.balance();
+}
+
+#[tokio::test(start_paused = true)]
+async fn deferred_records_are_written_before_the_end_several_of_them_as_one_digest() {
+    let (program, fake) = start(TIGHT).await;
+    for number in 0..10 {
+        offer(&program, event("node-1", "web-0", &format!("Reason{number}"), "m"));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    offer(&program, event("node-1", "web-0", "Reason5", "m"));
+    assert_eq!(fake.shown(), 2);
+    let balance = program.stop().await;
+    assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (11, 0));
+    let events = fake.events();
+    let digest: Vec<_> = events.iter().filter(|event| event.reason == DIGEST_REASON).map(|event| event.count).collect();
+    assert_eq!((digest, events.len(), fake.shown()), (vec![9], 3, 11));
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeats_that_wait_for_a_token_or_an_interval_are_patched_before_the_end() {
+    let (program, fake) = start(TIGHT).await;
+    for _ in 0..2 {
+        offer(&program, plain());
+        offer(&program, event("node-2", "web-1", "Pulled", "pulled"));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    // One waits for a token, one for its interval.
+    offer(&program, plain());
+    offer(&program, event("node-3", "web-2", "Pulled", "pulled"));
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    offer(&program, event("node-3", "web-2", "Pulled", "pulled"));
+    assert_eq!(fake.shown(), 5);
+    let balance = program.stop().await;
+    assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (7, 0));
+    assert_eq!((fake.shown(), fake.events().len()), (7, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_waits_for_what_is_to_be_repeated() {
+    let (program, fake) = start(TIGHT).await;
+    fake.fail_next(&[Fault::Before(500), Fault::HangAfter, Fault::TooMany(Some(3))]);
+    offer(&program, plain());
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let balance = program.stop().await;
+    assert_eq!((balance.ledger.total_written(), fake.shown()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_upstream_does_not_take_before_the_deadline_is_counted_as_lost() {
+    let (program, fake) = start(TIGHT).await;
+    offer(&program, event("node-1", "web-1", "Pulled", "pulled"));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    fake.set_up(false);
+    for number in 0..10 {
+        offer(&program, event("node-1", "web-0", &format!("Reason{number}"), "m"));
+        offer(&program, event("node-1", "web-1", "Pulled", "pulled"));
+    }
+    let balance = program.stop().await;
+    assert_eq!((balance.ledger.total_written(), fake.shown()), (1, 1));
+    assert_eq!(balance.ledger.lost(LostReason::Shutdown), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_never_comes_does_not_hold_up_the_end() {
+    let (program, fake) = start(TIGHT).await;
+    fake.plan(|_| Fault::Hang);
+    offer(&program, plain());
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let balance = program.stop().await;
+    assert_eq!(balance.ledger.lost(LostReason::Shutdown), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn delivery_that_is_cut_off_leaves_everything_in_the_outbox() {
+    let mut bench = Bench::new();
+    bench.fake.set_latency(Duration::from_secs(1));
+    for object in 0..50 {
+        bench.offer(event("node-1", &format!("web-{object}"), "Pulled", "pulled"));
+    }
+    bench.pass(Duration::from_millis(500)).await;
+    bench.stop().await;
+    assert_eq!(bench.balance().total_waiting(), 50);
+    bench.check();
+    bench.shards.abandon();
+    assert_eq!((bench.lost(LostReason::Shutdown), bench.balance().total_waiting()), (50, 0));
+    bench.check();
+}

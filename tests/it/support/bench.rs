@@ -1,0 +1,131 @@
+//! The core and its delivery against a [`FakeApiserver`], under tokio's paused time.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eventweir::clock::Clock;
+use eventweir::correlator::{self, KeySecret, Policy};
+use eventweir::deliver::{self, Monitor};
+use eventweir::event::Event;
+use eventweir::ledger::Balance;
+use eventweir::outbox::{GateSettings, LostReason};
+use eventweir::shard::{self, Accepted, Full, Shards};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::events::START;
+use super::fake::FakeApiserver;
+
+/// What a scenario can set.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Options {
+    pub(crate) correlator: correlator::Settings,
+    pub(crate) shard: shard::Settings,
+    pub(crate) gate: GateSettings,
+    /// Number of shards; 1 unless given.
+    pub(crate) shards: Option<usize>,
+}
+
+pub(crate) struct Bench {
+    pub(crate) shards: Shards,
+    pub(crate) fake: FakeApiserver,
+    pub(crate) accepted: u64,
+    stop: CancellationToken,
+    delivery: JoinSet<()>,
+}
+
+/// Longest simulated time that a scenario may take to come to rest.
+const REST: Duration = Duration::from_secs(7 * 86_400);
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    pub(crate) fn with(options: Options) -> Self {
+        Self::over(FakeApiserver::new(Clock::simulated(START)), options)
+    }
+
+    /// Another process in front of a server that there is already.
+    pub(crate) fn over(fake: FakeApiserver, options: Options) -> Self {
+        let clock = fake.clock();
+        let count = NonZeroUsize::new(options.shards.unwrap_or(1)).unwrap();
+        let policy = policy(options.correlator);
+        let shards = Shards::new(count, &options.shard, policy, clock, KeySecret(7, 9), 1);
+        let (stop, mut delivery) = (CancellationToken::new(), JoinSet::new());
+        let monitor = Monitor::new(options.gate);
+        delivery.spawn(deliver::run(shards.clone(), fake.upstream(), monitor, stop.clone(), 1));
+        Self { shards, fake, accepted: 0, stop, delivery }
+    }
+
+    /// Reports an occurrence.
+    pub(crate) fn offer(&mut self, event: Event) -> Accepted {
+        self.try_offer(event).unwrap()
+    }
+
+    pub(crate) fn try_offer(&mut self, event: Event) -> Result<Accepted, Full> {
+        let accepted = self.shards.accept(event, 1)?;
+        self.accepted += 1;
+        Ok(accepted)
+    }
+
+    /// Lets simulated time pass.
+    pub(crate) async fn pass(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+        self.check();
+    }
+
+    /// Waits until nothing is owed to the upstream.
+    pub(crate) async fn settle(&self) {
+        let mut pause = Duration::from_millis(5);
+        let resting = async {
+            while self.shards.owe() {
+                self.check();
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(60));
+            }
+        };
+        let rested = tokio::time::timeout(REST, resting).await;
+        assert!(rested.is_ok(), "never comes to rest: {:?}", self.balance());
+        self.check();
+    }
+
+    pub(crate) fn balance(&self) -> Balance {
+        self.shards.balance()
+    }
+
+    pub(crate) fn lost(&self, reason: LostReason) -> u64 {
+        self.balance().ledger.lost(reason)
+    }
+
+    /// The ledger is exact now.
+    pub(crate) fn check(&self) {
+        let balance = self.balance();
+        assert!(balance.is_exact(), "{balance:?}");
+    }
+
+    /// Stops delivery in the middle of whatever it does.
+    pub(crate) async fn stop(&mut self) {
+        self.stop.cancel();
+        while self.delivery.join_next().await.is_some() {}
+    }
+
+    /// Waits for rest; then the upstream shows exactly what was accepted, and one request at a time was made for a record.
+    pub(crate) async fn finish(mut self) {
+        self.settle().await;
+        let balance = self.balance();
+        assert_eq!(balance.total_waiting(), 0);
+        assert_eq!(balance.ledger.total_lost(), 0);
+        assert_eq!(balance.ledger.total_written(), self.accepted);
+        assert_eq!(self.fake.shown(), self.accepted);
+        assert!(self.fake.most_per_record() <= 1, "two requests for one record at once");
+        self.stop().await;
+        self.check();
+    }
+}
+
+pub(crate) fn policy(settings: correlator::Settings) -> Policy {
+    Policy { base: Arc::new(settings), rules: Vec::new() }
+}

@@ -1,0 +1,368 @@
+//! A kube-apiserver in this process: a tower service over the embedded store, that fails as it is told and remembers every
+//! request.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eventweir::clock::{Clock, Mono};
+use eventweir::correlator::MESSAGE_PREFIX;
+use eventweir::event::core_v1::{self, EventList};
+use eventweir::event::{Event, Time};
+use eventweir::outbox::{DIGEST_REASON, Patch};
+use eventweir::status::Status;
+use eventweir::upstream::store::{self, Store};
+use eventweir::upstream::{Apiserver, ListOptions, Metrics, Upstream, apiserver};
+use http::{Method, Response};
+use kube::client::Body;
+use parking_lot::Mutex;
+use prometheus::Registry;
+use serde_json::Value;
+
+use super::events::event;
+
+/// What happens to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is carried out.
+    None,
+    /// 429 in plain text, as an apiserver over its limit answers, with these seconds of `Retry-After`.
+    TooMany(Option<u64>),
+    /// A Status with this code, and nothing is done.
+    Before(u16),
+    /// The same after so many seconds.
+    LateBefore(u16, u64),
+    /// A Status with this code, and it is done.
+    After(u16),
+    /// It is done, and no answer ever comes.
+    HangAfter,
+    /// Nothing is done, and no answer ever comes.
+    Hang,
+    /// It is done, and the connection breaks.
+    ResetAfter,
+    /// It is done, and the answer cannot be read.
+    GarbledAfter,
+    /// A stranger has taken the name of the event that is to be created.
+    Taken,
+    /// Somebody deletes the event just before.
+    Deleted,
+    /// The client's own task panics while it waits for the answer to a write that was done.
+    PanicAfter,
+}
+
+/// One request as it came.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) at: Mono,
+    pub(crate) method: Method,
+    /// The involved object of a create.
+    pub(crate) object: String,
+    pub(crate) is_warning: bool,
+}
+
+/// Decides what happens to each request.
+type Plan = Box<dyn FnMut(&Seen) -> Fault + Send>;
+
+#[derive(Clone)]
+pub(crate) struct FakeApiserver(Arc<Mutex<State>>);
+
+struct State {
+    clock: Clock,
+    store: Store,
+    /// Faults of the next requests, one each; then `plan` decides.
+    next: VecDeque<Fault>,
+    plan: Plan,
+    up: bool,
+    latency: Duration,
+    seen: Vec<Seen>,
+    in_flight: HashMap<String, usize>,
+    most_in_flight: usize,
+    most_per_record: usize,
+}
+
+/// A request on its way; ends when it is answered or abandoned.
+struct OnItsWay(FakeApiserver, String);
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        let mut state = self.0.0.lock();
+        if let Some(number) = state.in_flight.get_mut(&self.1) {
+            *number -= 1;
+        }
+        state.in_flight.retain(|_, number| *number > 0);
+    }
+}
+
+/// A request, read.
+struct Request {
+    namespace: String,
+    name: String,
+    event: Option<Event>,
+    patch: Option<Patch>,
+}
+
+impl FakeApiserver {
+    pub(crate) fn new(clock: Clock) -> Self {
+        // Events stay, so that counts can be compared after days.
+        let settings = store::Settings { ttl: Duration::ZERO, ..store::Settings::default() };
+        Self(Arc::new(Mutex::new(State {
+            clock,
+            store: Store::new(settings, 1),
+            next: VecDeque::new(),
+            plan: Box::new(|_| Fault::None),
+            up: true,
+            latency: Duration::from_millis(1),
+            seen: Vec::new(),
+            in_flight: HashMap::new(),
+            most_in_flight: 0,
+            most_per_record: 0,
+        })))
+    }
+
+    /// This server as the program's upstream.
+    pub(crate) fn upstream(&self) -> Upstream {
+        let fake = self.clone();
+        let service = tower::service_fn(move |request| fake.clone().handle(request));
+        let client = kube::Client::new(service, "default");
+        let metrics = Metrics::new(&Registry::new()).unwrap();
+        let clock = self.clock();
+        Upstream::Apiserver(Apiserver::with_client(client, &apiserver::Settings::default(), clock, metrics))
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.0.lock().clock.clone()
+    }
+
+    /// The next requests meet these faults, one each.
+    pub(crate) fn fail_next(&self, faults: &[Fault]) {
+        self.0.lock().next.extend(faults);
+    }
+
+    /// From now on `plan` decides.
+    pub(crate) fn plan(&self, plan: impl FnMut(&Seen) -> Fault + Send + 'static) {
+        self.0.lock().plan = Box::new(plan);
+    }
+
+    /// Takes connections, or refuses them all.
+    pub(crate) fn set_up(&self, up: bool) {
+        self.0.lock().up = up;
+    }
+
+    /// How long each answer takes.
+    pub(crate) fn set_latency(&self, latency: Duration) {
+        self.0.lock().latency = latency;
+    }
+
+    /// The requests that came so far.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.0.lock().seen.clone()
+    }
+
+    /// The requests' methods since the last call.
+    pub(crate) fn take_methods(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().seen).iter().map(|seen| seen.method.to_string()).collect()
+    }
+
+    pub(crate) fn most_in_flight(&self) -> usize {
+        self.0.lock().most_in_flight
+    }
+
+    pub(crate) fn most_per_record(&self) -> usize {
+        self.0.lock().most_per_record
+    }
+
+    /// Every stored event but strangers'.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        let mut state = self.0.lock();
+        let now = state.clock.now();
+        let page = state.store.list(None, &ListOptions::default(), now).unwrap();
+        let events = page.items.into_iter().map(Arc::unwrap_or_clone);
+        events.filter(|event| event.source.component != "stranger").collect()
+    }
+
+    /// The sum of the counts of stored events.
+    pub(crate) fn shown(&self) -> u64 {
+        self.events().iter().map(|event| u64::try_from(event.count).unwrap()).sum()
+    }
+
+    /// Deletes an event behind the proxy's back.
+    pub(crate) fn delete(&self, event: &Event) {
+        let mut state = self.0.lock();
+        let now = state.clock.now();
+        state.store.delete(&event.metadata.namespace, &event.metadata.name, now).unwrap();
+    }
+
+    async fn handle(self, request: http::Request<Body>) -> io::Result<Response<String>> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect_bytes().await.unwrap();
+        let request = Request::read(parts.uri.path(), &parts.method, &body);
+        let (fault, latency, _on_its_way) = self.arrive(&parts.method, &request);
+        let Some(fault) = fault else { return Err(io::Error::from(io::ErrorKind::ConnectionRefused)) };
+        let answer = || self.answer(&parts.method, &request);
+        tokio::time::sleep(latency).await;
+        match fault {
+            Fault::None => Ok(respond(answer())),
+            Fault::TooMany(after) => {
+                let response = Response::builder().status(429).header("Content-Type", "text/plain; charset=utf-8");
+                let seconds = after.map(|seconds| seconds.to_string());
+                let response =
+                    seconds.into_iter().fold(response, |response, text| response.header("Retry-After", text));
+                Ok(response.body("Too many requests, please try again later.\n".to_owned()).unwrap())
+            }
+            Fault::Before(code) => Ok(respond(Err(told(code)))),
+            Fault::LateBefore(code, seconds) => {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Ok(respond(Err(told(code))))
+            }
+            Fault::After(code) => {
+                let _done = answer();
+                Ok(respond(Err(told(code))))
+            }
+            Fault::HangAfter => {
+                let _done = answer();
+                std::future::pending().await
+            }
+            Fault::Hang => std::future::pending().await,
+            Fault::ResetAfter => {
+                let _done = answer();
+                Err(io::Error::from(io::ErrorKind::ConnectionReset))
+            }
+            Fault::GarbledAfter => {
+                answer().map(|_| Response::new("{\"kind\":\"Ev".to_owned())).or_else(|status| Ok(respond(Err(status))))
+            }
+            Fault::Taken => {
+                self.take_name(&request);
+                Ok(respond(answer()))
+            }
+            Fault::Deleted => {
+                let mut state = self.0.lock();
+                let now = state.clock.now();
+                let _deleted = state.store.delete(&request.namespace, &request.name, now);
+                drop(state);
+                Ok(respond(answer()))
+            }
+            Fault::PanicAfter => {
+                let _done = answer();
+                panic!("a panic that the test asked for")
+            }
+        }
+    }
+
+    /// Writes the request down and asks what is to happen; `None` when there is no connection.
+    fn arrive(&self, method: &Method, request: &Request) -> (Option<Fault>, Duration, OnItsWay) {
+        let mut state = self.0.lock();
+        let key = state.record_of(method, request);
+        let seen = Seen {
+            at: state.clock.now().mono,
+            method: method.clone(),
+            object: request.event.as_ref().map(|event| event.involved_object.name.to_string()).unwrap_or_default(),
+            is_warning: request.event.as_ref().is_some_and(Event::is_warning),
+        };
+        let fault = match state.next.pop_front() {
+            _ if !state.up => None,
+            Some(fault) => Some(fault),
+            None => Some((state.plan)(&seen)),
+        };
+        state.seen.push(seen);
+        let per_record = state.in_flight.entry(key.clone()).or_default();
+        *per_record += 1;
+        let (per_record, all) = (*per_record, state.in_flight.values().sum());
+        state.most_per_record = state.most_per_record.max(per_record);
+        state.most_in_flight = state.most_in_flight.max(all);
+        (fault, state.latency, OnItsWay(self.clone(), key))
+    }
+
+    fn answer(&self, method: &Method, request: &Request) -> Result<Vec<u8>, Status> {
+        let mut state = self.0.lock();
+        let now = state.clock.now();
+        let (namespace, name) = (&request.namespace, &request.name);
+        let event = match *method {
+            Method::POST => state.store.create(request.event.clone().unwrap(), now)?,
+            Method::PATCH => state.store.patch(namespace, name, request.patch.as_ref().unwrap(), now)?,
+            Method::GET if name.is_empty() => {
+                let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
+                let items = page.items.into_iter().map(Arc::unwrap_or_clone).collect();
+                let list = EventList { resource_version: page.resource_version, items, ..EventList::default() };
+                let mut body = Vec::new();
+                core_v1::write_list(&list, &mut body);
+                return Ok(body);
+            }
+            Method::GET => state.store.get(namespace, name, now)?,
+            _ => panic!("the upstream is never asked to {method}"),
+        };
+        let mut body = Vec::new();
+        core_v1::write_json(&event, &mut body);
+        Ok(body)
+    }
+
+    /// A stranger's event stands under the name, unless something does already.
+    fn take_name(&self, request: &Request) {
+        let mut stranger = event("elsewhere", "stranger", "Stranger", "here first");
+        stranger.metadata.namespace = request.namespace.as_str().into();
+        stranger.metadata.name = request.name.as_str().into();
+        stranger.source.component = "stranger".into();
+        let mut state = self.0.lock();
+        let now = state.clock.now();
+        let _taken_by_somebody_else = state.store.create(stranger, now);
+    }
+}
+
+impl State {
+    /// Which of the proxy's records a write is for. A name alone does not tell: under paused time several records are named
+    /// in one instant, and one of those that then share a name is renamed. A read may be about somebody else's event.
+    fn record_of(&mut self, method: &Method, request: &Request) -> String {
+        let now = self.clock.now();
+        let stored = self.store.get(&request.namespace, &request.name, now).ok();
+        let event = if *method == Method::POST { request.event.as_ref() } else { stored.as_ref() };
+        let content = event.map(|event| {
+            let told_by_count = event.message.starts_with(MESSAGE_PREFIX) || event.reason == DIGEST_REASON;
+            let message = if told_by_count { "" } else { event.message.as_str() };
+            format!("{} {} {} {message}", event.source.host, event.event_type, event.reason)
+        });
+        let role = if *method == Method::GET { "read" } else { "write" };
+        format!("{role} {} {}", request.name, content.unwrap_or_default())
+    }
+}
+
+impl Request {
+    fn read(path: &str, method: &Method, body: &[u8]) -> Self {
+        let mut parts = path.strip_prefix("/api/v1/namespaces/").unwrap().splitn(3, '/');
+        let namespace = parts.next().unwrap().to_owned();
+        assert_eq!(parts.next(), Some("events"));
+        let event = (*method == Method::POST).then(|| core_v1::from_json(body).unwrap());
+        let name = event.as_ref().map(|event| event.metadata.name.to_string());
+        let name = name.or_else(|| parts.next().map(str::to_owned)).unwrap_or_default();
+        let patch = (*method == Method::PATCH).then(|| patch(&serde_json::from_slice(body).unwrap()));
+        Self { namespace, name, event, patch }
+    }
+}
+
+fn patch(body: &Value) -> Patch {
+    Patch {
+        count: i32::try_from(body["count"].as_i64().unwrap()).unwrap(),
+        last_timestamp: body["lastTimestamp"].as_str().map(|text| Time::parse(text).unwrap()),
+        message: body["message"].as_str().unwrap().into(),
+    }
+}
+
+fn told(code: u16) -> Status {
+    let reason = match code {
+        403 => "Forbidden",
+        413 => "RequestEntityTooLarge",
+        422 => "Invalid",
+        504 => "Timeout",
+        _ => "InternalError",
+    };
+    Status::new(code, reason, "as the test asked")
+}
+
+fn respond(answer: Result<Vec<u8>, Status>) -> Response<String> {
+    let (code, body) = match answer {
+        Ok(body) => (200, body),
+        Err(status) => (status.code, status.to_json()),
+    };
+    let response = Response::builder().status(code).header("Content-Type", "application/json");
+    response.body(String::from_utf8(body).unwrap()).unwrap()
+}

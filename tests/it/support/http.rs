@@ -1,0 +1,130 @@
+//! A small HTTP/1.1 client on one connection.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+use std::net::SocketAddr;
+
+use eventweir::event::{Event, core_v1};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use super::app::DEADLINE;
+
+/// Where the events of `shop` are.
+pub(crate) const EVENTS: &str = "/api/v1/namespaces/shop/events";
+const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+
+pub(crate) struct Client(BufReader<TcpStream>);
+
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl Reply {
+    /// The first header of this name.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers(name).next()
+    }
+
+    pub(crate) fn headers(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.headers.iter().filter(move |(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn outcome(&self) -> Option<&str> {
+        self.header("Eventweir-Outcome")
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+}
+
+impl Client {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
+    }
+
+    /// Sends a request and reads its answer. `Host` and `Content-Length` are added.
+    pub(crate) async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+        let exchange = self.exchange(method, path, headers, body);
+        tokio::time::timeout(DEADLINE, exchange).await.unwrap().unwrap()
+    }
+
+    /// The same, told when the connection breaks.
+    pub(crate) async fn exchange(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<Reply> {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: eventweir\r\nContent-Length: {}\r\n", body.len());
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        let request = [head.as_bytes(), b"\r\n", body].concat();
+        self.0.get_mut().write_all(&request).await?;
+        self.read(method).await
+    }
+
+    async fn read(&mut self, method: &str) -> std::io::Result<Reply> {
+        let line = self.line().await?;
+        let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let status = status.ok_or_else(|| std::io::Error::other(format!("no status: {line:?}")))?;
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line().await?;
+            let Some((name, value)) = line.split_once(": ") else { break };
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+        let mut reply = Reply { status, headers, body: Vec::new() };
+        let length = reply.header("Content-Length").map_or(0, |text| text.parse().unwrap());
+        if method != "HEAD" {
+            reply.body.resize(length, 0);
+            self.0.read_exact(&mut reply.body).await?;
+        }
+        Ok(reply)
+    }
+
+    async fn line(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    pub(crate) async fn get(&mut self, path: &str) -> Reply {
+        self.send("GET", path, &[], b"").await
+    }
+
+    /// POSTs an event as client-go does.
+    pub(crate) async fn post(&mut self, event: &Event) -> Reply {
+        self.post_with(event, "").await
+    }
+
+    /// The same with a query.
+    pub(crate) async fn post_with(&mut self, event: &Event, query: &str) -> Reply {
+        let path = format!("/api/v1/namespaces/{}/events{query}", event.metadata.namespace);
+        self.send("POST", &path, &[("Content-Type", "application/json")], &json(event)).await
+    }
+
+    /// PATCHes the event of this name as client-go does.
+    pub(crate) async fn patch(&mut self, name: &str, patch: &Value) -> Reply {
+        let path = format!("{EVENTS}/{name}");
+        self.send("PATCH", &path, &[("Content-Type", STRATEGIC_MERGE)], patch.to_string().as_bytes()).await
+    }
+}
+
+pub(crate) fn json(event: &Event) -> Vec<u8> {
+    let mut body = Vec::new();
+    core_v1::write_json(event, &mut body);
+    body
+}

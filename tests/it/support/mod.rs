@@ -1,0 +1,7 @@
+//! What the scenarios are made of.
+
+pub(crate) mod app;
+pub(crate) mod bench;
+pub(crate) mod events;
+pub(crate) mod fake;
+pub(crate) mod http;

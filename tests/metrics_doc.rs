@@ -96,23 +96,29 @@ async fn the_document_and_the_program_have_the_same_metrics() {
     }
 }
 
+/// A metric that a rule names, and its conditions: label, operator, value.
+struct Selector {
+    name: String,
+    conditions: Vec<[String; 3]>,
+}
+
 /// The selectors `name{label="value", …}` of a text; `job` and `instance` come from the scrape.
-fn selectors(text: &str) -> Vec<(String, Vec<(String, String, String)>)> {
+fn selectors(text: &str) -> Vec<Selector> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut selectors = Vec::new();
     for (at, _) in text.match_indices("eventweir_") {
         let name: String = text[at..].chars().take_while(|c| is_word(*c)).collect();
         let rest = &text[at + name.len()..];
-        let mut labels = Vec::new();
+        let mut conditions = Vec::new();
         if let Some(inner) = rest.strip_prefix('{').and_then(|rest| rest.split('}').next()) {
             for pair in inner.split(',') {
                 let label: String = pair.trim().chars().take_while(|c| is_word(*c)).collect();
                 let operator: String = pair.trim()[label.len()..].chars().take_while(|c| *c != '"').collect();
-                labels.push((label, operator, pair.split('"').nth(1).unwrap().to_owned()));
+                conditions.push([label, operator, pair.split('"').nth(1).unwrap().to_owned()]);
             }
         }
-        labels.retain(|(label, ..)| !["job", "instance"].contains(&label.as_str()));
-        selectors.push((name, labels));
+        conditions.retain(|[label, ..]: &[String; 3]| !["job", "instance"].contains(&label.as_str()));
+        selectors.push(Selector { name, conditions });
     }
     selectors
 }
@@ -123,9 +129,9 @@ async fn alert_rules_name_only_what_is_documented_and_exposed() {
     let documented = documented();
     let all: Vec<_> = selectors(ALERTS).into_iter().chain(selectors(ALERTS_TEST)).collect();
     assert!(all.len() > 10, "the rules were not found");
-    for (name, labels) in all {
+    for Selector { name, conditions } in all {
         assert!(documented.contains_key(&name), "{name} is not documented");
-        for (label, operator, value) in labels {
+        for [label, operator, value] in conditions {
             let values = exposed[&name].labels.get(&label).unwrap_or_else(|| panic!("{name} has no label {label}"));
             let found = match operator.as_str() {
                 "=" => values.contains(&value),

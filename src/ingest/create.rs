@@ -1,5 +1,6 @@
 //! POST: decode, validate, hand to the shard, answer.
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -7,9 +8,10 @@ use axum::response::Response;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::decode::Refusal;
+use super::form::Form;
 use super::{Face, decode, respond};
-use crate::event::core_v1::{self, Decoded};
-use crate::event::{ApiGroup, Event, validate};
+use crate::event::json::{self, Decoded, Strictness};
+use crate::event::{ApiGroup, Event, Time, validate};
 use crate::ledger::RejectReason;
 use crate::shard::Full;
 use crate::status::Status;
@@ -33,12 +35,13 @@ enum FieldValidation {
 /// `POST /api/v1/namespaces/{namespace}/events`
 pub(super) async fn create(
     State(face): State<Face>,
+    Extension(group): Extension<ApiGroup>,
     Path(namespace): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    match receive(&face, &namespace, query.as_deref(), &headers, body).await {
+    match receive(&face, group, &namespace, query.as_deref(), &headers, body).await {
         Ok(response) => response,
         Err((reason, status)) => face.reject(reason, &status),
     }
@@ -46,35 +49,35 @@ pub(super) async fn create(
 
 async fn receive(
     face: &Face,
+    group: ApiGroup,
     namespace: &str,
     query: Option<&str>,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    decode::accepts_json(headers)?;
+    let form = Form::negotiate(group, headers)?;
     decode::is_json(headers)?;
     let options = options(query)?;
     let body = decode::read(body, &face.0.settings).await?;
-    let decoded = if options.validation == FieldValidation::Strict {
-        core_v1::decode_strict(&body)
-    } else {
-        core_v1::decode(&body)
+    let strictness = match options.validation {
+        FieldValidation::Strict => Strictness::Refuse,
+        FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
     };
     let Decoded { mut event, strict_faults, .. } =
-        decoded.map_err(|error| (RejectReason::Malformed, Box::new(error.status)))?;
+        json::decode(group, &body, strictness).map_err(|error| (RejectReason::Malformed, Box::new(error.status)))?;
     let warnings: Vec<String> = match options.validation {
         FieldValidation::Warn => strict_faults.iter().map(ToString::to_string).collect(),
         FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
     };
-    admit(face, namespace, &mut event)?;
+    admit(face, group, namespace, &mut event)?;
     if options.dry_run {
-        return Ok(respond::event(StatusCode::CREATED, &event, None, &warnings));
+        return Ok(respond::event(form, StatusCode::CREATED, &event, None, &warnings));
     }
-    Ok(take(face, event, &warnings))
+    Ok(take(face, form, StatusCode::CREATED, event, &warnings))
 }
 
 /// The apiserver's checks in its order, and what it sets or drops before an event is stored.
-fn admit(face: &Face, namespace: &str, event: &mut Event) -> Result<(), Refusal> {
+pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut Event) -> Result<(), Refusal> {
     validate::adopt_namespace(event, namespace).map_err(|status| (RejectReason::Invalid, status))?;
     if !face.0.upstream.has_namespace(namespace) {
         return Err((RejectReason::NamespaceMissing, Box::new(Status::not_found("", "namespaces", namespace))));
@@ -83,7 +86,7 @@ fn admit(face: &Face, namespace: &str, event: &mut Event) -> Result<(), Refusal>
     if event.metadata.name.is_empty() && !generate_name.is_empty() {
         event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new());
     }
-    validate::create(ApiGroup::Core, event).map_err(|status| (RejectReason::Invalid, status))?;
+    validate::create(group, event).map_err(|status| (RejectReason::Invalid, status))?;
     strip(event);
     Ok(())
 }
@@ -105,19 +108,27 @@ fn strip(event: &mut Event) {
 }
 
 /// Hands a valid event to its shard and answers.
-fn take(face: &Face, event: Event, warnings: &[String]) -> Response {
+pub(super) fn take(face: &Face, form: Form, code: StatusCode, event: Event, warnings: &[String]) -> Response {
     // Two copies: the shard keeps one, the alias another. Their strings are shared.
-    match face.0.shards.accept(event.clone(), 1) {
+    match face.0.shards.accept(as_occurrence(event.clone()), 1) {
         Ok(accepted) => {
             face.0.metrics.count_outcome(accepted.outcome, 1);
             face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
-            let response = respond::event(StatusCode::CREATED, &event, Some(accepted.outcome), warnings);
+            let response = respond::event(form, code, &event, Some(accepted.outcome), warnings);
             face.0.metrics.aliases(face.0.aliases.insert(event));
             response
         }
         // The shard's ledger has it already.
         Err(Full) => full(),
     }
+}
+
+/// An event of a client as an occurrence of its record: a record shows when it was seen last, which new-style events tell
+/// in other members, and stands for a series by its count.
+pub(super) fn as_occurrence(mut event: Event) -> Event {
+    let observed = event.series.take().and_then(|series| series.last_observed_time).or(event.event_time);
+    event.last_timestamp = event.last_timestamp.or_else(|| observed.map(|time| Time(time.0.div_euclid(1_000_000))));
+    event
 }
 
 /// 429 with `Retry-After`: client-go repeats that, and gives up on everything else.

@@ -129,3 +129,29 @@ fn verdict(checks: &[(&str, bool)], upstream: Option<&str>) -> Response {
     let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, text).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::correlator::{KeySecret, Policy};
+    use crate::event::Event;
+    use crate::outbox::GateSettings;
+
+    #[test]
+    fn readiness_goes_by_reloaded_limits() {
+        let mut limits = Settings::default();
+        limits.outbox.max_records = NonZeroUsize::MIN;
+        let (clock, secret) = (Clock::manual(0), KeySecret(1, 2));
+        let shards = Shards::new(NonZeroUsize::MIN, &limits, Policy::default(), clock, secret, 1);
+        let monitor = Monitor::new(GateSettings::default());
+        let admin = Admin::new(Registry::new(), shards.clone(), monitor, limits.clone());
+        shards.accept(Event::default(), 1).unwrap();
+        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", false)]);
+        limits.outbox.max_records = const { NonZeroUsize::new(2).unwrap() };
+        admin.set_limits(limits);
+        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", true)]);
+    }
+}

@@ -94,8 +94,10 @@ struct Delivery {
     // LIMIT: `max_in_flight` requests, kept by the gate.
     requests: JoinSet<Answer>,
     /// Which record each request is for, and when it was sent.
+    // LIMIT: as many as requests.
     records: HashMap<Id, (usize, RecordId, Mono)>,
     /// When a loss was last logged, by reason.
+    // LIMIT: one a reason.
     logged_losses: HashMap<LostReason, Mono>,
     /// The shard whose turn it is.
     turn: usize,

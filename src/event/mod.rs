@@ -103,6 +103,7 @@ pub struct RareMeta {
     /// Grace period of a deletion.
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
+    // LIMIT: here and below what the body had, which is read up to `max_body_bytes`.
     pub labels: std::collections::BTreeMap<SmolStr, SmolStr>,
     /// Annotations.
     pub annotations: std::collections::BTreeMap<SmolStr, SmolStr>,

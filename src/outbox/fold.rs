@@ -17,7 +17,7 @@ impl super::account::Account {
             return None;
         }
         self.owed()
-            .filter(|order| records.get(&order.record).is_some_and(Record::can_fold))
+            .filter(|order| records.get(&order.record).is_some_and(|record| record.can_fold()))
             .map(|order| order.since)
             .min()
     }
@@ -81,7 +81,7 @@ impl Outbox {
 
     fn foldable(&self, account: AccountId) -> impl Iterator<Item = Order> + '_ {
         let owed = self.accounts.peek(&account).into_iter().flat_map(super::account::Account::owed);
-        owed.filter(|order| self.records.get(&order.record).is_some_and(Record::can_fold))
+        owed.filter(|order| self.records.get(&order.record).is_some_and(|record| record.can_fold()))
     }
 
     /// Takes a record out of its account's queue.
@@ -154,7 +154,7 @@ impl Outbox {
                 timer_set: false,
                 is_digest: true,
             };
-            self.records.insert(id, record);
+            self.records.insert(id, Box::new(record));
         }
         // It takes the place of the longest-waiting record that it stands for.
         self.owe(id, Occurrences::of(WrittenAs::Digest, occurrences), since, now);

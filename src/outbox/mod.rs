@@ -67,7 +67,8 @@ pub struct Outbox {
 }
 
 /// Record numbers are our own, so a fast hasher without a secret will do.
-type RecordMap = HashMap<RecordId, Record, foldhash::fast::FixedState>;
+/// Boxed, because a table keeps the room of its fullest hour and a record has 800 bytes.
+type RecordMap = HashMap<RecordId, Box<Record>, foldhash::fast::FixedState>;
 
 impl Outbox {
     /// An empty outbox. `seed` feeds the jitter of repeated writes.
@@ -219,7 +220,7 @@ impl Outbox {
             timer_set: false,
             is_digest: false,
         };
-        self.records.insert(offer.record, record);
+        self.records.insert(offer.record, Box::new(record));
         self.trim_accounts(now);
     }
 

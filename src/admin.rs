@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::sync::Notify;
 
@@ -31,7 +32,7 @@ struct Inner {
     registry: Registry,
     shards: Shards,
     monitor: Monitor,
-    limits: Settings,
+    limits: Mutex<Settings>,
     draining: AtomicBool,
     reload: Notify,
 }
@@ -40,7 +41,7 @@ impl Admin {
     /// Endpoints over these parts.
     #[must_use]
     pub fn new(registry: Registry, shards: Shards, monitor: Monitor, limits: Settings) -> Self {
-        let (draining, reload) = (AtomicBool::new(false), Notify::new());
+        let (limits, draining, reload) = (Mutex::new(limits), AtomicBool::new(false), Notify::new());
         Self(Arc::new(Inner { registry, shards, monitor, limits, draining, reload }))
     }
 
@@ -57,6 +58,11 @@ impl Admin {
             .with_state(self.clone())
     }
 
+    /// Takes over reloaded limits.
+    pub fn set_limits(&self, limits: Settings) {
+        *self.0.limits.lock() = limits;
+    }
+
     /// From now on new events go elsewhere.
     pub fn start_draining(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
@@ -69,8 +75,8 @@ impl Admin {
 
     fn checks(&self) -> [(&'static str, bool); 2] {
         let sizes = self.0.shards.sizes();
-        let outbox = &self.0.limits.outbox;
-        let room = sizes.records < outbox.max_records.get() && sizes.bytes < outbox.max_bytes.get();
+        let limits = self.0.limits.lock();
+        let room = sizes.records < limits.outbox.max_records.get() && sizes.bytes < limits.outbox.max_bytes.get();
         [("accepting", !self.0.draining.load(Ordering::Relaxed)), ("outbox-has-room", room)]
     }
 

@@ -1,5 +1,4 @@
 //! Health, metrics and the event log.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
 

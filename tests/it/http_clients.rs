@@ -1,5 +1,4 @@
 //! Clients that correlate by themselves, as client-go does: POST, then PATCH with growing counts under their own name.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use serde_json::json;
 

@@ -1,5 +1,4 @@
 //! POST, GET and LIST of good events: answers, outcomes, warnings.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! The face at its limits, and at its end.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -349,7 +349,9 @@ fn patch(body: &Value) -> Patch {
 
 fn told(code: u16) -> Status {
     let reason = match code {
+        401 => "Unauthorized",
         403 => "Forbidden",
+        409 => "Conflict",
         413 => "RequestEntityTooLarge",
         422 => "Invalid",
         504 => "Timeout",

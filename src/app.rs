@@ -176,9 +176,11 @@ impl App {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,
             ack: config.ingest.ack,
+            repair: config.ingest.repair,
         };
         let connections = ingest_metrics.connections.clone();
-        let face = Face::new(settings, self.shards.clone(), self.upstream.clone(), aliases, ingest_metrics, event_log);
+        let (shards, upstream, tasks) = (self.shards.clone(), self.upstream.clone(), self.tasks.clone());
+        let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, tasks);
         let server = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             header_timeout: config.ingest.request_timeout,

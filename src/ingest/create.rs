@@ -11,6 +11,7 @@ use super::decode::Refusal;
 use super::form::Form;
 use super::{Ack, Face, decode, respond};
 use crate::event::json::{self, Decoded, Strictness};
+use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, Time, validate};
 use crate::ledger::RejectReason;
 use crate::outbox::Fate;
@@ -69,19 +70,20 @@ async fn receive(
     };
     let Decoded { mut event, strict_faults, .. } =
         json::decode(group, &body, strictness).map_err(|error| (RejectReason::Malformed, Box::new(error.status)))?;
-    let warnings: Vec<String> = match options.validation {
+    let mut warnings: Vec<String> = match options.validation {
         FieldValidation::Warn => strict_faults.iter().map(ToString::to_string).collect(),
         FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
     };
-    admit(face, group, namespace, &mut event)?;
+    let repairs = admit(face, group, namespace, &mut event)?;
+    warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     if options.dry_run {
         return Ok(respond::event(form, StatusCode::CREATED, &event, None, &warnings));
     }
     Ok(take(face, form, StatusCode::CREATED, event, &warnings, headers).await)
 }
 
-/// The apiserver's checks in its order, and what it sets or drops before an event is stored.
-pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut Event) -> Result<(), Refusal> {
+/// The apiserver's checks in its order, and what it sets or drops before an event is stored. Returns what was mended.
+pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut Event) -> Result<Vec<Repair>, Refusal> {
     validate::adopt_namespace(event, namespace).map_err(|status| (RejectReason::Invalid, status))?;
     if !face.0.upstream.has_namespace(namespace) {
         return Err((RejectReason::NamespaceMissing, Box::new(Status::not_found("", "namespaces", namespace))));
@@ -90,9 +92,16 @@ pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut E
     if event.metadata.name.is_empty() && !generate_name.is_empty() {
         event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new());
     }
+    let repairs = match face.0.settings.repair {
+        super::Repair::On { message_bytes } => {
+            repair::repair(group, event, message_bytes, face.0.shards.clock().now().wall)
+        }
+        super::Repair::Off => Vec::new(),
+    };
     validate::create(group, event).map_err(|status| (RejectReason::Invalid, status))?;
+    face.0.metrics.count_repairs(&repairs);
     strip(event);
-    Ok(())
+    Ok(repairs)
 }
 
 /// Drops what only the upstream can assign: nothing of it is invented or believed.

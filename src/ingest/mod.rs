@@ -5,6 +5,7 @@
 //! for the ledger.
 
 mod aliases;
+mod batch;
 mod create;
 mod decode;
 mod form;
@@ -21,6 +22,7 @@ use axum::http::Method;
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use axum::{Extension, Router};
+use tokio_util::task::TaskTracker;
 
 pub use aliases::Aliases;
 pub use metrics::Metrics;
@@ -41,6 +43,20 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// When a client is answered, unless its request says otherwise.
     pub ack: Ack,
+    /// Whether events are mended that the apiserver would refuse.
+    pub repair: Repair,
+}
+
+/// Whether events are mended that the apiserver would refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repair {
+    /// They are, and their clients are told.
+    On {
+        /// LIMIT: bytes that the message of an old-style event keeps.
+        message_bytes: usize,
+    },
+    /// They are refused as the apiserver refuses them.
+    Off,
 }
 
 /// When a client is answered.
@@ -64,6 +80,7 @@ struct Inner {
     aliases: Aliases,
     metrics: Metrics,
     event_log: EventLog,
+    tasks: TaskTracker,
 }
 
 impl Face {
@@ -76,8 +93,9 @@ impl Face {
         aliases: Aliases,
         metrics: Metrics,
         event_log: EventLog,
+        tasks: TaskTracker,
     ) -> Self {
-        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log }))
+        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log, tasks }))
     }
 
     /// The table of path and verb. The two API groups are two doors to one room.
@@ -85,6 +103,7 @@ impl Face {
         Router::new()
             .nest("/api/v1", door(ApiGroup::Core))
             .nest("/apis/events.k8s.io/v1", door(ApiGroup::Events))
+            .route("/eventweir/v1/events", axum::routing::post(batch::batch).fallback(method_not_allowed))
             .fallback(respond::page_not_found)
             .with_state(self.clone())
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))

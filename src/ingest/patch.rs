@@ -164,7 +164,10 @@ async fn upsert(
         return face.reject(RejectReason::Invalid, &Status::bad_request(message));
     }
     match create::admit(face, form.group, namespace, &mut event) {
-        Ok(()) => create::take(face, form, StatusCode::OK, event, &[], headers).await,
+        Ok(repairs) => {
+            let warnings: Vec<String> = repairs.into_iter().map(|repair| repair.warning().to_owned()).collect();
+            create::take(face, form, StatusCode::OK, event, &warnings, headers).await
+        }
         Err((reason, status)) => face.reject(reason, &status),
     }
 }

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, ShardCollector};
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::correlator::KeySecret;
@@ -22,7 +22,7 @@ use crate::ingest::{self, Aliases, Face};
 use crate::ledger::Balance;
 use crate::metrics::Metrics;
 use crate::server;
-use crate::shard::{ShardCollector, Shards};
+use crate::shard::Shards;
 use crate::upstream::{self, Apiserver, Embedded, Upstream};
 
 /// How often the configuration file is looked at.
@@ -175,6 +175,7 @@ impl App {
         let settings = ingest::Settings {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,
+            ack: config.ingest.ack,
         };
         let connections = ingest_metrics.connections.clone();
         let face = Face::new(settings, self.shards.clone(), self.upstream.clone(), aliases, ingest_metrics, event_log);

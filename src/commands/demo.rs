@@ -29,6 +29,9 @@ const CRASHING_PODS: i64 = 10;
 /// Longest real time for a proxy to come to rest at one instant of simulated time.
 const REST: Duration = Duration::from_secs(30);
 
+/// Step of the clock of a demo that stays up.
+const TICK: Duration = Duration::from_millis(100);
+
 /// `demo`
 ///
 /// # Errors
@@ -59,7 +62,7 @@ async fn run(keep: bool) -> Result<(), Error> {
             ours.app.address(),
             ours.app.admin_address()
         ))?;
-        tokio::signal::ctrl_c().await.map_err(|source| Error::Io { what: "waiting for Ctrl-C".to_owned(), source })?;
+        ours.keep().await?;
     }
     ours.finish().await
 }
@@ -199,6 +202,23 @@ impl Proxy {
             entry.age = entry.newest.map(|newest| now - newest.0);
         }
         seen
+    }
+
+    /// Stays up until Ctrl-C; from now on simulated time goes as fast as real time.
+    async fn keep(&self) -> Result<(), Error> {
+        let clock = self.clock.clone();
+        let ticks = async {
+            loop {
+                tokio::time::sleep(TICK).await;
+                clock.advance(TICK);
+            }
+        };
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted.map_err(|source| Error::Io { what: "waiting for Ctrl-C".to_owned(), source })
+            }
+            () = ticks => Ok(()),
+        }
     }
 
     async fn finish(self) -> Result<(), Error> {

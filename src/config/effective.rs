@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, SUPPRESSION};
+use super::read::ACK;
 use super::units::{duration_text, size_text};
 use super::{Backend, Config, EventLog, LogFormat, Shards, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
@@ -93,6 +94,7 @@ fn tree(config: &Config) -> Value {
             "maxConnections": ingest.max_connections,
             "requestTimeout": duration(ingest.request_timeout),
             "maxAliases": ingest.max_aliases,
+            "ack": named(&ACK, ingest.ack),
         },
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout) },
         "shards": match shards { Shards::Auto => json!("auto"), Shards::Fixed(number) => json!(number) },

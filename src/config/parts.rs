@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use crate::ingest::Ack;
 use crate::upstream::{apiserver, store};
 
 /// The program's own log.
@@ -68,6 +69,8 @@ pub struct Ingest {
     pub request_timeout: Duration,
     /// LIMIT: names under which clients know events whose record has another name; the oldest is forgotten. Default 100,000.
     pub max_aliases: NonZeroUsize,
+    /// When a client is answered. Default accepted.
+    pub ack: Ack,
 }
 
 /// The orderly stop.
@@ -120,6 +123,7 @@ impl Default for Ingest {
             max_connections: const { NonZeroUsize::new(10_000).unwrap() },
             request_timeout: Duration::from_secs(60),
             max_aliases: const { NonZeroUsize::new(100_000).unwrap() },
+            ack: Ack::Accepted,
         }
     }
 }

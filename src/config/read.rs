@@ -12,6 +12,7 @@ use super::{
     Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Upstream, values,
 };
 use crate::correlator::{Policy, Rate};
+use crate::ingest::Ack;
 use crate::outbox::{self, GateSettings};
 use crate::shard;
 use crate::upstream::store::Namespaces;
@@ -197,6 +198,8 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
     });
 }
 
+pub(super) const ACK: [(&str, Ack); 2] = [("accepted", Ack::Accepted), ("written", Ack::Written)];
+
 fn ingest(section: &mut Section<'_>) -> Ingest {
     let default = Ingest::default();
     let timeouts = MILLISECOND..=Duration::from_secs(3600);
@@ -205,6 +208,7 @@ fn ingest(section: &mut Section<'_>) -> Ingest {
         max_connections: section.value("maxConnections", default.max_connections, values::positive(1_000_000)),
         request_timeout: section.value("requestTimeout", default.request_timeout, values::duration(timeouts)),
         max_aliases: section.value("maxAliases", default.max_aliases, values::positive(COUNT_MAX)),
+        ack: section.value("ack", default.ack, values::choice(&ACK)),
     }
 }
 

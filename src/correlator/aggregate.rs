@@ -6,7 +6,7 @@ use lru::LruCache;
 use super::key::{BuildKeyHasher, Key};
 use super::settings::{Settings, Suppression};
 use crate::clock::{Mono, Now};
-use crate::event::{Event, ObjectMeta, Time};
+use crate::event::{Event, MicroTime, ObjectMeta, Time};
 
 /// The groups of one source: aggregate key to the distinct messages seen lately.
 #[derive(Debug)]
@@ -89,7 +89,8 @@ impl Group {
 
 /// The combined event that `event` becomes: a new name, only old-style members, and the prefixed message.
 ///
-/// COMPAT(client-go): labels, annotations, reporting fields, action, related and series are lost (`EventAggregate`).
+/// COMPAT(client-go): labels, annotations, action, related and series are lost, and under `suppression: drop` the reporting
+/// fields too (`EventAggregate`).
 pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings: &Settings) -> Event {
     let timestamp = Some(Time::from_unix_nanos(now.wall));
     let prefix = settings.message_prefix.as_str();
@@ -98,7 +99,7 @@ pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings
     } else {
         smol_str::format_smolstr!("{prefix}{}", event.message)
     };
-    Event {
+    let mut combined = Event {
         metadata: ObjectMeta {
             name: record_name(&event.involved_object.name, now),
             namespace: event.metadata.namespace.clone(),
@@ -113,6 +114,22 @@ pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings
         count: i32::try_from(occurrences).unwrap_or(i32::MAX),
         event_type: event.event_type.clone(),
         ..Event::default()
+    };
+    if settings.suppression == Suppression::Defer {
+        keep_reporter(&mut combined, event, now);
+    }
+    combined
+}
+
+/// Leaves on a combined event who reports it, which client-go loses; and keeps it new-style where the apiserver would refuse
+/// an old-style one.
+fn keep_reporter(combined: &mut Event, event: &Event, now: Now) {
+    combined.reporting_controller = event.reporting_controller.clone();
+    combined.reporting_instance = event.reporting_instance.clone();
+    if event.event_time.is_some() && !combined.can_be_old_style() {
+        combined.event_time = Some(MicroTime::from_unix_nanos(now.wall));
+        combined.action = event.action.clone();
+        combined.message = crate::event::cut(&combined.message, crate::event::NEW_STYLE_MESSAGE_MAX);
     }
 }
 

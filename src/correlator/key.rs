@@ -127,6 +127,14 @@ impl KeySecret {
         for field in fields {
             joiner.add(field_value(event, *field));
         }
+        if let (Domain::Event, KeyEncoding::Framed, Some(_)) = (domain, encoding, event.event_time) {
+            // What `tools/events` tells new-style events apart by, beside the fields above (`getKey`).
+            joiner.add(&event.action);
+            if let Some(related) = &event.related {
+                let parts = [&related.kind, &related.namespace, &related.name, &related.uid, &related.field_path];
+                parts.into_iter().for_each(|part| joiner.add(part));
+            }
+        }
         joiner.finish()
     }
 }

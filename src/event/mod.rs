@@ -6,7 +6,8 @@
 
 pub mod core_v1;
 pub mod events_v1;
-mod json;
+pub mod json;
+pub mod protobuf;
 mod time;
 pub mod validate;
 
@@ -103,6 +104,7 @@ pub struct RareMeta {
     /// Grace period of a deletion.
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
+    // LIMIT: here and below what the body had, which is read up to `max_body_bytes`.
     pub labels: std::collections::BTreeMap<SmolStr, SmolStr>,
     /// Annotations.
     pub annotations: std::collections::BTreeMap<SmolStr, SmolStr>,
@@ -168,7 +170,28 @@ pub struct EventSeries {
     pub last_observed_time: Option<MicroTime>,
 }
 
+/// LIMIT: bytes of a new-style event's message that the apiserver takes.
+pub const NEW_STYLE_MESSAGE_MAX: usize = 1024;
+
+/// The longest beginning of `text` that ends on a character boundary and has at most `limit` bytes.
+#[must_use]
+pub fn cut(text: &str, limit: usize) -> SmolStr {
+    if text.len() <= limit {
+        return text.into();
+    }
+    let end = (0..=limit).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0);
+    text.split_at(end).0.into()
+}
+
 impl Event {
+    /// Whether the apiserver takes this event without an eventTime: an old-style event lives in its object's namespace, or
+    /// in `default` (`validation/events.go`, `legacyValidateEvent`).
+    #[must_use]
+    pub fn can_be_old_style(&self) -> bool {
+        let (object, own) = (&self.involved_object.namespace, &self.metadata.namespace);
+        if object.is_empty() { own == "default" } else { object == own }
+    }
+
     /// True for an event whose type asks for attention first.
     #[must_use]
     pub fn is_warning(&self) -> bool {

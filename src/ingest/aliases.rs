@@ -10,7 +10,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use crate::event::{Event, Time};
+use crate::event::{Event, EventSeries, Time};
 
 /// Known names. Bounded; the one used longest ago is forgotten, and its client hears 404 and posts the event again.
 #[derive(Debug)]
@@ -29,6 +29,13 @@ pub(super) struct Growth {
     pub(super) last_timestamp: Option<Option<Time>>,
     /// The new message.
     pub(super) message: Option<SmolStr>,
+    /// The new series of a new-style event.
+    pub(super) series: Option<EventSeries>,
+}
+
+/// How far a client has counted: its series, or its count; an event that tells neither has happened once.
+fn line(event: &Event) -> i64 {
+    i64::from(event.series.as_ref().map_or(event.count, |series| series.count).max(1))
 }
 
 impl Aliases {
@@ -72,21 +79,25 @@ impl Aliases {
     pub(super) fn grow(&self, namespace: &str, name: &str, growth: &Growth) -> Option<(Event, u32)> {
         let mut known = self.known.lock();
         let event = known.get_mut(&(namespace.into(), name.into()))?;
-        let before = event.count;
-        event.count = growth.count.unwrap_or(before);
+        let before = line(event);
+        event.count = growth.count.unwrap_or(event.count);
+        if growth.series.is_some() {
+            event.series = growth.series.clone();
+        }
         event.last_timestamp = growth.last_timestamp.unwrap_or(event.last_timestamp);
         if let Some(message) = &growth.message {
             event.message = message.clone();
         }
         // A line that shrinks or stands still (a repeated request) brings no occurrence.
-        let grown = u32::try_from(i64::from(event.count) - i64::from(before)).unwrap_or(0);
+        let grown = u32::try_from(line(event) - before).unwrap_or(0);
         Some((event.clone(), grown))
     }
 
     /// Takes back a growth that could not be taken in: the client will repeat it.
     pub(super) fn shrink(&self, namespace: &str, name: &str, grown: u32) {
         if let Some(event) = self.known.lock().peek_mut(&(namespace.into(), name.into())) {
-            event.count = event.count.saturating_sub_unsigned(grown);
+            let line = event.series.as_mut().map_or(&mut event.count, |series| &mut series.count);
+            *line = line.saturating_sub_unsigned(grown);
         }
     }
 }

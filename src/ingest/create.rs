@@ -1,19 +1,25 @@
 //! POST: decode, validate, hand to the shard, answer.
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::decode::Refusal;
-use super::{Face, decode, respond};
-use crate::event::core_v1::{self, Decoded};
-use crate::event::{ApiGroup, Event, validate};
+use super::form::Form;
+use super::{Ack, Face, decode, respond};
+use crate::event::json::{self, Decoded, Strictness};
+use crate::event::{ApiGroup, Event, Time, validate};
 use crate::ledger::RejectReason;
-use crate::shard::Full;
+use crate::outbox::Fate;
+use crate::shard::{Full, Outcome};
 use crate::status::Status;
 use crate::upstream::store;
+
+/// When this request wants its answer.
+const ACK: HeaderName = HeaderName::from_static("eventweir-ack");
 
 /// What the query asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,12 +39,13 @@ enum FieldValidation {
 /// `POST /api/v1/namespaces/{namespace}/events`
 pub(super) async fn create(
     State(face): State<Face>,
+    Extension(group): Extension<ApiGroup>,
     Path(namespace): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    match receive(&face, &namespace, query.as_deref(), &headers, body).await {
+    match receive(&face, group, &namespace, query.as_deref(), &headers, body).await {
         Ok(response) => response,
         Err((reason, status)) => face.reject(reason, &status),
     }
@@ -46,35 +53,35 @@ pub(super) async fn create(
 
 async fn receive(
     face: &Face,
+    group: ApiGroup,
     namespace: &str,
     query: Option<&str>,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    decode::accepts_json(headers)?;
+    let form = Form::negotiate(group, headers)?;
     decode::is_json(headers)?;
     let options = options(query)?;
     let body = decode::read(body, &face.0.settings).await?;
-    let decoded = if options.validation == FieldValidation::Strict {
-        core_v1::decode_strict(&body)
-    } else {
-        core_v1::decode(&body)
+    let strictness = match options.validation {
+        FieldValidation::Strict => Strictness::Refuse,
+        FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
     };
     let Decoded { mut event, strict_faults, .. } =
-        decoded.map_err(|error| (RejectReason::Malformed, Box::new(error.status)))?;
+        json::decode(group, &body, strictness).map_err(|error| (RejectReason::Malformed, Box::new(error.status)))?;
     let warnings: Vec<String> = match options.validation {
         FieldValidation::Warn => strict_faults.iter().map(ToString::to_string).collect(),
         FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
     };
-    admit(face, namespace, &mut event)?;
+    admit(face, group, namespace, &mut event)?;
     if options.dry_run {
-        return Ok(respond::event(StatusCode::CREATED, &event, None, &warnings));
+        return Ok(respond::event(form, StatusCode::CREATED, &event, None, &warnings));
     }
-    Ok(take(face, event, &warnings))
+    Ok(take(face, form, StatusCode::CREATED, event, &warnings, headers).await)
 }
 
 /// The apiserver's checks in its order, and what it sets or drops before an event is stored.
-fn admit(face: &Face, namespace: &str, event: &mut Event) -> Result<(), Refusal> {
+pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut Event) -> Result<(), Refusal> {
     validate::adopt_namespace(event, namespace).map_err(|status| (RejectReason::Invalid, status))?;
     if !face.0.upstream.has_namespace(namespace) {
         return Err((RejectReason::NamespaceMissing, Box::new(Status::not_found("", "namespaces", namespace))));
@@ -83,7 +90,7 @@ fn admit(face: &Face, namespace: &str, event: &mut Event) -> Result<(), Refusal>
     if event.metadata.name.is_empty() && !generate_name.is_empty() {
         event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new());
     }
-    validate::create(ApiGroup::Core, event).map_err(|status| (RejectReason::Invalid, status))?;
+    validate::create(group, event).map_err(|status| (RejectReason::Invalid, status))?;
     strip(event);
     Ok(())
 }
@@ -105,19 +112,75 @@ fn strip(event: &mut Event) {
 }
 
 /// Hands a valid event to its shard and answers.
-fn take(face: &Face, event: Event, warnings: &[String]) -> Response {
+pub(super) async fn take(
+    face: &Face,
+    form: Form,
+    code: StatusCode,
+    event: Event,
+    warnings: &[String],
+    headers: &HeaderMap,
+) -> Response {
     // Two copies: the shard keeps one, the alias another. Their strings are shared.
-    match face.0.shards.accept(event.clone(), 1) {
-        Ok(accepted) => {
-            face.0.metrics.count_outcome(accepted.outcome, 1);
-            face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
-            let response = respond::event(StatusCode::CREATED, &event, Some(accepted.outcome), warnings);
-            face.0.metrics.aliases(face.0.aliases.insert(event));
-            response
+    let occurrence = as_occurrence(event.clone());
+    let taken = match ack(face, headers) {
+        Ack::Accepted => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
+        Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
+    };
+    // The shard's ledger has the refusal already.
+    let Ok((accepted, waiting)) = taken else { return full() };
+    face.0.metrics.count_outcome(accepted.outcome, 1);
+    face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
+    let mut shown = event.clone();
+    if let Some(mut waiting) = waiting {
+        // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
+        match tokio::time::timeout(face.0.settings.request_timeout, waiting.fate()).await {
+            Ok(Some(Fate::Written(stored))) => show_stored(&mut shown, *stored, accepted.outcome),
+            Ok(Some(Fate::Refused(refusal))) => return respond::refusal(&through(form.group, *refusal.status)),
+            Ok(None) | Err(_) => {}
         }
-        // The shard's ledger has it already.
-        Err(Full) => full(),
     }
+    face.0.metrics.aliases(face.0.aliases.insert(event));
+    respond::event(form, code, &shown, Some(accepted.outcome), warnings)
+}
+
+/// When this client wants to be answered.
+fn ack(face: &Face, headers: &HeaderMap) -> Ack {
+    match headers.get(ACK).map(HeaderValue::as_bytes) {
+        Some(b"accepted") => Ack::Accepted,
+        Some(b"written") => Ack::Written,
+        _ => face.0.settings.ack,
+    }
+}
+
+/// What only the upstream can tell, laid over the event as its client sees it.
+fn show_stored(shown: &mut Event, stored: Event, outcome: Outcome) {
+    let name = std::mem::take(&mut shown.metadata.name);
+    match outcome {
+        Outcome::Created => *shown = Event { type_meta: shown.type_meta, ..stored },
+        Outcome::Counted | Outcome::Combined | Outcome::Deferred | Outcome::Dropped => {
+            shown.metadata.uid = stored.metadata.uid;
+            shown.metadata.resource_version = stored.metadata.resource_version;
+            shown.metadata.creation_timestamp = stored.metadata.creation_timestamp;
+        }
+    }
+    shown.metadata.name = name;
+}
+
+/// The upstream is always asked through core/v1; its words about a taken name follow the client's door.
+fn through(group: ApiGroup, status: Status) -> Status {
+    let name = status.details.as_ref().map(|details| details.name.clone()).unwrap_or_default();
+    match (group, status.reason.as_str()) {
+        (ApiGroup::Events, "AlreadyExists") => Status::already_exists("events.k8s.io", "events", &name),
+        _ => status,
+    }
+}
+
+/// An event of a client as an occurrence of its record: a record shows when it was seen last, which new-style events tell
+/// in other members, and stands for a series by its count.
+pub(super) fn as_occurrence(mut event: Event) -> Event {
+    let observed = event.series.take().and_then(|series| series.last_observed_time).or(event.event_time);
+    event.last_timestamp = event.last_timestamp.or_else(|| observed.map(|time| Time(time.0.div_euclid(1_000_000))));
+    event
 }
 
 /// 429 with `Retry-After`: client-go repeats that, and gives up on everything else.

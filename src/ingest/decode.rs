@@ -1,38 +1,17 @@
-//! From a request to a checked body: Accept, Content-Type, size and time limits. The JSON itself is `event`'s.
+//! From a request to a checked body: Content-Type, size and time limits. The JSON itself is `event`'s.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::Settings;
 use crate::ledger::RejectReason;
-use crate::status::{Status, StatusDetails};
+use crate::status::Status;
 
 /// A refusal before the body was an event, and how the ledger calls it.
 pub(super) type Refusal = (RejectReason, Box<Status>);
-
-/// Refuses an answer in any form but JSON.
-pub(super) fn accepts_json(headers: &HeaderMap) -> Result<(), Refusal> {
-    let mut ranges = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
-    if ranges.peek().is_none() {
-        return Ok(());
-    }
-    let acceptable = ranges.flat_map(|value| value.split(',')).any(|range| {
-        let mut parts = range.split(';').map(str::trim);
-        let media = parts.next().unwrap_or_default();
-        // COMPAT(apiserver): `application/*` is not understood. A Table or a part of the object is another form.
-        let as_is = !parts.any(|parameter| parameter.starts_with("as="));
-        as_is && (media.is_empty() || media == "*/*" || media.eq_ignore_ascii_case("application/json"))
-    });
-    if acceptable {
-        return Ok(());
-    }
-    let message = "406: Not Acceptable\n\nAvailable representations: application/json";
-    let status = Status::new(406, "NotAcceptable", message).with_details(StatusDetails::default());
-    Err((RejectReason::MediaType, Box::new(status)))
-}
 
 /// Refuses a body that is no JSON by its own word. No Content-Type means JSON, as Python's client relies on.
 pub(super) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
@@ -74,31 +53,13 @@ pub(super) async fn read(body: Body, settings: &Settings) -> Result<Bytes, Refus
 mod tests {
     use super::*;
 
-    #[test]
-    fn accept_is_read_as_the_apiserver_reads_it() {
-        for (accept, acceptable) in [
-            (None, true),
-            (Some("*/*"), true),
-            (Some("application/json"), true),
-            (Some("application/json, */*"), true),
-            (Some("application/vnd.kubernetes.protobuf,application/json"), true),
-            (Some("application/json;q=0.5"), true),
-            (Some("application/*"), false),
-            (Some("text/html"), false),
-            (Some("application/json;as=Table;v=v1;g=meta.k8s.io"), false),
-            (Some("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"), true),
-        ] {
-            let mut headers = HeaderMap::new();
-            if let Some(accept) = accept {
-                headers.insert(ACCEPT, accept.parse().unwrap());
-            }
-            assert_eq!(accepts_json(&headers).is_ok(), acceptable, "{accept:?}");
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_refused_in_time() {
-        let settings = Settings { max_body_bytes: 10, request_timeout: std::time::Duration::from_secs(60) };
+        let settings = Settings {
+            max_body_bytes: 10,
+            request_timeout: std::time::Duration::from_secs(60),
+            ack: crate::ingest::Ack::Accepted,
+        };
         let stuck = Body::from_stream(tokio_stream_pending());
         let (reason, status) = read(stuck, &settings).await.unwrap_err();
         assert_eq!((reason, status.code), (RejectReason::Unread, 408));

@@ -7,6 +7,7 @@
 mod aliases;
 mod create;
 mod decode;
+mod form;
 mod metrics;
 mod patch;
 mod read;
@@ -15,15 +16,16 @@ mod respond;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::response::Response;
-use axum::routing::{get, on};
+use axum::routing::{MethodFilter, MethodRouter, get, on};
+use axum::{Extension, Router};
 
 pub use aliases::Aliases;
 pub use metrics::Metrics;
 
+use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
 use crate::shard::Shards;
@@ -35,8 +37,19 @@ use crate::upstream::Upstream;
 pub struct Settings {
     /// LIMIT: bytes of a body; larger ones are refused with 413.
     pub max_body_bytes: usize,
-    /// Longest time for a body to arrive.
+    /// Longest time for a body to arrive, and for a client to wait for the upstream's answer.
     pub request_timeout: Duration,
+    /// When a client is answered, unless its request says otherwise.
+    pub ack: Ack,
+}
+
+/// When a client is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ack {
+    /// Once its event is in the outbox.
+    Accepted,
+    /// Once the upstream has answered, if the event can be written now; what is deferred is answered at once.
+    Written,
 }
 
 /// What every request handler has at hand.
@@ -67,25 +80,11 @@ impl Face {
         Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log }))
     }
 
-    /// The table of path and verb.
+    /// The table of path and verb. The two API groups are two doors to one room.
     pub fn router(&self) -> Router {
-        let collection = get(read::list).post(create::create).fallback(method_not_allowed);
-        let item = get(read::get).patch(patch::patch).fallback(method_not_allowed);
-        // HEAD is refused like any other method; `get` would answer it.
-        let refused = |methods| on(methods, method_not_allowed);
         Router::new()
-            .route(
-                "/api/v1/namespaces/{namespace}/events",
-                refused(axum::routing::MethodFilter::HEAD).merge(collection),
-            )
-            .route(
-                "/api/v1/namespaces/{namespace}/events/{name}",
-                refused(axum::routing::MethodFilter::HEAD).merge(item),
-            )
-            .route(
-                "/api/v1/events",
-                refused(axum::routing::MethodFilter::HEAD).merge(get(read::list_all).fallback(method_not_allowed)),
-            )
+            .nest("/api/v1", door(ApiGroup::Core))
+            .nest("/apis/events.k8s.io/v1", door(ApiGroup::Events))
             .fallback(respond::page_not_found)
             .with_state(self.clone())
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))
@@ -96,6 +95,30 @@ impl Face {
         self.0.shards.reject(reason, 1);
         respond::refusal(status)
     }
+}
+
+fn door(group: ApiGroup) -> Router<Face> {
+    let collection = get(read::list).post(create::create);
+    let item = get(read::get).patch(patch::patch);
+    Router::new()
+        .route("/namespaces/{namespace}/events", only(collection))
+        .route("/namespaces/{namespace}/events/{name}", only(item))
+        .route("/events", only(get(read::list_all)))
+        .layer(Extension(group))
+}
+
+/// These methods and no others; not even HEAD, which would come with GET.
+fn only(methods: MethodRouter<Face>) -> MethodRouter<Face> {
+    on(MethodFilter::HEAD, method_not_allowed).merge(methods.fallback(method_not_allowed))
+}
+
+/// 404 in the words of the door.
+fn not_found(group: ApiGroup, name: &str) -> Status {
+    let group = match group {
+        ApiGroup::Core => "",
+        ApiGroup::Events => "events.k8s.io",
+    };
+    Status::not_found(group, "events", name)
 }
 
 /// 405 in the apiserver's words.

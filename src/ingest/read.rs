@@ -1,11 +1,13 @@
 //! GET and LIST: answered by the upstream; the names that clients know are resolved.
 
+use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use smol_str::SmolStr;
 
-use super::{Face, decode, respond};
+use super::form::Form;
+use super::{Face, not_found, respond};
 use crate::event::ApiGroup;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, ListOptions, Version};
@@ -16,12 +18,14 @@ use crate::upstream::{FieldSelector, ListOptions, Version};
 /// hold the record's newest state, what is known here is shown.
 pub(super) async fn get(
     State(face): State<Face>,
+    Extension(group): Extension<ApiGroup>,
     Path((namespace, name)): Path<(String, String)>,
     headers: HeaderMap,
 ) -> Response {
-    if let Err((_, status)) = decode::accepts_json(&headers) {
-        return respond::refusal(&status);
-    }
+    let form = match Form::negotiate(group, &headers) {
+        Ok(form) => form,
+        Err((_, status)) => return respond::refusal(&status),
+    };
     let found = face.0.aliases.get(&namespace, &name).and_then(|told| face.0.shards.find(&told));
     let (stored_name, unsettled) = found.map_or((SmolStr::from(&name), None), |found| (found.name, found.unsettled));
     let event = match (unsettled, face.0.upstream.get(&namespace, &stored_name).await) {
@@ -38,9 +42,9 @@ pub(super) async fn get(
     match event {
         Ok(mut event) => {
             event.metadata.name = name.into();
-            respond::event(StatusCode::OK, &event, None, &[])
+            respond::event(form, StatusCode::OK, &event, None, &[])
         }
-        Err(status) if status.code == 404 => respond::refusal(&Status::not_found("", "events", &name)),
+        Err(status) if status.code == 404 => respond::refusal(&not_found(group, &name)),
         Err(status) => respond::refusal(&status),
     }
 }
@@ -48,33 +52,46 @@ pub(super) async fn get(
 /// `GET /api/v1/namespaces/{namespace}/events`
 pub(super) async fn list(
     State(face): State<Face>,
+    Extension(group): Extension<ApiGroup>,
     Path(namespace): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    list_events(&face, Some(&namespace), query.as_deref(), &headers).await
+    list_events(&face, group, Some(&namespace), query.as_deref(), &headers).await
 }
 
 /// `GET /api/v1/events`
-pub(super) async fn list_all(State(face): State<Face>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
-    list_events(&face, None, query.as_deref(), &headers).await
+pub(super) async fn list_all(
+    State(face): State<Face>,
+    Extension(group): Extension<ApiGroup>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    list_events(&face, group, None, query.as_deref(), &headers).await
 }
 
-async fn list_events(face: &Face, namespace: Option<&str>, query: Option<&str>, headers: &HeaderMap) -> Response {
-    if let Err((_, status)) = decode::accepts_json(headers) {
-        return respond::refusal(&status);
-    }
-    let options = match options(query) {
+async fn list_events(
+    face: &Face,
+    group: ApiGroup,
+    namespace: Option<&str>,
+    query: Option<&str>,
+    headers: &HeaderMap,
+) -> Response {
+    let form = match Form::negotiate(group, headers) {
+        Ok(form) => form,
+        Err((_, status)) => return respond::refusal(&status),
+    };
+    let options = match options(group, query) {
         Ok(options) => options,
         Err(status) => return respond::refusal(&status),
     };
     match face.0.upstream.list(namespace, &options).await {
-        Ok(list) => respond::list(&list),
+        Ok(list) => respond::list(form, &list),
         Err(status) => respond::refusal(&status),
     }
 }
 
-fn options(query: Option<&str>) -> Result<ListOptions, Status> {
+fn options(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> {
     let mut options = ListOptions::default();
     let (mut resource_version, mut exact) = (0, false);
     for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -83,7 +100,7 @@ fn options(query: Option<&str>) -> Result<ListOptions, Status> {
         match key.as_ref() {
             "limit" => options.limit = usize::try_from(number()?).unwrap_or(usize::MAX),
             "continue" => options.continue_token = value.into_owned(),
-            "fieldSelector" => options.field_selector = FieldSelector::parse(&value, ApiGroup::Core)?,
+            "fieldSelector" => options.field_selector = FieldSelector::parse(&value, group)?,
             "resourceVersion" if !value.is_empty() => resource_version = number()?,
             "resourceVersionMatch" => exact = value == "Exact",
             "watch" if matches!(value.as_ref(), "1" | "true") => {

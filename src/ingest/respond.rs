@@ -5,8 +5,9 @@ use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
+use super::form::{Form, Media};
 use crate::event::Event;
-use crate::event::core_v1::{self, EventList};
+use crate::event::json::{self, EventList};
 use crate::shard::Outcome;
 use crate::status::Status;
 
@@ -33,10 +34,20 @@ pub(super) fn refusal(status: &Status) -> Response {
 }
 
 /// An event; `outcome` when it has been taken in.
-pub(super) fn event(code: StatusCode, event: &Event, outcome: Option<Outcome>, warnings: &[String]) -> Response {
-    let mut json = Vec::with_capacity(1024);
-    core_v1::write_json(event, &mut json);
-    let mut response = document(code, json);
+pub(super) fn event(
+    form: Form,
+    code: StatusCode,
+    event: &Event,
+    outcome: Option<Outcome>,
+    warnings: &[String],
+) -> Response {
+    let mut response = match form.media {
+        Media::Json => {
+            let mut body = Vec::with_capacity(1024);
+            json::write_json(form.group, event, &mut body);
+            document(code, body)
+        }
+    };
     if let Some(outcome) = outcome {
         response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
     }
@@ -51,10 +62,14 @@ pub(super) fn event(code: StatusCode, event: &Event, outcome: Option<Outcome>, w
 }
 
 /// A list of events.
-pub(super) fn list(list: &EventList) -> Response {
-    let mut json = Vec::new();
-    core_v1::write_list(list, &mut json);
-    document(StatusCode::OK, json)
+pub(super) fn list(form: Form, list: &EventList) -> Response {
+    match form.media {
+        Media::Json => {
+            let mut body = Vec::new();
+            json::write_list(form.group, list, &mut body);
+            document(StatusCode::OK, body)
+        }
+    }
 }
 
 /// Off the API the apiserver answers in plain text.

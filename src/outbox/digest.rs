@@ -4,13 +4,13 @@
 
 use std::fmt::Write as _;
 
-use smol_str::{SmolStr, format_smolstr};
+use smol_str::SmolStr;
 
 use super::record::Occurrences;
 use super::settings::Settings;
 use crate::clock::Now;
 use crate::correlator::{RecordId, record_name};
-use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, Time};
+use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, Time, cut};
 
 /// Reason of a digest.
 pub const DIGEST_REASON: &str = "EventsFolded";
@@ -51,8 +51,6 @@ impl Digest {
         let namespace = &first.metadata.namespace;
         // An old-style event must live in its object's namespace; where the folded events do not, the digest has to be a
         // new-style one or the apiserver would refuse it (`validation/events.go`, `legacyValidateEvent`).
-        let old_style =
-            object.namespace == *namespace || (object.namespace.is_empty() && namespace.as_str() == "default");
         let mut event = Event {
             metadata: ObjectMeta {
                 name: record_name(&object.name, now),
@@ -66,7 +64,7 @@ impl Digest {
             first_timestamp: Some(Time::from_unix_nanos(now.wall)),
             ..Event::default()
         };
-        if !old_style {
+        if !event.can_be_old_style() {
             event.event_time = Some(MicroTime::from_unix_nanos(now.wall));
             event.action = SmolStr::new_static("Fold");
             event.reporting_controller = first.reporting_controller.clone();
@@ -145,15 +143,6 @@ impl Digest {
         }
         cut(&text, limit)
     }
-}
-
-/// The longest beginning of `text` that ends on a character boundary and has at most `limit` bytes.
-fn cut(text: &str, limit: usize) -> SmolStr {
-    if text.len() <= limit {
-        return text.into();
-    }
-    let end = (0..=limit).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0);
-    format_smolstr!("{}", text.split_at(end).0)
 }
 
 #[cfg(test)]

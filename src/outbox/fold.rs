@@ -20,7 +20,7 @@ impl super::account::Account {
         if self.foldable <= tokens {
             return None;
         }
-        let foldable = self.owed().filter(|order| records.get(&order.record).is_some_and(Record::can_fold));
+        let foldable = self.owed().filter(|order| records.get(&order.record).is_some_and(|record| record.can_fold()));
         let mut since: Vec<Mono> = foldable.map(|order| order.since).collect();
         since.sort_unstable();
         since.get(tokens).map(|since| since.after(max_age))
@@ -85,7 +85,7 @@ impl Outbox {
 
     fn foldable(&self, account: AccountId) -> impl Iterator<Item = Order> + '_ {
         let owed = self.accounts.peek(&account).into_iter().flat_map(super::account::Account::owed);
-        owed.filter(|order| self.records.get(&order.record).is_some_and(Record::can_fold))
+        owed.filter(|order| self.records.get(&order.record).is_some_and(|record| record.can_fold()))
     }
 
     /// Takes a record out of its account's queue.
@@ -117,6 +117,7 @@ impl Outbox {
                 Box::new(Digest::new(RecordId(FIRST_DIGEST + self.next_digest), &record.event, now))
             });
             digest.fold(&record.event, record.pending, &self.settings);
+            self.tickets.fold(order.record, digest.record);
             self.bytes = self.bytes - before + digest.size();
         }
         if occurrences > 0 {
@@ -157,7 +158,7 @@ impl Outbox {
                 timer_set: false,
                 is_digest: true,
             };
-            self.records.insert(id, record);
+            self.records.insert(id, Box::new(record));
         }
         // It takes the place of the longest-waiting record that it stands for.
         self.owe(id, Occurrences::of(WrittenAs::Digest, occurrences), since, now);

@@ -12,10 +12,13 @@ mod account;
 mod digest;
 mod fold;
 mod gate;
+mod offer;
 mod ready;
 mod record;
 mod settings;
 mod settle;
+mod tickets;
+mod timers;
 mod write;
 
 use std::cmp::Reverse;
@@ -26,17 +29,21 @@ use lru::LruCache;
 pub use crate::correlator::{Patch, RecordId};
 pub use digest::DIGEST_REASON;
 pub use gate::{Admission, Gate, GateSettings, HealthChange};
+pub use offer::{Forgotten, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
+pub use tickets::{Fate, OnTaken, Ticket};
 pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
 use account::{Account, AccountId, Class, Order};
 use ready::Ready;
 use record::{Call, Phase, Record, Sent};
+use tickets::Tickets;
+use timers::Timer;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{BuildKeyHasher, Fold, Key, Rate};
+use crate::correlator::BuildKeyHasher;
 use crate::event::Event;
 
 /// Unsettled writes of one shard.
@@ -52,6 +59,7 @@ pub struct Outbox {
     // LIMIT: one timer a record and one an account, but for accounts whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     bytes: usize,
+    tickets: Tickets,
     forgotten: Vec<Forgotten>,
     jitter: fastrand::Rng,
     next_digest: u64,
@@ -59,59 +67,8 @@ pub struct Outbox {
 }
 
 /// Record numbers are our own, so a fast hasher without a secret will do.
-type RecordMap = HashMap<RecordId, Record, foldhash::fast::FixedState>;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
-    Record(RecordId),
-    Account(Key, Key),
-}
-
-/// A decision's record, offered for writing.
-#[derive(Debug)]
-pub struct Offer {
-    /// The record.
-    pub record: RecordId,
-    /// Its source.
-    pub source: Key,
-    /// Where the correlator remembers it.
-    pub key: Key,
-    /// Its desired state.
-    pub event: Event,
-    /// How many occurrences the event brings.
-    pub occurrences: u32,
-    /// How they show.
-    pub fold: Fold,
-    /// Whether the upstream is known to hold the record.
-    pub stored: bool,
-    /// Who pays.
-    pub payment: Payment,
-}
-
-/// Who pays for the write of an offer.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Payment {
-    /// The correlator has, or it is free.
-    Paid,
-    /// The record, when its budget has a token.
-    Owed {
-        /// The spam key.
-        budget: Key,
-        /// How the budget fills.
-        rate: Rate,
-    },
-}
-
-/// A record that its correlator has to forget: the next occurrence begins a new one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Forgotten {
-    /// Its source.
-    pub source: Key,
-    /// Where the correlator remembers it.
-    pub key: Key,
-    /// The record.
-    pub record: RecordId,
-}
+/// Boxed, because a table keeps the room of its fullest hour and a record has 800 bytes.
+type RecordMap = HashMap<RecordId, Box<Record>, foldhash::fast::FixedState>;
 
 impl Outbox {
     /// An empty outbox. `seed` feeds the jitter of repeated writes.
@@ -124,6 +81,7 @@ impl Outbox {
             ready: Ready::default(),
             timers: BinaryHeap::new(),
             bytes: 0,
+            tickets: Tickets::default(),
             forgotten: Vec::new(),
             jitter: fastrand::Rng::with_seed(seed),
             next_digest: 0,
@@ -262,7 +220,7 @@ impl Outbox {
             timer_set: false,
             is_digest: false,
         };
-        self.records.insert(offer.record, record);
+        self.records.insert(offer.record, Box::new(record));
         self.trim_accounts(now);
     }
 
@@ -350,6 +308,7 @@ impl Outbox {
         {
             account.foldable -= 1;
         }
+        self.tickets.send(id);
         let call = record.call();
         record.paid = true;
         record.next_write = now.mono.after(self.settings.coalesce_interval);
@@ -383,66 +342,6 @@ impl Outbox {
         self.ready.has_warning()
     }
 
-    /// Fires the timers that are due.
-    fn wake(&mut self, now: Now) {
-        while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
-            if at > now.mono {
-                return;
-            }
-            self.timers.pop();
-            match timer {
-                Timer::Record(id) => self.wake_record(id, now),
-                Timer::Account(source, budget) => self.wake_account(AccountId::Budget(source, budget), at, now),
-            }
-        }
-    }
-
-    fn wake_record(&mut self, id: RecordId, now: Now) {
-        let Some(record) = self.records.get_mut(&id) else { return };
-        record.timer_set = false;
-        match record.phase {
-            Phase::Settled if record.next_write <= now.mono => self.remove(id, now),
-            Phase::Cooling if record.next_write <= now.mono => self.enqueue(id, now),
-            Phase::Backoff(until) if until <= now.mono => self.enqueue(id, now),
-            Phase::Settled | Phase::Cooling | Phase::Backoff(_) => self.set_record_timer(id),
-            Phase::Queued(_) | Phase::InFlight(_) => {}
-        }
-    }
-
-    fn wake_account(&mut self, id: AccountId, at: Mono, now: Now) {
-        let Some(account) = self.accounts.peek_mut(&id) else { return };
-        if account.timer != Some(at) {
-            return; // was moved forward, and has fired
-        }
-        account.timer = None;
-        self.fold_aged(id, now);
-        self.refile(id, now.mono);
-        self.drop_if_idle(id, now.mono);
-    }
-
-    fn set_record_timer(&mut self, id: RecordId) {
-        let Some(record) = self.records.get_mut(&id) else { return };
-        if record.timer_set {
-            return;
-        }
-        record.timer_set = true;
-        let at = if let Phase::Backoff(until) = record.phase { until } else { record.next_write };
-        self.timers.push(Reverse((at, Timer::Record(id))));
-    }
-
-    fn set_account_timer(&mut self, id: AccountId, now: Mono) {
-        let AccountId::Budget(source, budget) = id else { return };
-        let Some(account) = self.accounts.peek_mut(&id) else { return };
-        let token = if account.filed.is_none() && account.waits_for_token() { account.next_token(now) } else { None };
-        let aged = account.folds_at(&self.records, self.settings.digest_max_age, now);
-        let idle = if account.members == 0 { account.idle_at(now) } else { None };
-        let Some(at) = [token, aged, idle].into_iter().flatten().min() else { return };
-        if account.timer.is_none_or(|timer| at < timer) {
-            account.timer = Some(at);
-            self.timers.push(Reverse((at, Timer::Account(source, budget))));
-        }
-    }
-
     /// Lets a settled record go.
     fn remove(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.records.remove(&id) else { return };
@@ -455,40 +354,6 @@ impl Outbox {
             }
         }
         self.drop_if_idle(record.account, now.mono);
-    }
-
-    /// Forgets an account that owes nothing and whose bucket is as good as new.
-    fn drop_if_idle(&mut self, id: AccountId, now: Mono) {
-        let Some(account) = self.accounts.peek(&id) else { return };
-        if account.members == 0 && account.idle_at(now).is_some_and(|at| at <= now) {
-            self.forget_account(id);
-        } else {
-            self.set_account_timer(id, now);
-        }
-    }
-
-    fn forget_account(&mut self, id: AccountId) {
-        if let Some(account) = self.accounts.pop(&id) {
-            self.bytes -= account.digest.map_or(0, |digest| digest.size());
-        }
-    }
-
-    fn trim_accounts(&mut self, now: Mono) {
-        // Accounts with records are as many as records at most; a few looks find an idle one or let the table stand.
-        for _ in 0..8 {
-            if self.accounts.len() <= self.settings.max_budgets.get() {
-                return;
-            }
-            let Some((id, members)) = self.accounts.peek_lru().map(|(id, account)| (*id, account.members)) else {
-                return;
-            };
-            if members == 0 {
-                self.forget_account(id);
-            } else {
-                self.accounts.promote(&id);
-                self.set_account_timer(id, now);
-            }
-        }
     }
 
     /// What a record's write waits for.

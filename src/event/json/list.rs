@@ -24,7 +24,7 @@ pub struct EventList {
 }
 
 /// Appends a list. `items` is `[]` when there is none.
-pub(in crate::event) fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
+pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
     out.extend_from_slice(br#"{"kind":"EventList","apiVersion":""#);
     out.extend_from_slice(group.api_version().as_bytes());
     out.extend_from_slice(br#"","metadata":{"#);

@@ -19,11 +19,10 @@ mod write;
 
 use smol_str::SmolStr;
 
-pub use list::EventList;
-pub(super) use list::{list_from_json, write_list};
-pub(super) use write::{
-    owner as write_owner, owners as write_owners, text as write_text, texts as write_texts, write_item, write_json,
-};
+pub(super) use list::list_from_json;
+pub use list::{EventList, write_list};
+pub(super) use write::{owner as write_owner, owners as write_owners, text as write_text, texts as write_texts};
+pub use write::{write_item, write_json};
 
 use crate::event::{ApiGroup, Event};
 use crate::status::Status;
@@ -90,7 +89,7 @@ impl DecodeError {
 
 /// What becomes of unknown and duplicate members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Strictness {
+pub enum Strictness {
     /// They are reported beside the event.
     Report,
     /// They refuse the body.
@@ -98,7 +97,11 @@ pub(super) enum Strictness {
 }
 
 /// Decodes a body that came through the door of `group`.
-pub(super) fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
+///
+/// # Errors
+/// The apiserver's 400 for a body that is not JSON, has members of a wrong type, or is of another kind or version; and for
+/// strict faults where they refuse.
+pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
     let pass = pass(group, body)?;
     let registration = kinds::register(group, &pass.type_meta, body)?;
     let stated = match registration {

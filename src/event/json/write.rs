@@ -10,7 +10,7 @@ use crate::event::{
 };
 
 /// Appends the whole document, kind and apiVersion first.
-pub(in crate::event) fn write_json(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
+pub fn write_json(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
     let head: &[u8] = match group {
         ApiGroup::Core => br#"{"kind":"Event","apiVersion":"v1","#,
         ApiGroup::Events => br#"{"kind":"Event","apiVersion":"events.k8s.io/v1","#,
@@ -20,7 +20,7 @@ pub(in crate::event) fn write_json(group: ApiGroup, event: &Event, out: &mut Vec
 }
 
 /// Appends the event as an item of a list: without kind and apiVersion.
-pub(in crate::event) fn write_item(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
+pub fn write_item(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
     out.push(b'{');
     members(group, event, out);
 }

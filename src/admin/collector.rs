@@ -7,10 +7,10 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
-use super::{Settings, Shards};
 use crate::deliver::Monitor;
 use crate::ledger::RejectReason;
 use crate::outbox::{LostReason, Why, WrittenAs};
+use crate::shard::{Settings, Shards};
 
 /// Reads shards and delivery when scraped.
 #[derive(Debug, Clone)]

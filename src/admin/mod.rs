@@ -3,10 +3,13 @@
 //! Liveness tells whether the loops turn, readiness whether events can be accepted. An upstream that is down makes neither
 //! fail: events wait in the outbox, and a restart would only lose them.
 
+mod collector;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -15,6 +18,8 @@ use axum::routing::{get, post};
 use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::sync::Notify;
+
+pub use collector::ShardCollector;
 
 use crate::deliver::Monitor;
 use crate::metrics;
@@ -32,7 +37,7 @@ struct Inner {
     registry: Registry,
     shards: Shards,
     monitor: Monitor,
-    limits: Mutex<Settings>,
+    limits: ArcSwap<Settings>,
     draining: AtomicBool,
     reload: Notify,
 }
@@ -41,7 +46,8 @@ impl Admin {
     /// Endpoints over these parts.
     #[must_use]
     pub fn new(registry: Registry, shards: Shards, monitor: Monitor, limits: Settings) -> Self {
-        let (limits, draining, reload) = (Mutex::new(limits), AtomicBool::new(false), Notify::new());
+        let (draining, reload) = (AtomicBool::new(false), Notify::new());
+        let limits = ArcSwap::from_pointee(limits);
         Self(Arc::new(Inner { registry, shards, monitor, limits, draining, reload }))
     }
 
@@ -60,7 +66,7 @@ impl Admin {
 
     /// Takes over reloaded limits.
     pub fn set_limits(&self, limits: Settings) {
-        *self.0.limits.lock() = limits;
+        self.0.limits.store(Arc::new(limits));
     }
 
     /// From now on new events go elsewhere.
@@ -75,8 +81,9 @@ impl Admin {
 
     fn checks(&self) -> [(&'static str, bool); 2] {
         let sizes = self.0.shards.sizes();
-        let limits = self.0.limits.lock();
-        let room = sizes.records < limits.outbox.max_records.get() && sizes.bytes < limits.outbox.max_bytes.get();
+        let limits = self.0.limits.load();
+        let outbox = &limits.outbox;
+        let room = sizes.records < outbox.max_records.get() && sizes.bytes < outbox.max_bytes.get();
         [("accepting", !self.0.draining.load(Ordering::Relaxed)), ("outbox-has-room", room)]
     }
 
@@ -122,4 +129,30 @@ fn verdict(checks: &[(&str, bool)], upstream: Option<&str>) -> Response {
     let passed = checks.iter().all(|(_, passed)| *passed);
     let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::correlator::{KeySecret, Policy};
+    use crate::event::Event;
+    use crate::outbox::GateSettings;
+
+    #[test]
+    fn readiness_goes_by_reloaded_limits() {
+        let mut limits = Settings::default();
+        limits.outbox.max_records = NonZeroUsize::MIN;
+        let (clock, secret) = (Clock::manual(0), KeySecret(1, 2));
+        let shards = Shards::new(NonZeroUsize::MIN, &limits, Policy::default(), clock, secret, 1);
+        let monitor = Monitor::new(GateSettings::default());
+        let admin = Admin::new(Registry::new(), shards.clone(), monitor, limits.clone());
+        shards.accept(Event::default(), 1).unwrap();
+        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", false)]);
+        limits.outbox.max_records = const { NonZeroUsize::new(2).unwrap() };
+        admin.set_limits(limits);
+        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", true)]);
+    }
 }

@@ -1,0 +1,112 @@
+//! Time in the outbox: one timer a record and one an account, and the accounts that nobody needs any more.
+
+use std::cmp::Reverse;
+
+use super::Outbox;
+use super::account::AccountId;
+use super::record::Phase;
+use crate::clock::{Mono, Now};
+use crate::correlator::{Key, RecordId};
+
+/// What a timer wakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    Record(RecordId),
+    Account(Key, Key),
+}
+
+impl Outbox {
+    /// Fires the timers that are due.
+    pub(super) fn wake(&mut self, now: Now) {
+        while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
+            if at > now.mono {
+                return;
+            }
+            self.timers.pop();
+            match timer {
+                Timer::Record(id) => self.wake_record(id, now),
+                Timer::Account(source, budget) => self.wake_account(AccountId::Budget(source, budget), at, now),
+            }
+        }
+    }
+
+    fn wake_record(&mut self, id: RecordId, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        record.timer_set = false;
+        match record.phase {
+            Phase::Settled if record.next_write <= now.mono => self.remove(id, now),
+            Phase::Cooling if record.next_write <= now.mono => self.enqueue(id, now),
+            Phase::Backoff(until) if until <= now.mono => self.enqueue(id, now),
+            Phase::Settled | Phase::Cooling | Phase::Backoff(_) => self.set_record_timer(id),
+            Phase::Queued(_) | Phase::InFlight(_) => {}
+        }
+    }
+
+    fn wake_account(&mut self, id: AccountId, at: Mono, now: Now) {
+        let Some(account) = self.accounts.peek_mut(&id) else { return };
+        if account.timer != Some(at) {
+            return; // was moved forward, and has fired
+        }
+        account.timer = None;
+        self.fold_aged(id, now);
+        self.refile(id, now.mono);
+        self.drop_if_idle(id, now.mono);
+    }
+
+    pub(super) fn set_record_timer(&mut self, id: RecordId) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        if record.timer_set {
+            return;
+        }
+        record.timer_set = true;
+        let at = if let Phase::Backoff(until) = record.phase { until } else { record.next_write };
+        self.timers.push(Reverse((at, Timer::Record(id))));
+    }
+
+    pub(super) fn set_account_timer(&mut self, id: AccountId, now: Mono) {
+        let AccountId::Budget(source, budget) = id else { return };
+        let Some(account) = self.accounts.peek_mut(&id) else { return };
+        let token = if account.filed.is_none() && account.waits_for_token() { account.next_token(now) } else { None };
+        let aged = account.folds_at(&self.records, self.settings.digest_max_age, now);
+        let idle = if account.members == 0 { account.idle_at(now) } else { None };
+        let Some(at) = [token, aged, idle].into_iter().flatten().min() else { return };
+        if account.timer.is_none_or(|timer| at < timer) {
+            account.timer = Some(at);
+            self.timers.push(Reverse((at, Timer::Account(source, budget))));
+        }
+    }
+
+    /// Forgets an account that owes nothing and whose bucket is as good as new.
+    pub(super) fn drop_if_idle(&mut self, id: AccountId, now: Mono) {
+        let Some(account) = self.accounts.peek(&id) else { return };
+        if account.members == 0 && account.idle_at(now).is_some_and(|at| at <= now) {
+            self.forget_account(id);
+        } else {
+            self.set_account_timer(id, now);
+        }
+    }
+
+    fn forget_account(&mut self, id: AccountId) {
+        if let Some(account) = self.accounts.pop(&id) {
+            self.bytes -= account.digest.map_or(0, |digest| digest.size());
+        }
+    }
+
+    pub(super) fn trim_accounts(&mut self, now: Mono) {
+        // Accounts with records are as many as records at most; a few looks find an idle one or let the table stand.
+        for _ in 0..8 {
+            if self.accounts.len() <= self.settings.max_budgets.get() {
+                return;
+            }
+            let Some((id, members)) = self.accounts.peek_lru().map(|(id, account)| (*id, account.members)) else {
+                return;
+            };
+            if members == 0 {
+                self.forget_account(id);
+            } else {
+                self.accounts.promote(&id);
+                self.set_account_timer(id, now);
+            }
+        }
+    }
+}

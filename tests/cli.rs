@@ -1,0 +1,213 @@
+//! The program as a user starts it: exit codes, what it prints, and its orderly end.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn eventweir(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_eventweir")).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn project(path: &str) -> String {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path).display().to_string()
+}
+
+/// The numbers of a row of the demo's or replay's table, found by its first words.
+fn row(text: &str, name: &str) -> Vec<u64> {
+    let line = text.lines().find(|line| line.split_whitespace().any(|word| word == name)).unwrap();
+    line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn demo_shows_what_client_go_loses_and_we_keep() {
+    let output = eventweir(&["demo"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    // sent; client-go: shown, minutes since the newest, writes; eventweir: the same.
+    assert_eq!(row(&text, "SuccessfulCreate")[..2], [60, 56]);
+    assert_eq!(row(&text, "SawCompletedJob")[..4], [60, 9, 51, 9]);
+    assert_eq!(row(&text, "SuccessfulDelete")[..4], [60, 8, 52, 8]);
+    let mut ours = 0;
+    for reason in ["SuccessfulCreate", "SawCompletedJob", "SuccessfulDelete"] {
+        let row = row(&text, reason);
+        assert!(row[5] <= 15, "{reason} is {} minutes old", row[5]);
+        assert!(row[4] >= 45, "{reason} shows {}", row[4]);
+        ours += row[6];
+    }
+    assert!(ours <= 36, "{ours} writes");
+    assert_eq!(row(&text, "BackOff")[4], 1800, "the crash loop is shown whole");
+}
+
+/// An hour of the recorded `CronJob`, as `replay` reads it.
+fn recorded_hour() -> tempfile::NamedTempFile {
+    let recorded = std::fs::read_to_string(project("tests/vectors/correlator/050_cronjob_60_minutes.jsonl")).unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    for line in recorded.lines() {
+        let step: Value = serde_json::from_str(line).unwrap();
+        if step["op"] == "correlate" {
+            writeln!(file, "{}", step["event"]).unwrap();
+        }
+    }
+    file
+}
+
+#[test]
+fn replay_compares_configurations_in_text_and_json() {
+    let file = recorded_hour();
+    let path = file.path().display().to_string();
+    let output = eventweir(&["replay", &path, "--client-go"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    // sent; ours: written, folded, waiting, lost, deferred, writes; client-go: the same.
+    let totals = row(&stdout(&output), "all");
+    assert_eq!(totals[0], 180);
+    assert_eq!(totals[1] + totals[2] + totals[3], 180, "nothing is lost: {totals:?}");
+    assert_eq!((totals[4], totals[6]), (0, 36));
+    assert_eq!(totals[7..], [36, 0, 0, 144, 0, 36]);
+    let output = eventweir(&["replay", &path, "--output", "json"]);
+    let document: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let lines = document["configurations"][0]["lines"].as_array().unwrap();
+    assert_eq!(lines.len(), 3);
+    assert_eq!(lines.iter().map(|line| line["sent"].as_u64().unwrap()).sum::<u64>(), 180);
+}
+
+#[test]
+fn replay_names_the_line_that_is_no_event() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    write!(file, "{{}}\n\n{{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}}\n").unwrap();
+    let output = eventweir(&["replay", &file.path().display().to_string()]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains(":3: Pod in version"), "{}", stderr(&output));
+    let output = eventweir(&["replay", "/no/such/file"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_bad_configuration_is_named_whole_before_a_port_is_opened() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    write!(file, "correlation:\n  burstSize: -1\n  maxEvnts: 3\n").unwrap();
+    let path = file.path().display().to_string();
+    for arguments in [vec!["check-config", &path], vec!["serve", "--config", &path]] {
+        let output = eventweir(&arguments);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        let text = stderr(&output);
+        assert!(text.contains("correlation.burstSize: `-1`") && text.contains("did you mean maxEvents"), "{text}");
+    }
+    let output = eventweir(&["serve", "--listen", "0.0.0.0:0"]);
+    assert_eq!(output.status.code(), Some(64), "nobody is authenticated: {}", stderr(&output));
+}
+
+#[test]
+fn the_example_is_good_and_the_effective_configuration_can_be_printed() {
+    let output = eventweir(&["check-config", &project("docs/eventweir.example.yaml")]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let output = eventweir(&["serve", "--print-config", "--suppression", "drop"]);
+    assert!(stdout(&output).contains("suppression: drop"), "{}", stdout(&output));
+}
+
+#[test]
+fn help_teaches_and_wrong_flags_are_usage_errors() {
+    let output = eventweir(&["serve", "--help"]);
+    assert!(output.status.success());
+    for word in ["--listen", "--admin-listen", "--config", "--upstream", "--kubeconfig", "SIGTERM", "SIGHUP"] {
+        assert!(stdout(&output).contains(word), "{word}");
+    }
+    assert_eq!(eventweir(&["serve", "--lissten", "x"]).status.code(), Some(64));
+    assert!(stdout(&eventweir(&["completions", "bash"])).contains("check-config"));
+}
+
+/// A started server; killed when the test fails.
+struct Server {
+    child: Child,
+    listen: String,
+    admin: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let ports = ["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+        let mut child = Command::new(env!("CARGO_BIN_EXE_eventweir"))
+            .args(ports)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines.find_map(|line| line.ok().filter(|line| line.contains("listening"))).unwrap();
+        // The pipe stays open, or the program's next line would have nowhere to go.
+        std::thread::spawn(move || lines.for_each(drop));
+        let address = |key: &str| {
+            let (_, rest) = line.split_once(key).unwrap();
+            rest.split_whitespace().next().unwrap().to_owned()
+        };
+        Self { listen: address("listen="), admin: address("admin="), child }
+    }
+
+    fn post(&self, name: &str) -> String {
+        let body = format!(
+            r#"{{"metadata":{{"name":"{name}"}},"involvedObject":{{"kind":"Pod","name":"web-0","namespace":"default"}},"reason":"BackOff","message":"m","type":"Normal"}}"#
+        );
+        request(
+            &self.listen,
+            &format!(
+                "POST /api/v1/namespaces/default/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            ),
+        )
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    fn terminate(mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn request(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn serve_writes_an_event_log_and_ends_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("events.ndjson");
+    let server = Server::start(&["--event-log", &log.display().to_string()]);
+    for number in 0..3 {
+        let answer = server.post(&format!("web-0.{number}"));
+        let outcome = if number == 0 { "eventweir-outcome: created" } else { "eventweir-outcome: counted" };
+        assert!(answer.starts_with("HTTP/1.1 201 Created") && answer.contains(outcome), "{answer}");
+    }
+    let ready = request(&server.admin, "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert!(ready.starts_with("HTTP/1.1 200 OK"), "{ready}");
+    assert_eq!(server.terminate(), Some(0));
+    let lines = std::fs::read_to_string(&log).unwrap();
+    let outcomes: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["created", "counted", "counted"]);
+}

@@ -160,8 +160,8 @@ fn bodies_are_decoded_and_refused_as_recorded() {
     for case in cases() {
         let id = case["id"].as_str().unwrap();
         for (index, step) in case["steps"].as_array().unwrap().iter().enumerate() {
-            if let Some(listed) = left_out.get(&(id, index)) {
-                seen.insert(*listed);
+            if let Some(&listed) = left_out.iter().find(|&&listed| listed == (id, index)) {
+                seen.insert(listed);
                 continue;
             }
             let (request, response, at) = (&step["request"], &step["response"], format!("{id} step {index}"));
@@ -203,6 +203,11 @@ fn written_again(at: &str, recorded: &[u8], decoded: &Value) -> bool {
             let event = protobuf::decode(group, recorded).unwrap().event;
             assert_same(at, object, &shown(group, &event));
             protobuf::write(group, &event, &mut out);
+            if at.contains("protobuf-bad-utf8") {
+                // The server hands the bytes on as they came; ours are repaired, as both show them in JSON.
+                assert_eq!(protobuf::decode(group, &out).unwrap().event, event, "{at}");
+                return true;
+            }
         }
         "EventList" => {
             let list = protobuf::decode_list(group, recorded).unwrap();

@@ -11,6 +11,8 @@ mod envelope;
 mod fields;
 mod meta;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod write;
 mod writer;
 

@@ -15,7 +15,6 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::sync::Notify;
 

@@ -1,5 +1,7 @@
 //! Folding: never-written records that their budget cannot pay in time become one digest record.
 
+use std::time::Duration;
+
 use super::account::{AccountId, Order};
 use super::digest::Digest;
 use super::record::{Occurrences, Phase, Record};
@@ -11,15 +13,17 @@ use crate::correlator::{Key, RecordId};
 const FIRST_DIGEST: u64 = 1 << 63;
 
 impl super::account::Account {
-    /// Since when the oldest record that can fold has waited.
-    pub(super) fn oldest_foldable(&self, records: &super::RecordMap) -> Option<Mono> {
-        if self.foldable == 0 {
+    /// When more never-written records will have reached `max_age` than there are tokens for, should nothing else happen: the
+    /// others are written as they are when their turn comes, however long the upstream is down.
+    pub(super) fn folds_at(&self, records: &super::RecordMap, max_age: Duration, now: Mono) -> Option<Mono> {
+        let tokens = self.tokens(now);
+        if self.foldable <= tokens {
             return None;
         }
-        self.owed()
-            .filter(|order| records.get(&order.record).is_some_and(|record| record.can_fold()))
-            .map(|order| order.since)
-            .min()
+        let foldable = self.owed().filter(|order| records.get(&order.record).is_some_and(|record| record.can_fold()));
+        let mut since: Vec<Mono> = foldable.map(|order| order.since).collect();
+        since.sort_unstable();
+        since.get(tokens).map(|since| since.after(max_age))
     }
 }
 

@@ -100,7 +100,7 @@ fn https_connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector
     let tls = config.rustls_client_config().map_err(|source| Error::Client(Box::new(source)))?;
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = &config.tls_server_name {
-        let name = name.clone().try_into().or_else(|_| Err(Error::ServerName(name.clone())))?;
+        let name = name.clone().try_into().map_err(|_not_a_name| Error::ServerName(name.clone()))?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     let mut tcp = HttpConnector::new();

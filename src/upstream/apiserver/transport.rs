@@ -25,6 +25,11 @@ use super::connect::Error;
 
 type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
+/// LIMIT: shortest silence before a ping, whatever the deadline of requests is: a slow answer to a ping is no dead peer.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
+/// LIMIT: longest silence before a ping; client-go's.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
 /// The connections to one apiserver.
 pub(super) struct Transport {
     probe: Connector,
@@ -47,15 +52,16 @@ pub(super) struct NoConnection(#[source] BoxError);
 struct NotHttp2;
 
 impl Transport {
-    /// `timeout` is how long connecting may take, TLS included. A connection on which nothing came for as long is pinged, an
+    /// `timeout` is how long connecting may take, TLS included. An HTTP/2 connection on which nothing came for as long is pinged, an
     /// idle one too, and given up after half as long again: otherwise a dead one would take every request until TCP gives up.
     pub(super) fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
         let https = https_connector(config)?;
+        let silence = timeout.clamp(SILENCE_MIN, SILENCE_MAX);
         let mut builder = Client::builder(TokioExecutor::new());
         builder.timer(TokioTimer::new()).pool_timer(TokioTimer::new());
         builder
-            .http2_keep_alive_interval(timeout)
-            .http2_keep_alive_timeout(timeout / 2)
+            .http2_keep_alive_interval(silence)
+            .http2_keep_alive_timeout(silence / 2)
             .http2_keep_alive_while_idle(true);
         let any = connector(https.clone(), timeout, |_| Ok(()));
         let http2 = connector(https, timeout, |http2| if http2 { Ok(()) } else { Err(NotHttp2) });
@@ -100,7 +106,7 @@ fn https_connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector
     let tls = config.rustls_client_config().map_err(|source| Error::Client(Box::new(source)))?;
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = &config.tls_server_name {
-        let name = name.clone().try_into().or_else(|_| Err(Error::ServerName(name.clone())))?;
+        let name = name.clone().try_into().map_err(|_not_a_name| Error::ServerName(name.clone()))?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     let mut tcp = HttpConnector::new();

@@ -127,14 +127,16 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>,
             }
             match act {
                 Act::Answer => {}
-                Act::Together(barrier) => drop(barrier.wait().await),
+                Act::Together(barrier) => {
+                    barrier.wait().await;
+                }
                 Act::HangUp => {
                     end.notify_one();
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
                 Act::Freeze => {
                     freeze.notify_one();
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
             }
             Ok::<_, hyper::Error>(Response::builder().status(201).body(stored_json()).unwrap())

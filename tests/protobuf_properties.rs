@@ -1,6 +1,5 @@
 //! What holds for every event and every body in protobuf: decode of encode is identity, JSON says the same, and nothing a
 //! client sends ends in a panic.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 

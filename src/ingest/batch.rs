@@ -87,7 +87,7 @@ impl Batch {
             self.take_document(&rest).await;
         } else if !rest.trim_ascii().is_empty() {
             let result = self.take_event(&rest);
-            drop(self.send(&[result]).await);
+            let _last = self.send(&[result]).await;
         }
     }
 
@@ -120,7 +120,7 @@ impl Batch {
             }
         };
         let results: Vec<_> = items.iter().map(|item| self.take_event(item.to_string().as_bytes())).collect();
-        drop(self.send(&results).await);
+        let _last = self.send(&results).await;
     }
 
     /// Takes one event and says what became of it.
@@ -160,7 +160,7 @@ impl Batch {
     async fn refuse_rest(&mut self, reason: RejectReason, status: &Status) {
         self.number = self.number.saturating_add(1);
         self.face.0.shards.reject(reason, 1);
-        drop(self.send(&[failure(self.number, status)]).await);
+        let _last = self.send(&[failure(self.number, status)]).await;
     }
 
     /// Sends result lines; a client that has gone away ends the batch.

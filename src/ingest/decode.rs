@@ -59,6 +59,7 @@ mod tests {
             max_body_bytes: 10,
             request_timeout: std::time::Duration::from_secs(60),
             ack: crate::ingest::Ack::Accepted,
+            repair: crate::ingest::Repair::Off,
         };
         let stuck = Body::from_stream(tokio_stream_pending());
         let (reason, status) = read(stuck, &settings).await.unwrap_err();

@@ -20,5 +20,8 @@ mod http_refusals;
 mod http_events;
 mod http_clients;
 mod http_limits;
+mod doors;
+mod ack;
+mod batch;
 mod admin;
 mod reload;

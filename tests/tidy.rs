@@ -29,7 +29,7 @@ const MODULES: &[Row] = &[
     (
         "ingest",
         &["event", "event_log", "ledger", "shard", "status", "upstream"],
-        &["axum", "parking_lot", "prometheus", "tokio"],
+        &["axum", "parking_lot", "prometheus", "tokio", "tokio_util"],
     ),
     ("metrics", &[], &["prometheus"]),
     (
@@ -38,7 +38,7 @@ const MODULES: &[Row] = &[
         &["arc_swap", "axum", "parking_lot", "prometheus", "tokio"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.
-    ("config", &["correlator", "outbox", "shard", "upstream"], &[]),
+    ("config", &["correlator", "ingest", "outbox", "shard", "upstream"], &[]),
     ("logging", &["config"], &["tracing", "tracing_subscriber"]),
     (
         "app",

@@ -14,8 +14,7 @@ use crate::event::json::{self, Decoded, Strictness};
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, Time, validate};
 use crate::ledger::RejectReason;
-use crate::outbox::Fate;
-use crate::shard::{Full, Outcome};
+use crate::shard::{Fate, Full, Outcome};
 use crate::status::Status;
 use crate::upstream::store;
 

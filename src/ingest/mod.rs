@@ -1,6 +1,6 @@
 //! The face that components talk to: the apiserver's own paths for Events, over HTTP.
 //!
-//! A request meets: the table of paths below, [`decode`] (Accept, Content-Type, size, JSON), the apiserver's validation, then
+//! A request meets: the table of paths below, `decode` (Accept, Content-Type, size, JSON), the apiserver's validation, then
 //! its shard. Reads go to the upstream. Every refusal is a `Status` in the apiserver's words; nothing refused is recorded, but
 //! for the ledger.
 

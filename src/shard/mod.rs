@@ -8,6 +8,8 @@ mod table;
 
 pub use table::{Shards, Waiting};
 
+pub use crate::outbox::Fate;
+
 use std::num::NonZeroUsize;
 
 use lru::LruCache;

@@ -14,14 +14,14 @@ const MODULES: &[Row] = &[
     ("status", &[], &[]),
     ("event", &["status"], &[]),
     ("correlator", &["event", "clock"], &[]),
-    ("outbox", &["event", "clock", "correlator"], &[]),
+    ("outbox", &["event", "clock", "correlator", "status"], &[]),
     ("ledger", &["outbox"], &[]),
     ("shard", &["event", "clock", "correlator", "outbox", "ledger"], &["arc_swap", "parking_lot", "tokio"]),
     // The edges.
     (
         "upstream",
         &["event", "clock", "outbox", "status"],
-        &["hyper_util", "kube", "parking_lot", "prometheus", "tokio"],
+        &["arc_swap", "hyper", "hyper_util", "kube", "parking_lot", "prometheus", "tokio", "tower", "tracing"],
     ),
     ("deliver", &["clock", "outbox", "shard", "upstream"], &["arc_swap", "tokio", "tokio_util", "tracing"]),
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),

@@ -7,6 +7,7 @@
 pub mod core_v1;
 pub mod events_v1;
 pub mod json;
+pub mod protobuf;
 mod time;
 pub mod validate;
 

@@ -10,7 +10,7 @@ use smol_str::{SmolStr, format_smolstr};
 use super::decode::Refusal;
 use super::form::Form;
 use super::{Face, decode, respond};
-use crate::event::json::{self, Decoded, Strictness};
+use crate::event::json::{Decoded, Strictness};
 use crate::event::{ApiGroup, Event, Time, validate};
 use crate::ledger::RejectReason;
 use crate::shard::Full;
@@ -55,8 +55,8 @@ async fn receive(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let form = Form::negotiate(group, headers)?;
-    decode::is_json(headers)?;
+    let form = face.form(group, query, headers)?;
+    let media = decode::media(headers)?;
     let options = options(query)?;
     let body = decode::read(body, &face.0.settings).await?;
     let strictness = match options.validation {
@@ -64,7 +64,7 @@ async fn receive(
         FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
     };
     let Decoded { mut event, strict_faults, .. } =
-        json::decode(group, &body, strictness).map_err(|error| (RejectReason::Malformed, Box::new(error.status)))?;
+        decode::event(group, media, &body, strictness)?;
     let warnings: Vec<String> = match options.validation {
         FieldValidation::Warn => strict_faults.iter().map(ToString::to_string).collect(),
         FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),

@@ -20,6 +20,18 @@ const SHORT_TEXT_MAX: usize = 128;
 /// LIMIT: bytes of the message of a new-style event; more is refused.
 const MESSAGE_MAX: usize = 1024;
 
+/// What is wrong with a label's key.
+#[must_use]
+pub fn label_key_faults(key: &str) -> Vec<String> {
+    qualified_name(key)
+}
+
+/// What is wrong with a label's value.
+#[must_use]
+pub fn label_value_faults(value: &str) -> Vec<String> {
+    names::label_value(value)
+}
+
 /// Gives an event without a namespace the request's.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use smol_str::{SmolStr, format_smolstr};
 use super::decode::Refusal;
 use super::form::Form;
 use super::{Ack, Face, decode, respond};
-use crate::event::json::{self, Decoded, Strictness};
+use crate::event::json::{Decoded, Strictness};
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, Time, validate};
 use crate::ledger::RejectReason;
@@ -59,16 +59,15 @@ async fn receive(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let form = Form::negotiate(group, headers)?;
-    decode::is_json(headers)?;
+    let form = face.form(group, query, headers)?;
+    let media = decode::media(headers)?;
     let options = options(query)?;
     let body = decode::read(body, &face.0.settings).await?;
     let strictness = match options.validation {
         FieldValidation::Strict => Strictness::Refuse,
         FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
     };
-    let Decoded { mut event, strict_faults, .. } =
-        json::decode(group, &body, strictness).map_err(|error| (RejectReason::Malformed, Box::new(error.status)))?;
+    let Decoded { mut event, strict_faults, .. } = decode::event(group, media, &body, strictness)?;
     let mut warnings: Vec<String> = match options.validation {
         FieldValidation::Warn => strict_faults.iter().map(ToString::to_string).collect(),
         FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),

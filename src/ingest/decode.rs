@@ -1,4 +1,4 @@
-//! From a request to a checked body: Content-Type, size and time limits. The JSON itself is `event`'s.
+//! From a request to a checked body: Content-Type, size and time limits. What stands in it is `event`'s.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use axum::body::{Body, Bytes};
@@ -6,21 +6,47 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
-use super::Settings;
+use super::form::Media;
+use super::{Settings, yaml};
+use crate::event::json::{self, Decoded, Strictness};
+use crate::event::{ApiGroup, protobuf};
 use crate::ledger::RejectReason;
 use crate::status::Status;
 
 /// A refusal before the body was an event, and how the ledger calls it.
 pub(super) type Refusal = (RejectReason, Box<Status>);
 
-/// Refuses a body that is no JSON by its own word. No Content-Type means JSON, as Python's client relies on.
-pub(super) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
-    let Some(content_type) = headers.get(CONTENT_TYPE) else { return Ok(()) };
-    if media_type(content_type.to_str().unwrap_or_default()).eq_ignore_ascii_case("application/json") {
-        return Ok(());
+/// What a body is by its own word. No Content-Type means JSON, as Python's client relies on.
+pub(super) fn media(headers: &HeaderMap) -> Result<Media, Refusal> {
+    let content_type = headers.get(CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or("?"));
+    if content_type.is_empty() {
+        return Ok(Media::Json);
     }
-    let message = "the body of the request was in an unknown format - accepted media types include: application/json";
-    Err((RejectReason::MediaType, Box::new(Status::new(415, "UnsupportedMediaType", message))))
+    Media::named(media_type(content_type)).ok_or_else(|| {
+        let message = "the body of the request was in an unknown format - accepted media types include: application/json, \
+                       application/yaml, application/vnd.kubernetes.protobuf";
+        (RejectReason::MediaType, Box::new(Status::new(415, "UnsupportedMediaType", message)))
+    })
+}
+
+/// Decodes a body that came through the door of `group`.
+pub(super) fn event(group: ApiGroup, media: Media, body: &[u8], strictness: Strictness) -> Result<Decoded, Refusal> {
+    let decoded = match media {
+        Media::Json => json::decode(group, body, strictness),
+        Media::Protobuf => protobuf::decode(group, body),
+        // LIMIT: unlike the apiserver we do not tell of a key given twice in YAML; the last one counts.
+        Media::Yaml => match yaml::to_json(body) {
+            Ok(json) => json::decode(group, &json, strictness),
+            Err(fault) => {
+                let message = format!(
+                    "the object provided is unrecognized (must be of type Event): {fault} ({})",
+                    json::go::summary(body)
+                );
+                return Err((RejectReason::Malformed, Box::new(Status::bad_request(message))));
+            }
+        },
+    };
+    decoded.map_err(|error| (RejectReason::Malformed, Box::new(error.status)))
 }
 
 /// The type without its parameters.

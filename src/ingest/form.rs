@@ -1,11 +1,15 @@
-//! The form of an answer: through which door it is shown, and in which media type, as Accept asks.
+//! The form of an answer: through which door it is shown, in which media type, and as what. Negotiated exactly as the
+//! apiserver does: first go-restful looks whether a type is served at all, then `negotiation.NegotiateMediaTypeOptions`
+//! chooses (`k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`, `rest.go`).
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use axum::http::HeaderMap;
-use axum::http::header::ACCEPT;
+use axum::http::header::{ACCEPT, USER_AGENT};
 
+use super::accept::{Clause, clauses};
 use super::decode::Refusal;
 use crate::event::ApiGroup;
+use crate::event::json::go;
 use crate::ledger::RejectReason;
 use crate::status::{Status, StatusDetails};
 
@@ -16,91 +20,271 @@ pub(super) struct Form {
     pub(super) group: ApiGroup,
     /// The media type.
     pub(super) media: Media,
+    /// What is shown of an event.
+    pub(super) view: View,
+    /// Indented; JSON only.
+    pub(super) pretty: bool,
+    /// When it was asked for, in unix nanoseconds: a table shows ages.
+    pub(super) now: i64,
 }
 
 /// The media types that answers come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Media {
     Json,
+    Yaml,
+    Protobuf,
 }
 
-/// Parts of an Accept header that are looked at. LIMIT: further ones are ignored.
-const RANGES_MAX: usize = 32;
+/// What is shown of an event (`as=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum View {
+    /// All of it.
+    Whole,
+    /// Its metadata; refused for a list.
+    Partial(MetaVersion),
+    /// The metadata of each; refused for one event.
+    PartialList(MetaVersion),
+    /// A row of a table, with this beside it.
+    Table(MetaVersion, Include),
+}
+
+/// The version of `meta.k8s.io` that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MetaVersion {
+    V1,
+    V1Beta1,
+}
+
+/// What stands beside the cells of a row (`includeObject`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Include {
+    Metadata,
+    Object,
+    None,
+}
+
+/// What is answered with: decides which views there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Endpoint {
+    Events,
+    /// A refusal, or a document of the API itself.
+    Other,
+}
+
+const SERVED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+
+impl Media {
+    const ALL: [Self; 3] = [Self::Json, Self::Yaml, Self::Protobuf];
+
+    /// As the Content-Type says it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+        }
+    }
+
+    /// The media type of this name, whatever its case.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|media| media.name().eq_ignore_ascii_case(name))
+    }
+
+    fn fits(self, clause: &Clause<'_>) -> bool {
+        let sub = self.name().strip_prefix("application/").unwrap_or_default();
+        match (clause.main, clause.sub) {
+            ("*", "*") | ("application", "*") => true,
+            (main, wanted) => main == "application" && wanted == sub,
+        }
+    }
+}
+
+impl MetaVersion {
+    /// The apiVersion of what is answered.
+    pub(super) const fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "meta.k8s.io/v1",
+            Self::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+}
 
 impl Form {
-    /// JSON, when nothing can be or was negotiated.
-    pub(super) const fn json(group: ApiGroup) -> Self {
-        Self { group, media: Media::Json }
+    /// What the client accepts best of what an event or a list can be answered as.
+    pub(super) fn negotiate(
+        group: ApiGroup,
+        now: i64,
+        query: Option<&str>,
+        headers: &HeaderMap,
+    ) -> Result<Self, Refusal> {
+        let accept = accept(headers);
+        is_served(accept)?;
+        let chosen = choose(accept, Endpoint::Events);
+        let (media, view, pretty) = chosen.ok_or_else(|| refused(not_acceptable()))?;
+        let view = match view {
+            View::Table(version, _) => View::Table(version, include(query)?),
+            other => other,
+        };
+        Ok(Self { group, media, view, pretty: pretty || wants_pretty(query, headers), now })
     }
 
-    /// What the client accepts best: by weight, then in the order of the header.
-    pub(super) fn negotiate(group: ApiGroup, headers: &HeaderMap) -> Result<Self, Refusal> {
-        let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let mut ranges: Vec<(u16, Option<Media>)> =
-            values.flat_map(|value| value.split(',')).take(RANGES_MAX).map(range).collect();
-        if ranges.is_empty() {
-            return Ok(Self::json(group));
-        }
-        // Stable: of equal weights the first wins.
-        ranges.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
-        let media = ranges.into_iter().filter(|(weight, _)| *weight > 0).find_map(|(_, media)| media);
-        media.map(|media| Self { group, media }).ok_or_else(|| {
-            let message = "406: Not Acceptable\n\nAvailable representations: application/json";
-            let status = Status::new(406, "NotAcceptable", message).with_details(StatusDetails::default());
-            (RejectReason::MediaType, Box::new(status))
-        })
+    /// How a document that is no event is answered, a refusal for example; `None` when nothing of it is acceptable.
+    pub(super) fn plain(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
+        let (media, _, pretty) = choose(accept(headers), Endpoint::Other)?;
+        Some((media, pretty || wants_pretty(query, headers)))
     }
 }
 
-/// Weight in thousandths and media type of one part of an Accept header; `None` for what we do not make.
-fn range(text: &str) -> (u16, Option<Media>) {
-    let mut parts = text.split(';').map(str::trim);
-    let media = parts.next().unwrap_or_default();
-    let (mut weight, mut as_is) = (1000, true);
-    for parameter in parts {
-        match parameter.split_once('=') {
-            Some(("q", value)) => weight = thousandths(value),
-            // A Table or a part of the object is another form.
-            Some(("as", _)) => as_is = false,
+/// 406 for an Accept of which nothing can be answered.
+pub(super) fn not_acceptable() -> Status {
+    Status::new(406, "NotAcceptable", format!("only the following media types are accepted: {SERVED}"))
+}
+
+fn refused(status: Status) -> Refusal {
+    (RejectReason::MediaType, Box::new(status))
+}
+
+/// COMPAT(apiserver): of several Accept headers only the first one counts.
+fn accept(headers: &HeaderMap) -> &str {
+    headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+/// go-restful's look at Accept: `*/*` or one of our names, as it is written. `application/*` is not understood.
+fn is_served(accept: &str) -> Result<(), Refusal> {
+    let served = |part: &str| {
+        let name = part.split(';').next().unwrap_or_default().trim();
+        name == "*/*" || Media::ALL.into_iter().any(|media| media.name() == name)
+    };
+    if accept.is_empty() || accept.split(',').any(served) {
+        return Ok(());
+    }
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {SERVED}");
+    Err(refused(Status::new(406, "NotAcceptable", message).with_details(StatusDetails::default())))
+}
+
+fn choose(accept: &str, endpoint: Endpoint) -> Option<(Media, View, bool)> {
+    if accept.is_empty() {
+        return Some((Media::Json, View::Whole, false));
+    }
+    clauses(accept).into_iter().find_map(|clause| {
+        let fitting = Media::ALL.into_iter().filter(|media| media.fits(&clause));
+        fitting.filter_map(|media| offer(media, &clause, endpoint)).next()
+    })
+}
+
+/// `acceptMediaTypeOptions`: whether this media type can be had with these parameters.
+fn offer(media: Media, clause: &Clause<'_>, endpoint: Endpoint) -> Option<(Media, View, bool)> {
+    let (mut kind, mut group, mut version, mut converts, mut pretty) = ("", "", "", false, false);
+    for (name, value) in &clause.parameters {
+        match *name {
+            "as" => (kind, converts) = (value, true),
+            "g" => (group, converts) = (value, true),
+            "v" => (version, converts) = (value, true),
+            "stream" if !value.is_empty() && (media == Media::Yaml || *value != "watch") => return None,
+            "sv" if !value.is_empty() && (endpoint == Endpoint::Other || *value != "v1") => return None,
+            "pretty" => pretty = *value == "1",
             _ => {}
         }
     }
-    // COMPAT(apiserver): `application/*` is not understood.
-    let json = media.is_empty() || media == "*/*" || media.eq_ignore_ascii_case("application/json");
-    (weight, (as_is && json).then_some(Media::Json))
+    if !converts {
+        return Some((media, View::Whole, pretty));
+    }
+    let version = match (group, version) {
+        ("meta.k8s.io", "v1") => MetaVersion::V1,
+        ("meta.k8s.io", "v1beta1") => MetaVersion::V1Beta1,
+        _ => return None,
+    };
+    let view = match (endpoint, kind) {
+        (Endpoint::Events, "Table") if media != Media::Protobuf => View::Table(version, Include::Metadata),
+        (Endpoint::Events, "PartialObjectMetadata") => View::Partial(version),
+        (Endpoint::Events, "PartialObjectMetadataList") => View::PartialList(version),
+        _ => return None,
+    };
+    Some((media, view, pretty))
 }
 
-fn thousandths(text: &str) -> u16 {
-    let weight: f32 = text.trim().parse().unwrap_or(0.0);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0..=1000")]
-    let thousandths = (weight.clamp(0.0, 1.0) * 1000.0) as u16;
-    thousandths
+/// The first value of a parameter.
+fn parameter(query: Option<&str>, name: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+}
+
+/// DIFFERENCE(apiserver): told before the event is looked for or created instead of afterwards.
+fn include(query: Option<&str>) -> Result<Include, Refusal> {
+    match parameter(query, "includeObject").unwrap_or_default().as_str() {
+        "" | "Metadata" => Ok(Include::Metadata),
+        "Object" => Ok(Include::Object),
+        "None" => Ok(Include::None),
+        other => {
+            let message = format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', 'Object', \
+                 'None', or empty",
+                go::quote(other)
+            );
+            Err((RejectReason::Invalid, Box::new(Status::bad_request(message))))
+        }
+    }
+}
+
+/// `isPrettyPrint`: a parameter, or a client with a person behind it.
+fn wants_pretty(query: Option<&str>, headers: &HeaderMap) -> bool {
+    if query.is_some_and(|query| query.contains("pretty"))
+        && let Some(value) = parameter(query, "pretty").filter(|value| !value.is_empty())
+    {
+        return matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True");
+    }
+    let agent = headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    ["curl", "Wget", "Mozilla/5.0"].iter().any(|person| agent.starts_with(person))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn form(accept: Option<&str>, query: &str) -> Result<Form, Refusal> {
+        let mut headers = HeaderMap::new();
+        if let Some(accept) = accept {
+            headers.insert(ACCEPT, accept.parse().unwrap());
+        }
+        Form::negotiate(ApiGroup::Core, 0, Some(query), &headers)
+    }
+
     #[test]
     fn accept_is_read_as_the_apiserver_reads_it() {
-        for (accept, acceptable) in [
-            (None, true),
-            (Some("*/*"), true),
-            (Some("application/json"), true),
-            (Some("application/json, */*"), true),
-            (Some("application/vnd.kubernetes.protobuf,application/json"), true),
-            (Some("application/json;q=0.5"), true),
-            (Some("application/json;q=0"), false),
-            (Some("application/*"), false),
-            (Some("text/html"), false),
-            (Some("application/json;as=Table;v=v1;g=meta.k8s.io"), false),
-            (Some("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"), true),
-        ] {
-            let mut headers = HeaderMap::new();
-            if let Some(accept) = accept {
-                headers.insert(ACCEPT, accept.parse().unwrap());
-            }
-            assert_eq!(Form::negotiate(ApiGroup::Core, &headers).is_ok(), acceptable, "{accept:?}");
-        }
+        const TABLE: View = View::Table(MetaVersion::V1, Include::Metadata);
+        let check = |accept, expected| {
+            let read = form(accept, "").ok().map(|form| (form.media, form.view));
+            assert_eq!(read, expected, "{accept:?}");
+        };
+        let whole = |media| Some((media, View::Whole));
+        check(None, whole(Media::Json));
+        check(Some("*/*"), whole(Media::Json));
+        check(Some("application/json, */*"), whole(Media::Json));
+        check(Some("application/yaml"), whole(Media::Yaml));
+        check(Some("application/vnd.kubernetes.protobuf,application/json"), whole(Media::Protobuf));
+        check(Some("application/vnd.kubernetes.protobuf;q=0.5,application/json"), whole(Media::Json));
+        check(Some("application/json;q=0"), whole(Media::Json)); // not an exclusion
+        check(Some("application/*"), None);
+        check(Some("text/html"), None);
+        check(Some("application/json;as=Table;v=v1;g=meta.k8s.io"), Some((Media::Json, TABLE)));
+        check(Some("application/yaml;as=Table;v=v1;g=meta.k8s.io"), Some((Media::Yaml, TABLE)));
+        check(Some("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io"), None);
+        check(Some("application/json;as=Table;v=v2;g=meta.k8s.io"), None);
+        check(Some("application/json;as=Chart;v=v1;g=meta.k8s.io,application/json"), whole(Media::Json));
+        check(Some("application/yaml;stream=watch"), None);
+        let partial = View::Partial(MetaVersion::V1Beta1);
+        let accept = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io";
+        check(Some(accept), Some((Media::Protobuf, partial)));
+    }
+
+    #[test]
+    fn pretty_and_include_come_from_the_query() {
+        assert!(form(None, "pretty=true").unwrap().pretty);
+        assert!(!form(None, "pretty=0").unwrap().pretty);
+        assert!(form(Some("application/json;pretty=1"), "").unwrap().pretty);
+        let table = Some("application/json;as=Table;v=v1;g=meta.k8s.io");
+        assert_eq!(form(table, "includeObject=None").unwrap().view, View::Table(MetaVersion::V1, Include::None));
+        assert_eq!(form(table, "includeObject=All").unwrap_err().1.code, 400);
     }
 }

@@ -4,21 +4,29 @@
 //! its shard. Reads go to the upstream. Every refusal is a `Status` in the apiserver's words; nothing refused is recorded, but
 //! for the ledger.
 
+mod accept;
 mod aliases;
 mod batch;
 mod create;
 mod decode;
+mod discovery;
+mod dress;
 mod form;
+mod indent;
 mod metrics;
+mod partial;
 mod patch;
 mod read;
 mod respond;
+mod table;
+mod yaml;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::Method;
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use axum::{Extension, Router};
@@ -33,6 +41,8 @@ use crate::ledger::RejectReason;
 use crate::shard::Shards;
 use crate::status::Status;
 use crate::upstream::Upstream;
+use decode::Refusal;
+use form::Form;
 
 /// Settings of the face.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,13 +110,23 @@ impl Face {
 
     /// The table of path and verb. The two API groups are two doors to one room.
     pub fn router(&self) -> Router {
-        Router::new()
+        let paths = discovery::routes()
             .nest("/api/v1", door(ApiGroup::Core))
             .nest("/apis/events.k8s.io/v1", door(ApiGroup::Events))
             .route("/eventweir/v1/events", axum::routing::post(batch::batch).fallback(method_not_allowed))
-            .fallback(respond::page_not_found)
-            .with_state(self.clone())
+            .fallback(not_served)
+            .with_state(self.clone());
+        Router::new()
+            // Before the table of paths, which does not ignore a slash at the end as the apiserver does.
+            .fallback_service(tower::util::MapRequest::new(paths, without_last_slash))
+            .layer(axum::middleware::from_fn(dress::dress))
+            // Outermost, so that every answer is counted, refusals and unknown paths included.
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))
+    }
+
+    /// The form that this request's answer takes.
+    fn form(&self, group: ApiGroup, query: Option<&str>, headers: &HeaderMap) -> Result<Form, Refusal> {
+        Form::negotiate(group, self.0.shards.clock().now().wall, query, headers)
     }
 
     /// Refuses what may have been an occurrence, and says so in the ledger.
@@ -131,6 +151,29 @@ fn only(methods: MethodRouter<Face>) -> MethodRouter<Face> {
     on(MethodFilter::HEAD, method_not_allowed).merge(methods.fallback(method_not_allowed))
 }
 
+fn without_last_slash(mut request: Request) -> Request {
+    let path = request.uri().path();
+    if let Some(shorter) = path.strip_suffix('/').filter(|shorter| !shorter.is_empty() && !shorter.ends_with('/')) {
+        let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+        let mut parts = request.uri().clone().into_parts();
+        parts.path_and_query = PathAndQuery::try_from(format!("{shorter}{query}")).ok();
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+    request
+}
+
+/// Under our API's paths the answer is a Status, elsewhere a line of text.
+async fn not_served(uri: Uri) -> Response {
+    let is_api = ["/api/", "/apis/events.k8s.io/"].iter().any(|prefix| uri.path().starts_with(prefix));
+    if !is_api {
+        return respond::text(StatusCode::NOT_FOUND, "404 page not found\n");
+    }
+    let status = Status::new(404, "NotFound", "the server could not find the requested resource");
+    respond::refusal(&status.with_details(crate::status::StatusDetails::default()))
+}
+
 /// 404 in the words of the door.
 fn not_found(group: ApiGroup, name: &str) -> Status {
     let group = match group {
@@ -148,7 +191,6 @@ async fn method_not_allowed() -> Response {
     )
 }
 
-/// Outermost, so that every answer is counted, refusals and unknown paths included.
 async fn count(State(face): State<Face>, request: Request, next: axum::middleware::Next) -> Response {
     let verb = match *request.method() {
         Method::POST => metrics::Verb::Post,

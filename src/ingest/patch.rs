@@ -6,7 +6,7 @@
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -38,10 +38,11 @@ pub(super) async fn patch(
     State(face): State<Face>,
     Extension(group): Extension<ApiGroup>,
     Path((namespace, name)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let (form, meaning) = match read(&face, group, &headers, body).await {
+    let (form, meaning) = match read(&face, group, query.as_deref(), &headers, body).await {
         Ok(read) => read,
         Err((reason, status)) => return face.reject(reason, &status),
     };
@@ -51,8 +52,14 @@ pub(super) async fn patch(
     }
 }
 
-async fn read(face: &Face, group: ApiGroup, headers: &HeaderMap, body: Body) -> Result<(Form, Meaning), Refusal> {
-    let form = Form::negotiate(group, headers)?;
+async fn read(
+    face: &Face,
+    group: ApiGroup,
+    query: Option<&str>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Form, Meaning), Refusal> {
+    let form = face.form(group, query, headers)?;
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media = decode::media_type(content_type);
     if ![STRATEGIC_MERGE, MERGE].contains(&media) {

@@ -6,11 +6,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use smol_str::SmolStr;
 
-use super::form::Form;
 use super::{Face, not_found, respond};
 use crate::event::ApiGroup;
 use crate::status::Status;
-use crate::upstream::{FieldSelector, ListOptions, Version};
+use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version};
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`
 ///
@@ -20,9 +19,10 @@ pub(super) async fn get(
     State(face): State<Face>,
     Extension(group): Extension<ApiGroup>,
     Path((namespace, name)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    let form = match Form::negotiate(group, &headers) {
+    let form = match face.form(group, query.as_deref(), &headers) {
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
     };
@@ -77,7 +77,7 @@ async fn list_events(
     query: Option<&str>,
     headers: &HeaderMap,
 ) -> Response {
-    let form = match Form::negotiate(group, headers) {
+    let form = match face.form(group, query, headers) {
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
     };
@@ -106,9 +106,7 @@ fn options(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> 
             "watch" if matches!(value.as_ref(), "1" | "true") => {
                 return Err(Status::new(405, "MethodNotAllowed", "watch is not served by this version of eventweir"));
             }
-            "labelSelector" if !value.is_empty() => {
-                return Err(Status::bad_request("label selectors are not served by this version of eventweir"));
-            }
+            "labelSelector" => options.label_selector = LabelSelector::parse(&value)?,
             _ => {}
         }
     }

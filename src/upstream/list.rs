@@ -1,8 +1,8 @@
 //! What can be asked of a list of events. Plain values.
 
-use super::FieldSelector;
+use super::{FieldSelector, LabelSelector};
 
-/// How to list events. Build it with `..ListOptions::default()`: more will be added (label selectors).
+/// How to list events. Build it with `..ListOptions::default()`: more may be added.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListOptions {
     /// Most events of one page; 0 lists all.
@@ -11,6 +11,8 @@ pub struct ListOptions {
     pub continue_token: String,
     /// Which events; empty for all.
     pub field_selector: FieldSelector,
+    /// Which events, by their labels; empty for all.
+    pub label_selector: LabelSelector,
     /// Which version of the list; must be `Newest` when there is a continue token.
     pub version: Version,
 }

@@ -6,6 +6,7 @@
 mod answer;
 pub mod apiserver;
 mod embedded;
+mod labels;
 mod list;
 mod metrics;
 mod patch;
@@ -14,6 +15,7 @@ pub mod store;
 
 pub use apiserver::Apiserver;
 pub use embedded::{Embedded, answer_from_store};
+pub use labels::LabelSelector;
 pub use list::{ListOptions, Version};
 pub use metrics::Metrics;
 pub use selector::FieldSelector;

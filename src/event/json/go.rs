@@ -82,7 +82,7 @@ fn is_print(letter: char) -> bool {
 }
 
 /// The handler's `summarizeData(body, 30)`.
-pub(super) fn summary(body: &[u8]) -> String {
+pub(crate) fn summary(body: &[u8]) -> String {
     let (shown, more) = match body.split_at_checked(SUMMARY_BYTES) {
         Some((shown, rest)) if !rest.is_empty() => (shown, " ..."),
         _ => (body, ""),

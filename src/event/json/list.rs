@@ -27,7 +27,23 @@ pub struct EventList {
 pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
     out.extend_from_slice(br#"{"kind":"EventList","apiVersion":""#);
     out.extend_from_slice(group.api_version().as_bytes());
-    out.extend_from_slice(br#"","metadata":{"#);
+    out.extend_from_slice(br#"","metadata":"#);
+    write_list_meta(list, out);
+    out.extend_from_slice(br#","items":["#);
+    let mut items = list.items.iter();
+    if let Some(item) = items.next() {
+        write_item(group, item, out);
+    }
+    for item in items {
+        out.push(b',');
+        write_item(group, item, out);
+    }
+    out.extend_from_slice(b"]}");
+}
+
+/// Appends a list's metadata.
+pub(crate) fn write_list_meta(list: &EventList, out: &mut Vec<u8>) {
+    out.push(b'{');
     let start = out.len();
     let name = |name: &[u8], out: &mut Vec<u8>| {
         if out.len() > start {
@@ -47,16 +63,7 @@ pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
         name(br#""remainingItemCount":"#, out);
         integer(count, out);
     }
-    out.extend_from_slice(br#"},"items":["#);
-    let mut items = list.items.iter();
-    if let Some(item) = items.next() {
-        write_item(group, item, out);
-    }
-    for item in items {
-        out.push(b',');
-        write_item(group, item, out);
-    }
-    out.extend_from_slice(b"]}");
+    out.push(b'}');
 }
 
 /// Reads a list; kind and apiVersion are not looked at, unknown members are passed over.

@@ -155,7 +155,8 @@ impl<'o> Object<'o> {
     }
 }
 
-fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
+/// The metadata of an event, as it also stands in a `PartialObjectMetadata`.
+pub(crate) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
     let rare = meta.rare.as_deref();
     let mut object = Object::open(out);
     object.text("name", &meta.name);
@@ -328,7 +329,7 @@ pub(super) fn integer(number: i64, out: &mut Vec<u8>) {
 }
 
 /// A string, quoted and escaped as Go's encoder does with its HTML escaping on.
-pub(in crate::event) fn text(value: &str, out: &mut Vec<u8>) {
+pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = value.as_bytes();
     let mut rest = bytes;

@@ -10,6 +10,7 @@ mod delete_options;
 mod envelope;
 mod fields;
 mod meta;
+mod partial;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ mod write;
 mod writer;
 
 pub use delete_options::{DeleteOptions, decode_delete_options};
+pub use partial::{write_partial, write_partial_list};
 pub use write::{write, write_list, write_status, write_watch_frame};
 
 use super::core_v1::{DecodeError, Decoded, EventList};

@@ -18,7 +18,7 @@ use crate::status::{Status, StatusDetails};
 pub(super) const PREFIX: &[u8] = b"k8s\0";
 
 /// Appends an object in its envelope, `runtime.Unknown`. `write` appends the object's fields.
-fn envelope(api_version: &str, kind: &str, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn envelope(api_version: &str, kind: &str, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(PREFIX);
     message(1, out, |out| {
         text(1, api_version, out);
@@ -150,7 +150,7 @@ fn series(series: &EventSeries, out: &mut Vec<u8>) {
     micro_time(2, series.last_observed_time, out);
 }
 
-fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
+pub(super) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
     let rare = meta.rare.as_deref();
     text(1, &meta.name, out);
     text(2, rare.map_or("", |rare| &rare.generate_name), out);
@@ -221,7 +221,12 @@ fn managed_fields(entry: &Value, out: &mut Vec<u8>) {
     text(8, member("subresource"), out);
 }
 
-fn list_meta(resource_version: &str, continue_token: &str, remaining_item_count: Option<i64>, out: &mut Vec<u8>) {
+pub(super) fn list_meta(
+    resource_version: &str,
+    continue_token: &str,
+    remaining_item_count: Option<i64>,
+    out: &mut Vec<u8>,
+) {
     text(1, "", out); // selfLink
     text(2, resource_version, out);
     text(3, continue_token, out);

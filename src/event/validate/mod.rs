@@ -30,6 +30,18 @@ pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
     names::name(rule, name).is_empty()
 }
 
+/// What is wrong with a label's key.
+#[must_use]
+pub fn label_key_faults(key: &str) -> Vec<String> {
+    qualified_name(key)
+}
+
+/// What is wrong with a label's value.
+#[must_use]
+pub fn label_value_faults(value: &str) -> Vec<String> {
+    names::label_value(value)
+}
+
 /// Gives an event without a namespace the request's.
 ///
 /// # Errors

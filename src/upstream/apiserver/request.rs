@@ -48,6 +48,9 @@ pub(super) fn list(namespace: Option<&str>, options: &ListOptions) -> http::Resu
     if !options.field_selector.is_empty() {
         query.push(format!("fieldSelector={}", encoded(&options.field_selector.to_string())));
     }
+    if !options.label_selector.is_empty() {
+        query.push(format!("labelSelector={}", encoded(&options.label_selector.to_string())));
+    }
     match options.version {
         Version::Newest => {}
         // Alone, since with a limit it means something else than with resourceVersionMatch=NotOlderThan.
@@ -122,7 +125,7 @@ mod tests {
         };
         check(None, ListOptions::default(), "/api/v1/events");
         let field_selector = FieldSelector::parse("regarding.kind=Pod,type!=Normal", ApiGroup::Events).unwrap();
-        let options = ListOptions { limit: 500, continue_token: "a=".into(), field_selector, version: Version::Newest };
+        let options = ListOptions { limit: 500, continue_token: "a=".into(), field_selector, ..ListOptions::default() };
         let query = "limit=500&continue=a%3D&fieldSelector=involvedObject.kind%3DPod%2Ctype%21%3DNormal";
         check(Some("shop"), options, &format!("/api/v1/namespaces/shop/events?{query}"));
         let exact = ListOptions { version: Version::Exact(7), ..ListOptions::default() };

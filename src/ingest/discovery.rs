@@ -1,0 +1,267 @@
+//! What the API says of itself: groups, resources, version, health and a small OpenAPI document.
+//!
+//! Only events are served, so only they are told of. Mirrors `k8s.io/apiserver/pkg/endpoints/discovery`; kubectl asks for the
+//! aggregated form and keeps it on disk.
+
+use std::hash::Hasher;
+
+use axum::Router;
+use axum::extract::{Path, Request};
+use axum::http::header::{CONTENT_TYPE, ETAG, HOST, IF_NONE_MATCH, VARY};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::{Value, json};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::accept::clauses;
+use super::form::{Form, Media, not_acceptable};
+use super::respond;
+use super::{Face, only};
+use crate::event::ApiGroup;
+
+const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+/// How the aggregated form is asked for and labelled.
+const AGGREGATED: [(&str, &str); 2] = [
+    ("v2", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
+    ("v2beta1", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
+];
+
+/// The paths that lead to no event.
+pub(super) fn routes() -> Router<Face> {
+    let ok = || only(get(async || respond::text(StatusCode::OK, "ok")));
+    Router::new()
+        .route("/", only(get(root)))
+        .route("/api", only(get(api)))
+        .route("/apis", only(get(apis)))
+        .route("/apis/events.k8s.io", only(get(group)))
+        .route("/api/v1", only(get(async |uri: Uri, headers: HeaderMap| resources(ApiGroup::Core, &uri, &headers))))
+        .route(
+            "/apis/events.k8s.io/v1",
+            only(get(async |uri: Uri, headers: HeaderMap| resources(ApiGroup::Events, &uri, &headers))),
+        )
+        .route("/version", only(get(version)))
+        .route("/healthz", ok())
+        .route("/livez", ok())
+        .route("/readyz", ok())
+        .route("/openapi/v3", only(get(openapi_index)))
+        .route("/openapi/v3/{*path}", only(get(openapi)))
+}
+
+async fn root(request: Request) -> Response {
+    let paths = ["/api", "/api/v1", "/apis", "/apis/events.k8s.io", "/apis/events.k8s.io/v1", "/healthz", "/livez"];
+    let paths = [&paths[..], &["/openapi/v3", "/readyz", "/version"]].concat();
+    negotiated(request.uri(), request.headers(), &json!({ "paths": paths }))
+}
+
+async fn api(request: Request) -> Response {
+    let legacy = json!({ "versions": [described()] });
+    aggregated(&request, legacy).unwrap_or_else(|| {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let authority = request.uri().authority().map_or(host, |authority| authority.as_str());
+        let document = json!({
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [{ "clientCIDR": "0.0.0.0/0", "serverAddress": authority }],
+        });
+        negotiated(request.uri(), request.headers(), &document)
+    })
+}
+
+async fn apis(request: Request) -> Response {
+    let named = json!({ "metadata": { "name": "events.k8s.io" }, "versions": [described()] });
+    aggregated(&request, named).unwrap_or_else(|| {
+        let group = events_group(None);
+        let document = json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [group] });
+        negotiated(request.uri(), request.headers(), &document)
+    })
+}
+
+async fn group(uri: Uri, headers: HeaderMap) -> Response {
+    negotiated(&uri, &headers, &events_group(Some("APIGroup")))
+}
+
+fn events_group(kind: Option<&str>) -> Value {
+    let version = json!({ "groupVersion": "events.k8s.io/v1", "version": "v1" });
+    let mut group = kind.map_or_else(|| json!({}), |kind| json!({ "kind": kind, "apiVersion": "v1" }));
+    group["name"] = "events.k8s.io".into();
+    group["versions"] = json!([version]);
+    group["preferredVersion"] = version;
+    group
+}
+
+fn resources(group: ApiGroup, uri: &Uri, headers: &HeaderMap) -> Response {
+    let mut document = json!({ "kind": "APIResourceList" });
+    if group == ApiGroup::Events {
+        document["apiVersion"] = "v1".into();
+    }
+    document["groupVersion"] = group.api_version().into();
+    document["resources"] = json!([{
+        "name": "events",
+        "singularName": "event",
+        "namespaced": true,
+        "kind": "Event",
+        "verbs": VERBS,
+        "shortNames": ["ev"],
+        // Tells clients that both doors lead to one store.
+        "storageVersionHash": "r2yiGXH7wu8=",
+    }]);
+    negotiated(uri, headers, &document)
+}
+
+/// The events of one version as aggregated discovery tells them.
+fn described() -> Value {
+    json!({
+        "version": "v1",
+        "resources": [{
+            "resource": "events",
+            "responseKind": { "group": "", "version": "", "kind": "Event" },
+            "scope": "Namespaced",
+            "singularResource": "event",
+            "verbs": VERBS,
+            "shortNames": ["ev"],
+        }],
+        "freshness": "Current",
+    })
+}
+
+/// The aggregated form, when it is what the client prefers.
+fn aggregated(request: &Request, mut item: Value) -> Option<Response> {
+    let accept = request.headers().get(axum::http::header::ACCEPT)?.to_str().ok()?;
+    let (version, label) = clauses(accept).iter().find_map(|clause| {
+        let asked = |name: &str| clause.parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let is_list = (asked("g"), asked("as")) == (Some("apidiscovery.k8s.io"), Some("APIGroupDiscoveryList"));
+        let plain = ["as", "g", "v"].iter().all(|name| asked(name).is_none());
+        match (clause.main, clause.sub) {
+            ("application", "json") if is_list => {
+                AGGREGATED.iter().find(|(version, _)| asked("v") == Some(version)).copied().map(Some)
+            }
+            ("application", "json" | "yaml" | "vnd.kubernetes.protobuf" | "*") | ("*", "*") if plain => Some(None),
+            _ => None,
+        }
+    })??;
+    if item.get("metadata").is_none() {
+        item["metadata"] = json!({});
+    }
+    let document = json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "metadata": {},
+        "items": [item],
+    });
+    let body = document.to_string() + "\n";
+    let tag = format!("\"{}\"", hash(body.as_bytes()));
+    let headers = [(VARY, HeaderValue::from_static("Accept")), (ETAG, HeaderValue::from_str(&tag).ok()?)];
+    if request.headers().get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
+        return Some((StatusCode::NOT_MODIFIED, headers).into_response());
+    }
+    Some((headers, [(CONTENT_TYPE, HeaderValue::from_static(label))], body).into_response())
+}
+
+fn hash(bytes: &[u8]) -> String {
+    let mut hasher = SipHasher13::new();
+    hasher.write(bytes);
+    format!("{:032X}", hasher.finish128().as_u128())
+}
+
+async fn version(uri: Uri, headers: HeaderMap) -> Response {
+    // The Kubernetes whose behaviour we follow; kubectl warns when it is too far from its own.
+    let document = json!({
+        "major": "1",
+        "minor": "36",
+        "gitVersion": concat!("v1.36.3+eventweir.", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "none",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    });
+    let pretty = Form::plain(uri.query(), &headers).is_none_or(|(_, pretty)| pretty);
+    respond::document(StatusCode::OK, Media::Json, pretty, document.to_string().into_bytes())
+}
+
+/// DIFFERENCE(apiserver): discovery is not told in protobuf; who accepts nothing else hears 406.
+fn negotiated(uri: &Uri, headers: &HeaderMap, document: &Value) -> Response {
+    match Form::plain(uri.query(), headers) {
+        Some((media @ (Media::Json | Media::Yaml), pretty)) => {
+            respond::document(StatusCode::OK, media, pretty, document.to_string().into_bytes())
+        }
+        Some((Media::Protobuf, _)) if accepts_json(headers) => {
+            respond::document(StatusCode::OK, Media::Json, false, document.to_string().into_bytes())
+        }
+        Some((Media::Protobuf, _)) | None => respond::refusal(&not_acceptable()),
+    }
+}
+
+fn accepts_json(headers: &HeaderMap) -> bool {
+    let accept = headers.get(axum::http::header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    clauses(accept).iter().any(|clause| (clause.main, clause.sub) == ("application", "json") || clause.main == "*")
+}
+
+/// The index says the documents' hashes, so that clients keep them.
+async fn openapi_index() -> Response {
+    let entry = |group: ApiGroup, path: &str| {
+        let hash = hash(openapi_document(group).to_string().as_bytes());
+        json!({ "serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}") })
+    };
+    let paths = json!({
+        "api/v1": entry(ApiGroup::Core, "api/v1"),
+        "apis/events.k8s.io/v1": entry(ApiGroup::Events, "apis/events.k8s.io/v1"),
+    });
+    // COMPAT(apiserver): labelled as text.
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    ([(CONTENT_TYPE, text)], json!({ "paths": paths }).to_string()).into_response()
+}
+
+async fn openapi(Path(path): Path<String>) -> Response {
+    let group = match path.as_str() {
+        "api/v1" => ApiGroup::Core,
+        "apis/events.k8s.io/v1" => ApiGroup::Events,
+        _ => return respond::text(StatusCode::NOT_FOUND, "404 page not found\n"),
+    };
+    let json = HeaderValue::from_static("application/json");
+    ([(CONTENT_TYPE, json)], openapi_document(group).to_string()).into_response()
+}
+
+/// DIFFERENCE(apiserver): as much as kubectl needs to see that the server itself checks fields (`fieldValidation`); the
+/// schema of an Event is left open.
+fn openapi_document(group: ApiGroup) -> Value {
+    let (prefix, schema, name) = match group {
+        ApiGroup::Core => ("/api/v1", "io.k8s.api.core.v1.Event", ""),
+        ApiGroup::Events => ("/apis/events.k8s.io/v1", "io.k8s.api.events.v1.Event", "events.k8s.io"),
+    };
+    let kind = json!({ "group": name, "version": "v1", "kind": "Event" });
+    let parameter =
+        |name: &str| json!({ "name": name, "in": "query", "schema": { "type": "string", "uniqueItems": true } });
+    let parameters = ["dryRun", "fieldManager", "fieldValidation"].map(parameter);
+    let reference = json!({ "$ref": format!("#/components/schemas/{schema}") });
+    let operation = |action: &str| {
+        json!({
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": kind,
+            "parameters": parameters,
+            "responses": { "200": {
+                "description": "OK",
+                "content": { "application/json": { "schema": reference } },
+            } },
+        })
+    };
+    json!({
+        "openapi": "3.0.0",
+        "info": { "title": "eventweir", "version": env!("CARGO_PKG_VERSION") },
+        "paths": {
+            format!("{prefix}/namespaces/{{namespace}}/events"): { "post": operation("post"), "get": operation("list") },
+            format!("{prefix}/namespaces/{{namespace}}/events/{{name}}"): {
+                "get": operation("get"),
+                "patch": operation("patch"),
+            },
+        },
+        "components": { "schemas": { schema: {
+            "type": "object",
+            "x-kubernetes-group-version-kind": [kind],
+            "x-kubernetes-preserve-unknown-fields": true,
+        } } },
+    })
+}

@@ -1,0 +1,83 @@
+//! The outermost layer: refusals in the form that the client accepts, and large answers compressed.
+//!
+//! Handlers refuse in JSON, whatever was asked for; here it is dressed anew (`responsewriters.ErrorNegotiated`), so that no
+//! handler has to carry the client's wishes to where it fails. Compression mirrors `responsewriters/writers.go`.
+
+use std::io::Write as _;
+
+use axum::body::{Body, HttpBody as _};
+use axum::extract::Request;
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
+use axum::http::{HeaderMap, HeaderValue, Method};
+use axum::middleware::Next;
+use axum::response::Response;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http_body_util::BodyExt as _;
+
+use super::form::{Form, Media};
+use super::indent;
+use super::respond::{self, Refused};
+use crate::event::protobuf;
+use crate::status::Status;
+
+/// Answers longer than this are compressed for who asks (`defaultGzipThresholdBytes`).
+const GZIP_THRESHOLD: u64 = 128 * 1024;
+
+pub(super) async fn dress(request: Request, next: Next) -> Response {
+    let compresses = request.method() == Method::GET && accepts_gzip(request.headers());
+    let form = Form::plain(request.uri().query(), request.headers());
+    let mut response = next.run(request).await;
+    if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
+        dress_refusal(&status, form, &mut response);
+    }
+    if compresses { compressed(response).await } else { response }
+}
+
+fn dress_refusal(status: &Status, form: Option<(Media, bool)>, response: &mut Response) {
+    let body = match form {
+        // What it is already.
+        Some((Media::Json, false)) => return,
+        Some((Media::Protobuf, _)) => {
+            let mut body = Vec::new();
+            protobuf::write_status(status, &mut body);
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Media::Protobuf.name()));
+            Body::from(body)
+        }
+        Some((media @ (Media::Json | Media::Yaml), pretty)) => {
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media.name()));
+            respond::document(response.status(), media, pretty, respond::go_escaped(&status.to_json())).into_body()
+        }
+        // Nothing acceptable: the refusal must not hide behind another one (`WriteRawJSON`).
+        None => Body::from(indent::indented(&respond::go_escaped(&status.to_json()))),
+    };
+    response.headers_mut().remove(CONTENT_LENGTH);
+    *response.body_mut() = body;
+}
+
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let value = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(',').any(|part| part.split(';').next().is_some_and(|name| name.trim() == "gzip"))
+}
+
+/// A long answer, compressed. Only what is in memory already has an exact size; streams pass as they are.
+async fn compressed(response: Response) -> Response {
+    if response.body().size_hint().exact().is_none_or(|size| size <= GZIP_THRESHOLD) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let Ok(body) = body.collect().await.map(http_body_util::Collected::to_bytes) else {
+        return respond::refusal(&Status::new(500, "InternalError", "the answer broke off"));
+    };
+    // Level 1, the apiserver's; a list of 10 MB takes a tenth of a second, so not on a thread that serves others.
+    let plain = body.clone();
+    let packed = tokio::task::spawn_blocking(move || {
+        let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
+        encoder.write_all(&plain).and_then(|()| encoder.finish())
+    });
+    let Ok(Ok(packed)) = packed.await else { return Response::from_parts(parts, Body::from(body)) };
+    parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    parts.headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(packed))
+}

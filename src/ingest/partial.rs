@@ -1,0 +1,36 @@
+//! Metadata alone: `PartialObjectMetadata` and its list, as JSON.
+
+use super::form::MetaVersion;
+use crate::event::Event;
+use crate::event::json::{self, EventList};
+
+/// Appends an event's metadata.
+pub(super) fn write(version: MetaVersion, event: &Event, out: &mut Vec<u8>) {
+    head("PartialObjectMetadata", version, out);
+    json::write_meta(&event.metadata, out);
+    out.push(b'}');
+}
+
+/// Appends the metadata of a list and of its events, which keep their kind here. COMPAT(apiserver): `null` for none.
+pub(super) fn write_list(version: MetaVersion, list: &EventList, out: &mut Vec<u8>) {
+    head("PartialObjectMetadataList", version, out);
+    json::write_list_meta(list, out);
+    out.extend_from_slice(br#","items":"#);
+    if list.items.is_empty() {
+        return out.extend_from_slice(b"null}");
+    }
+    let mut separator = b'[';
+    for event in &list.items {
+        out.push(separator);
+        write(version, event, out);
+        separator = b',';
+    }
+    out.extend_from_slice(b"]}");
+}
+
+/// Kind and apiVersion, up to the metadata.
+pub(super) fn head(kind: &str, version: MetaVersion, out: &mut Vec<u8>) {
+    for part in [r#"{"kind":""#, kind, r#"","apiVersion":""#, version.api_version(), r#"","metadata":"#] {
+        out.extend_from_slice(part.as_bytes());
+    }
+}

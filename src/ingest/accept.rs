@@ -20,7 +20,8 @@ pub(super) fn clauses(accept: &str) -> Vec<Clause<'_>> {
     let mut sorted: Vec<Clause<'_>> = Vec::new();
     for clause in accept.split(',').take(CLAUSES_MAX).filter_map(clause) {
         // Go's insertion sort, since its order is not a total one: `goes_first` can hold both ways.
-        let place = sorted.iter().rposition(|other| !goes_first(&clause, other)).map_or(0, |index| index.saturating_add(1));
+        let place =
+            sorted.iter().rposition(|other| !goes_first(&clause, other)).map_or(0, |index| index.saturating_add(1));
         sorted.insert(place, clause);
     }
     sorted

@@ -63,8 +63,7 @@ async fn receive(
         FieldValidation::Strict => Strictness::Refuse,
         FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
     };
-    let Decoded { mut event, strict_faults, .. } =
-        decode::event(group, media, &body, strictness)?;
+    let Decoded { mut event, strict_faults, .. } = decode::event(group, media, &body, strictness)?;
     let warnings: Vec<String> = match options.validation {
         FieldValidation::Warn => strict_faults.iter().map(ToString::to_string).collect(),
         FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),

@@ -233,7 +233,8 @@ fn openapi_document(group: ApiGroup) -> Value {
         ApiGroup::Events => ("/apis/events.k8s.io/v1", "io.k8s.api.events.v1.Event", "events.k8s.io"),
     };
     let kind = json!({ "group": name, "version": "v1", "kind": "Event" });
-    let parameter = |name: &str| json!({ "name": name, "in": "query", "schema": { "type": "string", "uniqueItems": true } });
+    let parameter =
+        |name: &str| json!({ "name": name, "in": "query", "schema": { "type": "string", "uniqueItems": true } });
     let parameters = ["dryRun", "fieldManager", "fieldValidation"].map(parameter);
     let reference = json!({ "$ref": format!("#/components/schemas/{schema}") });
     let operation = |action: &str| {

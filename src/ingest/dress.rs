@@ -16,8 +16,8 @@ use flate2::write::GzEncoder;
 use http_body_util::BodyExt as _;
 
 use super::form::{Form, Media};
-use super::respond::{self, Refused};
 use super::indent;
+use super::respond::{self, Refused};
 use crate::event::protobuf;
 use crate::status::Status;
 

@@ -55,8 +55,7 @@ mod tests {
     #[test]
     fn indentation_is_gos() {
         let json = br#"{"a":{},"b":[],"c":[1,{"d":"x:,{\"\\"}],"e":null}"#;
-        let expected =
-            "{\n  \"a\": {},\n  \"b\": [],\n  \"c\": [\n    1,\n    {\n      \"d\": \"x:,{\\\"\\\\\"\n    }\n  ],\n  \"e\": null\n}";
+        let expected = "{\n  \"a\": {},\n  \"b\": [],\n  \"c\": [\n    1,\n    {\n      \"d\": \"x:,{\\\"\\\\\"\n    }\n  ],\n  \"e\": null\n}";
         assert_eq!(String::from_utf8(indented(json)).unwrap(), expected);
     }
 }

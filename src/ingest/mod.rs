@@ -34,13 +34,13 @@ pub use aliases::Aliases;
 pub use metrics::Metrics;
 
 use crate::event::ApiGroup;
-use decode::Refusal;
-use form::Form;
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
 use crate::shard::Shards;
 use crate::status::Status;
 use crate::upstream::Upstream;
+use decode::Refusal;
+use form::Form;
 
 /// Settings of the face.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -49,9 +49,9 @@ impl LabelSelector {
     #[must_use]
     pub fn matches(&self, event: &Event) -> bool {
         let rare = event.metadata.rare.as_deref();
-        self.requirements.iter().all(|requirement| {
-            requirement.relation.matches(rare.and_then(|rare| rare.labels.get(&requirement.key)))
-        })
+        self.requirements
+            .iter()
+            .all(|requirement| requirement.relation.matches(rare.and_then(|rare| rare.labels.get(&requirement.key))))
     }
 
     /// True when every event is selected.
@@ -100,8 +100,10 @@ fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
     while !rest.is_empty() {
-        let symbol = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"].into_iter().find(|symbol| rest.starts_with(symbol));
-        let end = symbol.map_or_else(|| rest.find(|c| is_symbol(c) || " \t\r\n".contains(c)), |symbol| Some(symbol.len()));
+        let symbol =
+            ["==", "!=", "=", "!", "(", ")", ",", ">", "<"].into_iter().find(|symbol| rest.starts_with(symbol));
+        let end =
+            symbol.map_or_else(|| rest.find(|c| is_symbol(c) || " \t\r\n".contains(c)), |symbol| Some(symbol.len()));
         let (token, after) = rest.split_at_checked(end.unwrap_or(rest.len())).unwrap_or((rest, ""));
         tokens.push(token);
         rest = after.trim_start_matches([' ', '\t', '\r', '\n']);
@@ -284,6 +286,9 @@ mod tests {
         check("a=x,", "found '', expected: identifier after ','");
         check("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt");
         check("a in x", "unable to parse requirement: found 'x' expected: '('");
-        check("a>x", "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer");
+        check(
+            "a>x",
+            "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer",
+        );
     }
 }

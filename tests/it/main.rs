@@ -1,6 +1,7 @@
 //! x
 mod support;
 mod faults;
+mod forms;
 mod refusals;
 mod mix;
 mod outage;

@@ -20,8 +20,8 @@ mod write;
 use smol_str::SmolStr;
 
 pub(super) use list::list_from_json;
-pub use list::{EventList, write_list};
 pub(crate) use list::write_list_meta;
+pub use list::{EventList, write_list};
 pub(crate) use write::{object_meta as write_meta, text as write_text};
 pub(super) use write::{owner as write_owner, owners as write_owners, texts as write_texts};
 pub use write::{write_item, write_json};

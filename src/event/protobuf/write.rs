@@ -222,7 +222,12 @@ fn managed_fields(entry: &Value, out: &mut Vec<u8>) {
     text(8, member("subresource"), out);
 }
 
-pub(super) fn list_meta(resource_version: &str, continue_token: &str, remaining_item_count: Option<i64>, out: &mut Vec<u8>) {
+pub(super) fn list_meta(
+    resource_version: &str,
+    continue_token: &str,
+    remaining_item_count: Option<i64>,
+    out: &mut Vec<u8>,
+) {
     text(1, "", out); // selfLink
     text(2, resource_version, out);
     text(3, continue_token, out);

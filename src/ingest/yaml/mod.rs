@@ -166,9 +166,10 @@ mod tests {
 
     #[test]
     fn documents_look_as_gos() {
-        check(&json!({"b": [], "a": {}, "c": null, "d": [{"y": 1, "x": [1, [2, 3]]}]}), concat!(
-            "a: {}\nb: []\nc: null\nd:\n- x:\n  - 1\n  - - 2\n    - 3\n  \"y\": 1\n"
-        ));
+        check(
+            &json!({"b": [], "a": {}, "c": null, "d": [{"y": 1, "x": [1, [2, 3]]}]}),
+            "a: {}\nb: []\nc: null\nd:\n- x:\n  - 1\n  - - 2\n    - 3\n  \"y\": 1\n",
+        );
         check(&json!({"a10": 1, "a9": 2, ".": 3, "f:x": 4}), ".: 3\na9: 2\na10: 1\nf:x: 4\n");
         check(&json!("x"), "x\n");
     }
@@ -205,7 +206,8 @@ mod tests {
     #[test]
     fn long_lines_are_folded() {
         let long = "Type of this event (Normal, Warning), new types could be added in the future";
-        let expected = "- description: Type of this event (Normal, Warning), new types could be added in the\n    future\n";
+        let expected =
+            "- description: Type of this event (Normal, Warning), new types could be added in the\n    future\n";
         check(&json!([{ "description": long }]), expected);
     }
 }

@@ -144,7 +144,9 @@ fn has_indicator(text: &str) -> bool {
     while let Some(character) = rest.next() {
         let blank_follows = rest.peek().is_none_or(|next| *next == ' ');
         let indicates = match character {
-            '#' | ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>' | '\'' | '"' | '%' | '@' | '`' if first => true,
+            '#' | ',' | '[' | ']' | '{' | '}' | '&' | '*' | '!' | '|' | '>' | '\'' | '"' | '%' | '@' | '`' if first => {
+                true
+            }
             '?' | '-' if first => blank_follows,
             ':' => blank_follows,
             '#' => before == ' ',

@@ -175,9 +175,12 @@ impl App {
         let settings = ingest::Settings {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,
+            ack: config.ingest.ack,
+            repair: config.ingest.repair,
         };
         let connections = ingest_metrics.connections.clone();
-        let face = Face::new(settings, self.shards.clone(), self.upstream.clone(), aliases, ingest_metrics, event_log);
+        let (shards, upstream, tasks) = (self.shards.clone(), self.upstream.clone(), self.tasks.clone());
+        let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, tasks);
         let server = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             header_timeout: config.ingest.request_timeout,
@@ -320,6 +323,7 @@ impl App {
         self.shards.reload(&new.shard, new.policy.clone());
         self.monitor.set_settings(new.gate);
         self.collector.set_limits(new.shard.clone());
+        self.admin.set_limits(new.shard.clone());
         self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());
         tracing::info!(fields = ?diff.at_run_time, "the configuration was reloaded");
         *config = new;

@@ -12,6 +12,7 @@ use eventweir::outbox::{
     Answer, Applied, DIGEST_REASON, Fault, LostReason, Refusal, RefusalReason, Request, Retry, Write,
 };
 use eventweir::shard::{self, Outcome, Shard};
+use eventweir::status::Status;
 use proptest::prelude::*;
 
 const SECOND: i64 = 1_000_000_000;
@@ -141,7 +142,10 @@ impl World {
                 let _applied = self.apply(&write.request);
                 Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout })
             }
-            Mood::Refuses => Answer::Refused(Refusal { reason: RefusalReason::Forbidden, message: "no".to_owned() }),
+            Mood::Refuses => Answer::Refused(Refusal {
+                reason: RefusalReason::Forbidden,
+                status: Box::new(Status::new(403, "Forbidden", "no")),
+            }),
         }
     }
 

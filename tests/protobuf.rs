@@ -1,6 +1,7 @@
-//! Replays the recorded protobuf of a real apiserver (`vectors/api/protobuf.jsonl`, and every such file of `EVENTWEIR_VECTORS`
-//! where set): what bodies decode to, with which words they are refused, and that what we write is the server's, byte by byte.
-//! Whatever holds for any event is in `tests/protobuf_properties.rs`.
+//! Replays the recorded protobuf of a real apiserver: what bodies decode to, with which words they are refused, and that what
+//! we write is the server's, byte by byte. The files are `vectors/api/protobuf.jsonl`; `protobuf-reads.jsonl`, the cases of
+//! other topics that answer in protobuf; and every file of `EVENTWEIR_VECTORS` where set. Whatever holds for any event is in
+//! `tests/protobuf_properties.rs`.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are not in tests for clippy")]
 
 use std::collections::BTreeSet;
@@ -160,8 +161,8 @@ fn bodies_are_decoded_and_refused_as_recorded() {
     for case in cases() {
         let id = case["id"].as_str().unwrap();
         for (index, step) in case["steps"].as_array().unwrap().iter().enumerate() {
-            if let Some(listed) = left_out.get(&(id, index)) {
-                seen.insert(*listed);
+            if let Some(&listed) = left_out.iter().find(|&&listed| listed == (id, index)) {
+                seen.insert(listed);
                 continue;
             }
             let (request, response, at) = (&step["request"], &step["response"], format!("{id} step {index}"));
@@ -203,6 +204,11 @@ fn written_again(at: &str, recorded: &[u8], decoded: &Value) -> bool {
             let event = protobuf::decode(group, recorded).unwrap().event;
             assert_same(at, object, &shown(group, &event));
             protobuf::write(group, &event, &mut out);
+            if at.contains("protobuf-bad-utf8") {
+                // The server hands the bytes on as they came; ours are repaired, as both show them in JSON.
+                assert_eq!(protobuf::decode(group, &out).unwrap().event, event, "{at}");
+                return true;
+            }
         }
         "EventList" => {
             let list = protobuf::decode_list(group, recorded).unwrap();
@@ -247,7 +253,7 @@ fn answers_are_written_byte_for_byte_as_the_apiserver_writes_them() {
             }
         }
     }
-    assert!(compared >= 25, "{compared}");
+    assert!(compared >= 28 && frames_compared >= 6, "{compared} {frames_compared}");
     println!("{compared} answers and {frames_compared} frames compared");
 }
 

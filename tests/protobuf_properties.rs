@@ -1,6 +1,5 @@
 //! What holds for every event and every body in protobuf: decode of encode is identity, JSON says the same, and nothing a
 //! client sends ends in a panic.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 
@@ -153,7 +152,7 @@ fn written(group: ApiGroup, event: &Event) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
     fn decode_of_encode_is_identity(group in group(), event in event()) {
@@ -199,9 +198,11 @@ proptest! {
     #[test]
     fn a_body_that_breaks_off_is_refused(group in group(), event in event(), cut in any::<prop::sample::Index>()) {
         let body = written(group, &event);
-        // Without its last four bytes, two empty texts, the body is still whole.
+        // Whole fields are missing without anybody noticing: the two empty texts at the end, and all but the type.
+        let only_type = 4 + 2 + 2 + group.api_version().len() + 2 + "Event".len();
         let end = cut.index(body.len() - 4);
-        prop_assert!(end < 5 || protobuf::decode(group, &body[..end]).is_err() || body[..end].len() < 32);
+        prop_assume!(end != only_type);
+        prop_assert!(protobuf::decode(group, &body[..end]).is_err(), "{end}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
+use crate::event::repair::Repair;
 use crate::shard::Outcome;
 
 /// Metrics of the face; clones count together.
@@ -12,6 +13,7 @@ pub struct Metrics {
     /// Connections that are open.
     pub connections: IntGauge,
     aliases: IntGauge,
+    repairs: [IntCounter; Repair::ALL.len()],
 }
 
 /// A request's method, as far as it is told apart.
@@ -49,12 +51,21 @@ impl Metrics {
             "Names under which clients know their events, of ingest.maxAliases.",
         )?;
         registry.register(Box::new(aliases.clone()))?;
+        let repairs = IntCounterVec::new(
+            Opts::new(
+                "eventweir_ingest_repairs_total",
+                "Events that were mended instead of refused, by what was wrong.",
+            ),
+            &["what"],
+        )?;
+        registry.register(Box::new(repairs.clone()))?;
         let row = |verb: &str| CODES.map(|code| requests.with_label_values(&[verb, code]));
         Ok(Self {
             requests: VERBS.into_iter().map(row).collect(),
             outcomes: Outcome::ALL.map(|outcome| outcomes.with_label_values(&[outcome.label()])),
             connections,
             aliases,
+            repairs: Repair::ALL.map(|repair| repairs.with_label_values(&[repair.label()])),
         })
     }
 
@@ -67,6 +78,12 @@ impl Metrics {
             _ => 0,
         };
         self.requests[verb as usize][class].inc();
+    }
+
+    pub(super) fn count_repairs(&self, repairs: &[Repair]) {
+        for repair in repairs {
+            self.repairs[*repair as usize].inc();
+        }
     }
 
     pub(super) fn aliases(&self, known: usize) {

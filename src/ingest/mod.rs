@@ -1,11 +1,12 @@
 //! The face that components talk to: the apiserver's own paths for Events, over HTTP.
 //!
-//! A request meets: the table of paths below, [`decode`] (Accept, Content-Type, size, JSON), the apiserver's validation, then
+//! A request meets: the table of paths below, `decode` (Accept, Content-Type, size, JSON), the apiserver's validation, then
 //! its shard. Reads go to the upstream. Every refusal is a `Status` in the apiserver's words; nothing refused is recorded, but
 //! for the ledger.
 
 mod accept;
 mod aliases;
+mod batch;
 mod create;
 mod decode;
 mod discovery;
@@ -29,6 +30,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use axum::{Extension, Router};
+use tokio_util::task::TaskTracker;
 
 pub use aliases::Aliases;
 pub use metrics::Metrics;
@@ -47,8 +49,33 @@ use form::Form;
 pub struct Settings {
     /// LIMIT: bytes of a body; larger ones are refused with 413.
     pub max_body_bytes: usize,
-    /// Longest time for a body to arrive.
+    /// Longest time for a body to arrive, and for a client to wait for the upstream's answer.
     pub request_timeout: Duration,
+    /// When a client is answered, unless its request says otherwise.
+    pub ack: Ack,
+    /// Whether events are mended that the apiserver would refuse.
+    pub repair: Repair,
+}
+
+/// Whether events are mended that the apiserver would refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repair {
+    /// They are, and their clients are told.
+    On {
+        /// LIMIT: bytes that the message of an old-style event keeps.
+        message_bytes: usize,
+    },
+    /// They are refused as the apiserver refuses them.
+    Off,
+}
+
+/// When a client is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ack {
+    /// Once its event is in the outbox.
+    Accepted,
+    /// Once the upstream has answered, if the event can be written now; what is deferred is answered at once.
+    Written,
 }
 
 /// What every request handler has at hand.
@@ -63,6 +90,7 @@ struct Inner {
     aliases: Aliases,
     metrics: Metrics,
     event_log: EventLog,
+    tasks: TaskTracker,
 }
 
 impl Face {
@@ -75,8 +103,9 @@ impl Face {
         aliases: Aliases,
         metrics: Metrics,
         event_log: EventLog,
+        tasks: TaskTracker,
     ) -> Self {
-        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log }))
+        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log, tasks }))
     }
 
     /// The table of path and verb. The two API groups are two doors to one room.
@@ -84,6 +113,7 @@ impl Face {
         let paths = discovery::routes()
             .nest("/api/v1", door(ApiGroup::Core))
             .nest("/apis/events.k8s.io/v1", door(ApiGroup::Events))
+            .route("/eventweir/v1/events", axum::routing::post(batch::batch).fallback(method_not_allowed))
             .fallback(not_served)
             .with_state(self.clone());
         Router::new()

@@ -17,6 +17,7 @@ mod ready;
 mod record;
 mod settings;
 mod settle;
+mod tickets;
 mod timers;
 mod write;
 
@@ -32,11 +33,13 @@ pub use offer::{Forgotten, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
+pub use tickets::{Fate, OnTaken, Ticket};
 pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
 use account::{Account, AccountId, Class, Order};
 use ready::Ready;
 use record::{Call, Phase, Record, Sent};
+use tickets::Tickets;
 use timers::Timer;
 
 use crate::clock::{Mono, Now};
@@ -56,6 +59,7 @@ pub struct Outbox {
     // LIMIT: one timer a record and one an account, but for accounts whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     bytes: usize,
+    tickets: Tickets,
     forgotten: Vec<Forgotten>,
     jitter: fastrand::Rng,
     next_digest: u64,
@@ -63,7 +67,8 @@ pub struct Outbox {
 }
 
 /// Record numbers are our own, so a fast hasher without a secret will do.
-type RecordMap = HashMap<RecordId, Record, foldhash::fast::FixedState>;
+/// Boxed, because a table keeps the room of its fullest hour and a record has 800 bytes.
+type RecordMap = HashMap<RecordId, Box<Record>, foldhash::fast::FixedState>;
 
 impl Outbox {
     /// An empty outbox. `seed` feeds the jitter of repeated writes.
@@ -76,6 +81,7 @@ impl Outbox {
             ready: Ready::default(),
             timers: BinaryHeap::new(),
             bytes: 0,
+            tickets: Tickets::default(),
             forgotten: Vec::new(),
             jitter: fastrand::Rng::with_seed(seed),
             next_digest: 0,
@@ -214,7 +220,7 @@ impl Outbox {
             timer_set: false,
             is_digest: false,
         };
-        self.records.insert(offer.record, record);
+        self.records.insert(offer.record, Box::new(record));
         self.trim_accounts(now);
     }
 
@@ -302,6 +308,7 @@ impl Outbox {
         {
             account.foldable -= 1;
         }
+        self.tickets.send(id);
         let call = record.call();
         record.paid = true;
         record.next_write = now.mono.after(self.settings.coalesce_interval);

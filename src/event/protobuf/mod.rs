@@ -12,6 +12,8 @@ mod fields;
 mod meta;
 mod partial;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod write;
 mod writer;
 

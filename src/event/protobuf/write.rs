@@ -74,10 +74,9 @@ pub fn write_watch_frame(group: ApiGroup, event: WatchEvent<'_>, out: &mut Vec<u
             WatchEvent::Error(status) => write_status(status, out),
         });
     });
-    // LIMIT: 4 GiB, a thousand times the largest event.
-    let length = u32::try_from(out.len() - start - 4).unwrap_or(u32::MAX);
-    if let Some(place) = out.get_mut(start..start + 4) {
-        place.copy_from_slice(&length.to_be_bytes());
+    if let Some((length, frame)) = out.get_mut(start..).and_then(<[u8]>::split_first_chunk_mut::<4>) {
+        // LIMIT: 4 GiB, a thousand times the largest event.
+        *length = u32::try_from(frame.len()).unwrap_or(u32::MAX).to_be_bytes();
     }
 }
 
@@ -257,7 +256,8 @@ fn time(number: u32, time: Option<Time>, out: &mut Vec<u8>) {
 
 fn micro_time(number: u32, time: Option<MicroTime>, out: &mut Vec<u8>) {
     let set = time.filter(|&time| time != MicroTime::ZERO);
-    let parts = set.map(|MicroTime(micros)| (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000) * 1_000));
+    let parts =
+        set.map(|MicroTime(micros)| (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000).saturating_mul(1_000)));
     timestamp(number, parts, out);
 }
 

@@ -37,8 +37,8 @@ pub(super) fn message(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Ve
     let start = out.len();
     write(out);
     let end = out.len();
-    varint((end - start) as u64, out);
-    let length_bytes = out.len() - end;
+    varint(end.saturating_sub(start) as u64, out);
+    let length_bytes = out.len().saturating_sub(end);
     if let Some(message) = out.get_mut(start..) {
         message.rotate_right(length_bytes);
     }

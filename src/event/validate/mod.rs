@@ -32,6 +32,16 @@ pub fn label_value_faults(value: &str) -> Vec<String> {
     names::label_value(value)
 }
 
+/// Whether an event may have this name at the door of `group`.
+#[must_use]
+pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
+    let rule = match group {
+        ApiGroup::Core => NameRule::PathSegment,
+        ApiGroup::Events => NameRule::DnsSubdomain,
+    };
+    names::name(rule, name).is_empty()
+}
+
 /// Gives an event without a namespace the request's.
 ///
 /// # Errors

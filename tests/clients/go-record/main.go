@@ -48,6 +48,7 @@ var scenarios = []scenario{
 	{name: "default-options", send: sendRepeats(record.CorrelatorOptions{}), occurrences: 25, records: 1},
 	{name: "two-writers", send: sendFromTwo, occurrences: 100},
 	{name: "raw", send: sendRaw, occurrences: 100, records: 1},
+	{name: "series", send: sendSeries, occurrences: 2, records: 1},
 }
 
 func sendRepeats(options record.CorrelatorOptions) func(env, string) error {

@@ -3,7 +3,7 @@
 //! Events that a case begins with are put into the store itself, so that correlation does not matter. `managedFields` are not
 //! kept by the embedded store and are left out of every comparison; what a create is answered has no uid, resourceVersion and
 //! creationTimestamp here, because its record is written later.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

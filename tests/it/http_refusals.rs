@@ -68,7 +68,7 @@ async fn bad_posts_are_refused_in_the_apiservers_words_and_not_recorded() {
     refused(client, &[("Content-Type", "text/csv")], &of(&|_| {}), 415, "UnsupportedMediaType", unknown).await;
     let formats = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
                    application/vnd.kubernetes.protobuf";
-    let accept = ("Accept", "application/vnd.kubernetes.protobuf");
+    let accept = ("Accept", "text/html");
     refused(client, &[JSON, accept], &of(&|_| {}), 406, "NotAcceptable", formats).await;
     refused(client, &[JSON, accept], b"{", 406, "NotAcceptable", formats).await;
 

@@ -29,7 +29,7 @@ const MODULES: &[Row] = &[
     (
         "ingest",
         &["event", "event_log", "ledger", "shard", "status", "upstream"],
-        &["axum", "parking_lot", "prometheus", "tokio", "tokio_util"],
+        &["axum", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
     ),
     ("metrics", &[], &["prometheus"]),
     (

@@ -20,16 +20,6 @@ const SHORT_TEXT_MAX: usize = 128;
 /// LIMIT: bytes of the message of a new-style event; more is refused.
 const MESSAGE_MAX: usize = 1024;
 
-/// Whether an event may have this name at the door of `group`.
-#[must_use]
-pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
-    let rule = match group {
-        ApiGroup::Core => NameRule::PathSegment,
-        ApiGroup::Events => NameRule::DnsSubdomain,
-    };
-    names::name(rule, name).is_empty()
-}
-
 /// What is wrong with a label's key.
 #[must_use]
 pub fn label_key_faults(key: &str) -> Vec<String> {
@@ -40,6 +30,16 @@ pub fn label_key_faults(key: &str) -> Vec<String> {
 #[must_use]
 pub fn label_value_faults(value: &str) -> Vec<String> {
     names::label_value(value)
+}
+
+/// Whether an event may have this name at the door of `group`.
+#[must_use]
+pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
+    let rule = match group {
+        ApiGroup::Core => NameRule::PathSegment,
+        ApiGroup::Events => NameRule::DnsSubdomain,
+    };
+    names::name(rule, name).is_empty()
 }
 
 /// Gives an event without a namespace the request's.

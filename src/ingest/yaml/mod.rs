@@ -168,7 +168,7 @@ mod tests {
     fn documents_look_as_gos() {
         check(
             &json!({"b": [], "a": {}, "c": null, "d": [{"y": 1, "x": [1, [2, 3]]}]}),
-            concat!("a: {}\nb: []\nc: null\nd:\n- x:\n  - 1\n  - - 2\n    - 3\n  \"y\": 1\n"),
+            "a: {}\nb: []\nc: null\nd:\n- x:\n  - 1\n  - - 2\n    - 3\n  \"y\": 1\n",
         );
         check(&json!({"a10": 1, "a9": 2, ".": 3, "f:x": 4}), ".: 3\na9: 2\na10: 1\nf:x: 4\n");
         check(&json!("x"), "x\n");

@@ -103,6 +103,20 @@ impl Status {
         })
     }
 
+    /// 409 `Operation cannot be fulfilled on events "x": …`.
+    #[must_use]
+    pub fn conflict(group: &str, resource: &str, name: &str, text: &str) -> Self {
+        let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+        Self::new(409, "Conflict", format!("Operation cannot be fulfilled on {qualified} \"{name}\": {text}")).with_details(
+            StatusDetails {
+                name: name.to_owned(),
+                group: group.to_owned(),
+                kind: resource.to_owned(),
+                ..StatusDetails::default()
+            },
+        )
+    }
+
     /// 400 `BadRequest`.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {

@@ -39,11 +39,13 @@ pub enum LostReason {
     Refused(RefusalReason),
     /// The drain's deadline passed.
     Shutdown,
+    /// A client deleted their record before they were written.
+    Deleted,
 }
 
 impl LostReason {
     /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Suppressed,
         Self::Refused(RefusalReason::Invalid),
         Self::Refused(RefusalReason::Forbidden),
@@ -51,6 +53,7 @@ impl LostReason {
         Self::Refused(RefusalReason::TooLarge),
         Self::Refused(RefusalReason::Other),
         Self::Shutdown,
+        Self::Deleted,
     ];
 
     /// The metric label.
@@ -60,6 +63,7 @@ impl LostReason {
             Self::Suppressed => "suppressed",
             Self::Refused(reason) => reason.label(),
             Self::Shutdown => "shutdown",
+            Self::Deleted => "deleted",
         }
     }
 }

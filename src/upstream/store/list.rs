@@ -91,9 +91,9 @@ where
 {
     let mut list = Page { resource_version: meta::version_text(revision), ..Page::default() };
     let mut last = None;
-    let selects = !options.field_selector.is_empty();
+    let selects = !options.field_selector.is_empty() || !options.label_selector.is_empty();
     while let Some((key, event)) = events.next() {
-        if !options.field_selector.matches(event) {
+        if !options.field_selector.matches(event) || !options.label_selector.matches(event) {
             continue;
         }
         if let (true, Some(last)) = (options.limit != 0 && list.items.len() == options.limit, last) {

@@ -175,9 +175,11 @@ impl App {
         let settings = ingest::Settings {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,
+            max_watches: config.ingest.max_watches,
         };
         let connections = ingest_metrics.connections.clone();
-        let face = Face::new(settings, self.shards.clone(), self.upstream.clone(), aliases, ingest_metrics, event_log);
+        let (shards, upstream, stop) = (self.shards.clone(), self.upstream.clone(), self.stop_serving.clone());
+        let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, stop);
         let server = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             header_timeout: config.ingest.request_timeout,

@@ -93,6 +93,7 @@ fn tree(config: &Config) -> Value {
             "maxConnections": ingest.max_connections,
             "requestTimeout": duration(ingest.request_timeout),
             "maxAliases": ingest.max_aliases,
+            "maxWatches": ingest.max_watches,
         },
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout) },
         "shards": match shards { Shards::Auto => json!("auto"), Shards::Fixed(number) => json!(number) },

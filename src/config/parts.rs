@@ -68,6 +68,8 @@ pub struct Ingest {
     pub request_timeout: Duration,
     /// LIMIT: names under which clients know events whose record has another name; the oldest is forgotten. Default 100,000.
     pub max_aliases: NonZeroUsize,
+    /// LIMIT: watches at once; further ones are refused with 429. Default 1,000.
+    pub max_watches: NonZeroUsize,
 }
 
 /// The orderly stop.
@@ -120,6 +122,7 @@ impl Default for Ingest {
             max_connections: const { NonZeroUsize::new(10_000).unwrap() },
             request_timeout: Duration::from_secs(60),
             max_aliases: const { NonZeroUsize::new(100_000).unwrap() },
+            max_watches: const { NonZeroUsize::new(1_000).unwrap() },
         }
     }
 }

@@ -7,12 +7,16 @@
 mod aliases;
 mod create;
 mod decode;
+mod delete;
 mod form;
 mod metrics;
 mod patch;
 mod read;
 mod respond;
+mod update;
+mod watch;
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +25,7 @@ use axum::http::Method;
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use axum::{Extension, Router};
+use tokio_util::sync::CancellationToken;
 
 pub use aliases::Aliases;
 pub use metrics::Metrics;
@@ -39,7 +44,12 @@ pub struct Settings {
     pub max_body_bytes: usize,
     /// Longest time for a body to arrive.
     pub request_timeout: Duration,
+    /// LIMIT: watches at once; further ones are refused with 429.
+    pub max_watches: NonZeroUsize,
 }
+
+/// How long a DELETE or PUT waits for a write of the same record that is on its way: as long as the upstream may take.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// What every request handler has at hand.
 #[derive(Debug, Clone)]
@@ -53,10 +63,11 @@ struct Inner {
     aliases: Aliases,
     metrics: Metrics,
     event_log: EventLog,
+    watches: watch::Watches,
 }
 
 impl Face {
-    /// A face in front of these shards and this upstream.
+    /// A face in front of these shards and this upstream. `stop` ends its watches.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -65,8 +76,10 @@ impl Face {
         aliases: Aliases,
         metrics: Metrics,
         event_log: EventLog,
+        stop: CancellationToken,
     ) -> Self {
-        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log }))
+        let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), stop);
+        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log, watches }))
     }
 
     /// The table of path and verb. The two API groups are two doors to one room.
@@ -87,12 +100,14 @@ impl Face {
 }
 
 fn door(group: ApiGroup) -> Router<Face> {
-    let collection = get(read::list).post(create::create);
-    let item = get(read::get).patch(patch::patch);
+    let collection = get(read::list).post(create::create).delete(delete::delete_collection);
+    let item = get(read::get).patch(patch::patch).put(update::update).delete(delete::delete);
     Router::new()
         .route("/namespaces/{namespace}/events", only(collection))
         .route("/namespaces/{namespace}/events/{name}", only(item))
         .route("/events", only(get(read::list_all)))
+        .route("/watch/namespaces/{namespace}/events", only(get(watch::watch_namespace)))
+        .route("/watch/events", only(get(watch::watch_all)))
         .layer(Extension(group))
 }
 
@@ -103,11 +118,7 @@ fn only(methods: MethodRouter<Face>) -> MethodRouter<Face> {
 
 /// 404 in the words of the door.
 fn not_found(group: ApiGroup, name: &str) -> Status {
-    let group = match group {
-        ApiGroup::Core => "",
-        ApiGroup::Events => "events.k8s.io",
-    };
-    Status::not_found(group, "events", name)
+    Status::not_found(group.name(), "events", name)
 }
 
 /// 405 in the apiserver's words.
@@ -124,6 +135,8 @@ async fn count(State(face): State<Face>, request: Request, next: axum::middlewar
         Method::POST => metrics::Verb::Post,
         Method::GET => metrics::Verb::Get,
         Method::PATCH => metrics::Verb::Patch,
+        Method::PUT => metrics::Verb::Put,
+        Method::DELETE => metrics::Verb::Delete,
         _ => metrics::Verb::Other,
     };
     let response = next.run(request).await;

@@ -7,10 +7,10 @@ use axum::response::Response;
 use smol_str::SmolStr;
 
 use super::form::Form;
-use super::{Face, not_found, respond};
+use super::{Face, not_found, respond, watch};
 use crate::event::ApiGroup;
 use crate::status::Status;
-use crate::upstream::{FieldSelector, ListOptions, Version};
+use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version};
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`
 ///
@@ -77,6 +77,9 @@ async fn list_events(
     query: Option<&str>,
     headers: &HeaderMap,
 ) -> Response {
+    if watch::is_asked(query) {
+        return watch::watch(face, group, namespace, query, headers).await;
+    }
     let form = match Form::negotiate(group, headers) {
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
@@ -91,7 +94,7 @@ async fn list_events(
     }
 }
 
-fn options(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> {
+pub(super) fn options(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> {
     let mut options = ListOptions::default();
     let (mut resource_version, mut exact) = (0, false);
     for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -103,12 +106,7 @@ fn options(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> 
             "fieldSelector" => options.field_selector = FieldSelector::parse(&value, group)?,
             "resourceVersion" if !value.is_empty() => resource_version = number()?,
             "resourceVersionMatch" => exact = value == "Exact",
-            "watch" if matches!(value.as_ref(), "1" | "true") => {
-                return Err(Status::new(405, "MethodNotAllowed", "watch is not served by this version of eventweir"));
-            }
-            "labelSelector" if !value.is_empty() => {
-                return Err(Status::bad_request("label selectors are not served by this version of eventweir"));
-            }
+            "labelSelector" => options.label_selector = LabelSelector::parse(&value)?,
             _ => {}
         }
     }

@@ -33,6 +33,11 @@ pub(super) fn refusal(status: &Status) -> Response {
     response
 }
 
+/// What was asked for is done, and there is no object to show.
+pub(super) fn success(details: &crate::status::StatusDetails) -> Response {
+    document(StatusCode::OK, crate::status::success_json(details))
+}
+
 /// An event; `outcome` when it has been taken in.
 pub(super) fn event(
     form: Form,

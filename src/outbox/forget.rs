@@ -1,9 +1,9 @@
 //! Deletions and replacements from outside: a record is kept back while the upstream is asked, then forgotten, or goes on from
 //! what the upstream holds now. So a delete is never overwritten by a write that was already owed.
 
+use super::Outbox;
 use super::fold::FIRST_DIGEST;
 use super::record::{Occurrences, Phase};
-use super::Outbox;
 use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
@@ -28,7 +28,9 @@ impl Outbox {
             return;
         }
         let draining = self.draining;
-        let Some(record) = self.records.get(&id).filter(|record| matches!(record.phase, Phase::Cooling)) else { return };
+        let Some(record) = self.records.get(&id).filter(|record| matches!(record.phase, Phase::Cooling)) else {
+            return;
+        };
         if record.pending.total() == 0 {
             self.remove(id, now);
         } else if draining || record.next_write <= now.mono {

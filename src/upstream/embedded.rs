@@ -9,9 +9,7 @@ use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
 use super::store::{Settings, Store};
-use super::{
-    DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb, WatchOptions,
-};
+use super::{DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb, WatchOptions};
 use crate::clock::{Clock, Now};
 use crate::event::Event;
 use crate::event::core_v1::EventList;

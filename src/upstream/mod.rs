@@ -17,9 +17,7 @@ mod watch;
 pub use apiserver::Apiserver;
 pub use embedded::{Embedded, answer_from_store};
 pub use labels::LabelSelector;
-pub use list::{
-    DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Version, WatchEvent, WatchOptions,
-};
+pub use list::{DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Version, WatchEvent, WatchOptions};
 pub use metrics::Metrics;
 pub use selector::FieldSelector;
 pub use watch::{EmbeddedWatch, Watch};
@@ -131,9 +129,7 @@ impl Upstream {
     pub async fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> Result<Watch, Status> {
         match self {
             Self::Embedded(embedded) => Ok(Watch::Embedded(Box::new(embedded.watch(namespace, options)))),
-            Self::Apiserver(apiserver) => {
-                Ok(Watch::Apiserver(Box::new(apiserver.watch(namespace, &options).await?)))
-            }
+            Self::Apiserver(apiserver) => Ok(Watch::Apiserver(Box::new(apiserver.watch(namespace, &options).await?))),
         }
     }
 
@@ -160,8 +156,7 @@ impl Upstream {
 }
 
 impl Verb {
-    const ALL: [Self; 7] =
-        [Self::Create, Self::Patch, Self::Get, Self::List, Self::Update, Self::Delete, Self::Watch];
+    const ALL: [Self; 7] = [Self::Create, Self::Patch, Self::Get, Self::List, Self::Update, Self::Delete, Self::Watch];
 
     const fn of(request: &Request) -> Self {
         match request {

@@ -75,10 +75,12 @@ impl EmbeddedWatch {
                     self.newest.mark_unchanged();
                     let revision = *revision;
                     let namespace = self.namespace.as_deref();
-                    self.embedded.access(|store, now| store.watch(namespace, &self.options, revision, now)).map(|seen| {
-                        self.phase = Phase::Changes(seen.revision);
-                        (seen.events, seen.any)
-                    })
+                    self.embedded.access(|store, now| store.watch(namespace, &self.options, revision, now)).map(
+                        |seen| {
+                            self.phase = Phase::Changes(seen.revision);
+                            (seen.events, seen.any)
+                        },
+                    )
                 }
             };
             match told {

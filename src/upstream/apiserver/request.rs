@@ -199,8 +199,7 @@ mod tests {
         };
         check(None, ListOptions::default(), "/api/v1/events");
         let field_selector = FieldSelector::parse("regarding.kind=Pod,type!=Normal", ApiGroup::Events).unwrap();
-        let options =
-            ListOptions { limit: 500, continue_token: "a=".into(), field_selector, ..ListOptions::default() };
+        let options = ListOptions { limit: 500, continue_token: "a=".into(), field_selector, ..ListOptions::default() };
         let query = "limit=500&continue=a%3D&fieldSelector=involvedObject.kind%3DPod%2Ctype%21%3DNormal";
         check(Some("shop"), options, &format!("/api/v1/namespaces/shop/events?{query}"));
         let exact = ListOptions { version: Version::Exact(7), ..ListOptions::default() };

@@ -4,9 +4,9 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
 use super::{Apiserver, BODY_BYTES_MAX, Frames, LIST_BYTES_MAX, connect, request};
+use crate::event::Event;
 use crate::event::core_v1::{self, EventList};
 use crate::event::json;
-use crate::event::Event;
 use crate::status::Status;
 use crate::upstream::answer::{Denial, Failure, judge, status_of};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Verb, WatchOptions};

@@ -60,9 +60,8 @@ impl Frames {
             if frame.trim_ascii().is_empty() {
                 continue;
             }
-            let event = read(&frame).unwrap_or_else(|fault| {
-                self.fail(&format!("a frame of the upstream's watch cannot be read: {fault}"))
-            });
+            let event = read(&frame)
+                .unwrap_or_else(|fault| self.fail(&format!("a frame of the upstream's watch cannot be read: {fault}")));
             self.ended |= matches!(event, WatchEvent::Error(_));
             events.push(event);
         }

@@ -114,8 +114,7 @@ fn check_preconditions(options: &DeleteOptions, name: &str, event: &Event) -> Re
              {what} in record ({found}). The object might have been {ending}"
         );
         // COMPAT(apiserver): here the kind stands where elsewhere the resource does, at both doors.
-        let details =
-            StatusDetails { name: name.to_owned(), kind: "Event".to_owned(), ..StatusDetails::default() };
+        let details = StatusDetails { name: name.to_owned(), kind: "Event".to_owned(), ..StatusDetails::default() };
         Err(Status::new(409, "Conflict", text).with_details(details))
     };
     let metadata = &event.metadata;

@@ -55,7 +55,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_refused_in_time() {
-        let settings = Settings { max_body_bytes: 10, request_timeout: std::time::Duration::from_secs(60) };
+        let settings = Settings {
+            max_body_bytes: 10,
+            request_timeout: std::time::Duration::from_secs(60),
+            max_watches: std::num::NonZeroUsize::MIN,
+        };
         let stuck = Body::from_stream(tokio_stream_pending());
         let (reason, status) = read(stuck, &settings).await.unwrap_err();
         assert_eq!((reason, status.code), (RejectReason::Unread, 408));

@@ -111,7 +111,7 @@ pub enum WatchEvent {
     Added(Arc<Event>),
     /// A watched event has changed.
     Modified(Arc<Event>),
-    /// An event is no more, as it was last, under the version of its end; or is watched no longer, as it is now.
+    /// An event is no more, or is watched no longer: as it was last, under the version of the change.
     Deleted(Arc<Event>),
     /// Nothing but a version to go on from, and annotations.
     Bookmark(Arc<Event>),

@@ -51,18 +51,19 @@ fn is_in(namespace: &str, key: &str) -> bool {
     key.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// What a watch is told of a change: an event that begins to match is added, one that ceases to is deleted.
+/// What a watch is told of a change: an event that begins to match is added, one that ceases to is deleted
+/// (recorded: as it was before the change).
 fn told(change: &Change, options: &WatchOptions) -> Option<WatchEvent> {
     let matching = |event: &Option<Arc<Event>>| event.clone().filter(|event| options.matches(event));
     match (matching(&change.before), matching(&change.after)) {
         (None, Some(after)) => Some(WatchEvent::Added(after)),
         (Some(_), Some(after)) => Some(WatchEvent::Modified(after)),
-        (Some(before), None) => Some(WatchEvent::Deleted(change.after.clone().unwrap_or_else(|| {
-            // A copy, because the version of the deletion is shown in place of the event's own.
+        (Some(before), None) => {
+            // A copy, because the version of the change is shown in place of the event's own.
             let mut event = Event::clone(&before);
             event.metadata.resource_version = meta::version_text(change.revision);
-            Arc::new(event)
-        }))),
+            Some(WatchEvent::Deleted(Arc::new(event)))
+        }
         (None, None) => None,
     }
 }

@@ -78,10 +78,12 @@ impl Store {
         let held = |rare: &RareMeta| rare.deletion_timestamp.is_some() && !rare.finalizers.is_empty();
         let was_held = old.metadata.rare.as_deref().is_some_and(held);
         if options.dry_run {
+            event.metadata.resource_version.clone_from(&old.metadata.resource_version);
             return Ok(Updated { event: single(&event), created: false });
         }
         if was_held && !event.metadata.rare.as_deref().is_some_and(held) {
             // The last finalizer is gone, and with it the event.
+            event.metadata.resource_version.clone_from(&old.metadata.resource_version);
             self.remove(&key_of(&namespace, &name));
             return Ok(Updated { event: single(&event), created: false });
         }

@@ -63,35 +63,50 @@ fn deliver(shard: &mut Shard, now: Now) -> usize {
     requests
 }
 
+/// How fast the upstream takes what is owed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Upstream {
+    /// At once: the outbox never holds much.
+    Prompt,
+    /// Only after everything has been accepted: the outbox holds all of it.
+    Late,
+}
+
 /// `sources` sources with `objects` objects each and `messages` events about every object.
-fn measure(name: &str, (sources, objects, messages): (usize, usize, usize)) {
+fn measure(name: &str, (sources, objects, messages): (usize, usize, usize), upstream: Upstream) {
     let body = include_str!("event.json");
     let mut shard = shard();
     let policy = Policy::default();
     let before = held();
+    let mut at = START;
     for source in 0..sources {
         for object in 0..objects {
             for message in 0..messages {
                 let event = event(body, source, source * objects + object, message);
-                shard.accept(event, 1, Now::at(START), &policy).unwrap();
+                shard.accept(event, 1, Now::at(at), &policy).unwrap();
+                if upstream == Upstream::Prompt {
+                    at += 2_000_000_000;
+                    deliver(&mut shard, Now::at(at));
+                }
             }
         }
     }
-    let (waiting, records) = (held() - before, shard.sizes().records);
-    deliver(&mut shard, Now::at(START));
+    let per = |bytes: usize, number: usize| bytes as f64 / number.max(1) as f64;
+    if upstream == Upstream::Late {
+        let (waiting, records) = (held() - before, shard.sizes().records);
+        println!("{name}: waiting, {:.0} bytes for each of {records} records", per(waiting, records));
+    }
+    deliver(&mut shard, Now::at(at));
     // The coalescing interval is over: records leave the outbox, what has been spent of budgets stays.
-    deliver(&mut shard, Now::at(START + 10_000_000_000));
-    let (settled, keys) = (held() - before, shard.sizes().tracked_keys);
+    deliver(&mut shard, Now::at(at + 10_000_000_000));
+    let (settled, budgets) = (held() - before, shard.sizes().budgets);
     assert_eq!(shard.sizes().records, 0);
     // A day later every budget is full again.
-    deliver(&mut shard, Now::at(START + 86_400_000_000_000));
-    let idle = held() - before;
+    deliver(&mut shard, Now::at(at + 86_400_000_000_000));
+    let (idle, keys) = (held() - before, shard.sizes().tracked_keys);
     assert_eq!(shard.sizes().budgets, 0);
-    let per = |bytes: usize, number: usize| bytes as f64 / number as f64;
     println!(
-        "{name}: {keys} keys, {records} records; waiting {:.0} a record; settled {:.0} a key; budgets full again {:.0} a key, \
-         {:.0} a source",
-        per(waiting, records),
+        "{name}, {upstream:?}: {keys} keys; settled with {budgets} budgets {:.0} a key; idle {:.0} a key, {:.0} a source",
         per(settled, keys),
         per(idle, keys),
         per(idle, sources),
@@ -105,8 +120,10 @@ fn main() {
         size_of::<Observation>(),
         size_of::<Correlator>()
     );
-    measure("200,000 keys over 100 sources", (100, 1_000, 1));
-    measure("180,000 keys, nine messages an object, 100 sources", (100, 180, 9));
-    measure("10,000 sources with one event", (10_000, 1, 1));
-    measure("1,000 sources with ten objects", (1_000, 10, 1));
+    for upstream in [Upstream::Prompt, Upstream::Late] {
+        measure("100 sources, 1,000 objects each", (100, 1_000, 1), upstream);
+        measure("100 sources, 180 objects each, nine messages an object", (100, 180, 9), upstream);
+        measure("10,000 sources, one event each", (10_000, 1, 1), upstream);
+        measure("1,000 sources, ten objects each", (1_000, 10, 1), upstream);
+    }
 }

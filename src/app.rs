@@ -176,10 +176,13 @@ impl App {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,
             max_watches: config.ingest.max_watches,
+            ack: config.ingest.ack,
+            repair: config.ingest.repair,
         };
         let connections = ingest_metrics.connections.clone();
-        let (shards, upstream, stop) = (self.shards.clone(), self.upstream.clone(), self.stop_serving.clone());
-        let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, stop);
+        let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
+        let life = ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone() };
+        let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
         let server = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             header_timeout: config.ingest.request_timeout,
@@ -322,6 +325,7 @@ impl App {
         self.shards.reload(&new.shard, new.policy.clone());
         self.monitor.set_settings(new.gate);
         self.collector.set_limits(new.shard.clone());
+        self.admin.set_limits(new.shard.clone());
         self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());
         tracing::info!(fields = ?diff.at_run_time, "the configuration was reloaded");
         *config = new;

@@ -94,8 +94,10 @@ struct Delivery {
     // LIMIT: `max_in_flight` requests, kept by the gate.
     requests: JoinSet<Answer>,
     /// Which record each request is for, and when it was sent.
+    // LIMIT: as many as requests.
     records: HashMap<Id, (usize, RecordId, Mono)>,
     /// When a loss was last logged, by reason.
+    // LIMIT: one a reason.
     logged_losses: HashMap<LostReason, Mono>,
     /// The shard whose turn it is.
     turn: usize,
@@ -198,13 +200,13 @@ impl Delivery {
         if let Answer::Refused(refusal) = &answer {
             tracing::debug!(
                 reason = refusal.reason.label(),
-                message = refusal.message,
+                message = refusal.status.message,
                 "the upstream refused an event"
             );
         }
         let jitter = self.jitter.f64();
         self.note_health(jitter, trouble, sent, now.mono);
-        let settlement = self.shards.with(shard, |shard, now| shard.settle(record, answer, now));
+        let settlement = self.shards.settle(shard, record, answer);
         if let Some((reason, _)) = settlement.lost {
             self.log_loss(reason, now.mono);
         }

@@ -54,6 +54,7 @@ pub struct Simulation {
     /// Unix nanoseconds of the first event, where monotonic time begins.
     start: Option<i64>,
     now: i64,
+    // LIMIT: none but the file's own size: it is read by its operator, not sent by clients.
     fates: BTreeMap<Line, Fate>,
 }
 

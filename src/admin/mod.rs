@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -35,7 +36,7 @@ struct Inner {
     registry: Registry,
     shards: Shards,
     monitor: Monitor,
-    limits: Settings,
+    limits: ArcSwap<Settings>,
     draining: AtomicBool,
     reload: Notify,
 }
@@ -45,6 +46,7 @@ impl Admin {
     #[must_use]
     pub fn new(registry: Registry, shards: Shards, monitor: Monitor, limits: Settings) -> Self {
         let (draining, reload) = (AtomicBool::new(false), Notify::new());
+        let limits = ArcSwap::from_pointee(limits);
         Self(Arc::new(Inner { registry, shards, monitor, limits, draining, reload }))
     }
 
@@ -61,6 +63,11 @@ impl Admin {
             .with_state(self.clone())
     }
 
+    /// Takes over reloaded limits.
+    pub fn set_limits(&self, limits: Settings) {
+        self.0.limits.store(Arc::new(limits));
+    }
+
     /// From now on new events go elsewhere.
     pub fn start_draining(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
@@ -73,7 +80,8 @@ impl Admin {
 
     fn checks(&self) -> [(&'static str, bool); 2] {
         let sizes = self.0.shards.sizes();
-        let outbox = &self.0.limits.outbox;
+        let limits = self.0.limits.load();
+        let outbox = &limits.outbox;
         let room = sizes.records < outbox.max_records.get() && sizes.bytes < outbox.max_bytes.get();
         [("accepting", !self.0.draining.load(Ordering::Relaxed)), ("outbox-has-room", room)]
     }
@@ -120,4 +128,30 @@ fn verdict(checks: &[(&str, bool)], upstream: Option<&str>) -> Response {
     let passed = checks.iter().all(|(_, passed)| *passed);
     let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::correlator::{KeySecret, Policy};
+    use crate::event::Event;
+    use crate::outbox::GateSettings;
+
+    #[test]
+    fn readiness_goes_by_reloaded_limits() {
+        let mut limits = Settings::default();
+        limits.outbox.max_records = NonZeroUsize::MIN;
+        let (clock, secret) = (Clock::manual(0), KeySecret(1, 2));
+        let shards = Shards::new(NonZeroUsize::MIN, &limits, Policy::default(), clock, secret, 1);
+        let monitor = Monitor::new(GateSettings::default());
+        let admin = Admin::new(Registry::new(), shards.clone(), monitor, limits.clone());
+        shards.accept(Event::default(), 1).unwrap();
+        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", false)]);
+        limits.outbox.max_records = const { NonZeroUsize::new(2).unwrap() };
+        admin.set_limits(limits);
+        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", true)]);
+    }
 }

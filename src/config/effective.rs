@@ -7,9 +7,12 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, SUPPRESSION};
+use super::parts::MESSAGE_BYTES;
+use super::read::ACK;
 use super::units::{duration_text, size_text};
 use super::{Backend, Config, EventLog, LogFormat, Shards, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
+use crate::ingest::Repair;
 use crate::outbox::{self, GateSettings};
 use crate::shard;
 use crate::upstream::store::Namespaces;
@@ -94,6 +97,12 @@ fn tree(config: &Config) -> Value {
             "requestTimeout": duration(ingest.request_timeout),
             "maxAliases": ingest.max_aliases,
             "maxWatches": ingest.max_watches,
+            "ack": named(&ACK, ingest.ack),
+            "repair": if ingest.repair == Repair::Off { "off" } else { "on" },
+            "messageBytes": bytes(match ingest.repair {
+                Repair::On { message_bytes } => message_bytes,
+                Repair::Off => MESSAGE_BYTES.get(),
+            }),
         },
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout) },
         "shards": match shards { Shards::Auto => json!("auto"), Shards::Fixed(number) => json!(number) },

@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use crate::ingest::{Ack, Repair};
 use crate::upstream::{apiserver, store};
+
+/// Default of the bytes that an old-style event's message keeps.
+pub(super) const MESSAGE_BYTES: NonZeroUsize = const { NonZeroUsize::new(16 << 10).unwrap() };
 
 /// The program's own log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +74,10 @@ pub struct Ingest {
     pub max_aliases: NonZeroUsize,
     /// LIMIT: watches at once; further ones are refused with 429. Default 1,000.
     pub max_watches: NonZeroUsize,
+    /// When a client is answered. Default accepted.
+    pub ack: Ack,
+    /// Whether events are mended that the apiserver would refuse. Default on, with messages of at most 16 KiB.
+    pub repair: Repair,
 }
 
 /// The orderly stop.
@@ -123,6 +131,8 @@ impl Default for Ingest {
             request_timeout: Duration::from_secs(60),
             max_aliases: const { NonZeroUsize::new(100_000).unwrap() },
             max_watches: const { NonZeroUsize::new(1_000).unwrap() },
+            ack: Ack::Accepted,
+            repair: Repair::On { message_bytes: MESSAGE_BYTES.get() },
         }
     }
 }

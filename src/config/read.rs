@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::correlation::correlation;
+use super::parts::MESSAGE_BYTES;
 use super::raw::Value;
 use super::section::{Collector, Section};
 use super::units::duration_text;
@@ -12,6 +13,7 @@ use super::{
     Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Upstream, values,
 };
 use crate::correlator::{Policy, Rate};
+use crate::ingest::{Ack, Repair};
 use crate::outbox::{self, GateSettings};
 use crate::shard;
 use crate::upstream::store::Namespaces;
@@ -197,6 +199,11 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
     });
 }
 
+pub(super) const ACK: [(&str, Ack); 2] = [("accepted", Ack::Accepted), ("written", Ack::Written)];
+
+/// On or off.
+pub(super) const REPAIR: [(&str, bool); 2] = [("on", true), ("off", false)];
+
 fn ingest(section: &mut Section<'_>) -> Ingest {
     let default = Ingest::default();
     let timeouts = MILLISECOND..=Duration::from_secs(3600);
@@ -206,7 +213,15 @@ fn ingest(section: &mut Section<'_>) -> Ingest {
         request_timeout: section.value("requestTimeout", default.request_timeout, values::duration(timeouts)),
         max_aliases: section.value("maxAliases", default.max_aliases, values::positive(COUNT_MAX)),
         max_watches: section.value("maxWatches", default.max_watches, values::positive(1_000_000)),
+        ack: section.value("ack", default.ack, values::choice(&ACK)),
+        repair: repair(section),
     }
+}
+
+fn repair(section: &mut Section<'_>) -> Repair {
+    let repairs = section.value("repair", true, values::choice(&REPAIR));
+    let message_bytes = section.value("messageBytes", MESSAGE_BYTES, values::size(128..=3 << 20)).get();
+    if repairs { Repair::On { message_bytes } } else { Repair::Off }
 }
 
 fn shutdown(section: &mut Section<'_>) -> Shutdown {

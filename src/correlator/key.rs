@@ -29,7 +29,7 @@ impl std::fmt::Debug for KeySecret {
 #[derive(Debug, Default)]
 pub struct KeyHasher(u64);
 
-/// Builds [`KeyHasher`]s.
+/// Builds the hasher of maps whose keys are [`Key`]s.
 pub type BuildKeyHasher = BuildHasherDefault<KeyHasher>;
 
 impl Hasher for KeyHasher {

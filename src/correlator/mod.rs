@@ -1,7 +1,7 @@
 //! The decision: what one more occurrence does to the records of its source. Pure; time is handed in.
 //!
 //! One [`Correlator`] a source, as client-go has one per broadcaster. The steps and their order are client-go's
-//! (`tools/record/events_cache.go`, `EventCorrelate`): [`aggregate`], [`dedup`], then the budget. The filter comes last, so an
+//! (`tools/record/events_cache.go`, `EventCorrelate`): `aggregate`, `dedup`, then the budget. The filter comes last, so an
 //! occurrence that is dropped has already been counted.
 
 mod aggregate;

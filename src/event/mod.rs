@@ -7,6 +7,8 @@
 pub mod core_v1;
 pub mod events_v1;
 pub mod json;
+pub mod protobuf;
+pub mod repair;
 mod time;
 pub mod validate;
 
@@ -112,6 +114,7 @@ pub struct RareMeta {
     /// Grace period of a deletion.
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
+    // LIMIT: here and below what the body had, which is read up to `max_body_bytes`.
     pub labels: std::collections::BTreeMap<SmolStr, SmolStr>,
     /// Annotations.
     pub annotations: std::collections::BTreeMap<SmolStr, SmolStr>,

@@ -3,19 +3,23 @@
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::decode::Refusal;
 use super::form::Form;
-use super::{Face, decode, respond};
+use super::{Ack, Face, decode, respond};
 use crate::event::json::{self, Decoded, Strictness};
+use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, Time, validate};
 use crate::ledger::RejectReason;
-use crate::shard::Full;
+use crate::shard::{Fate, Full, Outcome};
 use crate::status::Status;
 use crate::upstream::store;
+
+/// When this request wants its answer.
+const ACK: HeaderName = HeaderName::from_static("eventweir-ack");
 
 /// What the query asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,19 +69,20 @@ async fn receive(
     };
     let Decoded { mut event, strict_faults, .. } =
         json::decode(group, &body, strictness).map_err(|error| (RejectReason::Malformed, Box::new(error.status)))?;
-    let warnings: Vec<String> = match options.validation {
+    let mut warnings: Vec<String> = match options.validation {
         FieldValidation::Warn => strict_faults.iter().map(ToString::to_string).collect(),
         FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
     };
-    admit(face, group, namespace, &mut event)?;
+    let repairs = admit(face, group, namespace, &mut event)?;
+    warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     if options.dry_run {
         return Ok(respond::event(form, StatusCode::CREATED, &event, None, &warnings));
     }
-    Ok(take(face, form, StatusCode::CREATED, event, &warnings))
+    Ok(take(face, form, StatusCode::CREATED, event, &warnings, headers).await)
 }
 
-/// The apiserver's checks in its order, and what it sets or drops before an event is stored.
-pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut Event) -> Result<(), Refusal> {
+/// The apiserver's checks in its order, and what it sets or drops before an event is stored. Returns what was mended.
+pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut Event) -> Result<Vec<Repair>, Refusal> {
     validate::adopt_namespace(event, namespace).map_err(|status| (RejectReason::Invalid, status))?;
     if !face.0.upstream.has_namespace(namespace) {
         return Err((RejectReason::NamespaceMissing, Box::new(Status::not_found("", "namespaces", namespace))));
@@ -86,9 +91,16 @@ pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut E
     if event.metadata.name.is_empty() && !generate_name.is_empty() {
         event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new());
     }
+    let repairs = match face.0.settings.repair {
+        super::Repair::On { message_bytes } => {
+            repair::repair(group, event, message_bytes, face.0.shards.clock().now().wall)
+        }
+        super::Repair::Off => Vec::new(),
+    };
     validate::create(group, event).map_err(|status| (RejectReason::Invalid, status))?;
+    face.0.metrics.count_repairs(&repairs);
     strip(event);
-    Ok(())
+    Ok(repairs)
 }
 
 /// Drops what only the upstream can assign: nothing of it is invented or believed.
@@ -108,18 +120,66 @@ fn strip(event: &mut Event) {
 }
 
 /// Hands a valid event to its shard and answers.
-pub(super) fn take(face: &Face, form: Form, code: StatusCode, event: Event, warnings: &[String]) -> Response {
+pub(super) async fn take(
+    face: &Face,
+    form: Form,
+    code: StatusCode,
+    event: Event,
+    warnings: &[String],
+    headers: &HeaderMap,
+) -> Response {
     // Two copies: the shard keeps one, the alias another. Their strings are shared.
-    match face.0.shards.accept(as_occurrence(event.clone()), 1) {
-        Ok(accepted) => {
-            face.0.metrics.count_outcome(accepted.outcome, 1);
-            face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
-            let response = respond::event(form, code, &event, Some(accepted.outcome), warnings);
-            face.0.metrics.aliases(face.0.aliases.insert(event));
-            response
+    let occurrence = as_occurrence(event.clone());
+    let taken = match ack(face, headers) {
+        Ack::Accepted => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
+        Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
+    };
+    // The shard's ledger has the refusal already.
+    let Ok((accepted, waiting)) = taken else { return full() };
+    face.0.metrics.count_outcome(accepted.outcome, 1);
+    face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
+    let mut shown = event.clone();
+    if let Some(mut waiting) = waiting {
+        // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
+        match tokio::time::timeout(face.0.settings.request_timeout, waiting.fate()).await {
+            Ok(Some(Fate::Written(stored))) => show_stored(&mut shown, *stored, accepted.outcome),
+            Ok(Some(Fate::Refused(refusal))) => return respond::refusal(&through(form.group, *refusal.status)),
+            Ok(None) | Err(_) => {}
         }
-        // The shard's ledger has it already.
-        Err(Full) => full(),
+    }
+    face.0.metrics.aliases(face.0.aliases.insert(event));
+    respond::event(form, code, &shown, Some(accepted.outcome), warnings)
+}
+
+/// When this client wants to be answered.
+fn ack(face: &Face, headers: &HeaderMap) -> Ack {
+    match headers.get(ACK).map(HeaderValue::as_bytes) {
+        Some(b"accepted") => Ack::Accepted,
+        Some(b"written") => Ack::Written,
+        _ => face.0.settings.ack,
+    }
+}
+
+/// What only the upstream can tell, laid over the event as its client sees it.
+fn show_stored(shown: &mut Event, stored: Event, outcome: Outcome) {
+    let name = std::mem::take(&mut shown.metadata.name);
+    match outcome {
+        Outcome::Created => *shown = Event { type_meta: shown.type_meta, ..stored },
+        Outcome::Counted | Outcome::Combined | Outcome::Deferred | Outcome::Dropped => {
+            shown.metadata.uid = stored.metadata.uid;
+            shown.metadata.resource_version = stored.metadata.resource_version;
+            shown.metadata.creation_timestamp = stored.metadata.creation_timestamp;
+        }
+    }
+    shown.metadata.name = name;
+}
+
+/// The upstream is always asked through core/v1; its words about a taken name follow the client's door.
+fn through(group: ApiGroup, status: Status) -> Status {
+    let name = status.details.as_ref().map(|details| details.name.clone()).unwrap_or_default();
+    match (group, status.reason.as_str()) {
+        (ApiGroup::Events, "AlreadyExists") => Status::already_exists("events.k8s.io", "events", &name),
+        _ => status,
     }
 }
 

@@ -59,6 +59,8 @@ mod tests {
             max_body_bytes: 10,
             request_timeout: std::time::Duration::from_secs(60),
             max_watches: std::num::NonZeroUsize::MIN,
+            ack: crate::ingest::Ack::Accepted,
+            repair: crate::ingest::Repair::Off,
         };
         let stuck = Body::from_stream(tokio_stream_pending());
         let (reason, status) = read(stuck, &settings).await.unwrap_err();

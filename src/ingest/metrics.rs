@@ -2,6 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
+use crate::event::repair::Repair;
 use crate::shard::Outcome;
 
 /// Metrics of the face; clones count together.
@@ -14,6 +15,7 @@ pub struct Metrics {
     aliases: IntGauge,
     /// Watches that are open.
     pub(super) watches: IntGauge,
+    repairs: [IntCounter; Repair::ALL.len()],
 }
 
 /// A request's method, as far as it is told apart.
@@ -56,6 +58,14 @@ impl Metrics {
         let watches =
             IntGauge::new("eventweir_ingest_watches", "Watches of clients that are open, of ingest.maxWatches.")?;
         registry.register(Box::new(watches.clone()))?;
+        let repairs = IntCounterVec::new(
+            Opts::new(
+                "eventweir_ingest_repairs_total",
+                "Events that were mended instead of refused, by what was wrong.",
+            ),
+            &["what"],
+        )?;
+        registry.register(Box::new(repairs.clone()))?;
         let row = |verb: &str| CODES.map(|code| requests.with_label_values(&[verb, code]));
         Ok(Self {
             requests: VERBS.into_iter().map(row).collect(),
@@ -63,6 +73,7 @@ impl Metrics {
             connections,
             aliases,
             watches,
+            repairs: Repair::ALL.map(|repair| repairs.with_label_values(&[repair.label()])),
         })
     }
 
@@ -75,6 +86,12 @@ impl Metrics {
             _ => 0,
         };
         self.requests[verb as usize][class].inc();
+    }
+
+    pub(super) fn count_repairs(&self, repairs: &[Repair]) {
+        for repair in repairs {
+            self.repairs[*repair as usize].inc();
+        }
     }
 
     pub(super) fn aliases(&self, known: usize) {

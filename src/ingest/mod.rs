@@ -1,10 +1,11 @@
 //! The face that components talk to: the apiserver's own paths for Events, over HTTP.
 //!
-//! A request meets: the table of paths below, [`decode`] (Accept, Content-Type, size, JSON), the apiserver's validation, then
+//! A request meets: the table of paths below, `decode` (Accept, Content-Type, size, JSON), the apiserver's validation, then
 //! its shard. Reads go to the upstream. Every refusal is a `Status` in the apiserver's words; nothing refused is recorded, but
 //! for the ledger.
 
 mod aliases;
+mod batch;
 mod create;
 mod decode;
 mod delete;
@@ -26,6 +27,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use axum::{Extension, Router};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 pub use aliases::Aliases;
 pub use metrics::Metrics;
@@ -42,14 +44,48 @@ use crate::upstream::Upstream;
 pub struct Settings {
     /// LIMIT: bytes of a body; larger ones are refused with 413.
     pub max_body_bytes: usize,
-    /// Longest time for a body to arrive.
+    /// Longest time for a body to arrive, and for a client to wait for the upstream's answer.
     pub request_timeout: Duration,
     /// LIMIT: watches at once; further ones are refused with 429.
     pub max_watches: NonZeroUsize,
+    /// When a client is answered, unless its request says otherwise.
+    pub ack: Ack,
+    /// Whether events are mended that the apiserver would refuse.
+    pub repair: Repair,
+}
+
+/// Whether events are mended that the apiserver would refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repair {
+    /// They are, and their clients are told.
+    On {
+        /// LIMIT: bytes that the message of an old-style event keeps.
+        message_bytes: usize,
+    },
+    /// They are refused as the apiserver refuses them.
+    Off,
+}
+
+/// When a client is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ack {
+    /// Once its event is in the outbox.
+    Accepted,
+    /// Once the upstream has answered, if the event can be written now; what is deferred is answered at once.
+    Written,
 }
 
 /// How long a DELETE or PUT waits for a write of the same record that is on its way: as long as the upstream may take.
 const QUIET: Duration = Duration::from_secs(10);
+
+/// How a face ends with the program.
+#[derive(Debug, Clone)]
+pub struct Life {
+    /// The tasks that the end waits for.
+    pub tasks: TaskTracker,
+    /// Ends the watches.
+    pub stop: CancellationToken,
+}
 
 /// What every request handler has at hand.
 #[derive(Debug, Clone)]
@@ -64,10 +100,11 @@ struct Inner {
     metrics: Metrics,
     event_log: EventLog,
     watches: watch::Watches,
+    tasks: TaskTracker,
 }
 
 impl Face {
-    /// A face in front of these shards and this upstream. `stop` ends its watches.
+    /// A face in front of these shards and this upstream.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -76,10 +113,11 @@ impl Face {
         aliases: Aliases,
         metrics: Metrics,
         event_log: EventLog,
-        stop: CancellationToken,
+        life: Life,
     ) -> Self {
-        let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), stop);
-        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log, watches }))
+        let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop);
+        let tasks = life.tasks;
+        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log, watches, tasks }))
     }
 
     /// The table of path and verb. The two API groups are two doors to one room.
@@ -87,6 +125,7 @@ impl Face {
         Router::new()
             .nest("/api/v1", door(ApiGroup::Core))
             .nest("/apis/events.k8s.io/v1", door(ApiGroup::Events))
+            .route("/eventweir/v1/events", axum::routing::post(batch::batch).fallback(method_not_allowed))
             .fallback(respond::page_not_found)
             .with_state(self.clone())
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))

@@ -47,7 +47,7 @@ pub(super) async fn patch(
     };
     match meaning {
         Meaning::Growth(growth) => grow(&face, form, &namespace, &name, &growth),
-        Meaning::Whole(event) => upsert(&face, form, &namespace, &name, *event),
+        Meaning::Whole(event) => upsert(&face, form, &namespace, &name, *event, &headers).await,
     }
 }
 
@@ -138,7 +138,14 @@ fn grow(face: &Face, form: Form, namespace: &str, name: &str, growth: &Growth) -
 }
 
 /// A whole event as a patch: its client has no other way when the event is missing, so then it is posted.
-fn upsert(face: &Face, form: Form, namespace: &str, name: &str, mut event: Event) -> Response {
+async fn upsert(
+    face: &Face,
+    form: Form,
+    namespace: &str,
+    name: &str,
+    mut event: Event,
+    headers: &HeaderMap,
+) -> Response {
     let growth = Growth {
         count: Some(event.count),
         last_timestamp: Some(event.last_timestamp),
@@ -157,7 +164,10 @@ fn upsert(face: &Face, form: Form, namespace: &str, name: &str, mut event: Event
         return face.reject(RejectReason::Invalid, &Status::bad_request(message));
     }
     match create::admit(face, form.group, namespace, &mut event) {
-        Ok(()) => create::take(face, form, StatusCode::OK, event, &[]),
+        Ok(repairs) => {
+            let warnings: Vec<String> = repairs.into_iter().map(|repair| repair.warning().to_owned()).collect();
+            create::take(face, form, StatusCode::OK, event, &warnings, headers).await
+        }
         Err((reason, status)) => face.reject(reason, &status),
     }
 }

@@ -43,6 +43,7 @@ pub(super) struct Account {
     /// Tokens; `None` for a prepaid account.
     bucket: Option<(TokenBucket, Rate)>,
     /// Records that may be written at once.
+    // LIMIT: here and in `owed` together as many as the outbox has records, `max_records`.
     paid: BTreeSet<Order>,
     /// Records that need a token.
     owed: BTreeSet<Order>,

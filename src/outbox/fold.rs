@@ -1,5 +1,7 @@
 //! Folding: never-written records that their budget cannot pay in time become one digest record.
 
+use std::time::Duration;
+
 use super::account::{AccountId, Order};
 use super::digest::Digest;
 use super::record::{Occurrences, Phase, Record};
@@ -11,15 +13,17 @@ use crate::correlator::{Key, RecordId};
 pub(super) const FIRST_DIGEST: u64 = 1 << 63;
 
 impl super::account::Account {
-    /// Since when the oldest record that can fold has waited.
-    pub(super) fn oldest_foldable(&self, records: &super::RecordMap) -> Option<Mono> {
-        if self.foldable == 0 {
+    /// When more never-written records will have reached `max_age` than there are tokens for, should nothing else happen: the
+    /// others are written as they are when their turn comes, however long the upstream is down.
+    pub(super) fn folds_at(&self, records: &super::RecordMap, max_age: Duration, now: Mono) -> Option<Mono> {
+        let tokens = self.tokens(now);
+        if self.foldable <= tokens {
             return None;
         }
-        self.owed()
-            .filter(|order| records.get(&order.record).is_some_and(Record::can_fold))
-            .map(|order| order.since)
-            .min()
+        let foldable = self.owed().filter(|order| records.get(&order.record).is_some_and(|record| record.can_fold()));
+        let mut since: Vec<Mono> = foldable.map(|order| order.since).collect();
+        since.sort_unstable();
+        since.get(tokens).map(|since| since.after(max_age))
     }
 }
 
@@ -81,7 +85,7 @@ impl Outbox {
 
     fn foldable(&self, account: AccountId) -> impl Iterator<Item = Order> + '_ {
         let owed = self.accounts.peek(&account).into_iter().flat_map(super::account::Account::owed);
-        owed.filter(|order| self.records.get(&order.record).is_some_and(Record::can_fold))
+        owed.filter(|order| self.records.get(&order.record).is_some_and(|record| record.can_fold()))
     }
 
     /// Takes a record out of its account's queue.
@@ -113,6 +117,7 @@ impl Outbox {
                 Box::new(Digest::new(RecordId(FIRST_DIGEST + self.next_digest), &record.event, now))
             });
             digest.fold(&record.event, record.pending, &self.settings);
+            self.tickets.fold(order.record, digest.record);
             self.bytes = self.bytes - before + digest.size();
         }
         if occurrences > 0 {
@@ -153,7 +158,7 @@ impl Outbox {
                 timer_set: false,
                 is_digest: true,
             };
-            self.records.insert(id, record);
+            self.records.insert(id, Box::new(record));
         }
         // It takes the place of the longest-waiting record that it stands for.
         self.owe(id, Occurrences::of(WrittenAs::Digest, occurrences), since, now);

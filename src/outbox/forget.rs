@@ -1,9 +1,9 @@
 //! Deletions and replacements from outside: a record is kept back while the upstream is asked, then forgotten, or goes on from
 //! what the upstream holds now. So a delete is never overwritten by a write that was already owed.
 
-use super::Outbox;
 use super::fold::FIRST_DIGEST;
 use super::record::{Occurrences, Phase};
+use super::{Outbox, Ticket};
 use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
@@ -41,8 +41,8 @@ impl Outbox {
     }
 
     /// Ends a pause by letting the record go with all that it owes; an answer that still comes means nothing any more.
-    /// Returns the occurrences that are given up.
-    pub fn forget(&mut self, id: RecordId, now: Now) -> Occurrences {
+    /// Returns the occurrences that are given up, and who waited for them.
+    pub fn forget(&mut self, id: RecordId, now: Now) -> (Occurrences, Vec<Ticket>) {
         self.end_pause(id);
         self.unqueue(id);
         let mut lost = Occurrences::default();
@@ -60,7 +60,7 @@ impl Outbox {
                 }
             }
         }
-        lost
+        (lost, self.tickets.drop_record(id))
     }
 
     /// Somebody replaced the record upstream by `stored`: what waits comes on top of it. Returns by how much its count moved;

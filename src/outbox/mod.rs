@@ -18,6 +18,7 @@ mod ready;
 mod record;
 mod settings;
 mod settle;
+mod tickets;
 mod timers;
 mod write;
 
@@ -33,11 +34,13 @@ pub use offer::{Forgotten, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
+pub use tickets::{Fate, OnTaken, Ticket};
 pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
 use account::{Account, AccountId, Class, Order};
 use ready::Ready;
 use record::{Call, Phase, Record, Sent};
+use tickets::Tickets;
 use timers::Timer;
 
 use crate::clock::{Mono, Now};
@@ -57,6 +60,7 @@ pub struct Outbox {
     // LIMIT: one timer a record and one an account, but for accounts whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     bytes: usize,
+    tickets: Tickets,
     forgotten: Vec<Forgotten>,
     /// Records that no write may go out for, and by how many they are kept back: one a request that deletes or replaces.
     paused: HashMap<RecordId, u32>,
@@ -66,7 +70,8 @@ pub struct Outbox {
 }
 
 /// Record numbers are our own, so a fast hasher without a secret will do.
-type RecordMap = HashMap<RecordId, Record, foldhash::fast::FixedState>;
+/// Boxed, because a table keeps the room of its fullest hour and a record has 800 bytes.
+type RecordMap = HashMap<RecordId, Box<Record>, foldhash::fast::FixedState>;
 
 impl Outbox {
     /// An empty outbox. `seed` feeds the jitter of repeated writes.
@@ -79,6 +84,7 @@ impl Outbox {
             ready: Ready::default(),
             timers: BinaryHeap::new(),
             bytes: 0,
+            tickets: Tickets::default(),
             forgotten: Vec::new(),
             paused: HashMap::new(),
             jitter: fastrand::Rng::with_seed(seed),
@@ -218,7 +224,7 @@ impl Outbox {
             timer_set: false,
             is_digest: false,
         };
-        self.records.insert(offer.record, record);
+        self.records.insert(offer.record, Box::new(record));
         self.trim_accounts(now);
     }
 
@@ -310,6 +316,7 @@ impl Outbox {
         {
             account.foldable -= 1;
         }
+        self.tickets.send(id);
         let call = record.call();
         record.paid = true;
         record.next_write = now.mono.after(self.settings.coalesce_interval);

@@ -16,7 +16,9 @@ pub(super) struct Ready {
 #[derive(Debug, Default)]
 struct Turns {
     /// Sources in turn; each stands here exactly once while it has accounts below.
+    // LIMIT: as many as accounts, of which the outbox has `max_budgets`.
     sources: VecDeque<Key>,
+    // LIMIT: each account once, but for those that have changed their class since.
     accounts: HashMap<Key, VecDeque<AccountId>, BuildKeyHasher>,
 }
 

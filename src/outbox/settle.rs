@@ -1,10 +1,11 @@
 //! Answers: what the upstream's reply does to a record, its place in the ledger, and what its correlator has to know.
 
 use super::record::{Call, Occurrences, Phase, Record, Sent};
-use super::{Answer, Applied, Outbox, Refusal, RefusalReason, Retry};
+use super::{Answer, Applied, Fate, Outbox, Refusal, RefusalReason, Retry, Ticket};
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId, Settled, record_name};
 use crate::event::Event;
+use crate::status::Status;
 
 /// What an answer settled.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -15,6 +16,8 @@ pub struct Settlement {
     pub lost: Option<(LostReason, Occurrences)>,
     /// What the correlator of the record's source has to know.
     pub feedback: Option<Feedback>,
+    /// Clients that waited for this, and what they are told.
+    pub resolved: Vec<(Ticket, Fate)>,
 }
 
 /// What a correlator has to know of a record.
@@ -45,12 +48,13 @@ pub enum LostReason {
 
 impl LostReason {
     /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Suppressed,
         Self::Refused(RefusalReason::Invalid),
         Self::Refused(RefusalReason::Forbidden),
         Self::Refused(RefusalReason::NamespaceGone),
         Self::Refused(RefusalReason::TooLarge),
+        Self::Refused(RefusalReason::Exists),
         Self::Refused(RefusalReason::Other),
         Self::Shutdown,
         Self::Deleted,
@@ -80,6 +84,10 @@ impl Outbox {
         match (answer, sent.call) {
             (Answer::Stored(found), Call::Read) => self.settle_read(id, sent, &found, now),
             (Answer::Stored(stored), Call::Create | Call::Patch) => self.acknowledge(id, sent, &stored, now),
+            (Answer::Exists, Call::Create) if !record.ambiguous && self.tickets.refuses_taken(id) => {
+                let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
+                self.refuse(id, sent, &Refusal { reason: RefusalReason::Exists, status }, now)
+            }
             (Answer::Exists, Call::Create) => {
                 record.taken = true;
                 self.try_again(id, sent, now);
@@ -161,7 +169,9 @@ impl Outbox {
                 self.set_record_timer(id);
             }
         }
-        Settlement { written, feedback, ..Settlement::default() }
+        let mut settlement = Settlement { written, feedback, ..Settlement::default() };
+        self.tickets.resolve(id, || Fate::Written(Box::new(stored.clone())), &mut settlement);
+        settlement
     }
 
     /// Sends the record again at once, in another way; the write has paid already.
@@ -214,7 +224,9 @@ impl Outbox {
                 self.bytes -= account.digest.take().map_or(0, |digest| digest.size());
             }
         }
-        Settlement { lost: Some((reason, lost)), feedback, ..Settlement::default() }
+        let mut settlement = Settlement { lost: Some((reason, lost)), feedback, ..Settlement::default() };
+        self.tickets.resolve(id, || Fate::Refused(refusal.clone()), &mut settlement);
+        settlement
     }
 }
 

@@ -67,7 +67,7 @@ impl Outbox {
         let AccountId::Budget(source, budget) = id else { return };
         let Some(account) = self.accounts.peek_mut(&id) else { return };
         let token = if account.filed.is_none() && account.waits_for_token() { account.next_token(now) } else { None };
-        let aged = account.oldest_foldable(&self.records).map(|since| since.after(self.settings.digest_max_age));
+        let aged = account.folds_at(&self.records, self.settings.digest_max_age, now);
         let idle = if account.members == 0 { account.idle_at(now) } else { None };
         let Some(at) = [token, aged, idle].into_iter().flatten().min() else { return };
         if account.timer.is_none_or(|timer| at < timer) {

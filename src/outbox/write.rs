@@ -6,6 +6,7 @@ use smol_str::SmolStr;
 
 use crate::correlator::{Patch, RecordId};
 use crate::event::Event;
+use crate::status::Status;
 
 /// One request owed to the upstream for one record.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,8 +60,8 @@ pub enum Answer {
 pub struct Refusal {
     /// The reason under which its occurrences are counted as lost.
     pub reason: RefusalReason,
-    /// The upstream's own words, for the log.
-    pub message: String,
+    /// The upstream's own words, for the log and for a client that waits for them.
+    pub status: Box<Status>,
 }
 
 /// Why the upstream refused a write for good.
@@ -74,13 +75,16 @@ pub enum RefusalReason {
     NamespaceGone,
     /// 413, or etcd's own size limits.
     TooLarge,
+    /// The name is taken, and the client had asked to be told.
+    Exists,
     /// Any other final status.
     Other,
 }
 
 impl RefusalReason {
     /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 5] = [Self::Invalid, Self::Forbidden, Self::NamespaceGone, Self::TooLarge, Self::Other];
+    pub const ALL: [Self; 6] =
+        [Self::Invalid, Self::Forbidden, Self::NamespaceGone, Self::TooLarge, Self::Exists, Self::Other];
 
     /// The metric label.
     #[must_use]
@@ -90,6 +94,7 @@ impl RefusalReason {
             Self::Forbidden => "forbidden",
             Self::NamespaceGone => "namespace_gone",
             Self::TooLarge => "too_large",
+            Self::Exists => "exists",
             Self::Other => "refused",
         }
     }

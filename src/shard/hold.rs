@@ -10,7 +10,7 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, LostReason};
+use crate::outbox::{DIGEST_REASON, LostReason, Ticket};
 
 /// Which record a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,10 +78,12 @@ impl Shard {
     }
 
     /// The record was deleted: what waits for it is lost, and the next occurrence begins a new one.
-    pub fn forget_record(&mut self, handle: &Handle, now: Now) {
-        let lost = self.outbox.forget(handle.record, now);
+    /// Returns who waited for it.
+    pub fn forget_record(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
+        let (lost, waiting) = self.outbox.forget(handle.record, now);
         self.ledger.lose(LostReason::Deleted, lost.total());
         self.tell(handle, &Settled::Forgotten);
+        waiting
     }
 
     /// The record was replaced by `stored`: it counts on from there, with what waits on top.
@@ -153,7 +155,8 @@ impl Held {
     /// The record was deleted.
     pub fn forget(mut self) {
         if let Some(handle) = self.handle.take() {
-            self.shards.with(self.shard, |shard, now| shard.forget_record(&handle, now));
+            let waiting = self.shards.with(self.shard, |shard, now| shard.forget_record(&handle, now));
+            self.shards.dismiss(&waiting);
         }
     }
 

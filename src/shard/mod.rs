@@ -8,17 +8,19 @@ mod hold;
 mod table;
 
 pub use hold::{Handle, Held, Lead};
-pub use table::Shards;
+pub use table::{Shards, Waiting};
+
+pub use crate::outbox::Fate;
 
 use std::num::NonZeroUsize;
 
 use lru::LruCache;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{BuildKeyHasher, Correlator, Decision, Fold, Key, KeySecret, Policy, Verdict};
+use crate::correlator::{BuildKeyHasher, Correlation, Correlator, Decision, Fold, Key, KeySecret, Policy, Verdict};
 use crate::event::Event;
 use crate::ledger::{Balance, Ledger, RejectReason};
-use crate::outbox::{self, Answer, LostReason, Offer, Outbox, Payment, Settlement, Why, Write};
+use crate::outbox::{self, Answer, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write};
 
 /// Settings of a shard.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,6 +118,10 @@ pub struct Accepted {
     pub event: Event,
     /// Whether delivery should look for something to send.
     pub wakes_delivery: bool,
+    /// The record, where its write can be waited for: not when it is deferred or dropped.
+    pub record: Option<outbox::RecordId>,
+    /// Whether the event was correlated at all.
+    pub correlation: Correlation,
 }
 
 /// The outbox has no room for a new record.
@@ -210,14 +216,21 @@ impl Shard {
         let decision = correlator.correlate(event, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
         self.trim_sources();
-        Ok(self.owe(source, decision, occurrences, now))
+        Ok(self.owe(source, decision, occurrences, settings.correlation, now))
     }
 
     fn would_fold(&self, source: Key, event: &Event, now: Now, settings: &crate::correlator::Settings) -> bool {
         self.sources.peek(&source).is_some_and(|correlator| correlator.find(event, now, settings).is_some())
     }
 
-    fn owe(&mut self, source: Key, decision: Decision, occurrences: u32, now: Now) -> Accepted {
+    fn owe(
+        &mut self,
+        source: Key,
+        decision: Decision,
+        occurrences: u32,
+        correlation: Correlation,
+        now: Now,
+    ) -> Accepted {
         let outcome = match decision.fold {
             Fold::Created => Outcome::Created,
             Fold::Counted => Outcome::Counted,
@@ -228,7 +241,8 @@ impl Shard {
             Verdict::Owe { budget, rate } => Payment::Owed { budget, rate },
             Verdict::Drop => {
                 self.ledger.lose(LostReason::Suppressed, u64::from(occurrences));
-                return Accepted { outcome: Outcome::Dropped, event: decision.event, wakes_delivery: false };
+                let (event, wakes_delivery) = (decision.event, false);
+                return Accepted { outcome: Outcome::Dropped, event, wakes_delivery, record: None, correlation };
             }
         };
         let offer = Offer {
@@ -246,7 +260,8 @@ impl Shard {
         self.forget_folded();
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
         let wakes_delivery = matches!(why, Why::Turn | Why::Budget);
-        Accepted { outcome, event: decision.event, wakes_delivery }
+        let record = (why != Why::Budget).then_some(decision.record);
+        Accepted { outcome, event: decision.event, wakes_delivery, record, correlation }
     }
 
     /// The record that `event` would fold into, if it is tracked.
@@ -276,6 +291,16 @@ impl Shard {
     #[must_use]
     pub fn has_warning(&self) -> bool {
         self.outbox.has_warning()
+    }
+
+    /// Lets a client wait for the next write of a record that was just accepted.
+    pub fn await_write(&mut self, record: outbox::RecordId, ticket: Ticket, on_taken: OnTaken) {
+        self.outbox.await_write(record, ticket, on_taken);
+    }
+
+    /// A client has given up waiting.
+    pub fn give_up(&mut self, record: outbox::RecordId, ticket: Ticket) {
+        self.outbox.give_up(record, ticket);
     }
 
     /// Takes the answer to a write.

@@ -3,28 +3,63 @@
 //! A shard is a value behind a short-held mutex; no lock is held over an `.await`. A source belongs to one shard for good, so
 //! its events are correlated in the order of their arrival.
 
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::{Accepted, Full, Settings, Shard, Sizes};
 use crate::clock::{Clock, Now};
-use crate::correlator::{KeySecret, Policy};
+use crate::correlator::{Correlation, KeySecret, Policy};
 use crate::event::Event;
 use crate::ledger::{Balance, RejectReason};
+use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
 
 /// All shards of the process. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Shards(Arc<Inner>);
+
+/// A client's wait for what becomes of its occurrence. Dropping it gives up.
+#[derive(Debug)]
+pub struct Waiting {
+    shards: Shards,
+    shard: usize,
+    record: RecordId,
+    ticket: Ticket,
+    fate: oneshot::Receiver<Fate>,
+}
+
+impl Waiting {
+    /// Waits for the upstream's answer; `None` when the program ends first.
+    pub async fn fate(&mut self) -> Option<Fate> {
+        (&mut self.fate).await.ok()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.shards.0.waiters.lock().senders.remove(&self.ticket).is_some() {
+            self.shards.with(self.shard, |shard, _| shard.give_up(self.record, self.ticket));
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Waiters {
+    next: u64,
+    senders: HashMap<Ticket, oneshot::Sender<Fate>>,
+}
 
 #[derive(Debug)]
 struct Inner {
     secret: KeySecret,
     clock: Clock,
     shards: Box<[Mutex<Shard>]>,
+    /// Clients that wait for their occurrence to be settled. LIMIT: one a request that is being answered.
+    waiters: Mutex<Waiters>,
     /// The rules in force; replaced whole by a reload.
     policy: ArcSwap<Policy>,
     /// Tells delivery that there may be something to send.
@@ -48,6 +83,7 @@ impl Shards {
             secret,
             clock,
             shards: shards.collect(),
+            waiters: Mutex::default(),
             policy: ArcSwap::from_pointee(policy),
             wake: Notify::new(),
         }))
@@ -65,6 +101,52 @@ impl Shards {
             self.0.wake.notify_one();
         }
         accepted
+    }
+
+    /// As [`accept`](Self::accept), and where its write can be waited for, whoever is told of it.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_and_wait(&self, event: Event, occurrences: u32) -> Result<(Accepted, Option<Waiting>), Full> {
+        let policy = self.0.policy.load();
+        let index = self.shard_of(&event);
+        let mut shard = self.0.shards[index].lock();
+        let accepted = shard.accept(event, occurrences, self.0.clock.now(), &policy)?;
+        let waiting = accepted.record.map(|record| {
+            let (sender, fate) = oneshot::channel();
+            let mut waiters = self.0.waiters.lock();
+            waiters.next += 1;
+            let ticket = Ticket(waiters.next);
+            waiters.senders.insert(ticket, sender);
+            // Without correlation a name means what it means to the apiserver.
+            let on_taken = match accepted.correlation {
+                Correlation::On => OnTaken::Rename,
+                Correlation::Off => OnTaken::Refuse,
+            };
+            drop(waiters);
+            shard.await_write(record, ticket, on_taken);
+            Waiting { shards: self.clone(), shard: index, record, ticket, fate }
+        });
+        drop(shard);
+        if accepted.wakes_delivery {
+            self.0.wake.notify_one();
+        }
+        Ok((accepted, waiting))
+    }
+
+    /// Takes the answer to a write of one shard, and tells the clients that waited for it.
+    pub fn settle(&self, index: usize, record: RecordId, answer: Answer) -> Settlement {
+        let settlement = self.with(index, |shard, now| shard.settle(record, answer, now));
+        if !settlement.resolved.is_empty() {
+            let mut waiters = self.0.waiters.lock();
+            for (ticket, fate) in &settlement.resolved {
+                if let Some(sender) = waiters.senders.remove(ticket) {
+                    // A client that has gone away needs no answer.
+                    drop(sender.send(fate.clone()));
+                }
+            }
+        }
+        settlement
     }
 
     /// Counts occurrences that were refused at the door.
@@ -134,6 +216,7 @@ impl Shards {
         for shard in &self.0.shards {
             shard.lock().abandon();
         }
+        self.0.waiters.lock().senders.clear();
     }
 
     /// Whether anything is still owed to the upstream.
@@ -151,6 +234,14 @@ impl Shards {
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.0.clock
+    }
+
+    /// Clients that waited for what was deleted hear nothing more of it.
+    pub(super) fn dismiss(&self, tickets: &[Ticket]) {
+        let mut waiters = self.0.waiters.lock();
+        for ticket in tickets {
+            waiters.senders.remove(ticket);
+        }
     }
 
     /// The rules in force.

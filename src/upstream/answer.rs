@@ -78,7 +78,10 @@ pub(super) fn judge(verb: Verb, failure: &Failure) -> Answer {
     let retry = |fault, applied| Answer::Retry(Retry { after: None, applied, fault });
     match failure {
         Failure::Denied(denial) => judge_denial(verb, denial, perhaps),
-        Failure::Unsendable(text) => Answer::Refused(Refusal { reason: RefusalReason::Invalid, message: text.clone() }),
+        Failure::Unsendable(text) => {
+            let status = Box::new(Status::bad_request(text.clone()));
+            Answer::Refused(Refusal { reason: RefusalReason::Invalid, status })
+        }
         Failure::Deadline => retry(Fault::Timeout, perhaps),
         Failure::NotSent(_) => retry(Fault::Transport, Applied::No),
         Failure::NoCredentials(_) => retry(Fault::Unauthorized, Applied::No),
@@ -89,7 +92,7 @@ pub(super) fn judge(verb: Verb, failure: &Failure) -> Answer {
 
 fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
     let Denial { status, after } = denial;
-    let refused = |reason| Answer::Refused(Refusal { reason, message: status.message.clone() });
+    let refused = |reason| Answer::Refused(Refusal { reason, status: Box::new(status.clone()) });
     let retry = |fault, applied| Answer::Retry(Retry { after: *after, applied, fault });
     match status.code {
         400 | 405 | 406 | 415 | 422 => refused(RefusalReason::Invalid),
@@ -146,10 +149,6 @@ mod tests {
         Failure::Denied(Status::new(code, reason, message).into())
     }
 
-    fn refused(reason: RefusalReason, message: &str) -> Answer {
-        Answer::Refused(Refusal { reason, message: message.to_owned() })
-    }
-
     fn retry(fault: Fault, applied: Applied) -> Answer {
         Answer::Retry(Retry { after: None, applied, fault })
     }
@@ -161,46 +160,45 @@ mod tests {
         let check = |verb, code, reason: &str, message: &str, expected: Answer| {
             assert_eq!(judge(verb, &denied(code, reason, message)), expected, "{verb:?} {code} {reason}");
         };
+        // A refusal carries the upstream's own words.
+        let check_refused = |verb, code, reason: &str, message: &str, why| {
+            let status = Box::new(Status::new(code, reason, message));
+            check(verb, code, reason, message, Answer::Refused(Refusal { reason: why, status }));
+        };
         for code in [400, 405, 406, 415, 422] {
-            check(Create, code, "", "m", refused(Invalid, "m"));
-            check(Patch, code, "", "m", refused(Invalid, "m"));
+            check_refused(Create, code, "", "m", Invalid);
+            check_refused(Patch, code, "", "m", Invalid);
         }
         check(Create, 401, "Unauthorized", "m", retry(Fault::Unauthorized, Applied::No));
-        check(Create, 403, "Forbidden", "m", refused(Forbidden, "m"));
-        check(
-            Create,
-            404,
-            "NotFound",
-            r#"namespaces "x" not found"#,
-            refused(NamespaceGone, r#"namespaces "x" not found"#),
-        );
+        check_refused(Create, 403, "Forbidden", "m", Forbidden);
+        check_refused(Create, 404, "NotFound", r#"namespaces "x" not found"#, NamespaceGone);
         check(Patch, 404, "NotFound", "m", Answer::Missing);
         check(Get, 404, "NotFound", "m", Answer::Missing);
         check(Create, 409, "AlreadyExists", "m", Answer::Exists);
         check(Create, 409, "", "m", Answer::Exists);
         check(Create, 409, "Conflict", "m", retry(Fault::Conflict, Applied::No));
         check(Patch, 409, "Conflict", "m", retry(Fault::Conflict, Applied::No));
-        check(Create, 413, "RequestEntityTooLarge", "m", refused(TooLarge, "m"));
+        check_refused(Create, 413, "RequestEntityTooLarge", "m", TooLarge);
         check(Create, 429, "TooManyRequests", "m", retry(Fault::Overloaded, Applied::No));
         for code in [408, 504] {
             check(Create, code, "Timeout", "m", retry(Fault::Timeout, Applied::Perhaps));
             check(Get, code, "Timeout", "m", retry(Fault::Timeout, Applied::No));
         }
         let etcd = "etcdserver: request is too large";
-        check(Create, 500, "", etcd, refused(TooLarge, etcd));
+        check_refused(Create, 500, "", etcd, TooLarge);
         let grpc =
             "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2097999 vs. 2097152)";
-        check(Create, 500, "", grpc, refused(TooLarge, grpc));
+        check_refused(Create, 500, "", grpc, TooLarge);
         let full = "etcdserver: mvcc: database space exceeded";
         check(Create, 500, "", full, retry(Fault::ServerError, Applied::Perhaps));
         let version = "resourceVersion should not be set on objects to be created";
-        check(Create, 500, "", version, refused(Invalid, version));
+        check_refused(Create, 500, "", version, Invalid);
         for code in [500, 502, 503, 599] {
             check(Create, code, "", "m", retry(Fault::ServerError, Applied::Perhaps));
             check(Get, code, "", "m", retry(Fault::ServerError, Applied::No));
         }
         for code in [301, 307, 402, 410, 418, 451] {
-            check(Create, code, "", "m", refused(Other, "m"));
+            check_refused(Create, code, "", "m", Other);
         }
     }
 
@@ -209,12 +207,14 @@ mod tests {
         let cause = StatusCause { reason: "NamespaceTerminating".into(), message: String::new(), field: String::new() };
         let details = StatusDetails { causes: vec![cause], ..StatusDetails::default() };
         let failure = Failure::Denied(Status::new(403, "Forbidden", "m").with_details(details).into());
-        assert_eq!(judge(Verb::Create, &failure), refused(RefusalReason::NamespaceGone, "m"));
+        let answer = judge(Verb::Create, &failure);
+        assert!(matches!(answer, Answer::Refused(Refusal { reason: RefusalReason::NamespaceGone, .. })), "{answer:?}");
     }
 
     #[test]
     fn what_cannot_be_asked_is_refused() {
-        assert_eq!(judge(Verb::Patch, &Failure::Unsendable("m".into())), refused(RefusalReason::Invalid, "m"));
+        let answer = judge(Verb::Patch, &Failure::Unsendable("m".into()));
+        assert!(matches!(answer, Answer::Refused(Refusal { reason: RefusalReason::Invalid, .. })), "{answer:?}");
     }
 
     #[test]

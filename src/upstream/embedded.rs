@@ -234,7 +234,8 @@ mod tests {
         assert_eq!(upstream.write(&create("shop")).await, Answer::Exists);
         assert!(matches!(upstream.write(&patch).await, Answer::Stored(event) if event.count == 2));
         assert!(matches!(upstream.write(&read).await, Answer::Stored(event) if event.count == 2));
-        let gone = Refusal { reason: RefusalReason::NamespaceGone, message: r#"namespaces "x" not found"#.into() };
+        let gone =
+            Refusal { reason: RefusalReason::NamespaceGone, status: Status::not_found("", "namespaces", "x").into() };
         assert_eq!(upstream.write(&create("x")).await, Answer::Refused(gone));
         assert_eq!(upstream.get("shop", "a").await.unwrap().count, 2);
         let list = upstream.list(None, &ListOptions::default()).await.unwrap();

@@ -1,10 +1,27 @@
-//! x
+//! The program in process, against an upstream that does everything an apiserver has ever been seen doing.
+//!
+//! No test waits on real time or depends on the clock: the ones with faults run under tokio's paused time, the ones over
+//! sockets wait for a metric, the ledger or an answer with a deadline. Every scenario ends with an exact ledger.
+
 mod support;
+
+// Faults of the upstream, one by one and mixed: counts upstream equal occurrences accepted.
 mod faults;
 mod refusals;
 mod mix;
 mod outage;
+// What delivery promises: few writes, fair, within its limits.
 mod pacing;
 mod fairness;
 mod limits;
 mod shutdown;
+// The face over real sockets.
+mod http_refusals;
+mod http_events;
+mod http_clients;
+mod http_limits;
+mod doors;
+mod ack;
+mod batch;
+mod admin;
+mod reload;

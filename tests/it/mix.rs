@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use eventweir::correlator;
+use eventweir::correlator::{self, Correlation};
 use eventweir::event::Event;
-use eventweir::outbox::GateSettings;
+use eventweir::outbox::{self, GateSettings, LostReason};
+use eventweir::shard;
 
-use super::support::bench::{Bench, Options};
+use super::support::bench::{Bench, Options, policy};
 use super::support::events::{event, warning};
 use super::support::fake::Fault;
 
@@ -55,36 +56,94 @@ fn occurrence(rng: &mut fastrand::Rng) -> Event {
     }
 }
 
-async fn run(seed: u64) {
-    let seed = Seed(seed);
-    let mut rng = fastrand::Rng::with_seed(seed.0);
-    let correlator = correlator::Settings { burst_size: 6, qps: 0.02, ..correlator::Settings::default() };
+/// A random upstream, with random limits of delivery and random rules.
+fn bench(rng: &mut fastrand::Rng) -> Bench {
     let gate = GateSettings { max_in_flight: rng.usize(1..16), ..GateSettings::default() };
-    let options = Options { correlator, gate, shards: Some(rng.usize(1..4)), ..Options::default() };
-    let mut bench = Bench::with(options);
+    let options = Options { correlator: rules(rng), gate, shards: Some(rng.usize(1..4)), ..Options::default() };
+    let bench = Bench::with(options);
     let mut faults = rng.fork();
     bench.fake.plan(move |seen| match fault(&mut faults) {
         // Only a patch shows that the proxy believes that the event is there.
         Fault::Deleted if seen.method != http::Method::PATCH => Fault::None,
         fault => fault,
     });
+    bench
+}
+
+/// Rules under which nothing is dropped.
+fn rules(rng: &mut fastrand::Rng) -> correlator::Settings {
+    let settings = correlator::Settings::default();
+    match rng.u32(..8) {
+        0 => correlator::Settings { correlation: Correlation::Off, ..settings },
+        1 => correlator::Settings { burst_size: 1, qps: 0.001, ..settings },
+        2 => settings,
+        _ => correlator::Settings { burst_size: 6, qps: 0.02, ..settings },
+    }
+}
+
+async fn some_traffic(bench: &mut Bench, rng: &mut fastrand::Rng, reloads: bool) {
     for _ in 0..OCCURRENCES {
-        bench.offer(occurrence(&mut rng));
+        bench.offer(occurrence(rng));
         match rng.u32(..50) {
             0 => bench.fake.set_up(rng.u32(..3) > 0),
             1 => bench.pass(Duration::from_secs(rng.u64(..40))).await,
-            2..25 => bench.pass(Duration::from_millis(rng.u64(..700))).await,
+            2 if reloads && rng.u32(..4) == 0 => {
+                let interval = Duration::from_millis(rng.u64(..3_000));
+                let outbox = outbox::Settings { coalesce_interval: interval, ..outbox::Settings::default() };
+                let settings = shard::Settings { outbox, ..shard::Settings::default() };
+                bench.shards.reload(&settings, policy(rules(rng)));
+            }
+            3..25 => bench.pass(Duration::from_millis(rng.u64(..700))).await,
             _ => {}
         }
     }
+}
+
+async fn run(seed: u64, reloads: bool) {
+    let seed = Seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed.0);
+    let mut bench = bench(&mut rng);
+    some_traffic(&mut bench, &mut rng, reloads).await;
     bench.fake.set_up(true);
     bench.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn counts_upstream_equal_occurrences_accepted() {
-    for seed in [1, 2, 3, 42, 0xdead_beef] {
-        run(seed).await;
+    for seed in [1, 2, 42, 0xdead_beef] {
+        run(seed, false).await;
     }
-    run(fastrand::u64(..)).await;
+    run(fastrand::u64(..), false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reloads_in_between_change_no_count() {
+    for seed in [3, 4] {
+        run(seed, true).await;
+    }
+    run(fastrand::u64(..), true).await;
+}
+
+/// The end comes in the middle: what is not known to be written is lost, and says so.
+#[tokio::test(start_paused = true)]
+async fn whenever_the_end_comes_everything_is_written_or_counted_as_lost() {
+    for seed in [5, 6, fastrand::u64(..)] {
+        let seed = Seed(seed);
+        let mut rng = fastrand::Rng::with_seed(seed.0);
+        let mut bench = bench(&mut rng);
+        some_traffic(&mut bench, &mut rng, false).await;
+        bench.fake.set_up(rng.bool());
+        bench.shards.drain();
+        bench.check();
+        bench.pass(Duration::from_secs(rng.u64(..30))).await;
+        bench.stop().await;
+        bench.shards.abandon();
+        bench.check();
+        let balance = bench.balance();
+        assert_eq!(balance.total_waiting(), 0);
+        assert_eq!(balance.ledger.total_written() + bench.lost(LostReason::Shutdown), bench.accepted);
+        // A write whose answer never came may be there, though it is counted as lost; none is there twice.
+        assert!(bench.fake.shown() <= bench.accepted);
+        assert!(bench.try_offer(occurrence(&mut rng)).is_err(), "nothing is taken after the end");
+    }
 }

@@ -49,3 +49,24 @@ async fn an_hour_of_outage_costs_no_memory_and_ends_without_a_stampede() {
     }
     bench.finish().await;
 }
+
+/// Fault: a record that had reached its maximum age with a token at hand set its timer for a time already past, for ever;
+/// delivery never came back, and held its shard's lock.
+#[tokio::test(start_paused = true)]
+async fn an_outage_longer_than_the_age_at_which_records_fold_ends_as_well() {
+    let mut bench = Bench::new();
+    bench.fake.set_up(false);
+    for object in 0..100 {
+        bench.offer(event("node-1", &format!("web-{object}"), "BackOff", "restarting"));
+        bench.pass(Duration::from_secs(1)).await;
+    }
+    for reason in 0..60 {
+        bench.offer(event("node-1", "web-0", &format!("Reason{reason}"), "m"));
+        bench.pass(Duration::from_secs(1)).await;
+    }
+    for _ in 0..3 * 60 {
+        bench.pass(Duration::from_secs(60)).await;
+    }
+    bench.fake.set_up(true);
+    bench.finish().await;
+}

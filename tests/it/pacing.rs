@@ -12,7 +12,8 @@ use super::support::fake::Fault;
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_repeats_in_one_second_are_one_create_and_one_patch_an_interval() {
-    for interval in [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(10)] {
+    for (interval, most) in [(250, 6), (1_000, 3), (10_000, 2)] {
+        let interval = Duration::from_millis(interval);
         let outbox = outbox::Settings { coalesce_interval: interval, ..outbox::Settings::default() };
         let shard = shard::Settings { outbox, ..shard::Settings::default() };
         let mut bench = Bench::with(Options { shard, ..Options::default() });
@@ -23,11 +24,7 @@ async fn a_thousand_repeats_in_one_second_are_one_create_and_one_patch_an_interv
         bench.settle().await;
         let seen = bench.fake.seen();
         assert_eq!(seen.iter().filter(|seen| seen.method == http::Method::POST).count(), 1);
-        assert!(
-            seen.len() <= 2 + Duration::from_secs(1).div_duration_f32(interval) as usize,
-            "{} requests",
-            seen.len()
-        );
+        assert!(seen.len() <= most, "{} requests", seen.len());
         for pair in seen.windows(2) {
             assert!(pair[1].at.since(pair[0].at) >= interval);
         }

@@ -1,16 +1,23 @@
 //! What the upstream refuses for good is lost under its reason, and the next occurrence starts anew.
 
-use eventweir::outbox::{LostReason, RefusalReason};
+use std::time::Duration;
 
-use super::support::bench::Bench;
-use super::support::events::plain;
+use eventweir::correlator;
+use eventweir::outbox::{self, DIGEST_REASON, LostReason, RefusalReason};
+use eventweir::shard;
+
+use super::support::bench::{Bench, Options};
+use super::support::events::{event, plain};
 use super::support::fake::Fault;
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_create_is_lost_with_its_reason_and_the_next_occurrence_is_created() {
-    for (code, reason) in
-        [(403, RefusalReason::Forbidden), (413, RefusalReason::TooLarge), (422, RefusalReason::Invalid)]
-    {
+    for (code, reason) in [
+        (403, RefusalReason::Forbidden),
+        (404, RefusalReason::NamespaceGone),
+        (413, RefusalReason::TooLarge),
+        (422, RefusalReason::Invalid),
+    ] {
         let mut bench = Bench::new();
         bench.fake.fail_next(&[Fault::Before(code)]);
         bench.offer(plain());
@@ -52,9 +59,9 @@ async fn a_refused_patch_loses_only_what_it_carried() {
 async fn occurrences_that_came_during_a_refused_request_try_on_their_own() {
     let mut bench = Bench::new();
     bench.fake.fail_next(&[Fault::Before(403)]);
-    bench.fake.set_latency(std::time::Duration::from_millis(100));
+    bench.fake.set_latency(Duration::from_millis(100));
     bench.offer(plain());
-    bench.pass(std::time::Duration::from_millis(50)).await;
+    bench.pass(Duration::from_millis(50)).await;
     bench.offer(plain());
     bench.offer(plain());
     bench.settle().await;
@@ -68,13 +75,67 @@ async fn a_refusal_is_no_outage() {
     let mut bench = Bench::new();
     bench.fake.plan(|seen| if seen.object == "bad" { Fault::Before(403) } else { Fault::None });
     for number in 0..20 {
-        bench.offer(super::support::events::event("node-1", "bad", &format!("R{number}"), "m"));
-        bench.offer(super::support::events::event("node-1", &format!("good-{number}"), "R", "m"));
+        bench.offer(event("node-1", "bad", &format!("R{number}"), "m"));
+        bench.offer(event("node-1", &format!("good-{number}"), "R", "m"));
     }
     bench.settle().await;
     let seen = bench.fake.seen();
-    assert!(seen.last().is_some_and(|last| last.at.since(seen[0].at) < std::time::Duration::from_millis(50)));
+    assert!(seen.last().is_some_and(|last| last.at.since(seen[0].at) < Duration::from_millis(50)));
     assert_eq!(bench.fake.shown(), 20);
     assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Forbidden)), 20);
     bench.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_digest_loses_what_it_stands_for_and_the_next_one_starts_anew() {
+    let outbox = outbox::Settings { digest_after: 4, ..outbox::Settings::default() };
+    let shard = shard::Settings { outbox, ..shard::Settings::default() };
+    let correlator = correlator::Settings { burst_size: 1, qps: 0.01, ..correlator::Settings::default() };
+    let mut bench = Bench::with(Options { correlator, shard, ..Options::default() });
+    let mut refused = false;
+    bench.fake.plan(move |seen| {
+        if seen.reason == DIGEST_REASON && !std::mem::replace(&mut refused, true) {
+            return Fault::Before(403);
+        }
+        Fault::None
+    });
+    for number in 0..40 {
+        bench.offer(event("node-1", "web-0", &format!("Reason{number}"), "m"));
+        bench.pass(Duration::from_secs(7)).await;
+    }
+    bench.settle().await;
+    let lost = bench.lost(LostReason::Refused(RefusalReason::Forbidden));
+    assert!(lost >= 5, "{lost}");
+    assert_eq!(bench.balance().ledger.total_written() + lost, 40);
+    assert_eq!(bench.fake.shown() + lost, 40);
+    assert!(bench.fake.events().iter().any(|event| event.reason == DIGEST_REASON));
+    bench.check();
+}
+
+/// The same, while the upstream fails in other ways as well.
+#[tokio::test(start_paused = true)]
+async fn refusals_among_other_faults_lose_exactly_what_they_say() {
+    for seed in 0..4 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let correlator = correlator::Settings { burst_size: 4, qps: 0.05, ..correlator::Settings::default() };
+        let mut bench = Bench::with(Options { correlator, ..Options::default() });
+        let mut faults = rng.fork();
+        bench.fake.plan(move |_| match faults.u32(..10) {
+            0 => Fault::Before(403),
+            1 => Fault::Before(500),
+            2 => Fault::TooMany(None),
+            _ => Fault::None,
+        });
+        for _ in 0..400 {
+            let object = format!("web-{}", rng.u32(..5));
+            bench.offer(event("node-1", &object, &format!("Reason{}", rng.u32(..6)), "m"));
+            bench.pass(Duration::from_millis(rng.u64(..900))).await;
+        }
+        bench.settle().await;
+        let lost = bench.lost(LostReason::Refused(RefusalReason::Forbidden));
+        assert!(lost > 0);
+        assert_eq!(bench.fake.shown(), bench.balance().ledger.total_written(), "seed {seed}");
+        assert_eq!(bench.balance().ledger.total_written() + lost, bench.accepted, "seed {seed}");
+        bench.check();
+    }
 }

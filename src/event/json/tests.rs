@@ -1,3 +1,5 @@
+//! What is decoded, refused and written, by example; the vectors in `tests/wire.rs` have the rest.
+
 use proptest::prelude::*;
 
 use super::super::{core_v1, events_v1};

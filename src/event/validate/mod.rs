@@ -20,6 +20,16 @@ const SHORT_TEXT_MAX: usize = 128;
 /// LIMIT: bytes of the message of a new-style event; more is refused.
 const MESSAGE_MAX: usize = 1024;
 
+/// Whether an event may have this name at the door of `group`.
+#[must_use]
+pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
+    let rule = match group {
+        ApiGroup::Core => NameRule::PathSegment,
+        ApiGroup::Events => NameRule::DnsSubdomain,
+    };
+    names::name(rule, name).is_empty()
+}
+
 /// Gives an event without a namespace the request's.
 ///
 /// # Errors

@@ -1,11 +1,15 @@
 //! How a client for the apiserver is made, and what its errors mean.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use kube::client::{AuthError, ClientBuilder};
+use http::Uri;
+use kube::client::{AuthError, Body, ConfigExt as _};
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use tower::{BoxError, ServiceBuilder};
 
+use super::transport::{NoConnection, Transport};
 use crate::upstream::answer::Failure;
 
 /// Settings of the apiserver as an upstream; the defaults are in [`Settings::default`].
@@ -42,20 +46,33 @@ pub enum Error {
     /// TLS or credentials could not be set up.
     #[error("preparing the client for the apiserver")]
     Client(#[source] Box<kube::Error>),
+    /// The `tls-server-name` of the kubeconfig is no name.
+    #[error("the TLS server name {0:?} is not valid")]
+    ServerName(String),
+    /// The kubeconfig or the environment asks for a proxy on the way to the apiserver.
+    #[error("the apiserver would be reached through the proxy {0}; proxies are not supported")]
+    Proxy(Uri),
 }
 
 /// A client as `settings` describe it. Nothing is sent yet.
 ///
-/// Tokens are renewed by kube: files every minute, exec plugins before they expire. LIMIT: a client *certificate* from an exec
-/// plugin is not; when it expires, requests answer 401 until a restart. kube 5 speaks HTTP/1.1 only, so there are as many
-/// connections as requests in flight.
+/// This is kube's stack but for its transport, its log and its retries: the outbox repeats, with what it knows; kube would hide
+/// each 429, 503 and 504 behind tries of its own. Tokens are renewed by kube: files every minute, exec plugins before they
+/// expire. LIMIT: a client *certificate* from an exec plugin is not; when it expires, requests answer 401 until a restart.
 pub(super) async fn client(settings: &Settings) -> Result<kube::Client, Error> {
-    let mut config = config(settings).await?;
-    // The outbox repeats, with what it knows; kube would hide each 429, 503 and 504 behind tries of its own.
-    config.default_retry = false;
-    config.connect_timeout = Some(settings.timeout);
-    let builder = ClientBuilder::try_from(config).map_err(|source| Error::Client(Box::new(source)))?;
-    Ok(builder.build())
+    let config = config(settings).await?;
+    let failed = |source| Error::Client(Box::new(source));
+    let layers = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer().map_err(failed)?)
+        .layer(config.extra_headers_layer().map_err(failed)?)
+        .map_err(BoxError::from);
+    let transport = Arc::new(Transport::new(&config, settings.timeout)?);
+    let send = move |request: http::Request<Body>| {
+        let transport = Arc::clone(&transport);
+        async move { transport.send(request).await }
+    };
+    Ok(kube::Client::new(layers.service_fn(send), config.default_namespace))
 }
 
 async fn config(settings: &Settings) -> Result<kube::Config, Error> {
@@ -80,7 +97,8 @@ pub(super) fn classify(fault: &kube::Error) -> Failure {
         let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
         if error.is::<AuthError>() {
             classified = Failure::NoCredentials;
-        } else if error.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
+        } else if error.is::<NoConnection>()
+            || error.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
             || error.downcast_ref().is_some_and(refused)
         {
             classified = Failure::NotSent;

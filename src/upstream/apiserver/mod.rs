@@ -1,5 +1,6 @@
-//! The real kube-apiserver, through the `kube` client: its configuration, TLS and credentials are kube's; requests and
-//! answers are ours, so that bodies are byte for byte what client-go sends, and headers such as `Retry-After` are seen.
+//! The real kube-apiserver, through the `kube` client: its configuration, TLS and credentials are kube's; connections,
+//! requests and answers are ours, so that HTTP/2 is spoken, bodies are byte for byte what client-go sends, and headers such
+//! as `Retry-After` are seen.
 //!
 //! Every event is written through core/v1, as client-go's recorder does. Each request is sent once: the outbox repeats.
 //! After `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
@@ -10,6 +11,9 @@ mod request;
 mod tests;
 mod verbs;
 mod watch;
+mod transport;
+#[cfg(test)]
+mod transport_tests;
 
 use std::fmt;
 

@@ -70,17 +70,17 @@ fn event() -> Event {
     event
 }
 
-fn stored() -> Event {
+pub(super) fn stored() -> Event {
     Store::new(store::Settings::default(), 1).create(event(), Now::at(0)).unwrap()
 }
 
-fn stored_json() -> String {
+pub(super) fn stored_json() -> String {
     let mut body = Vec::new();
     core_v1::write_json(&stored(), &mut body);
     String::from_utf8(body).unwrap()
 }
 
-fn create() -> Request {
+pub(super) fn create() -> Request {
     Request::Create(Box::new(event()))
 }
 
@@ -93,7 +93,7 @@ fn read() -> Request {
     Request::Read { namespace: "shop".into(), name: "web-0.1".into() }
 }
 
-fn retry(fault: Fault, applied: Applied) -> Answer {
+pub(super) fn retry(fault: Fault, applied: Applied) -> Answer {
     Answer::Retry(Retry { after: None, applied, fault })
 }
 
@@ -142,7 +142,8 @@ async fn refusals_are_sorted() {
     };
     check(patch(), Status::not_found("", "events", "web-0.1"), Answer::Missing).await;
     check(create(), Status::already_exists("", "events", "web-0.1"), Answer::Exists).await;
-    let gone = Refusal { reason: RefusalReason::NamespaceGone, message: r#"namespaces "shop" not found"#.into() };
+    let gone =
+        Refusal { reason: RefusalReason::NamespaceGone, status: Status::not_found("", "namespaces", "shop").into() };
     check(create(), Status::not_found("", "namespaces", "shop"), Answer::Refused(gone)).await;
     let conflict = Status::new(409, "Conflict", "the object has been modified");
     check(patch(), conflict, retry(Fault::Conflict, Applied::No)).await;
@@ -254,7 +255,7 @@ async fn connected(server: &str) -> Apiserver {
     Apiserver::connect(&settings, Clock::system(), metrics).await.unwrap()
 }
 
-/// Through kube's own stack: a port where nobody listens, and peers that hang up before and after reading.
+/// Through the whole client: a port where nobody listens, and peers that hang up before and after reading.
 #[tokio::test]
 async fn connections_that_fail_before_the_request_have_written_nothing() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -277,7 +278,7 @@ async fn connections_that_fail_before_the_request_have_written_nothing() {
     assert_eq!(nobody, retry(Fault::Transport, Applied::No), "nobody listens");
 }
 
-/// Through kube's own stack, whose retries must be off.
+/// Through the whole client, which must not retry by itself.
 #[tokio::test]
 async fn a_request_goes_out_once_with_the_token_of_the_kubeconfig() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

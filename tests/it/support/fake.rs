@@ -59,6 +59,8 @@ pub(crate) struct Seen {
     pub(crate) method: Method,
     /// The involved object of a create.
     pub(crate) object: String,
+    /// The reason of a create.
+    pub(crate) reason: String,
     pub(crate) is_warning: bool,
 }
 
@@ -258,6 +260,7 @@ impl FakeApiserver {
             at: state.clock.now().mono,
             method: method.clone(),
             object: request.event.as_ref().map(|event| event.involved_object.name.to_string()).unwrap_or_default(),
+            reason: request.event.as_ref().map(|event| event.reason.to_string()).unwrap_or_default(),
             is_warning: request.event.as_ref().is_some_and(Event::is_warning),
         };
         let fault = match state.next.pop_front() {
@@ -349,7 +352,10 @@ fn patch(body: &Value) -> Patch {
 
 fn told(code: u16) -> Status {
     let reason = match code {
+        401 => "Unauthorized",
         403 => "Forbidden",
+        404 => "NotFound",
+        409 => "Conflict",
         413 => "RequestEntityTooLarge",
         422 => "Invalid",
         504 => "Timeout",

@@ -7,6 +7,7 @@ use eventweir::event::{Event, core_v1};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::app::DEADLINE;
 
@@ -14,7 +15,8 @@ use super::app::DEADLINE;
 pub(crate) const EVENTS: &str = "/api/v1/namespaces/shop/events";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
-pub(crate) struct Client(BufReader<TcpStream>);
+/// Reads answers while it still sends: a batch is answered line by line.
+pub(crate) struct Client(BufReader<OwnedReadHalf>, OwnedWriteHalf);
 
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -48,7 +50,8 @@ impl Reply {
 
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
+        let (reader, writer) = TcpStream::connect(address).await.unwrap().into_split();
+        Self(BufReader::new(reader), writer)
     }
 
     /// Sends a request and reads its answer. `Host` and `Content-Length` are added.
@@ -70,35 +73,9 @@ impl Client {
             head += &format!("{name}: {value}\r\n");
         }
         let request = [head.as_bytes(), b"\r\n", body].concat();
-        self.0.get_mut().write_all(&request).await?;
-        self.read(method).await
-    }
-
-    async fn read(&mut self, method: &str) -> std::io::Result<Reply> {
-        let line = self.line().await?;
-        let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let status = status.ok_or_else(|| std::io::Error::other(format!("no status: {line:?}")))?;
-        let mut headers = Vec::new();
-        loop {
-            let line = self.line().await?;
-            let Some((name, value)) = line.split_once(": ") else { break };
-            headers.push((name.to_owned(), value.to_owned()));
-        }
-        let mut reply = Reply { status, headers, body: Vec::new() };
-        let length = reply.header("Content-Length").map_or(0, |text| text.parse().unwrap());
-        if method != "HEAD" {
-            reply.body.resize(length, 0);
-            self.0.read_exact(&mut reply.body).await?;
-        }
-        Ok(reply)
-    }
-
-    async fn line(&mut self) -> std::io::Result<String> {
-        let mut line = String::new();
-        if self.0.read_line(&mut line).await? == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(line.trim_end().to_owned())
+        let Self(reader, writer) = self;
+        let (sent, reply) = tokio::join!(writer.write_all(&request), read(reader, method));
+        sent.and(reply)
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Reply {
@@ -127,4 +104,43 @@ pub(crate) fn json(event: &Event) -> Vec<u8> {
     let mut body = Vec::new();
     core_v1::write_json(event, &mut body);
     body
+}
+
+async fn read(reader: &mut BufReader<OwnedReadHalf>, method: &str) -> std::io::Result<Reply> {
+    let first = line(reader).await?;
+    let status = first.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let status = status.ok_or_else(|| std::io::Error::other(format!("no status: {first:?}")))?;
+    let mut headers = Vec::new();
+    loop {
+        let line = line(reader).await?;
+        let Some((name, value)) = line.split_once(": ") else { break };
+        headers.push((name.to_owned(), value.to_owned()));
+    }
+    let mut reply = Reply { status, headers, body: Vec::new() };
+    if reply.header("Transfer-Encoding") == Some("chunked") {
+        loop {
+            let size = usize::from_str_radix(&line(reader).await?, 16).map_err(std::io::Error::other)?;
+            let start = reply.body.len();
+            reply.body.resize(start + size, 0);
+            reader.read_exact(&mut reply.body[start..]).await?;
+            line(reader).await?;
+            if size == 0 {
+                return Ok(reply);
+            }
+        }
+    }
+    let length = reply.header("Content-Length").map_or(0, |text| text.parse().unwrap());
+    if method != "HEAD" {
+        reply.body.resize(length, 0);
+        reader.read_exact(&mut reply.body).await?;
+    }
+    Ok(reply)
+}
+
+async fn line(reader: &mut BufReader<OwnedReadHalf>) -> std::io::Result<String> {
+    let mut line = String::new();
+    if reader.read_line(&mut line).await? == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line.trim_end().to_owned())
 }

@@ -1,0 +1,49 @@
+//! The body of a DELETE in protobuf, `metav1.DeleteOptions`.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use smol_str::SmolStr;
+
+use super::envelope::{Envelope, bad_request};
+use super::reader::fields;
+use crate::event::core_v1::DecodeError;
+
+/// How something is to be deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeleteOptions {
+    /// Seconds of grace.
+    pub grace_period_seconds: Option<i64>,
+    /// The uid the object must have.
+    pub uid: Option<SmolStr>,
+    /// The resource version the object must have.
+    pub resource_version: Option<SmolStr>,
+    /// Whether dependents are left; the old form of `propagation_policy`.
+    pub orphan_dependents: Option<bool>,
+    /// What becomes of dependents: `Orphan`, `Background` or `Foreground`.
+    pub propagation_policy: Option<SmolStr>,
+    /// `All`, or nothing.
+    pub dry_run: Vec<SmolStr>,
+}
+
+/// Decodes the body of a DELETE. Its kind and version are not looked at: clients name the resource's, `v1` or `meta.k8s.io/v1`.
+///
+/// # Errors
+/// 400 for a body that is no protobuf of Kubernetes or breaks off.
+pub fn decode_delete_options(body: &[u8]) -> Result<DeleteOptions, Box<DecodeError>> {
+    let mut options = DeleteOptions::default();
+    let read = Envelope::read(body).and_then(|envelope| {
+        fields(envelope.raw, "DeleteOptions", |field| match field.number {
+            1 => field.long("GracePeriodSeconds").map(|seconds| options.grace_period_seconds = Some(seconds)),
+            2 => fields(field.bytes("Preconditions")?, "Preconditions", |field| match field.number {
+                1 => field.text("UID").map(|uid| options.uid = Some(uid)),
+                2 => field.text("ResourceVersion").map(|version| options.resource_version = Some(version)),
+                _ => field.skip(),
+            }),
+            3 => field.boolean("OrphanDependents").map(|flag| options.orphan_dependents = Some(flag)),
+            4 => field.text("PropagationPolicy").map(|policy| options.propagation_policy = Some(policy)),
+            5 => field.text("DryRun").map(|scope| options.dry_run.push(scope)),
+            _ => field.skip(),
+        })
+    });
+    read.map_err(|fault| bad_request(fault.to_string()))?;
+    Ok(options)
+}

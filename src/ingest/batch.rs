@@ -1,0 +1,243 @@
+//! `POST /eventweir/v1/events`: many events in one request, for tools that are no Kubernetes client.
+//!
+//! NDJSON is read as it comes: one result line an event, in order, in bounded memory. A JSON array or an EventList is read
+//! whole, up to the size of a body. Each event meets the same rules as in a POST of its own.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt as _;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::{Face, create, decode};
+use crate::event::ApiGroup;
+use crate::event::json::{self, Strictness};
+use crate::ledger::RejectReason;
+use crate::status::Status;
+
+/// LIMIT: chunks of results that wait for a slow reader; then no more of its request is read.
+const RESULTS: usize = 16;
+
+/// `POST /eventweir/v1/events`
+pub(super) async fn batch(State(face): State<Face>, body: Body) -> Response {
+    let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
+    let reader = face.clone();
+    // The answer begins while the request is still being read; a client that reads no results stops us from reading on.
+    let task = async move {
+        let mut batch = Batch { face: reader, number: 0, buffer: Vec::new(), results };
+        batch.run(body).await;
+    };
+    face.0.tasks.spawn(task);
+    let stream = futures_util::stream::poll_fn(move |context| {
+        lines.poll_recv(context).map(|line| line.map(Ok::<_, std::convert::Infallible>))
+    });
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(stream)).into_response()
+}
+
+/// A batch that is being read.
+struct Batch {
+    face: Face,
+    /// Events so far.
+    number: u64,
+    /// What has been read of the line that is not complete yet. LIMIT: the size of a body.
+    buffer: Vec<u8>,
+    results: mpsc::Sender<Bytes>,
+}
+
+/// Whether to go on.
+type Flow = std::ops::ControlFlow<()>;
+
+impl Batch {
+    async fn run(&mut self, mut body: Body) {
+        let mut whole: Option<bool> = None;
+        loop {
+            let frame = match tokio::time::timeout(self.face.0.settings.request_timeout, body.frame()).await {
+                Ok(Some(Ok(frame))) => frame,
+                Ok(None) => break,
+                Ok(Some(Err(_))) | Err(_) => {
+                    self.refuse_rest(
+                        RejectReason::Unread,
+                        &Status::bad_request("the body could not be read to its end"),
+                    )
+                    .await;
+                    return;
+                }
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            self.buffer.extend_from_slice(&data);
+            if whole.is_none() {
+                whole = is_document(&self.buffer);
+            }
+            if whole == Some(false) && self.take_lines().await.is_break() {
+                return;
+            }
+            if self.buffer.len() > self.face.0.settings.max_body_bytes {
+                let message = format!("Request entity too large: limit is {}", self.face.0.settings.max_body_bytes);
+                self.refuse_rest(RejectReason::TooLarge, &Status::new(413, "RequestEntityTooLarge", message)).await;
+                return;
+            }
+        }
+        let rest = std::mem::take(&mut self.buffer);
+        if whole == Some(true) {
+            self.take_document(&rest).await;
+        } else if !rest.trim_ascii().is_empty() {
+            let result = self.take_event(&rest);
+            let _last = self.send(&[result]).await;
+        }
+    }
+
+    /// Takes the lines that are complete.
+    async fn take_lines(&mut self) -> Flow {
+        let Some(end) = self.buffer.iter().rposition(|byte| *byte == b'\n') else { return Flow::Continue(()) };
+        let rest = self.buffer.split_off(end.saturating_add(1));
+        let complete = std::mem::replace(&mut self.buffer, rest);
+        let mut results = Vec::new();
+        for line in complete.split(|byte| *byte == b'\n') {
+            if !line.trim_ascii().is_empty() {
+                results.push(self.take_event(line));
+            }
+        }
+        self.send(&results).await
+    }
+
+    /// Takes the items of an array or an `EventList`.
+    async fn take_document(&mut self, text: &[u8]) {
+        let document: Result<Document, _> = serde_json::from_slice(text);
+        let items = match document {
+            Ok(Document::Array(items) | Document::List { items }) => items,
+            Err(error) => {
+                self.refuse_rest(
+                    RejectReason::Malformed,
+                    &Status::bad_request(format!("neither an array nor an EventList: {error}")),
+                )
+                .await;
+                return;
+            }
+        };
+        let results: Vec<_> = items.iter().map(|item| self.take_event(item.to_string().as_bytes())).collect();
+        let _last = self.send(&results).await;
+    }
+
+    /// Takes one event and says what became of it.
+    fn take_event(&mut self, text: &[u8]) -> serde_json::Value {
+        self.number = self.number.saturating_add(1);
+        match self.try_event(text) {
+            Ok(outcome) => json!({ "event": self.number, "outcome": outcome }),
+            Err(status) => failure(self.number, &status),
+        }
+    }
+
+    fn try_event(&self, text: &[u8]) -> Result<&'static str, Box<Status>> {
+        let face = &self.face;
+        let reject = |(reason, status): decode::Refusal| {
+            face.0.shards.reject(reason, 1);
+            status
+        };
+        let group = group_of(text);
+        let decoded = json::decode(group, text, Strictness::Report);
+        let mut event = decoded.map_err(|error| reject((RejectReason::Malformed, Box::new(error.status))))?.event;
+        if event.metadata.namespace.is_empty() {
+            event.metadata.namespace = "default".into();
+        }
+        let namespace = event.metadata.namespace.clone();
+        create::admit(face, group, &namespace, &mut event).map_err(reject)?;
+        match face.0.shards.accept(create::as_occurrence(event.clone()), 1) {
+            Ok(accepted) => {
+                face.0.metrics.count_outcome(accepted.outcome, 1);
+                face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
+                Ok(accepted.outcome.label())
+            }
+            Err(full) => Err(Box::new(Status::too_many_requests(full.to_string(), 1))),
+        }
+    }
+
+    /// Refuses what is left of a request that cannot be read on.
+    async fn refuse_rest(&mut self, reason: RejectReason, status: &Status) {
+        self.number = self.number.saturating_add(1);
+        self.face.0.shards.reject(reason, 1);
+        let _last = self.send(&[failure(self.number, status)]).await;
+    }
+
+    /// Sends result lines; a client that has gone away ends the batch.
+    async fn send(&self, results: &[serde_json::Value]) -> Flow {
+        let mut text = String::new();
+        for result in results {
+            text.push_str(&result.to_string());
+            text.push('\n');
+        }
+        let patience: Duration = self.face.0.settings.request_timeout;
+        match tokio::time::timeout(patience, self.results.send(text.into())).await {
+            Ok(Ok(())) => Flow::Continue(()),
+            Ok(Err(_)) | Err(_) => Flow::Break(()),
+        }
+    }
+}
+
+/// A body that is not NDJSON.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Document {
+    Array(Vec<serde_json::Value>),
+    List { items: Vec<serde_json::Value> },
+}
+
+/// Whether a body is one document: an array, or an object whose kind is `EventList`; `None` while that cannot be told.
+fn is_document(beginning: &[u8]) -> Option<bool> {
+    let text = beginning.trim_ascii_start();
+    match text.first()? {
+        b'[' => Some(true),
+        b'{' => {
+            // An EventList by its own word, before its first line is complete or in it.
+            let first_line = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
+            if contains(first_line, b"\"EventList\"") {
+                return Some(true);
+            }
+            // A pretty-printed document opens with a brace alone.
+            if first_line.trim_ascii() == b"{" { Some(true) } else { text.contains(&b'\n').then_some(false) }
+        }
+        _ => Some(false),
+    }
+}
+
+/// Which group an event says it is of; core/v1 where it says nothing.
+fn group_of(text: &[u8]) -> ApiGroup {
+    if contains(text, b"\"events.k8s.io/v1\"") && !contains(text, b"\"involvedObject\"") {
+        ApiGroup::Events
+    } else {
+        ApiGroup::Core
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+fn failure(number: u64, status: &Status) -> serde_json::Value {
+    let document: serde_json::Value = serde_json::from_slice(&status.to_json()).unwrap_or_default();
+    json!({ "event": number, "status": document })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_told_from_lines_by_their_beginning() {
+        for (beginning, document) in [
+            ("  [", Some(true)),
+            (r#"{"kind":"EventList","items":["#, Some(true)),
+            ("{\n  \"kind\": \"EventList\"", Some(true)),
+            ("{\"reason\":\"R\"}\n", Some(false)),
+            (r#"{"reason":"R"}"#, None),
+            ("", None),
+            ("x", Some(false)),
+        ] {
+            assert_eq!(is_document(beginning.as_bytes()), document, "{beginning}");
+        }
+    }
+}

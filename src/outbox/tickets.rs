@@ -1,0 +1,105 @@
+//! Clients that wait until their occurrence is settled (`ack: written`). Pure: a ticket is a number; who holds it is told by
+//! the settlement that resolves it.
+
+use std::collections::HashMap;
+
+use super::write::Refusal;
+use super::{Outbox, Settlement};
+use crate::correlator::RecordId;
+use crate::event::Event;
+
+/// A client that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u64);
+
+/// What a client that waited is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fate {
+    /// The upstream holds the record.
+    Written(Box<Event>),
+    /// The upstream has refused it for good.
+    Refused(Refusal),
+}
+
+/// What a taken name means for a record that somebody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTaken {
+    /// The record is adopted, or gets another name.
+    Rename,
+    /// The client is refused, as the apiserver would.
+    Refuse,
+}
+
+/// The tickets of the records that somebody waits for.
+// LIMIT: one ticket a request that is being answered, which the connections bound; records without waiters have no entry.
+#[derive(Debug, Default)]
+pub(super) struct Tickets(HashMap<RecordId, Waiting, foldhash::fast::FixedState>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// For what no request carries yet.
+    pending: Vec<Ticket>,
+    /// For what is on its way.
+    sent: Vec<Ticket>,
+    refuse_taken: bool,
+}
+
+impl Tickets {
+    /// What is pending goes on its way.
+    pub(super) fn send(&mut self, record: RecordId) {
+        if let Some(waiting) = self.0.get_mut(&record) {
+            waiting.sent.append(&mut waiting.pending);
+        }
+    }
+
+    /// What was on its way is settled.
+    pub(super) fn resolve(&mut self, record: RecordId, fate: impl Fn() -> Fate, settlement: &mut Settlement) {
+        let Some(waiting) = self.0.get_mut(&record) else { return };
+        settlement.resolved.extend(waiting.sent.drain(..).map(|ticket| (ticket, fate())));
+        if waiting.pending.is_empty() {
+            self.0.remove(&record);
+        }
+    }
+
+    /// A record folds into another.
+    pub(super) fn fold(&mut self, record: RecordId, into: RecordId) {
+        if let Some(mut waiting) = self.0.remove(&record) {
+            let target = self.0.entry(into).or_default();
+            target.pending.append(&mut waiting.sent);
+            target.pending.append(&mut waiting.pending);
+        }
+    }
+
+    fn forget(&mut self, record: RecordId, ticket: Ticket) {
+        let Some(waiting) = self.0.get_mut(&record) else { return };
+        waiting.pending.retain(|waiting| *waiting != ticket);
+        waiting.sent.retain(|waiting| *waiting != ticket);
+        if waiting.pending.is_empty() && waiting.sent.is_empty() {
+            self.0.remove(&record);
+        }
+    }
+
+    /// A record is no more: nobody can be told anything of it.
+    pub(super) fn drop_record(&mut self, record: RecordId) -> Vec<Ticket> {
+        let waiting = self.0.remove(&record);
+        waiting.map(|waiting| waiting.sent.into_iter().chain(waiting.pending).collect()).unwrap_or_default()
+    }
+
+    pub(super) fn refuses_taken(&self, record: RecordId) -> bool {
+        self.0.get(&record).is_some_and(|waiting| waiting.refuse_taken)
+    }
+}
+
+impl Outbox {
+    /// Lets a client wait for the next write of a record that was just offered.
+    pub fn await_write(&mut self, record: RecordId, ticket: Ticket, on_taken: OnTaken) {
+        let waiting = self.tickets.0.entry(record).or_default();
+        waiting.pending.push(ticket);
+        waiting.refuse_taken |= on_taken == OnTaken::Refuse;
+    }
+
+    /// A client has given up waiting. One whose record has folded meanwhile is left to the digest's write.
+    pub fn give_up(&mut self, record: RecordId, ticket: Ticket) {
+        self.tickets.forget(record, ticket);
+    }
+}

@@ -1,0 +1,133 @@
+//! HTTP to the apiserver: HTTP/2 where its TLS offers it, one connection for all requests; else HTTP/1.1, with as many
+//! connections as requests in flight. kube's own connector speaks HTTP/1.1 only.
+//!
+//! Which of the two it is, is asked once, with a handshake for nothing else, before the first request. Left to find out by
+//! itself, hyper's client makes a connection for each request of a burst that comes before the first handshake is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::uri::Scheme;
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
+use hyper_util::client::legacy::{Builder, Client};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kube::client::{Body, ConfigExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::OnceCell;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceExt as _};
+
+use super::connect::Error;
+
+type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
+
+/// LIMIT: shortest silence before a ping, whatever the deadline of requests is: a slow answer to a ping is no dead peer.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
+/// LIMIT: longest silence before a ping; client-go's.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// The connections to one apiserver.
+pub(super) struct Transport {
+    probe: Connector,
+    /// One connection, which hyper shares; a new one is made by one request while the others wait for it.
+    http2: Client<Connector, Body>,
+    /// LIMIT: a connection for each request in flight, which the gate limits; idle ones end after hyper's 90 s.
+    http1: Client<Connector, Body>,
+    /// Whether the apiserver speaks HTTP/2; empty until asked, and again when it turns out to have changed.
+    multiplexes: ArcSwap<OnceCell<bool>>,
+}
+
+/// There was no connection, so nothing was sent.
+#[derive(Debug, thiserror::Error)]
+#[error("connecting to the apiserver")]
+pub(super) struct NoConnection(#[source] BoxError);
+
+/// What answers as the apiserver spoke HTTP/2 before.
+#[derive(Debug, thiserror::Error)]
+#[error("the apiserver no longer offers HTTP/2")]
+struct NotHttp2;
+
+impl Transport {
+    /// `timeout` is how long connecting may take, TLS included. An HTTP/2 connection on which nothing came for as long is pinged, an
+    /// idle one too, and given up after half as long again: otherwise a dead one would take every request until TCP gives up.
+    pub(super) fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
+        let https = https_connector(config)?;
+        let silence = timeout.clamp(SILENCE_MIN, SILENCE_MAX);
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).pool_timer(TokioTimer::new());
+        builder
+            .http2_keep_alive_interval(silence)
+            .http2_keep_alive_timeout(silence / 2)
+            .http2_keep_alive_while_idle(true);
+        let any = connector(https.clone(), timeout, |_| Ok(()));
+        let http2 = connector(https, timeout, |http2| if http2 { Ok(()) } else { Err(NotHttp2) });
+        Ok(Self {
+            probe: any.clone(),
+            http2: Builder::clone(&builder).http2_only(true).build(http2),
+            http1: builder.build(any),
+            multiplexes: ArcSwap::default(),
+        })
+    }
+
+    /// Sends a request and waits for the answer's head.
+    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+        let (asked, uri) = (self.multiplexes.load_full(), request.uri().clone());
+        if !*asked.get_or_try_init(|| self.ask(uri)).await? {
+            return Ok(self.http1.request(request).await?);
+        }
+        let result = self.http2.request(request).await;
+        if result.as_ref().is_err_and(|fault| is_not_http2(fault)) {
+            self.multiplexes.store(Arc::default());
+        }
+        Ok(result?)
+    }
+
+    async fn ask(&self, uri: Uri) -> Result<bool, NoConnection> {
+        if uri.scheme() != Some(&Scheme::HTTPS) {
+            return Ok(false);
+        }
+        let connection = self.probe.clone().oneshot(uri).await.map_err(NoConnection)?;
+        Ok(connection.connected().is_negotiated_h2())
+    }
+}
+
+fn is_not_http2(fault: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(fault), |error| error.source()).any(|error| error.is::<NotHttp2>())
+}
+
+fn https_connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>, Error> {
+    if let Some(proxy) = &config.proxy_url {
+        return Err(Error::Proxy(proxy.clone()));
+    }
+    let tls = config.rustls_client_config().map_err(|source| Error::Client(Box::new(source)))?;
+    let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name = name.clone().try_into().map_err(|_not_a_name| Error::ServerName(name.clone()))?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false); // https is the layer above
+    tcp.set_nodelay(true); // small frames would wait for the peer's delayed acknowledgements
+    Ok(builder.enable_all_versions().wrap_connector(tcp))
+}
+
+fn connector(
+    https: HttpsConnector<HttpConnector>,
+    timeout: Duration,
+    accept: impl Fn(bool) -> Result<(), NotHttp2> + Copy + Send + Sync + 'static,
+) -> Connector {
+    BoxCloneSyncService::new(tower::service_fn(move |uri: Uri| {
+        let connecting = tokio::time::timeout(timeout, https.clone().oneshot(uri));
+        async move {
+            let connection = connecting.await??;
+            let http2 = connection.connected().is_negotiated_h2();
+            tracing::debug!(http2, "connected to the apiserver");
+            accept(http2)?;
+            Ok(connection)
+        }
+    }))
+}

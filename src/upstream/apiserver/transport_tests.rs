@@ -1,0 +1,269 @@
+//! The whole client against an apiserver in this process: TCP, TLS with a client certificate, ALPN, HTTP/2 and HTTP/1.1.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Response, Version};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use parking_lot::Mutex;
+use prometheus::Registry;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Barrier, Notify};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+use super::tests::{create, retry, stored, stored_json};
+use super::*;
+use crate::outbox::{Applied, Fault};
+
+/// LIMIT: how long a test may wait for something that should come soon.
+const SOON: Duration = Duration::from_secs(30);
+
+/// What happens to a request, given the number of its connection.
+#[derive(Debug, Clone)]
+enum Act {
+    Answer,
+    /// Answers when as many requests are there.
+    Together(Arc<Barrier>),
+    /// Ends the connection.
+    HangUp,
+    /// Stops reading and writing, as a host does that lost its power.
+    Freeze,
+}
+
+/// What the apiserver saw.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The ALPN protocol of each connection on which TLS was established.
+    connections: Vec<String>,
+    /// The number of the connection, and the HTTP version, of each request.
+    requests: Vec<(usize, Version)>,
+    credentials: BTreeSet<String>,
+    agents: BTreeSet<String>,
+}
+
+struct FakeApiserver {
+    address: SocketAddr,
+    seen: Arc<Mutex<Seen>>,
+    offers: Arc<Mutex<Vec<&'static str>>>,
+    // Ends the server when dropped.
+    _tasks: JoinSet<()>,
+}
+
+fn fixture(name: &str) -> String {
+    format!("{}/tests/fixtures/tls/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn tls(offers: &[&str]) -> TlsAcceptor {
+    let certificate = |name| CertificateDer::from_pem_file(fixture(name)).unwrap();
+    let mut clients = RootCertStore::empty();
+    clients.add(certificate("ca.crt")).unwrap();
+    let verifier = WebPkiClientVerifier::builder(Arc::new(clients)).build().unwrap();
+    let key = PrivateKeyDer::from_pem_file(fixture("server.key")).unwrap();
+    let config = ServerConfig::builder().with_client_cert_verifier(verifier);
+    let mut config = config.with_single_cert(vec![certificate("server.crt")], key).unwrap();
+    config.alpn_protocols = offers.iter().map(|name| name.as_bytes().to_vec()).collect();
+    Arc::new(config).into()
+}
+
+impl FakeApiserver {
+    async fn start(offers: &[&'static str], act: impl Fn(usize) -> Act + Clone + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (seen, offers) = (Arc::<Mutex<Seen>>::default(), Arc::new(Mutex::new(offers.to_vec())));
+        let (log, offered) = (Arc::clone(&seen), Arc::clone(&offers));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let acceptor = tls(&offered.lock());
+                connections.spawn(serve(stream, acceptor, Arc::clone(&log), act.clone()));
+            }
+        });
+        Self { address, seen, offers, _tasks: tasks }
+    }
+
+    async fn client(&self, timeout: Duration) -> Apiserver {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kubeconfig");
+        write_kubeconfig(&path, self.address, "tls-server-name: apiserver.test");
+        connect(&path, timeout).await.unwrap()
+    }
+}
+
+async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>, act: impl Fn(usize) -> Act + Clone) {
+    // Clients that do not finish the handshake are none.
+    let Ok(stream) = acceptor.accept(stream).await else { return };
+    let protocol = String::from_utf8(stream.get_ref().1.alpn_protocol().unwrap_or_default().to_vec()).unwrap();
+    let number = {
+        let mut seen = seen.lock();
+        seen.connections.push(protocol);
+        seen.connections.len() - 1
+    };
+    let (end, freeze) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (on_end, on_freeze) = (Arc::clone(&end), Arc::clone(&freeze));
+    let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+        let (end, freeze, seen, act) = (Arc::clone(&end), Arc::clone(&freeze), Arc::clone(&seen), act(number));
+        async move {
+            let (parts, body) = request.into_parts();
+            body.collect().await?;
+            let header = |name: &str| parts.headers[name].to_str().unwrap().to_owned();
+            {
+                let mut seen = seen.lock();
+                seen.requests.push((number, parts.version));
+                seen.credentials.insert(header("authorization"));
+                seen.agents.insert(header("user-agent"));
+            }
+            match act {
+                Act::Answer => {}
+                Act::Together(barrier) => {
+                    barrier.wait().await;
+                }
+                Act::HangUp => {
+                    end.notify_one();
+                    std::future::pending::<()>().await;
+                }
+                Act::Freeze => {
+                    freeze.notify_one();
+                    std::future::pending::<()>().await;
+                }
+            }
+            Ok::<_, hyper::Error>(Response::builder().status(201).body(stored_json()).unwrap())
+        }
+    });
+    let builder = auto::Builder::new(TokioExecutor::new());
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        () = on_end.notified() => {}
+        () = on_freeze.notified() => std::future::pending().await,
+        _ = &mut connection => {}
+    }
+}
+
+fn write_kubeconfig(path: &Path, address: SocketAddr, more_of_the_cluster: &str) {
+    let [ca, certificate, key] = ["ca.crt", "client.crt", "client.key"].map(fixture);
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: 'https://{address}', certificate-authority: '{ca}', {more_of_the_cluster}}}}}]\n\
+         users: [{{name: u, user: {{client-certificate: '{certificate}', client-key: '{key}', token: t}}}}]\n"
+    );
+    std::fs::write(path, text).unwrap();
+}
+
+async fn connect(kubeconfig: &Path, timeout: Duration) -> Result<Apiserver, Error> {
+    let settings = Settings { kubeconfig: Some(kubeconfig.to_owned()), timeout, ..Settings::default() };
+    Apiserver::connect(&settings, Clock::system(), Metrics::new(&Registry::new()).unwrap()).await
+}
+
+async fn burst(client: &Apiserver, size: usize) -> Vec<Answer> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..size {
+        let client = client.clone();
+        tasks.spawn(async move { client.write(&create()).await });
+    }
+    tasks.join_all().await
+}
+
+fn all_stored(answers: &[Answer]) -> bool {
+    answers.iter().all(|answer| *answer == Answer::Stored(Box::new(stored())))
+}
+
+#[tokio::test]
+async fn a_burst_goes_over_one_connection_where_http2_is_offered() {
+    let together = Arc::new(Barrier::new(64));
+    let server = FakeApiserver::start(&["h2", "http/1.1"], move |_| Act::Together(Arc::clone(&together))).await;
+    let client = server.client(SOON).await;
+    assert!(all_stored(&burst(&client, 64).await), "all 64 are in flight at once");
+    assert!(all_stored(&burst(&client, 64).await));
+    let seen = server.seen.lock();
+    assert_eq!(seen.connections, ["h2", "h2"], "the one that asked for the protocol, and the one in use");
+    assert_eq!(seen.requests, [(1, Version::HTTP_2); 128]);
+    assert_eq!(seen.credentials, BTreeSet::from(["Bearer t".to_owned()]));
+    assert_eq!(seen.agents, BTreeSet::from([concat!("eventweir/", env!("CARGO_PKG_VERSION")).to_owned()]));
+}
+
+#[tokio::test]
+async fn http1_is_spoken_where_http2_is_not_offered() {
+    for (offers, protocol) in [(&["http/1.1"] as &[_], "http/1.1"), (&[], "")] {
+        let together = Arc::new(Barrier::new(8));
+        let server = FakeApiserver::start(offers, move |_| Act::Together(Arc::clone(&together))).await;
+        let client = server.client(SOON).await;
+        assert!(all_stored(&burst(&client, 8).await));
+        let seen = server.seen.lock();
+        assert_eq!(seen.connections, [protocol; 9], "the one that asked, and one for each request in flight");
+        assert!(seen.requests.iter().all(|&(_, version)| version == Version::HTTP_11));
+    }
+}
+
+#[tokio::test]
+async fn a_connection_lost_in_flight_may_have_written_and_is_made_anew() {
+    for (offers, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
+        let act = |connection| if connection == 1 { Act::HangUp } else { Act::Answer };
+        let server = FakeApiserver::start(&[offers], act).await;
+        let client = server.client(SOON).await;
+        assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::Perhaps), "{offers}");
+        assert!(all_stored(&burst(&client, 1).await), "{offers}");
+        assert_eq!(server.seen.lock().requests, [(1, version), (2, version)]);
+    }
+}
+
+#[tokio::test]
+async fn a_dead_connection_is_found_by_pings() {
+    let act = |connection| if connection == 1 { Act::Freeze } else { Act::Answer };
+    let server = FakeApiserver::start(&["h2"], act).await;
+    let client = server.client(Duration::from_secs(1)).await;
+    let first = client.write(&create()).await;
+    let lost = [Fault::Timeout, Fault::Transport].map(|fault| retry(fault, Applied::Perhaps));
+    assert!(lost.contains(&first), "{first:?}");
+    let recovered = async { while !all_stored(&burst(&client, 1).await) {} };
+    tokio::time::timeout(SOON, recovered).await.unwrap();
+    assert_eq!(server.seen.lock().requests, [(1, Version::HTTP_2), (2, Version::HTTP_2)]);
+}
+
+#[tokio::test]
+async fn an_apiserver_that_loses_http2_is_asked_again() {
+    let act = |connection| if connection == 1 { Act::HangUp } else { Act::Answer };
+    let server = FakeApiserver::start(&["h2", "http/1.1"], act).await;
+    let client = server.client(SOON).await;
+    assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::Perhaps));
+    *server.offers.lock() = vec!["http/1.1"];
+    assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::No), "not what it was");
+    assert!(all_stored(&burst(&client, 1).await));
+    assert_eq!(server.seen.lock().requests, [(1, Version::HTTP_2), (4, Version::HTTP_11)]);
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_not_trusted() {
+    let server = FakeApiserver::start(&["h2"], |_| Act::Answer).await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("kubeconfig");
+    write_kubeconfig(&path, server.address, "tls-server-name: other.test");
+    let client = connect(&path, SOON).await.unwrap();
+    assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::No));
+    assert!(server.seen.lock().requests.is_empty());
+}
+
+#[tokio::test]
+async fn proxies_and_impossible_names_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("kubeconfig");
+    let check = async |more: &str, expected: &str| {
+        write_kubeconfig(&path, SocketAddr::from(([127, 0, 0, 1], 1)), more);
+        assert_eq!(connect(&path, SOON).await.unwrap_err().to_string(), expected);
+    };
+    check("tls-server-name: 'a b'", r#"the TLS server name "a b" is not valid"#).await;
+    let proxy = "the apiserver would be reached through the proxy http://proxy:3128/; proxies are not supported";
+    check("proxy-url: 'http://proxy:3128'", proxy).await;
+}

@@ -1,0 +1,77 @@
+//! `ack: written`: a client is answered with what the upstream holds, or with its refusal.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::time::Duration;
+
+use eventweir::clock::Clock;
+use serde_json::{Value, json};
+
+use super::support::app::{start, start_before};
+use super::support::events::{START, plain};
+use super::support::fake::{FakeApiserver, Fault};
+use super::support::http::{Client, EVENTS, Reply, json as json_of};
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+async fn post(client: &mut Client, name: &str, headers: &[(&str, &str)]) -> Reply {
+    let mut body: Value = serde_json::from_slice(&json_of(&plain())).unwrap();
+    body["metadata"]["name"] = json!(name);
+    client.send("POST", EVENTS, &[&[JSON], headers].concat(), body.to_string().as_bytes()).await
+}
+
+#[tokio::test]
+async fn the_answer_tells_what_only_the_upstream_knows() {
+    let program =
+        start("ingest: {ack: written}\noutbox: {coalesceInterval: 0s}\ncorrelation: {burstSize: 2, qps: 0}\n").await;
+    let client = &mut program.client().await;
+    let first = post(client, "a", &[]).await.json();
+    assert_eq!(first["metadata"]["name"], "a");
+    assert!(first["metadata"]["uid"].is_string() && first["metadata"]["resourceVersion"].is_string(), "{first}");
+    let second = post(client, "b", &[]).await;
+    assert_eq!(second.outcome(), Some("counted"));
+    let second = second.json();
+    assert_eq!((&second["metadata"]["name"], &second["count"]), (&json!("b"), &json!(1)), "its own name and line");
+    assert_eq!(second["metadata"]["uid"], first["metadata"]["uid"], "one record");
+    let third = post(client, "c", &[]).await;
+    assert_eq!(third.outcome(), Some("deferred"), "answered at once: its token is far away");
+    let fourth = post(client, "d", &[("Eventweir-Ack", "accepted")]).await.json();
+    assert_eq!(fourth["metadata"]["uid"], Value::Null, "nothing is invented");
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn without_correlation_a_taken_name_is_refused_as_by_the_apiserver() {
+    let program = start("ingest: {ack: written}\ncorrelation: {enabled: false}\n").await;
+    let client = &mut program.client().await;
+    assert_eq!(post(client, "a", &[]).await.status, 201);
+    let taken = post(client, "a", &[]).await;
+    assert_eq!((taken.status, taken.json()["message"].clone()), (409, json!("events \"a\" already exists")));
+    assert_eq!(post(client, "b", &[]).await.status, 201);
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.total_written(), ledger.total_lost()), (2, 1));
+}
+
+#[tokio::test]
+async fn the_upstreams_refusal_reaches_the_client_that_waits() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let program = start_before(&fake, "ingest: {ack: written}\n").await;
+    let client = &mut program.client().await;
+    fake.fail_next(&[Fault::Before(403)]);
+    assert_eq!(post(client, "a", &[]).await.status, 403);
+    fake.fail_next(&[Fault::ResetAfter]);
+    // Its fate is unknown until the name has been read; the clock moves for the pause before that.
+    let moving = async {
+        loop {
+            program.clock.advance(Duration::from_millis(50));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let answer = tokio::select! {
+        answer = post(client, "b", &[]) => answer,
+        () = moving => return,
+    };
+    assert_eq!((answer.status, answer.json()["count"].clone()), (201, json!(1)));
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.total_written(), ledger.total_lost()), (1, 1));
+    assert_eq!(fake.shown(), 1);
+}

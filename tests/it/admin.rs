@@ -1,0 +1,125 @@
+//! Health, metrics and the event log.
+
+use std::time::Duration;
+
+use eventweir::clock::Clock;
+use serde_json::{Value, json};
+
+use super::support::app::{start, start_before};
+use super::support::events::{START, event, plain, warning};
+use super::support::fake::FakeApiserver;
+
+#[tokio::test]
+async fn health_is_told_under_every_name() {
+    let program = start("").await;
+    let admin = &mut program.admin().await;
+    for path in ["/livez", "/healthz", "/-/healthy"] {
+        let reply = admin.get(path).await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "[+]delivery-turns ok\n"), "{path}");
+    }
+    for path in ["/readyz", "/-/ready"] {
+        let reply = admin.get(path).await;
+        assert_eq!(
+            (reply.status, reply.text().as_str()),
+            (200, "[+]accepting ok\n[+]outbox-has-room ok\nupstream up\n")
+        );
+    }
+    assert_eq!(admin.get("/nothing").await.status, 404);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn while_draining_it_is_not_ready_but_alive() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    fake.set_up(false);
+    let program = start_before(&fake, "shutdown: {drainTimeout: 1m}\n").await;
+    program.client().await.post(&plain()).await;
+    let app = std::sync::Arc::clone(&program.app);
+    let mut stopping = tokio::task::JoinSet::new();
+    stopping.spawn(async move { app.stop().await });
+    let mut admin = program.admin().await;
+    let draining = async {
+        loop {
+            let reply = admin.get("/readyz").await;
+            if reply.status == 503 {
+                return reply.text();
+            }
+        }
+    };
+    let text = tokio::time::timeout(super::support::app::DEADLINE, draining).await.unwrap();
+    assert!(text.starts_with("[-]accepting failed\n"), "{text}");
+    assert_eq!(admin.get("/livez").await.status, 200);
+    fake.set_up(true);
+    let clock = program.clock.clone();
+    program
+        .until("it is written", || {
+            clock.advance(Duration::from_secs(1));
+            fake.shown() == 1
+        })
+        .await;
+    let balance = stopping.join_next().await.unwrap().unwrap();
+    assert!(balance.is_exact());
+    assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (1, 0));
+}
+
+/// The sum of a metric over all its labels.
+fn total(metrics: &std::collections::BTreeMap<String, f64>, name: &str) -> f64 {
+    metrics.iter().filter(|(sample, _)| sample.split('{').next() == Some(name)).map(|(_, value)| value).sum()
+}
+
+#[tokio::test]
+async fn the_ledger_of_the_metrics_balances_at_every_scrape() {
+    let program = start("correlation: {burstSize: 3, qps: 0}\n").await;
+    let client = &mut program.client().await;
+    for number in 0..30 {
+        client.post(&event("node-1", &format!("web-{}", number % 4), &format!("Reason{}", number % 9), "m")).await;
+        if number % 3 == 0 {
+            client.send("POST", super::support::http::EVENTS, &[], b"{").await;
+        }
+        let metrics = program.metrics().await;
+        let parts = ["rejected_total", "written_total", "waiting", "lost_total"];
+        let sum: f64 = parts.iter().map(|part| total(&metrics, &format!("eventweir_ledger_{part}"))).sum();
+        assert!((metrics["eventweir_ledger_received_total"] - sum).abs() < 0.5, "{metrics:?}");
+    }
+    let metrics = program.metrics().await;
+    assert_eq!(total(&metrics, "eventweir_ledger_received_total"), 40.0);
+    assert_eq!(metrics[r#"eventweir_ledger_rejected_total{reason="malformed"}"#], 10.0);
+    assert_eq!(metrics[r#"eventweir_ingest_requests_total{code="2xx",verb="post"}"#], 30.0);
+    assert_eq!(total(&metrics, "eventweir_ingest_occurrences_total"), 30.0);
+    assert_eq!(metrics["eventweir_config_last_reload_successful"], 1.0);
+    assert_eq!(metrics["eventweir_upstream_up"], 1.0);
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_written()), (40, 30));
+}
+
+#[tokio::test]
+async fn every_occurrence_is_a_line_of_the_event_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let program = start(&format!("eventLog: {}\n", path.display())).await;
+    let client = &mut program.client().await;
+    let first = warning("node-1", "web-0", "Failed", "failed");
+    client.post(&first).await;
+    client.post(&warning("node-1", "web-0", "Failed", "failed")).await;
+    client.patch(&first.metadata.name, &json!({"count": 4})).await;
+    client.send("POST", super::support::http::EVENTS, &[], b"{").await;
+    program.settle().await;
+    program.stop().await;
+    let text = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<_> =
+        lines.iter().map(|line| (line["outcome"].as_str().unwrap(), line["occurrences"].as_u64().unwrap())).collect();
+    assert_eq!(told, [("created", 1), ("counted", 1), ("counted", 3)]);
+    assert_eq!(lines[0]["name"], first.metadata.name.as_str());
+    assert_eq!(lines[0]["time"], "2026-03-01T08:00:00.000000Z");
+    for (member, value) in [
+        ("namespace", "shop"),
+        ("kind", "Pod"),
+        ("object", "web-0"),
+        ("type", "Warning"),
+        ("reason", "Failed"),
+        ("host", "node-1"),
+    ] {
+        assert_eq!(lines[0][member], value, "{member}");
+    }
+}

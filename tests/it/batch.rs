@@ -1,0 +1,92 @@
+//! Many events in one request: NDJSON, an array, an `EventList`; one result a line, the same rules.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use eventweir::ledger::RejectReason;
+use serde_json::{Value, json};
+
+use super::support::app::start;
+use super::support::http::Client;
+
+const PATH: &str = "/eventweir/v1/events";
+
+fn event(object: &str, message: &str) -> Value {
+    json!({
+        "metadata": { "namespace": "shop", "generateName": "e-" }, "reason": "R", "message": message, "type": "Normal",
+        "involvedObject": { "kind": "Pod", "name": object, "namespace": "shop" }, "source": { "component": "tool" },
+    })
+}
+
+async fn post(client: &mut Client, body: &str) -> Vec<Value> {
+    let reply = client.send("POST", PATH, &[], body.as_bytes()).await;
+    assert_eq!((reply.status, reply.header("Content-Type")), (200, Some("application/x-ndjson")), "{}", reply.text());
+    reply.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn each_line_has_its_result_in_order() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let new_style = json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "n", "namespace": "shop" },
+        "regarding": { "kind": "Pod", "name": "p", "namespace": "shop" }, "reason": "R", "note": "m", "type": "Normal",
+        "action": "A", "eventTime": "2026-03-01T08:00:00.000000Z", "reportingController": "c", "reportingInstance": "i",
+    });
+    let mut elsewhere = event("a", "m");
+    elsewhere["involvedObject"]["namespace"] = json!("other");
+    let lines = [
+        event("a", "m").to_string(),
+        event("a", "m").to_string(),
+        String::new(),
+        "{nonsense".to_owned(),
+        elsewhere.to_string(),
+        new_style.to_string(),
+    ];
+    let results = post(client, &lines.join("\n")).await;
+    let words: Vec<Value> = results
+        .iter()
+        .map(
+            |result| {
+                if result["outcome"].is_null() { result["status"]["code"].clone() } else { result["outcome"].clone() }
+            },
+        )
+        .collect();
+    assert_eq!(words, [json!("created"), json!("counted"), json!(400), json!(422), json!("created")]);
+    assert_eq!(results.iter().map(|result| result["event"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    program.settle().await;
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_rejected(), ledger.total_written()), (5, 2, 3));
+}
+
+#[tokio::test]
+async fn arrays_and_lists_are_taken_and_ten_thousand_lines_stream() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let array = json!([event("a", "m"), event("a", "m")]);
+    assert_eq!(post(client, &array.to_string()).await.len(), 2);
+    let list = json!({ "kind": "EventList", "apiVersion": "v1", "items": [event("a", "m")] });
+    assert_eq!(post(client, &list.to_string()).await.len(), 1);
+    assert_eq!(post(client, &serde_json::to_string_pretty(&list).unwrap()).await.len(), 1);
+    let line = event("a", "m").to_string() + "\n";
+    // Larger than any body may be: it is never held whole.
+    let results = post(client, &line.repeat(20_000)).await;
+    assert_eq!(results.len(), 20_000);
+    program.settle().await;
+    assert_eq!(program.stored().await[0].count, 20_004);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn a_line_without_end_and_a_full_outbox_are_refused_and_the_rest_is_kept() {
+    let program =
+        start("ingest: {maxBodyBytes: 2048}\noutbox: {maxRecords: 1, coalesceInterval: 1h}\nshards: 1\n").await;
+    let client = &mut program.client().await;
+    let lines = format!("{}\n{}\n{}\n", event("a", "m"), event("b", "m"), event("a", "m"));
+    let results = post(client, &lines).await;
+    assert_eq!((&results[0]["outcome"], &results[1]["status"]["code"]), (&json!("created"), &json!(429)));
+    assert_eq!(results[2]["outcome"], "counted", "repeats of known records are always taken");
+    let endless = format!("{}\n{}", event("a", "m"), "x".repeat(5000));
+    let results = post(client, &endless).await;
+    assert_eq!((&results[0]["outcome"], &results[1]["status"]["code"]), (&json!("counted"), &json!(413)));
+    assert_eq!(program.balance().ledger.rejected(RejectReason::TooLarge), 1);
+    program.stop().await;
+}

@@ -1,0 +1,116 @@
+//! The two API groups as two doors to one room, and events that are mended at the door.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use serde_json::{Value, json};
+
+use super::support::app::{Program, start};
+use super::support::http::{Client, EVENTS};
+
+const NEW: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+const STRATEGIC: (&str, &str) = ("Content-Type", "application/strategic-merge-patch+json");
+const MERGE: (&str, &str) = ("Content-Type", "application/merge-patch+json");
+
+fn new_style(name: &str) -> Value {
+    json!({
+        "kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": { "name": name },
+        "regarding": { "kind": "Pod", "name": "web-0", "namespace": "shop" },
+        "reason": "BackOff", "note": "restarting", "type": "Warning", "action": "Restart",
+        "eventTime": "2026-03-01T08:00:00.000000Z",
+        "reportingController": "example.com/kubelet", "reportingInstance": "node-1",
+    })
+}
+
+async fn send(client: &mut Client, method: &str, path: &str, kind: (&str, &str), body: &Value, code: u16) -> Value {
+    let reply = client.send(method, path, &[kind], body.to_string().as_bytes()).await;
+    assert_eq!(reply.status, code, "{}", reply.text());
+    reply.json()
+}
+
+/// Count and lastTimestamp of the only record.
+async fn only(program: &Program) -> (i32, String) {
+    program.settle().await;
+    let stored = program.stored().await;
+    assert_eq!(stored.len(), 1, "{stored:?}");
+    (stored[0].count, stored[0].last_timestamp.unwrap().to_string())
+}
+
+#[tokio::test]
+async fn a_series_of_client_go_counts_its_occurrences_and_is_read_at_both_doors() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    send(client, "POST", NEW, JSON, &new_style("web-0.1"), 201).await;
+    for (count, time) in [(2, "08:00:30"), (2, "08:00:30"), (60, "08:30:00")] {
+        let series = json!({ "series": { "count": count, "lastObservedTime": format!("2026-03-01T{time}.000000Z") } });
+        let told = send(client, "PATCH", &format!("{NEW}/web-0.1"), STRATEGIC, &series, 200).await;
+        assert_eq!(told["series"]["count"], count, "the client's own line");
+    }
+    assert_eq!(only(&program).await, (60, "2026-03-01T08:30:00Z".to_owned()));
+    let old = client.get(EVENTS).await.json();
+    let new = client.get(NEW).await.json();
+    assert_eq!((&old["items"][0]["count"], &old["items"][0]["message"]), (&json!(60), &json!("restarting")));
+    assert_eq!((&new["items"][0]["deprecatedCount"], &new["items"][0]["note"]), (&json!(60), &json!("restarting")));
+    assert_eq!(new["apiVersion"], "events.k8s.io/v1");
+    let missing = client.get(&format!("{NEW}/nobody")).await.json();
+    assert_eq!(missing["message"], "events.events.k8s.io \"nobody\" not found");
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_written()), (60, 60));
+}
+
+#[tokio::test]
+async fn a_merge_patch_of_the_whole_event_is_an_upsert() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let mut event = new_style("web-0.1");
+    // kube-rs after our restart: the name was never seen here, so this is one occurrence, whatever it has counted before.
+    event["series"] = json!({ "count": 7, "lastObservedTime": "2026-03-01T08:00:30.000000Z" });
+    send(client, "PATCH", &format!("{NEW}/web-0.1?"), MERGE, &event, 200).await;
+    event["series"]["count"] = json!(9);
+    send(client, "PATCH", &format!("{NEW}/web-0.1?"), MERGE, &event, 200).await;
+    assert_eq!(only(&program).await.0, 3);
+    event["metadata"]["name"] = json!("other");
+    send(client, "PATCH", &format!("{NEW}/unseen"), MERGE, &event, 400).await;
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_rejected(), ledger.total_written()), (4, 1, 3));
+}
+
+#[tokio::test]
+async fn what_the_apiserver_would_refuse_is_mended_and_told() {
+    let program = start("ingest: {messageBytes: 200}\n").await;
+    let client = &mut program.client().await;
+    let mut event = new_style("Not A Name");
+    event["note"] = json!("ä".repeat(600));
+    event["reportingInstance"] = json!("i".repeat(129));
+    event["eventTime"] = Value::Null;
+    let reply = client.send("POST", NEW, &[JSON], event.to_string().as_bytes()).await;
+    assert_eq!(reply.status, 201, "{}", reply.text());
+    assert_eq!(reply.headers("Warning").count(), 4);
+    assert_eq!(reply.json()["note"].as_str().unwrap().len(), 1024);
+    let old = json!({
+        "metadata": { "name": "web-0.2" }, "involvedObject": { "kind": "Pod", "name": "web-0", "namespace": "shop" },
+        "message": "m".repeat(300), "reason": "R", "type": "Normal",
+    });
+    let told = send(client, "POST", EVENTS, JSON, &old, 201).await;
+    assert_eq!(told["message"].as_str().unwrap().len(), 200);
+    program.settle().await;
+    assert_eq!(program.metrics().await["eventweir_ingest_repairs_total{what=\"message\"}"], 2.0);
+    assert_eq!(program.stop().await.ledger.total_written(), 2);
+    let strict = start("ingest: {repair: off}\n").await;
+    let client = &mut strict.client().await;
+    send(client, "POST", NEW, JSON, &event, 422).await;
+    assert_eq!(strict.stop().await.ledger.total_rejected(), 1);
+}
+
+#[tokio::test]
+async fn events_without_a_count_are_one_occurrence_each() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    for name in ["a", "b", "c"] {
+        // As kopf posts: old timestamps and eventTime, no count, never a patch.
+        let mut event = new_style(name);
+        event["metadata"] = json!({ "generateName": "kopf-event-" });
+        send(client, "POST", NEW, JSON, &event, 201).await;
+    }
+    assert_eq!(only(&program).await.0, 3);
+    program.stop().await;
+}

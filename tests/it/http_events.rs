@@ -1,0 +1,167 @@
+//! POST, GET and LIST of good events: answers, outcomes, warnings.
+
+use std::time::Duration;
+
+use eventweir::event::Event;
+use eventweir::outbox::LostReason;
+use serde_json::{Value, json};
+
+use super::support::app::start;
+use super::support::events::{event, plain, warning};
+use super::support::http::{EVENTS, json as json_of};
+
+fn count(event: &Event) -> i32 {
+    event.count
+}
+
+#[tokio::test]
+async fn an_event_is_answered_as_stored_and_its_repeats_are_counted() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let first = plain();
+    let reply = client.post(&first).await;
+    assert_eq!((reply.status, reply.outcome()), (201, Some("created")));
+    let told = reply.json();
+    assert_eq!((&told["kind"], &told["apiVersion"]), (&json!("Event"), &json!("v1")));
+    assert_eq!(told["metadata"]["name"], first.metadata.name.as_str());
+    assert_eq!(told["count"], 1);
+    for _ in 0..4 {
+        let reply = client.post(&plain()).await;
+        assert_eq!((reply.status, reply.outcome()), (201, Some("counted")));
+        assert_eq!(reply.json()["count"], 1, "each client is told of its own event");
+    }
+    program.settle().await;
+    let stored = program.stored().await;
+    assert_eq!(stored.iter().map(count).collect::<Vec<_>>(), [5]);
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_written()), (5, 5));
+}
+
+#[tokio::test]
+async fn similar_events_are_combined() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let mut outcomes = Vec::new();
+    for number in 0..15 {
+        let reply = client.post(&event("node-1", "web-0", "Failed", &format!("attempt {number}"))).await;
+        outcomes.push(reply.outcome().unwrap_or_default().to_owned());
+    }
+    assert_eq!(outcomes.iter().filter(|outcome| *outcome == "combined").count(), 6);
+    program.settle().await;
+    let stored = program.stored().await;
+    let combined: Vec<_> = stored.iter().filter(|event| event.message.starts_with("(combined from")).collect();
+    assert_eq!((combined.len(), combined[0].count, stored.len()), (1, 6, 10));
+    assert!(combined[0].message.ends_with("attempt 14"));
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_token_an_event_is_deferred_or_dropped_as_configured() {
+    for (suppression, outcome, lost) in [("defer", "deferred", 0), ("drop", "dropped", 3)] {
+        let program = start(&format!("correlation: {{burstSize: 2, qps: 0, suppression: {suppression}}}\n")).await;
+        let client = &mut program.client().await;
+        for number in 0..5 {
+            let reply = client.post(&event("node-1", "web-0", &format!("Reason{number}"), "m")).await;
+            assert_eq!((reply.status, reply.outcome()), (201, Some(if number < 2 { "created" } else { outcome })));
+            program.until("paid writes are made", || program.balance().waiting[0] == 0 && !turns(&program)).await;
+        }
+        assert_eq!(program.stored().await.len(), 2);
+        let ledger = program.stop().await.ledger;
+        assert_eq!((ledger.lost(LostReason::Suppressed), ledger.total_written()), (lost, 5 - lost));
+    }
+}
+
+/// Whether something waits for its turn only.
+fn turns(program: &super::support::app::Program) -> bool {
+    program.balance().waiting[eventweir::outbox::Why::Turn as usize] > 0
+}
+
+#[tokio::test]
+async fn unknown_and_duplicate_fields_warn_are_ignored_or_refused() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let mut body: Value = serde_json::from_slice(&json_of(&plain())).unwrap();
+    body["colour"] = json!("red");
+    body["metadata"]["extra"] = json!(1);
+    let body = body.to_string();
+    let mut send = async |query: &str| {
+        let path = format!("{EVENTS}{query}");
+        client.send("POST", &path, &[("Content-Type", "application/json")], body.as_bytes()).await
+    };
+    for query in ["", "?fieldValidation=Warn", "?fieldValidation="] {
+        let reply = send(query).await;
+        assert_eq!(reply.status, 201);
+        let mut warnings: Vec<_> = reply.headers("Warning").collect();
+        warnings.sort_unstable();
+        assert_eq!(warnings, [r#"299 - "unknown field \"colour\"""#, r#"299 - "unknown field \"metadata.extra\"""#]);
+    }
+    let reply = send("?fieldValidation=Ignore").await;
+    assert_eq!((reply.status, reply.header("Warning")), (201, None));
+    let reply = send("?fieldValidation=Strict").await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.json()["message"].as_str().unwrap().contains("strict decoding error: unknown field"));
+    program.settle().await;
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_written(), ledger.total_rejected()), (5, 4, 1));
+}
+
+#[tokio::test]
+async fn a_dry_run_is_answered_and_leaves_no_trace() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let event = plain();
+    let reply = client.post_with(&event, "?dryRun=All").await;
+    assert_eq!((reply.status, reply.outcome()), (201, None));
+    assert_eq!(reply.json()["metadata"]["name"], event.metadata.name.as_str());
+    assert_eq!(client.get(&format!("{EVENTS}/{}", event.metadata.name)).await.status, 404);
+    assert_eq!(program.balance().ledger.received(), 0);
+    assert_eq!(program.stop().await.ledger.total_written(), 0);
+}
+
+#[tokio::test]
+async fn lists_show_what_the_upstream_holds() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    for object in 0..5 {
+        client.post(&event("node-1", &format!("web-{object}"), "Pulled", "pulled")).await;
+    }
+    client.post(&warning("node-1", "web-0", "Failed", "failed")).await;
+    program.settle().await;
+    let all = client.get("/api/v1/events").await.json();
+    assert_eq!((&all["kind"], all["items"].as_array().unwrap().len()), (&json!("EventList"), 6));
+    let warnings = client.get(&format!("{EVENTS}?fieldSelector=type%3DWarning")).await.json();
+    assert_eq!(warnings["items"].as_array().unwrap().len(), 1);
+    let page = client.get(&format!("{EVENTS}?limit=4")).await.json();
+    let token = page["metadata"]["continue"].as_str().unwrap().to_owned();
+    assert_eq!((page["items"].as_array().unwrap().len(), &page["metadata"]["remainingItemCount"]), (4, &json!(2)));
+    let rest = client.get(&format!("{EVENTS}?limit=4&continue={token}")).await.json();
+    assert_eq!(rest["items"].as_array().unwrap().len(), 2);
+    let empty = client.get("/api/v1/namespaces/nowhere/events").await.json();
+    assert_eq!(empty["items"], json!([]));
+    for (query, code) in [("?fieldSelector=colour%3Dred", 400), ("?limit=x", 400), ("?watch=true", 405)] {
+        assert_eq!(client.get(&format!("{EVENTS}{query}")).await.status, code, "{query}");
+    }
+    let reply = client.send("GET", EVENTS, &[("Accept", "text/html")], b"").await;
+    assert_eq!(reply.status, 406);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_owed_is_shown_before_the_upstream_holds_it() {
+    let program = start("outbox: {coalesceInterval: 1h}\n").await;
+    let client = &mut program.client().await;
+    let first = plain();
+    let path = format!("{EVENTS}/{}", first.metadata.name);
+    client.post(&first).await;
+    program.until("it is written", || program.balance().ledger.total_written() == 1).await;
+    for _ in 0..2 {
+        client.post(&plain()).await;
+    }
+    assert_eq!(program.stored().await[0].count, 1);
+    let shown = client.get(&path).await.json();
+    assert_eq!((&shown["count"], &shown["metadata"]["name"]), (&json!(3), &json!(first.metadata.name.as_str())));
+    program.clock.advance(Duration::from_secs(3_600));
+    program.settle().await;
+    assert_eq!(program.stored().await[0].count, 3);
+    program.stop().await;
+}

@@ -1,0 +1,161 @@
+//! The face at its limits, and at its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use eventweir::clock::Clock;
+use eventweir::ledger::RejectReason;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::support::app::{start, start_before};
+use super::support::events::{START, event, plain};
+use super::support::fake::FakeApiserver;
+use super::support::http::{Client, EVENTS, json as json_of};
+
+#[tokio::test]
+async fn a_full_outbox_asks_for_patience_and_still_takes_repeats() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    fake.set_up(false);
+    let program = start_before(&fake, "shards: 1\noutbox: {maxRecords: 3}\n").await;
+    let client = &mut program.client().await;
+    let events: Vec<_> = (0..3).map(|object| event("node-1", &format!("web-{object}"), "Pulled", "pulled")).collect();
+    for event in &events {
+        assert_eq!(client.post(event).await.status, 201);
+    }
+    let reply = client.post(&event("node-1", "web-3", "Pulled", "pulled")).await;
+    let status = reply.json();
+    assert_eq!((reply.status, reply.header("Retry-After"), reply.outcome()), (429, Some("1"), None));
+    assert_eq!((&status["kind"], &status["reason"]), (&json!("Status"), &json!("TooManyRequests")));
+    assert_eq!(status["details"]["retryAfterSeconds"], 1);
+    assert_eq!(program.balance().ledger.rejected(RejectReason::Full), 1);
+    let repeat = event("node-1", "web-0", "Pulled", "pulled");
+    assert_eq!(client.post(&repeat).await.outcome(), Some("counted"));
+    assert_eq!(client.patch(&events[1].metadata.name, &json!({"count": 6})).await.status, 200);
+    let ready = program.admin().await.get("/readyz").await;
+    assert_eq!(ready.status, 503);
+    assert!(ready.text().contains("[-]outbox-has-room failed") && ready.text().contains("upstream down"));
+    assert_eq!(program.admin().await.get("/livez").await.status, 200);
+    fake.set_up(true);
+    program.settle().await;
+    assert_eq!(fake.shown(), 9);
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_written(), ledger.total_rejected()), (10, 9, 1));
+}
+
+/// Fault looked for: a growth that found no room was forgotten, or counted twice when the client repeated it.
+#[tokio::test]
+async fn a_patch_that_finds_no_room_counts_once_when_it_is_repeated() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let program = start_before(&fake, "shards: 1\noutbox: {maxRecords: 1}\n").await;
+    let client = &mut program.client().await;
+    let mine = event("node-1", "web-0", "Pulled", "pulled");
+    assert_eq!(client.post(&mine).await.status, 201);
+    program.settle().await;
+    program
+        .until("there is room", || {
+            program.clock.advance(std::time::Duration::from_secs(1));
+            program.app.shards().sizes().records == 0
+        })
+        .await;
+    // The other event takes the place; the message makes the patch the beginning of a new record.
+    fake.set_up(false);
+    assert_eq!(client.post(&event("node-1", "web-1", "Pulled", "pulled")).await.status, 201);
+    let patch = json!({"count": 3, "message": "pulled again"});
+    assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 429);
+    assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 429);
+    fake.set_up(true);
+    program.settle().await;
+    program
+        .until("there is room", || {
+            program.clock.advance(std::time::Duration::from_secs(1));
+            program.app.shards().sizes().records == 0
+        })
+        .await;
+    assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 200);
+    assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 200);
+    program.settle().await;
+    assert_eq!(fake.shown(), 4);
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.total_written(), ledger.rejected(RejectReason::Full)), (4, 4));
+}
+
+#[tokio::test]
+async fn connections_over_the_limit_wait_until_one_ends() {
+    let program = start("ingest: {maxConnections: 2}\n").await;
+    let (mut first, mut second) = (program.client().await, program.client().await);
+    assert_eq!(first.post(&plain()).await.status, 201);
+    assert_eq!(second.post(&plain()).await.status, 201);
+    let mut third = program.client().await;
+    let mut posting = JoinSet::new();
+    posting.spawn(async move { third.post(&plain()).await.status });
+    // The two that are served show that the third is not: it would be before them.
+    for _ in 0..20 {
+        assert_eq!(first.post(&plain()).await.status, 201);
+        assert_eq!(second.get(EVENTS).await.status, 200);
+    }
+    assert_eq!(program.metrics().await["eventweir_ingest_connections"], 2.0);
+    assert!(posting.try_join_next().is_none());
+    drop(first);
+    assert_eq!(posting.join_next().await.unwrap().unwrap(), 201);
+    program.settle().await;
+    assert_eq!(program.stop().await.ledger.total_written(), 23);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_in_full_traffic_loses_nothing_that_was_answered() {
+    for _ in 0..5 {
+        let program = start("shards: 2\n").await;
+        let answered = Arc::new(AtomicU64::new(0));
+        let mut clients = JoinSet::new();
+        for number in 0..8 {
+            let (mut client, answered) = (program.client().await, Arc::clone(&answered));
+            clients.spawn(async move {
+                let headers = [("Content-Type", "application/json")];
+                for object in 0_u32.. {
+                    let event = event(&format!("node-{number}"), &format!("web-{}", object % 30), "Pulled", "pulled");
+                    match client.exchange("POST", EVENTS, &headers, &json_of(&event)).await {
+                        Ok(reply) if reply.status == 201 => answered.fetch_add(1, Ordering::Relaxed),
+                        Ok(_) | Err(_) => return,
+                    };
+                }
+            });
+        }
+        program.until("traffic", || answered.load(Ordering::Relaxed) > 200).await;
+        let balance = program.app.stop().await;
+        while clients.join_next().await.is_some() {}
+        assert!(balance.is_exact(), "{balance:?}");
+        let ledger = &balance.ledger;
+        assert_eq!((balance.total_waiting(), ledger.total_lost()), (0, 0));
+        assert!(ledger.total_written() >= answered.load(Ordering::Relaxed), "{balance:?}");
+        let shown: i32 = program.stored().await.iter().map(|event| event.count).sum();
+        assert_eq!(u64::try_from(shown).unwrap(), ledger.total_written());
+        assert_eq!(program.balance(), balance, "something was taken after the end");
+    }
+}
+
+#[tokio::test]
+async fn after_the_stop_nobody_is_connected() {
+    let program = start("").await;
+    let mut client = program.client().await;
+    assert_eq!(client.post(&plain()).await.status, 201);
+    let address = program.app.address();
+    program.stop().await;
+    assert!(client.exchange("GET", EVENTS, &[], b"").await.is_err());
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_in_the_middle_of_its_body_is_one_unread_occurrence() {
+    use tokio::io::AsyncWriteExt as _;
+    let program = start("").await;
+    let mut stream = tokio::net::TcpStream::connect(program.app.address()).await.unwrap();
+    let head =
+        format!("POST {EVENTS} HTTP/1.1\r\nHost: e\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // Its request is being read once another one is answered on a connection made later.
+    Client::connect(program.app.address()).await.get(EVENTS).await;
+    drop(stream);
+    program.until("it is noticed", || program.balance().ledger.rejected(RejectReason::Unread) == 1).await;
+    assert_eq!(program.stop().await.ledger.received(), 1);
+}

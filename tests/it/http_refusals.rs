@@ -1,0 +1,220 @@
+//! What the face refuses: status, reason, message and causes are the apiserver's, and nothing is recorded.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use eventweir::ledger::RejectReason;
+use serde_json::{Value, json};
+
+use super::support::app::start;
+use super::support::events::plain;
+use super::support::http::{Client, EVENTS, json as json_of};
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+/// A POST of `body` is refused like this.
+async fn refused(client: &mut Client, headers: &[(&str, &str)], body: &[u8], code: u16, reason: &str, message: &str) {
+    let reply = client.send("POST", EVENTS, headers, body).await;
+    let status = reply.json();
+    assert_eq!((reply.status, &status["reason"], &status["code"]), (code, &json!(reason), &json!(code)), "{status}");
+    assert_eq!(status["message"], message);
+    assert_eq!((&status["kind"], &status["status"]), (&json!("Status"), &json!("Failure")));
+    assert_eq!(reply.header("Content-Type"), Some("application/json"));
+    assert_eq!(reply.outcome(), None);
+}
+
+#[tokio::test]
+async fn bad_posts_are_refused_in_the_apiservers_words_and_not_recorded() {
+    let program = start("ingest: {maxBodyBytes: 4096}\n").await;
+    let client = &mut program.client().await;
+    let of = |change: &dyn Fn(&mut Value)| {
+        let mut body: Value = serde_json::from_slice(&json_of(&plain())).unwrap();
+        body["metadata"]["name"] = json!("e");
+        change(&mut body);
+        body.to_string().into_bytes()
+    };
+    let namespace = "does not match event.namespace";
+    let cut = "couldn't get version/kind; json parse error: unexpected end of JSON input ({\"k)";
+    refused(
+        client,
+        &[JSON],
+        b"{\"k",
+        400,
+        "BadRequest",
+        &format!("the object provided is unrecognized (must be of type Event): {cut}"),
+    )
+    .await;
+    let kind = of(&|body| body["kind"] = json!("Foo"));
+    let unknown = "no kind \"Foo\" is registered for version \"v1\" in scheme \"pkg/runtime/scheme.go:111\"";
+    refused(
+        client,
+        &[JSON],
+        &kind,
+        400,
+        "BadRequest",
+        &format!("Foo in version \"v1\" cannot be handled as a Event: {unknown}"),
+    )
+    .await;
+    let lost = of(&|body| body["involvedObject"]["namespace"] = json!(null));
+    let invalid = format!("Event \"e\" is invalid: involvedObject.namespace: Invalid value: \"\": {namespace}");
+    refused(client, &[JSON], &lost, 422, "Invalid", &invalid).await;
+    let elsewhere = of(&|body| body["metadata"]["namespace"] = json!("other"));
+    let told = "the namespace of the provided object does not match the namespace sent on the request";
+    refused(client, &[JSON], &elsewhere, 400, "BadRequest", told).await;
+    let large = of(&|body| body["message"] = json!("x".repeat(5_000)));
+    refused(client, &[JSON], &large, 413, "RequestEntityTooLarge", "Request entity too large: limit is 4096").await;
+    // The rest of a body that is too large is not read, so the connection ends.
+    let client = &mut program.client().await;
+    let unknown = "the body of the request was in an unknown format - accepted media types include: application/json";
+    refused(client, &[("Content-Type", "text/csv")], &of(&|_| {}), 415, "UnsupportedMediaType", unknown).await;
+    let formats = "406: Not Acceptable\n\nAvailable representations: application/json";
+    let accept = ("Accept", "application/vnd.kubernetes.protobuf");
+    refused(client, &[JSON, accept], &of(&|_| {}), 406, "NotAcceptable", formats).await;
+    refused(client, &[JSON, accept], b"{", 406, "NotAcceptable", formats).await;
+
+    let ledger = program.balance().ledger;
+    assert_eq!((ledger.received(), ledger.total_rejected()), (8, 8));
+    let counts = [RejectReason::Malformed, RejectReason::Invalid, RejectReason::TooLarge, RejectReason::MediaType];
+    assert_eq!(counts.map(|reason| ledger.rejected(reason)), [2, 2, 1, 3]);
+    assert_eq!(program.app.shards().sizes(), eventweir::shard::Sizes::default());
+    assert!(program.stored().await.is_empty());
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn an_invalid_event_hears_all_its_faults_as_causes() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let mut body: Value = serde_json::from_slice(&json_of(&plain())).unwrap();
+    body["eventTime"] = json!("2026-03-01T08:00:00.000000Z");
+    let reply = client.send("POST", EVENTS, &[JSON], body.to_string().as_bytes()).await;
+    assert_eq!(reply.status, 422);
+    let fields: Vec<_> = reply.json()["details"]["causes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cause| (cause["reason"].as_str().unwrap().to_owned(), cause["field"].as_str().unwrap().to_owned()))
+        .collect();
+    let required = ("FieldValueRequired".to_owned(), "reportingComponent".to_owned());
+    assert!(fields.contains(&required) && fields.len() >= 4, "{fields:?}");
+    assert_eq!(program.balance().ledger.rejected(RejectReason::Invalid), 1);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn paths_and_methods_off_the_table() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    for path in ["/", "/api/v1/pods", "/api/v1/namespaces/shop/events/a/b", "/apis/apps/v1/deployments", "/metrics"] {
+        let reply = client.get(path).await;
+        assert_eq!((reply.status, reply.text().as_str()), (404, "404 page not found\n"), "{path}");
+    }
+    let item = format!("{EVENTS}/x");
+    for (method, path) in [
+        ("HEAD", EVENTS),
+        ("HEAD", &item),
+        ("HEAD", "/api/v1/events"),
+        ("OPTIONS", EVENTS),
+        ("PUT", EVENTS),
+        ("PATCH", EVENTS),
+        ("POST", &item),
+        ("POST", "/api/v1/events"),
+    ] {
+        let reply = client.send(method, path, &[JSON], &json_of(&plain())).await;
+        assert_eq!(reply.status, 405, "{method} {path}");
+        if method != "HEAD" {
+            let status = reply.json();
+            assert_eq!(status["message"], "the server does not allow this method on the requested resource");
+            assert_eq!(status["reason"], "MethodNotAllowed");
+        }
+    }
+    assert_eq!(program.balance().ledger.received(), 0);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn bad_options_are_refused() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let reply = client.post_with(&plain(), "?fieldValidation=Loud").await;
+    assert_eq!((reply.status, reply.json()["reason"].as_str()), (422, Some("Invalid")));
+    assert_eq!(reply.json()["details"]["causes"][0]["field"], "fieldValidation");
+    let reply = client.post_with(&plain(), "?dryRun=Some").await;
+    assert_eq!((reply.status, reply.json()["details"]["causes"][0]["field"].as_str()), (422, Some("dryRun")));
+    assert_eq!(program.balance().ledger.rejected(RejectReason::Invalid), 2);
+    program.stop().await;
+}
+
+const OTHER_FORMS: &str = ", application/yaml, application/vnd.kubernetes.protobuf";
+
+#[tokio::test]
+async fn without_its_namespace_an_event_is_not_taken() {
+    let program = start("upstream: {embedded: {namespaces: [other]}}\n").await;
+    let client = &mut program.client().await;
+    let reply = client.post(&plain()).await;
+    assert_eq!((reply.status, reply.json()["message"].as_str()), (404, Some("namespaces \"shop\" not found")));
+    assert_eq!(program.balance().ledger.rejected(RejectReason::NamespaceMissing), 1);
+    assert_eq!(client.get(EVENTS).await.status, 200);
+    program.stop().await;
+}
+
+/// Recorded cases that this version answers otherwise, and why.
+fn differs(case: &Value) -> Option<&'static str> {
+    let step = &case["steps"][0];
+    if case["steps"].as_array().map_or(0, Vec::len) != 1 || step["request"]["method"] != "POST" {
+        return Some("a story of several requests");
+    }
+    if !step["request"]["path"].as_str().unwrap().starts_with("/api/v1/") {
+        return Some("the other door");
+    }
+    if step["response"]["status"].as_u64() < Some(400) || step["response"]["status"] == 500 {
+        return Some("no refusal, or a resourceVersion that is dropped here");
+    }
+    if step["response"]["body"]["details"]["kind"] == "namespaces" {
+        return Some("here every namespace exists");
+    }
+    let query = step["request"]["query"].as_str().unwrap_or_default();
+    if query.contains("fieldManager=") || query.contains("timeout=") {
+        return Some("fieldManager and timeout are not looked at");
+    }
+    let headers = step["request"]["headers"].to_string();
+    (headers.contains("yaml") || headers.contains("protobuf")).then_some("YAML and protobuf")
+}
+
+#[tokio::test]
+async fn recorded_refusals_are_answered_alike_over_http() {
+    let program = start("ingest: {repair: off}\n").await;
+    let (mut replayed, mut occurrences, mut faults) = (0, 0, Vec::new());
+    for file in ["create-body", "create-core", "create-times"] {
+        let path = format!("{}/tests/vectors/api/{file}.jsonl", env!("CARGO_MANIFEST_DIR"));
+        for line in std::fs::read_to_string(path).unwrap().lines() {
+            let case: Value = serde_json::from_str(line).unwrap();
+            if line.contains("<run:") || differs(&case).is_some() {
+                continue;
+            }
+            let (request, response) = (&case["steps"][0]["request"], &case["steps"][0]["response"]);
+            let body = match (request["bodyText"].as_str(), &request["body"]) {
+                (Some(text), _) => text.to_owned(),
+                (None, Value::Null) => continue,
+                (None, body) => body.to_string(),
+            };
+            let path = request["path"].as_str().unwrap();
+            let query = request["query"].as_str().map(|query| format!("?{query}")).unwrap_or_default();
+            let headers: Vec<_> = request["headers"].as_object().unwrap().iter().collect();
+            let headers: Vec<_> =
+                headers.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect();
+            let client = &mut program.client().await;
+            let reply = client.send("POST", &format!("{path}{query}"), &headers, body.as_bytes()).await;
+            // Only JSON is spoken here.
+            let recorded = response["body"].to_string().replace(OTHER_FORMS, "");
+            if reply.status != response["status"] || reply.text().trim_end() != recorded {
+                faults.push(format!("{}: want {recorded}\n  have {}", case["id"], reply.text()));
+            }
+            replayed += 1;
+            // Off the table of paths there are no occurrences.
+            occurrences += u64::from(![404, 405].contains(&reply.status));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(replayed > 40, "only {replayed}");
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_rejected()), (occurrences, occurrences));
+}

@@ -1,0 +1,113 @@
+//! Reloading the configuration.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+
+use eventweir::app::ConfigSource;
+use eventweir::config::Overrides;
+
+use super::support::app::{Program, start_from};
+use super::support::events::{event, plain};
+
+const PORTS: &str = "listen: 127.0.0.1:0\nadminListen: 127.0.0.1:0\n";
+
+fn write(path: &Path, yaml: &str) {
+    std::fs::write(path, format!("{PORTS}{yaml}")).unwrap();
+}
+
+async fn program(path: &Path, yaml: &str) -> Program {
+    write(path, yaml);
+    let source = ConfigSource { path: Some(path.to_owned()), overrides: Overrides::default() };
+    start_from(yaml, source).await
+}
+
+#[tokio::test]
+async fn a_good_configuration_takes_effect_and_keeps_what_was_learnt() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let program = program(&path, "correlation: {burstSize: 1, qps: 0}\n").await;
+    let client = &mut program.client().await;
+    assert_eq!(client.post(&plain()).await.outcome(), Some("created"));
+    program.until("it is written", || program.balance().ledger.total_written() == 1).await;
+    assert_eq!(client.post(&event("node-1", "web-0", "Other", "m")).await.outcome(), Some("deferred"));
+    let before = program.metrics().await;
+
+    write(&path, "correlation: {burstSize: 1, qps: 0, suppression: drop}\n");
+    assert!(program.app.reload());
+    // The event is still known, the deferred one still waits, and the new rule holds.
+    assert_eq!(program.balance().total_waiting(), 1);
+    let outcomes = [client.post(&plain()).await, client.post(&plain()).await];
+    assert_eq!(outcomes[1].outcome(), Some("dropped"));
+    let after = program.metrics().await;
+    assert_eq!(after["eventweir_config_last_reload_successful"], 1.0);
+    let hash = |metrics: &std::collections::BTreeMap<String, f64>| {
+        metrics.keys().find(|name| name.starts_with("eventweir_config_info")).cloned()
+    };
+    assert_ne!(hash(&before), hash(&after));
+    let balance = program.stop().await;
+    assert_eq!(balance.ledger.received(), 4);
+}
+
+#[tokio::test]
+async fn a_bad_configuration_is_refused_and_the_old_one_stays_in_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let program = program(&path, "correlation: {burstSize: 1, qps: 0, suppression: drop}\n").await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    for bad in ["correlation: {burstSize: many}\n", "corelation: {}\n", "correlation: {\n", "outbox: {maxRecords: 0}\n"]
+    {
+        write(&path, bad);
+        assert!(!program.app.reload(), "{bad}");
+        assert_eq!(program.metrics().await["eventweir_config_last_reload_successful"], 0.0);
+        assert_eq!(client.post(&plain()).await.outcome(), Some("dropped"), "the old rule holds");
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(!program.app.reload());
+    write(&path, "correlation: {burstSize: 100}\n");
+    assert!(program.app.reload());
+    assert_eq!(program.metrics().await["eventweir_config_last_reload_successful"], 1.0);
+    assert_eq!(client.post(&event("node-1", "db-0", "Pulled", "pulled")).await.outcome(), Some("created"));
+    program.settle().await;
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn a_reload_can_be_asked_for_over_http() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let program = program(&path, "upstream: {maxInFlight: 7}\n").await;
+    assert_eq!(program.metrics().await["eventweir_deliver_in_flight_requests_limit"], 7.0);
+    let app = std::sync::Arc::clone(&program.app);
+    let mut following = tokio::task::JoinSet::new();
+    following.spawn(async move { app.follow_config().await });
+    write(&path, "upstream: {maxInFlight: 9}\n");
+    let reply = program.admin().await.send("POST", "/-/reload", &[], b"").await;
+    assert_eq!(reply.status, 202);
+    assert_eq!(program.admin().await.get("/-/reload").await.status, 405);
+    program
+        .until("it is taken over", || {
+            program.app.metrics_text().contains("eventweir_deliver_in_flight_requests_limit 9")
+        })
+        .await;
+    following.abort_all();
+    program.stop().await;
+}
+
+/// Fault: readiness went on judging by the limits from the start.
+#[tokio::test]
+async fn readiness_follows_reloaded_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let program = program(&path, "shards: 1\ncorrelation: {burstSize: 1, qps: 0}\n").await;
+    let client = &mut program.client().await;
+    for number in 0..5 {
+        client.post(&event("node-1", "web-0", &format!("Reason{number}"), "m")).await;
+    }
+    assert_eq!(program.admin().await.get("/readyz").await.status, 200);
+    write(&path, "shards: 1\ncorrelation: {burstSize: 1, qps: 0}\noutbox: {maxRecords: 3}\n");
+    assert!(program.app.reload());
+    assert_eq!(client.post(&event("node-1", "web-1", "Pulled", "m")).await.status, 429);
+    assert_eq!(program.admin().await.get("/readyz").await.status, 503);
+    assert_eq!(program.stop().await.ledger.total_written(), 5);
+}

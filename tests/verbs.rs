@@ -27,14 +27,13 @@ const START: i64 = 1_772_352_000 * 1_000_000_000;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Cases that are not replayed, and why.
-const LEFT_OUT: [(&str, &str); 7] = [
+const LEFT_OUT: [(&str, &str); 6] = [
     ("watch-kubectl-events", "protobuf frames"),
     ("watch-protobuf", "protobuf frames"),
     ("watch-protobuf-nostream", "protobuf frames"),
     ("watch-protobuf-too-old", "protobuf frames"),
     ("watch-table", "Table frames"),
     ("put-text", "the 415 names YAML and protobuf, which are not taken yet"),
-    ("ttl-name-free", "a second POST of one name through the store: told by the store's own tests"),
 ];
 
 struct Program {
@@ -458,10 +457,9 @@ async fn watches_are_limited_counted_and_ended_by_a_stop() {
     assert_eq!((refused.status, refused.headers.get("retry-after").map(String::as_str)), (429, Some("1")));
     program.send("POST", EVENTS, &event("a", 1).to_string()).await;
     assert_eq!(watch.frame().await.unwrap()["object"]["metadata"]["name"], "a");
-    let app = Arc::clone(&program.app);
-    let stopping = tokio::spawn(async move { app.stop().await });
-    assert_eq!(watch.frame().await, None, "a clean end");
-    assert!(stopping.await.unwrap().is_exact());
+    let (balance, end) = tokio::join!(program.app.stop(), watch.frame());
+    assert_eq!(end, None, "a clean end");
+    assert!(balance.is_exact());
     assert!(program.app.metrics_text().contains("eventweir_ingest_watches 0"));
 }
 

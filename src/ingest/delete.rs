@@ -30,7 +30,11 @@ pub(super) async fn delete(
         Ok(asked) => asked,
         Err(status) => return respond::refusal(&status),
     };
-    match delete_one(&face, &namespace, &name, &options).await {
+    let deleting = {
+        let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
+        async move { delete_one(&face, &namespace, &name, &options).await }
+    };
+    match face.to_the_end(deleting).await {
         Ok(Deleted::Gone(uid)) => {
             let details = StatusDetails {
                 name,

@@ -131,6 +131,15 @@ impl Face {
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))
     }
 
+    /// Carries out what must not stop half way when its client goes away: what the upstream was asked has to be followed here.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T, Status>> + Send + 'static,
+    ) -> Result<T, Status> {
+        let ended = self.0.tasks.spawn(task).await;
+        ended.unwrap_or_else(|error| Err(Status::new(500, "InternalError", error.to_string())))
+    }
+
     /// Refuses what may have been an occurrence, and says so in the ledger.
     fn reject(&self, reason: RejectReason, status: &Status) -> Response {
         self.0.shards.reject(reason, 1);

@@ -49,7 +49,11 @@ async fn replace(
     let mut event = decoded.event;
     check_name(&mut event, namespace, name)?;
     let asked = UpdateOptions { group, dry_run: options.dry_run };
-    let Updated { event: mut stored, created } = put(face, event, name, asked).await?;
+    let putting = {
+        let (face, name) = (face.clone(), name.to_owned());
+        async move { put(&face, event, &name, asked).await }
+    };
+    let Updated { event: mut stored, created } = face.to_the_end(putting).await?;
     stored.metadata.name = name.into();
     if !options.dry_run {
         // What its client patches from now on grows from here.

@@ -177,3 +177,90 @@ impl Drop for Held {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::correlator::{KeySecret, Settings};
+    use crate::outbox::{Answer, Request};
+    use crate::shard;
+
+    fn event(name: &str) -> Event {
+        let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
+        event.metadata.namespace = "shop".into();
+        event.metadata.name = name.into();
+        event.involved_object.name = "web-0".into();
+        event
+    }
+
+    fn stored(request: Request) -> Answer {
+        match request {
+            Request::Create(event) => Answer::Stored(event),
+            Request::Patch { .. } | Request::Read { .. } => Answer::Missing,
+        }
+    }
+
+    fn setup() -> (Shard, Policy) {
+        let policy = Policy { base: Arc::new(Settings::default()), rules: Vec::new() };
+        (Shard::new(KeySecret(1, 2), shard::Settings::default(), 1), policy)
+    }
+
+    #[test]
+    fn a_held_record_sends_nothing_and_goes_on_when_released() {
+        let (mut shard, policy) = setup();
+        let now = Now::at(1_000_000_000);
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        let write = shard.next_write(now).unwrap();
+        let handle = shard.hold(&event("a"), "a", Lead::Alias, now, &policy).unwrap();
+        assert!(shard.is_in_flight(&handle));
+        shard.settle(write.record, stored(write.request), now);
+        assert!(!shard.is_in_flight(&handle));
+        shard.accept(event("b"), 1, now, &policy).unwrap();
+        let later = Now::at(3_600_000_000_000);
+        assert_eq!(shard.next_write(later), None);
+        assert!(shard.balance().is_exact());
+        shard.release(&handle, later);
+        assert!(matches!(shard.next_write(later).unwrap().request, Request::Patch { patch, .. } if patch.count == 2));
+    }
+
+    #[test]
+    fn a_forgotten_record_is_lost_even_in_flight_and_the_next_occurrence_begins_anew() {
+        let (mut shard, policy) = setup();
+        let now = Now::at(1_000_000_000);
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        let write = shard.next_write(now).unwrap();
+        shard.accept(event("b"), 2, now, &policy).unwrap();
+        // Two clients delete it at once; the first to be answered forgets it.
+        let handle = shard.hold(&event("b"), "b", Lead::Alias, now, &policy).unwrap();
+        let second = shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
+        assert_eq!(handle, second);
+        shard.forget_record(&handle, now);
+        shard.release(&second, now);
+        assert_eq!(shard.settle(write.record, Answer::Missing, now), crate::outbox::Settlement::default());
+        let balance = shard.balance();
+        assert!(balance.is_exact());
+        assert_eq!((balance.ledger.lost(LostReason::Deleted), balance.total_waiting()), (3, 0));
+        shard.accept(event("c"), 1, now, &policy).unwrap();
+        let write = shard.next_write(now).unwrap();
+        assert!(matches!(write.request, Request::Create(event) if event.metadata.name == "c" && event.count == 1));
+    }
+
+    #[test]
+    fn a_replaced_record_counts_on_with_what_waits_on_top() {
+        let (mut shard, policy) = setup();
+        let now = Now::at(1_000_000_000);
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        let write = shard.next_write(now).unwrap();
+        shard.settle(write.record, stored(write.request), now);
+        shard.accept(event("b"), 2, now, &policy).unwrap();
+        let handle = shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
+        shard.follow(&handle, &Event { count: 10, ..event("a") }, now);
+        assert_eq!(shard.accept(event("c"), 1, now, &policy).unwrap().event.count, 13);
+        let later = Now::at(3_600_000_000_000);
+        let write = shard.next_write(later).unwrap();
+        assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 13));
+        assert!(shard.balance().is_exact());
+    }
+}

@@ -80,3 +80,69 @@ fn deleted(body: &[u8]) -> Result<Deleted, String> {
     let event = core_v1::from_json(body).map_err(|error| error.to_string())?;
     Ok(Deleted::Marked(Box::new(event)))
 }
+
+#[cfg(test)]
+mod tests {
+    use http::Response;
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::event::ApiGroup;
+    use crate::upstream::apiserver::Settings;
+    use crate::upstream::{LabelSelector, Metrics, WatchEvent};
+
+    /// An apiserver that answers everything with `code` and `body`, if the request is `line`.
+    fn apiserver(line: &'static str, code: u16, body: &'static str) -> Apiserver {
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| async move {
+            assert_eq!(format!("{} {}", request.method(), request.uri()), line);
+            Ok::<_, std::io::Error>(Response::builder().status(code).body(body.to_owned()).unwrap())
+        });
+        let metrics = Metrics::new(&Registry::new()).unwrap();
+        let client = kube::Client::new(service, "default");
+        Apiserver::with_client(client, &Settings::default(), Clock::simulated(0), metrics)
+    }
+
+    #[tokio::test]
+    async fn deletes_and_puts_are_passed_through_with_their_refusals() {
+        let line = "DELETE /api/v1/namespaces/shop/events/a";
+        let gone = r#"{"kind":"Status","apiVersion":"v1","status":"Success","details":{"name":"a","uid":"u"}}"#;
+        let options = DeleteOptions::default();
+        let deleted = apiserver(line, 200, gone).delete("shop", "a", &options).await;
+        assert_eq!(deleted, Ok(Deleted::Gone("u".into())));
+        let marked = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"}}"#;
+        let deleted = apiserver(line, 200, marked).delete("shop", "a", &options).await;
+        assert!(matches!(deleted, Ok(Deleted::Marked(event)) if event.metadata.name == "a"));
+        let refused = apiserver(line, 409, r#"{"message":"m","reason":"Conflict","code":409}"#);
+        assert_eq!(refused.delete("shop", "a", &options).await.unwrap_err().reason, "Conflict");
+
+        let label_selector = LabelSelector::parse("app=x").unwrap();
+        let list = ListOptions { limit: 1, label_selector, ..ListOptions::default() };
+        let line = "DELETE /api/v1/namespaces/shop/events?limit=1&labelSelector=app%3Dx";
+        let body = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
+        let deleted = apiserver(line, 200, body).delete_collection("shop", &list, &options).await.unwrap();
+        assert_eq!(deleted.resource_version, "7");
+
+        let mut event = Event::default();
+        event.metadata.namespace = "shop".into();
+        event.metadata.name = "a".into();
+        let line = "PUT /apis/events.k8s.io/v1/namespaces/shop/events/a?fieldManager=eventweir&dryRun=All";
+        let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a","uid":"u"}}"#;
+        let options = UpdateOptions { group: ApiGroup::Events, dry_run: true };
+        let updated = apiserver(line, 201, body).update(&event, options).await.unwrap();
+        assert!(updated.created && updated.event.metadata.uid == "u");
+    }
+
+    #[tokio::test]
+    async fn watches_are_passed_through_with_their_refusals() {
+        let options =
+            WatchOptions { resource_version: 7, bookmarks: true, timeout_seconds: 9, ..WatchOptions::default() };
+        let line = "GET /api/v1/events?watch=true&resourceVersion=7&allowWatchBookmarks=true&timeoutSeconds=9";
+        let body = "{\"type\":\"ADDED\",\"object\":{\"kind\":\"Event\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}}\n";
+        let mut frames = apiserver(line, 200, body).watch(None, &options).await.unwrap();
+        assert!(matches!(&frames.next().await.unwrap()[..], [WatchEvent::Added(event)] if event.metadata.name == "a"));
+        assert_eq!(frames.next().await, None);
+        let status = apiserver(line, 403, r#"{"message":"m","reason":"Forbidden","code":403}"#);
+        assert_eq!(status.watch(None, &options).await.unwrap_err().code, 403);
+    }
+}

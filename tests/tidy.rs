@@ -14,7 +14,7 @@ const MODULES: &[Row] = &[
     ("status", &[], &[]),
     ("event", &["status"], &[]),
     ("correlator", &["event", "clock"], &[]),
-    ("outbox", &["event", "clock", "correlator"], &[]),
+    ("outbox", &["event", "clock", "correlator", "status"], &[]),
     ("ledger", &["outbox"], &[]),
     ("shard", &["event", "clock", "correlator", "outbox", "ledger"], &["arc_swap", "parking_lot", "tokio"]),
     // The edges.

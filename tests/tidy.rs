@@ -21,7 +21,7 @@ const MODULES: &[Row] = &[
     (
         "upstream",
         &["event", "clock", "outbox", "status"],
-        &["hyper_util", "kube", "parking_lot", "prometheus", "tokio", "tracing"],
+        &["arc_swap", "hyper", "hyper_util", "kube", "parking_lot", "prometheus", "tokio", "tower", "tracing"],
     ),
     ("deliver", &["clock", "outbox", "shard", "upstream"], &["arc_swap", "tokio", "tokio_util", "tracing"]),
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),

@@ -147,9 +147,7 @@ impl Held {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        if tokio::time::timeout(limit, quiet).await.is_err() {
-            tracing::debug!("a request of a record is still on its way while the record is deleted or replaced");
-        }
+        let _in_time = tokio::time::timeout(limit, quiet).await;
     }
 
     /// The record was deleted.

@@ -175,12 +175,14 @@ impl App {
         let settings = ingest::Settings {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,
+            max_watches: config.ingest.max_watches,
             ack: config.ingest.ack,
             repair: config.ingest.repair,
         };
         let connections = ingest_metrics.connections.clone();
-        let (shards, upstream, tasks) = (self.shards.clone(), self.upstream.clone(), self.tasks.clone());
-        let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, tasks);
+        let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
+        let life = ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone() };
+        let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
         let server = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             header_timeout: config.ingest.request_timeout,

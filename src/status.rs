@@ -103,6 +103,19 @@ impl Status {
         })
     }
 
+    /// 409 `Operation cannot be fulfilled on events "x": …`.
+    #[must_use]
+    pub fn conflict(group: &str, resource: &str, name: &str, text: &str) -> Self {
+        let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+        Self::new(409, "Conflict", format!("Operation cannot be fulfilled on {qualified} \"{name}\": {text}"))
+            .with_details(StatusDetails {
+                name: name.to_owned(),
+                group: group.to_owned(),
+                kind: resource.to_owned(),
+                ..StatusDetails::default()
+            })
+    }
+
     /// 400 `BadRequest`.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
@@ -141,4 +154,13 @@ impl Status {
             Document { kind: "Status", api_version: "v1", metadata: Empty {}, status: "Failure", status_fields: self };
         serde_json::to_vec(&document).unwrap_or_default()
     }
+}
+
+/// A `Status` that tells of a success, as a DELETE is answered.
+#[must_use]
+pub fn success_json(details: &StatusDetails) -> Vec<u8> {
+    let document = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
+    });
+    document.to_string().into_bytes()
 }

@@ -11,7 +11,7 @@ use eventweir::event::{Event, Time};
 use eventweir::outbox::{
     Answer, Applied, DIGEST_REASON, Fault, LostReason, Refusal, RefusalReason, Request, Retry, Write,
 };
-use eventweir::shard::{self, Outcome, Shard};
+use eventweir::shard::{self, Lead, Outcome, Shard};
 use eventweir::status::Status;
 use proptest::prelude::*;
 
@@ -26,6 +26,8 @@ enum Step {
     Pass(u32),
     /// Everything stored upstream expires.
     Expire,
+    /// A client deletes one of the records that it can see, or that are still owed.
+    Delete(u8),
 }
 
 /// What the upstream does with the next requests, one after another.
@@ -53,6 +55,10 @@ struct World {
     writes: HashMap<(String, String), Vec<i64>>,
     retried: HashMap<String, bool>,
     version: u64,
+    /// Names of deleted records: none of them comes back.
+    deleted: std::collections::BTreeSet<String>,
+    /// Occurrences that deleted records showed.
+    deleted_shown: u64,
 }
 
 impl World {
@@ -70,6 +76,8 @@ impl World {
             writes: HashMap::new(),
             retried: HashMap::new(),
             version: 0,
+            deleted: std::collections::BTreeSet::new(),
+            deleted_shown: 0,
         }
     }
 
@@ -174,6 +182,7 @@ impl World {
         match request {
             Request::Create(event) => {
                 let name = event.metadata.name.to_string();
+                assert!(!self.deleted.contains(&name), "a deleted record came back");
                 if self.stored.contains_key(&name) {
                     return Answer::Exists;
                 }
@@ -195,6 +204,29 @@ impl World {
                 None => Answer::Missing,
             },
         }
+    }
+
+    /// Deletes a record as the face does: held, deleted upstream, forgotten.
+    fn delete(&mut self, choice: u8) {
+        let pending: Vec<Event> = self.shard.pending().map(|(event, _)| event.clone()).collect();
+        let seen: BTreeMap<String, Event> = pending
+            .into_iter()
+            .chain(self.stored.values().cloned())
+            .map(|event| (event.metadata.name.to_string(), event))
+            .collect();
+        let Some((name, event)) = seen.into_iter().nth(usize::from(choice)) else { return };
+        let (now, policy) = (self.now(), self.policy.clone());
+        let handle = self.shard.hold(&event, &name, Lead::Name, now, &policy);
+        self.deliver(); // nothing of the record goes out while it is held
+        let stored = self.stored.remove(&name);
+        self.deleted_shown += stored.map_or(0, |event| u64::try_from(event.count).unwrap());
+        if let Some(handle) = handle {
+            let now = self.now();
+            assert!(self.shard.forget_record(&handle, now).is_empty());
+            self.deleted.insert(name);
+        }
+        self.check();
+        self.deliver();
     }
 
     fn check(&self) {
@@ -254,6 +286,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
+/// The same with deletions.
+fn steps_and_deletes() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0..4_u8, 0..50_u8, 0..30_u8, any::<bool>(), 1..20_u8).prop_map(|(object, reason, message, warning, repeat)| {
+            Step::Event { object, reason, message, warning, repeat }
+        }),
+        3 => (0..4_000_u32).prop_map(Step::Pass),
+        4 => (0..40_u8).prop_map(Step::Delete),
+    ];
+    proptest::collection::vec(step, 1..120)
+}
+
 fn moods() -> impl Strategy<Value = Vec<Mood>> {
     let mood = prop_oneof![
         4 => Just(Mood::Good),
@@ -275,9 +319,10 @@ fn run(world: &mut World, steps: &[Step]) {
                     world.report(event(*object, *reason, *message, *warning, world.now));
                 }
             }
+            Step::Delete(choice) => world.delete(*choice),
             Step::Pass(seconds) => world.pass(Duration::from_secs(u64::from(*seconds))),
             Step::Expire => {
-                let gone = std::mem::take(&mut world.stored);
+                let gone: BTreeMap<String, Event> = std::mem::take(&mut world.stored);
                 for (name, event) in gone {
                     world.retried.insert(name.clone(), true);
                     world.expired.insert(name, event.count);
@@ -308,6 +353,21 @@ proptest! {
         prop_assert_eq!(balance.ledger.total_written(), world.accepted);
         prop_assert_eq!(world.shown(), world.accepted);
         world.check_budgets(25.0, f64::from(1.0_f32 / 300.0));
+        prop_assert_eq!(world.shard.sizes().records, 0);
+        prop_assert_eq!(world.shard.sizes().bytes, 0);
+        prop_assert_eq!(world.shard.sizes().budgets, 0);
+    }
+
+    #[test]
+    fn what_is_deleted_never_comes_back_and_is_accounted_for(steps in steps_and_deletes()) {
+        let mut world = World::new(policy(Settings::default()), shard::Settings::default(), Vec::new());
+        run(&mut world, &steps);
+        world.pass(LONG);
+        let balance = world.shard.balance();
+        let lost = balance.ledger.lost(LostReason::Deleted);
+        prop_assert_eq!(balance.total_waiting(), 0);
+        prop_assert_eq!(balance.ledger.total_lost(), lost);
+        prop_assert_eq!(world.shown() + world.deleted_shown + lost, world.accepted);
         prop_assert_eq!(world.shard.sizes().records, 0);
         prop_assert_eq!(world.shard.sizes().bytes, 0);
         prop_assert_eq!(world.shard.sizes().budgets, 0);

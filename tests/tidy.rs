@@ -28,8 +28,8 @@ const MODULES: &[Row] = &[
     ("server", &[], &["axum", "hyper", "hyper_util", "prometheus", "tokio", "tokio_util", "tower", "tracing"]),
     (
         "ingest",
-        &["event", "event_log", "ledger", "shard", "status", "upstream"],
-        &["axum", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
+        &["clock", "event", "event_log", "ledger", "shard", "status", "upstream"],
+        &["axum", "hyper", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
     ),
     ("metrics", &[], &["prometheus"]),
     (

@@ -96,6 +96,7 @@ fn tree(config: &Config) -> Value {
             "maxConnections": ingest.max_connections,
             "requestTimeout": duration(ingest.request_timeout),
             "maxAliases": ingest.max_aliases,
+            "maxWatches": ingest.max_watches,
             "ack": named(&ACK, ingest.ack),
             "repair": if ingest.repair == Repair::Off { "off" } else { "on" },
             "messageBytes": bytes(match ingest.repair {

@@ -72,6 +72,8 @@ pub struct Ingest {
     pub request_timeout: Duration,
     /// LIMIT: names under which clients know events whose record has another name; the oldest is forgotten. Default 100,000.
     pub max_aliases: NonZeroUsize,
+    /// LIMIT: watches at once; further ones are refused with 429. Default 1,000.
+    pub max_watches: NonZeroUsize,
     /// When a client is answered. Default accepted.
     pub ack: Ack,
     /// Whether events are mended that the apiserver would refuse. Default on, with messages of at most 16 KiB.
@@ -128,6 +130,7 @@ impl Default for Ingest {
             max_connections: const { NonZeroUsize::new(10_000).unwrap() },
             request_timeout: Duration::from_secs(60),
             max_aliases: const { NonZeroUsize::new(100_000).unwrap() },
+            max_watches: const { NonZeroUsize::new(1_000).unwrap() },
             ack: Ack::Accepted,
             repair: Repair::On { message_bytes: MESSAGE_BYTES.get() },
         }

@@ -212,6 +212,7 @@ fn ingest(section: &mut Section<'_>) -> Ingest {
         max_connections: section.value("maxConnections", default.max_connections, values::positive(1_000_000)),
         request_timeout: section.value("requestTimeout", default.request_timeout, values::duration(timeouts)),
         max_aliases: section.value("maxAliases", default.max_aliases, values::positive(COUNT_MAX)),
+        max_watches: section.value("maxWatches", default.max_watches, values::positive(1_000_000)),
         ack: section.value("ack", default.ack, values::choice(&ACK)),
         repair: repair(section),
     }

@@ -139,6 +139,19 @@ impl Correlator {
         self.observations.find(key)
     }
 
+    /// The records that may stand for `event`: the one it would count on, then the other of its own and its group's.
+    pub fn candidates(&self, event: &Event, now: Now, settings: &Settings) -> Vec<(Key, &Observation)> {
+        if settings.correlation == Correlation::Off {
+            return Vec::new();
+        }
+        let group = self.secret.aggregate(event, settings);
+        let own = self.secret.event(event, settings);
+        let combined = is_combined(event, settings)
+            || self.groups.peek(group, self.secret.local(event, settings), now, settings) == Route::Combined;
+        let keys = if combined { [group, own] } else { [own, group] };
+        keys.into_iter().filter_map(|key| Some((key, self.observations.find(key)?))).collect()
+    }
+
     /// Decides about `occurrences` equal occurrences of `event` at `now`; record numbers are drawn from `next_record`.
     pub fn correlate(
         &mut self,

@@ -26,6 +26,15 @@ pub enum ApiGroup {
 }
 
 impl ApiGroup {
+    /// The group's name: empty for the core group.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Core => "",
+            Self::Events => "events.k8s.io",
+        }
+    }
+
     /// The `apiVersion` of objects in this group.
     #[must_use]
     pub const fn api_version(self) -> &'static str {

@@ -69,6 +69,13 @@ impl Aliases {
         known.len()
     }
 
+    /// Forgets a name: its event was deleted. Returns how many names are known now.
+    pub(super) fn remove(&self, namespace: &str, name: &str) -> usize {
+        let mut known = self.known.lock();
+        known.pop(&(namespace.into(), name.into()));
+        known.len()
+    }
+
     /// The event as its client was last told it.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Event> {
         self.known.lock().get(&(namespace.into(), name.into())).cloned()

@@ -23,14 +23,14 @@ const ACK: HeaderName = HeaderName::from_static("eventweir-ack");
 
 /// What the query asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Options {
-    validation: FieldValidation,
-    dry_run: bool,
+pub(super) struct Options {
+    pub(super) validation: FieldValidation,
+    pub(super) dry_run: bool,
 }
 
 /// What unknown and duplicate fields mean (`fieldValidation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FieldValidation {
+pub(super) enum FieldValidation {
     Ignore,
     Warn,
     Strict,
@@ -196,7 +196,7 @@ pub(super) fn full() -> Response {
     respond::refusal(&Status::too_many_requests(message, 1))
 }
 
-fn options(query: Option<&str>) -> Result<Options, Refusal> {
+pub(super) fn options(query: Option<&str>) -> Result<Options, Refusal> {
     let mut options = Options { validation: FieldValidation::Warn, dry_run: false };
     for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
         match (key.as_ref(), value.as_ref()) {

@@ -84,6 +84,7 @@ mod tests {
         let settings = Settings {
             max_body_bytes: 10,
             request_timeout: std::time::Duration::from_secs(60),
+            max_watches: std::num::NonZeroUsize::MIN,
             ack: crate::ingest::Ack::Accepted,
             repair: crate::ingest::Repair::Off,
         };

@@ -13,19 +13,23 @@ pub struct Metrics {
     /// Connections that are open.
     pub connections: IntGauge,
     aliases: IntGauge,
+    /// Watches that are open.
+    pub(super) watches: IntGauge,
     repairs: [IntCounter; Repair::ALL.len()],
 }
 
 /// A request's method, as far as it is told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
+    Delete,
     Get,
     Patch,
     Post,
+    Put,
     Other,
 }
 
-const VERBS: [&str; 4] = ["get", "patch", "post", "other"];
+const VERBS: [&str; 6] = ["delete", "get", "patch", "post", "put", "other"];
 const CODES: [&str; 5] = ["2xx", "3xx", "4xx", "429", "5xx"];
 
 impl Metrics {
@@ -51,6 +55,9 @@ impl Metrics {
             "Names under which clients know their events, of ingest.maxAliases.",
         )?;
         registry.register(Box::new(aliases.clone()))?;
+        let watches =
+            IntGauge::new("eventweir_ingest_watches", "Watches of clients that are open, of ingest.maxWatches.")?;
+        registry.register(Box::new(watches.clone()))?;
         let repairs = IntCounterVec::new(
             Opts::new(
                 "eventweir_ingest_repairs_total",
@@ -65,6 +72,7 @@ impl Metrics {
             outcomes: Outcome::ALL.map(|outcome| outcomes.with_label_values(&[outcome.label()])),
             connections,
             aliases,
+            watches,
             repairs: Repair::ALL.map(|repair| repairs.with_label_values(&[repair.label()])),
         })
     }

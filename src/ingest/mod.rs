@@ -9,9 +9,11 @@ mod aliases;
 mod batch;
 mod create;
 mod decode;
+mod delete;
 mod discovery;
 mod dress;
 mod form;
+mod frame;
 mod indent;
 mod metrics;
 mod partial;
@@ -19,8 +21,11 @@ mod patch;
 mod read;
 mod respond;
 mod table;
+mod update;
+mod watch;
 mod yaml;
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +35,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use axum::{Extension, Router};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use aliases::Aliases;
@@ -51,6 +57,8 @@ pub struct Settings {
     pub max_body_bytes: usize,
     /// Longest time for a body to arrive, and for a client to wait for the upstream's answer.
     pub request_timeout: Duration,
+    /// LIMIT: watches at once; further ones are refused with 429.
+    pub max_watches: NonZeroUsize,
     /// When a client is answered, unless its request says otherwise.
     pub ack: Ack,
     /// Whether events are mended that the apiserver would refuse.
@@ -78,6 +86,18 @@ pub enum Ack {
     Written,
 }
 
+/// How long a DELETE or PUT waits for a write of the same record that is on its way: as long as the upstream may take.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// How a face ends with the program.
+#[derive(Debug, Clone)]
+pub struct Life {
+    /// The tasks that the end waits for.
+    pub tasks: TaskTracker,
+    /// Ends the watches.
+    pub stop: CancellationToken,
+}
+
 /// What every request handler has at hand.
 #[derive(Debug, Clone)]
 pub struct Face(Arc<Inner>);
@@ -90,6 +110,7 @@ struct Inner {
     aliases: Aliases,
     metrics: Metrics,
     event_log: EventLog,
+    watches: watch::Watches,
     tasks: TaskTracker,
 }
 
@@ -103,9 +124,11 @@ impl Face {
         aliases: Aliases,
         metrics: Metrics,
         event_log: EventLog,
-        tasks: TaskTracker,
+        life: Life,
     ) -> Self {
-        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log, tasks }))
+        let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop);
+        let tasks = life.tasks;
+        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log, watches, tasks }))
     }
 
     /// The table of path and verb. The two API groups are two doors to one room.
@@ -129,6 +152,15 @@ impl Face {
         Form::negotiate(group, self.0.shards.clock().now().wall, query, headers)
     }
 
+    /// Carries out what must not stop half way when its client goes away: what the upstream was asked has to be followed here.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T, Status>> + Send + 'static,
+    ) -> Result<T, Status> {
+        let ended = self.0.tasks.spawn(task).await;
+        ended.unwrap_or_else(|error| Err(Status::new(500, "InternalError", error.to_string())))
+    }
+
     /// Refuses what may have been an occurrence, and says so in the ledger.
     fn reject(&self, reason: RejectReason, status: &Status) -> Response {
         self.0.shards.reject(reason, 1);
@@ -137,12 +169,14 @@ impl Face {
 }
 
 fn door(group: ApiGroup) -> Router<Face> {
-    let collection = get(read::list).post(create::create);
-    let item = get(read::get).patch(patch::patch);
+    let collection = get(read::list).post(create::create).delete(delete::delete_collection);
+    let item = get(read::get).patch(patch::patch).put(update::update).delete(delete::delete);
     Router::new()
         .route("/namespaces/{namespace}/events", only(collection))
         .route("/namespaces/{namespace}/events/{name}", only(item))
         .route("/events", only(get(read::list_all)))
+        .route("/watch/namespaces/{namespace}/events", only(get(watch::watch_namespace)))
+        .route("/watch/events", only(get(watch::watch_all)))
         .layer(Extension(group))
 }
 
@@ -176,11 +210,7 @@ async fn not_served(uri: Uri) -> Response {
 
 /// 404 in the words of the door.
 fn not_found(group: ApiGroup, name: &str) -> Status {
-    let group = match group {
-        ApiGroup::Core => "",
-        ApiGroup::Events => "events.k8s.io",
-    };
-    Status::not_found(group, "events", name)
+    Status::not_found(group.name(), "events", name)
 }
 
 /// 405 in the apiserver's words.
@@ -196,6 +226,8 @@ async fn count(State(face): State<Face>, request: Request, next: axum::middlewar
         Method::POST => metrics::Verb::Post,
         Method::GET => metrics::Verb::Get,
         Method::PATCH => metrics::Verb::Patch,
+        Method::PUT => metrics::Verb::Put,
+        Method::DELETE => metrics::Verb::Delete,
         _ => metrics::Verb::Other,
     };
     let response = next.run(request).await;

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use smol_str::SmolStr;
 
-use super::{Face, not_found, respond};
+use super::{Face, not_found, respond, watch};
 use crate::event::ApiGroup;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version};
@@ -77,6 +77,9 @@ async fn list_events(
     query: Option<&str>,
     headers: &HeaderMap,
 ) -> Response {
+    if watch::is_asked(query) {
+        return watch::watch(face, group, namespace, query, headers).await;
+    }
     let form = match face.form(group, query, headers) {
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
@@ -91,7 +94,7 @@ async fn list_events(
     }
 }
 
-fn options(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> {
+pub(super) fn options(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> {
     let mut options = ListOptions::default();
     let (mut resource_version, mut exact) = (0, false);
     for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -103,9 +106,6 @@ fn options(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> 
             "fieldSelector" => options.field_selector = FieldSelector::parse(&value, group)?,
             "resourceVersion" if !value.is_empty() => resource_version = number()?,
             "resourceVersionMatch" => exact = value == "Exact",
-            "watch" if matches!(value.as_ref(), "1" | "true") => {
-                return Err(Status::new(405, "MethodNotAllowed", "watch is not served by this version of eventweir"));
-            }
             "labelSelector" => options.label_selector = LabelSelector::parse(&value)?,
             _ => {}
         }

@@ -71,6 +71,11 @@ pub(super) fn go_escaped(json: &[u8]) -> Vec<u8> {
     escaped
 }
 
+/// What was asked for is done, and there is no object to show.
+pub(super) fn success(details: &crate::status::StatusDetails) -> Response {
+    document(StatusCode::OK, Media::Json, false, crate::status::success_json(details))
+}
+
 /// An event; `outcome` when it has been taken in.
 pub(super) fn event(
     form: Form,
@@ -102,7 +107,17 @@ pub(super) fn event(
         }
         (View::Table(version, include), _) => {
             let list = one(event);
-            table::write(&table::Table { group: form.group, version, include, now: form.now }, &list, &mut body);
+            table::write(
+                &table::Table {
+                    group: form.group,
+                    version,
+                    include,
+                    columns: table::Columns::Described,
+                    now: form.now,
+                },
+                &list,
+                &mut body,
+            );
             document(code, form.media, form.pretty, body)
         }
     };
@@ -142,14 +157,24 @@ pub(super) fn list(form: Form, list: &EventList) -> Response {
             document(code, form.media, form.pretty, body)
         }
         (View::Table(version, include), _) => {
-            table::write(&table::Table { group: form.group, version, include, now: form.now }, list, &mut body);
+            table::write(
+                &table::Table {
+                    group: form.group,
+                    version,
+                    include,
+                    columns: table::Columns::Described,
+                    now: form.now,
+                },
+                list,
+                &mut body,
+            );
             document(code, form.media, form.pretty, body)
         }
     }
 }
 
 /// One event as a list, for its table. A copy, because tables are asked for by people.
-fn one(event: &Event) -> EventList {
+pub(super) fn one(event: &Event) -> EventList {
     let resource_version = event.metadata.resource_version.clone();
     EventList { resource_version, items: vec![event.clone()], ..EventList::default() }
 }

@@ -17,8 +17,17 @@ pub(super) struct Table {
     pub(super) group: ApiGroup,
     pub(super) version: MetaVersion,
     pub(super) include: Include,
+    /// Whether the columns are described.
+    pub(super) columns: Columns,
     /// Unix nanoseconds; ages are counted up to here.
     pub(super) now: i64,
+}
+
+/// Whether a table describes its columns: in a watch only the first one does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Columns {
+    Described,
+    Known,
 }
 
 /// Name, format, priority and description of the columns, the same at both doors.
@@ -53,6 +62,21 @@ const NAME: &str = "Name must be unique within a namespace. Is required when cre
 pub(super) fn write(table: &Table, list: &EventList, out: &mut Vec<u8>) {
     partial::head("Table", table.version, out);
     json::write_list_meta(list, out);
+    match table.columns {
+        Columns::Described => write_columns(out),
+        Columns::Known => out.extend_from_slice(br#","columnDefinitions":null"#),
+    }
+    out.extend_from_slice(br#","rows":["#);
+    for (index, event) in list.items.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        row(table, event, out);
+    }
+    out.extend_from_slice(b"]}");
+}
+
+fn write_columns(out: &mut Vec<u8>) {
     out.extend_from_slice(br#","columnDefinitions":["#);
     for (index, (name, format, priority, description)) in COLUMNS.into_iter().enumerate() {
         if index > 0 {
@@ -66,14 +90,7 @@ pub(super) fn write(table: &Table, list: &EventList, out: &mut Vec<u8>) {
         json::write_text(description, out);
         out.extend_from_slice(format!(r#","priority":{priority}}}"#).as_bytes());
     }
-    out.extend_from_slice(br#"],"rows":["#);
-    for (index, event) in list.items.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        row(table, event, out);
-    }
-    out.extend_from_slice(b"]}");
+    out.push(b']');
 }
 
 fn row(table: &Table, event: &Event, out: &mut Vec<u8>) {

@@ -10,7 +10,7 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 
 /// Digests draw their record numbers from the upper half of the range, correlators from the lower.
-const FIRST_DIGEST: u64 = 1 << 63;
+pub(super) const FIRST_DIGEST: u64 = 1 << 63;
 
 impl super::account::Account {
     /// When more never-written records will have reached `max_age` than there are tokens for, should nothing else happen: the

@@ -11,6 +11,7 @@
 mod account;
 mod digest;
 mod fold;
+mod forget;
 mod gate;
 mod offer;
 mod ready;
@@ -61,6 +62,8 @@ pub struct Outbox {
     bytes: usize,
     tickets: Tickets,
     forgotten: Vec<Forgotten>,
+    /// Records that no write may go out for, and by how many they are kept back: one a request that deletes or replaces.
+    paused: HashMap<RecordId, u32>,
     jitter: fastrand::Rng,
     next_digest: u64,
     draining: bool,
@@ -83,6 +86,7 @@ impl Outbox {
             bytes: 0,
             tickets: Tickets::default(),
             forgotten: Vec::new(),
+            paused: HashMap::new(),
             jitter: fastrand::Rng::with_seed(seed),
             next_digest: 0,
             draining: false,
@@ -254,6 +258,10 @@ impl Outbox {
     /// Puts a record into its account's queue.
     fn enqueue(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
+        if self.paused.contains_key(&id) {
+            record.phase = Phase::Cooling;
+            return;
+        }
         let order = Order { class: Class::of(record.event.is_warning()), since: record.since, record: id };
         record.paid |= self.draining || matches!(record.account, AccountId::Prepaid(_));
         record.phase = Phase::Queued(order);

@@ -42,11 +42,13 @@ pub enum LostReason {
     Refused(RefusalReason),
     /// The drain's deadline passed.
     Shutdown,
+    /// A client deleted their record before they were written.
+    Deleted,
 }
 
 impl LostReason {
     /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Suppressed,
         Self::Refused(RefusalReason::Invalid),
         Self::Refused(RefusalReason::Forbidden),
@@ -55,6 +57,7 @@ impl LostReason {
         Self::Refused(RefusalReason::Exists),
         Self::Refused(RefusalReason::Other),
         Self::Shutdown,
+        Self::Deleted,
     ];
 
     /// The metric label.
@@ -64,6 +67,7 @@ impl LostReason {
             Self::Suppressed => "suppressed",
             Self::Refused(reason) => reason.label(),
             Self::Shutdown => "shutdown",
+            Self::Deleted => "deleted",
         }
     }
 }

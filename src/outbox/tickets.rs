@@ -79,6 +79,12 @@ impl Tickets {
         }
     }
 
+    /// A record is no more: nobody can be told anything of it.
+    pub(super) fn drop_record(&mut self, record: RecordId) -> Vec<Ticket> {
+        let waiting = self.0.remove(&record);
+        waiting.map(|waiting| waiting.sent.into_iter().chain(waiting.pending).collect()).unwrap_or_default()
+    }
+
     pub(super) fn refuses_taken(&self, record: RecordId) -> bool {
         self.0.get(&record).is_some_and(|waiting| waiting.refuse_taken)
     }

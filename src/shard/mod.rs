@@ -4,8 +4,10 @@
 //! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
 //! through simulated weeks.
 
+mod hold;
 mod table;
 
+pub use hold::{Handle, Held, Lead};
 pub use table::{Shards, Waiting};
 
 pub use crate::outbox::Fate;

@@ -236,7 +236,25 @@ impl Shards {
         &self.0.clock
     }
 
-    fn shard_of(&self, event: &Event) -> usize {
+    /// Clients that waited for what was deleted hear nothing more of it.
+    pub(super) fn dismiss(&self, tickets: &[Ticket]) {
+        let mut waiters = self.0.waiters.lock();
+        for ticket in tickets {
+            waiters.senders.remove(ticket);
+        }
+    }
+
+    /// The rules in force.
+    pub(super) fn policy(&self) -> Arc<Policy> {
+        self.0.policy.load_full()
+    }
+
+    /// Tells delivery to look for something to send.
+    pub(super) fn wake(&self) {
+        self.0.wake.notify_one();
+    }
+
+    pub(super) fn shard_of(&self, event: &Event) -> usize {
         let count = self.0.shards.len() as u128;
         // The source's key is a uniform hash; the upper half is not used by the tables inside the shard.
         usize::try_from((self.0.secret.source(event).0 >> 64) % count).unwrap_or(0)

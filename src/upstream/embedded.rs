@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
 use super::store::{Settings, Store};
-use super::{ListOptions, Metrics, Verb};
+use super::{DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb, WatchOptions};
 use crate::clock::{Clock, Now};
 use crate::event::Event;
 use crate::event::core_v1::EventList;
@@ -20,6 +21,8 @@ use crate::status::Status;
 pub struct Embedded {
     /// The lock is held for one operation at a time and never over an await.
     store: Arc<Mutex<Store>>,
+    /// The newest revision, for watches that wait for it.
+    newest: Arc<watch::Sender<u64>>,
     clock: Clock,
     metrics: Metrics,
 }
@@ -39,7 +42,8 @@ impl Embedded {
     /// A store made elsewhere, with a known seed for example.
     #[must_use]
     pub fn with_store(store: Store, clock: Clock, metrics: Metrics) -> Self {
-        Self { store: Arc::new(Mutex::new(store)), clock, metrics }
+        let newest = Arc::new(watch::Sender::new(store.revision()));
+        Self { store: Arc::new(Mutex::new(store)), newest, clock, metrics }
     }
 
     /// Whether this namespace exists.
@@ -78,16 +82,62 @@ impl Embedded {
         })
     }
 
+    /// Puts an event in the place of the one of its name.
+    ///
+    /// # Errors
+    /// As [`Store::replace`].
+    pub fn update(&self, event: Event, options: UpdateOptions) -> Result<Updated, Status> {
+        self.with(Verb::Update, |store, now| store.replace(event, options, now))
+    }
+
+    /// Deletes one event.
+    ///
+    /// # Errors
+    /// As [`Store::delete_with`].
+    pub fn delete(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+        self.with(Verb::Delete, |store, now| store.delete_with(namespace, name, options, now))
+    }
+
+    /// Deletes the events that a list of these options shows; one that went or changed meanwhile is as the apiserver has it.
+    ///
+    /// # Errors
+    /// As [`Store::list`].
+    pub fn delete_collection(
+        &self,
+        namespace: &str,
+        list: &ListOptions,
+        options: &DeleteOptions,
+    ) -> Result<EventList, Status> {
+        let list = self.list(Some(namespace), list)?;
+        for event in &list.items {
+            match self.delete(namespace, &event.metadata.name, options) {
+                Err(status) if status.code != 404 => return Err(status),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(list)
+    }
+
+    /// Watches the events of one namespace or of all.
+    #[must_use]
+    pub fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> EmbeddedWatch {
+        EmbeddedWatch::new(self.clone(), namespace, options)
+    }
+
+    /// The newest revision, and a way to wait for a newer one.
+    pub(super) fn newest(&self) -> watch::Receiver<u64> {
+        self.newest.subscribe()
+    }
+
     /// Removes expired events as their time comes, without end; to be run on the app's task tracker. Nothing is lost when it
     /// is cancelled.
     pub async fn expire_forever(&self) {
         loop {
             let now = self.clock.now();
-            let next = {
-                let mut store = self.store.lock();
+            let next = self.access(|store, now| {
                 store.expire(now);
                 store.next_expiry()
-            };
+            });
             let latest = now.mono.after(EXPIRY_PAUSE_MAX);
             let wake = next.unwrap_or(latest).clamp(now.mono.after(EXPIRY_PAUSE_MIN), latest);
             self.clock.sleep_until(wake).await;
@@ -101,6 +151,13 @@ impl Embedded {
         let evicted_before = store.evicted();
         let result = act(&mut store, now);
         self.metrics.count_evicted(store.evicted().saturating_sub(evicted_before));
+        let newest = store.revision();
+        drop(store);
+        self.newest.send_if_modified(|known| {
+            let moved = newest > *known;
+            *known = newest.max(*known);
+            moved
+        });
         result
     }
 

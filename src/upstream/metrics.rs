@@ -102,8 +102,8 @@ mod tests {
         Metrics::new(&registry).unwrap();
         let families = registry.gather();
         let series = |name: &str| families.iter().find(|family| family.name() == name).unwrap().get_metric().len();
-        assert_eq!(series("eventweir_upstream_requests_total"), 4 * 11);
-        assert_eq!(series("eventweir_upstream_request_duration_seconds"), 4);
+        assert_eq!(series("eventweir_upstream_requests_total"), 7 * 11);
+        assert_eq!(series("eventweir_upstream_request_duration_seconds"), 7);
         assert!(Metrics::new(&registry).is_err());
     }
 }

@@ -12,13 +12,15 @@ mod metrics;
 mod patch;
 mod selector;
 pub mod store;
+mod watch;
 
 pub use apiserver::Apiserver;
 pub use embedded::{Embedded, answer_from_store};
 pub use labels::LabelSelector;
-pub use list::{ListOptions, Version};
+pub use list::{DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Version, WatchEvent, WatchOptions};
 pub use metrics::Metrics;
 pub use selector::FieldSelector;
+pub use watch::{EmbeddedWatch, Watch};
 
 use crate::event::Event;
 use crate::event::core_v1::EventList;
@@ -41,6 +43,9 @@ enum Verb {
     Patch,
     Get,
     List,
+    Update,
+    Delete,
+    Watch,
 }
 
 /// Why the upstream is not ready.
@@ -79,6 +84,55 @@ impl Upstream {
         }
     }
 
+    /// Puts an event in the place of the one of its name; a missing one is created.
+    ///
+    /// # Errors
+    /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
+    pub async fn update(&self, event: Event, options: UpdateOptions) -> Result<Updated, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.update(event, options),
+            Self::Apiserver(apiserver) => apiserver.update(&event, options).await,
+        }
+    }
+
+    /// Deletes one event.
+    ///
+    /// # Errors
+    /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
+    pub async fn delete(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.delete(namespace, name, options),
+            Self::Apiserver(apiserver) => apiserver.delete(namespace, name, options).await,
+        }
+    }
+
+    /// Deletes the events that a list of these options would show, and returns that list.
+    ///
+    /// # Errors
+    /// The upstream's refusal, or 503 and 504 when there is no answer; then some may have been deleted.
+    pub async fn delete_collection(
+        &self,
+        namespace: &str,
+        list: &ListOptions,
+        options: &DeleteOptions,
+    ) -> Result<EventList, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.delete_collection(namespace, list, options),
+            Self::Apiserver(apiserver) => apiserver.delete_collection(namespace, list, options).await,
+        }
+    }
+
+    /// Watches the events of one namespace or of all.
+    ///
+    /// # Errors
+    /// The upstream's refusal, or 503 and 504 when there is no answer.
+    pub async fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> Result<Watch, Status> {
+        match self {
+            Self::Embedded(embedded) => Ok(Watch::Embedded(Box::new(embedded.watch(namespace, options)))),
+            Self::Apiserver(apiserver) => Ok(Watch::Apiserver(Box::new(apiserver.watch(namespace, &options).await?))),
+        }
+    }
+
     /// Whether this namespace can hold events, as far as it is known without asking.
     #[must_use]
     pub fn has_namespace(&self, namespace: &str) -> bool {
@@ -102,7 +156,7 @@ impl Upstream {
 }
 
 impl Verb {
-    const ALL: [Self; 4] = [Self::Create, Self::Patch, Self::Get, Self::List];
+    const ALL: [Self; 7] = [Self::Create, Self::Patch, Self::Get, Self::List, Self::Update, Self::Delete, Self::Watch];
 
     const fn of(request: &Request) -> Self {
         match request {
@@ -118,10 +172,13 @@ impl Verb {
             Self::Patch => "patch",
             Self::Get => "get",
             Self::List => "list",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::Watch => "watch",
         }
     }
 
     const fn writes(self) -> bool {
-        matches!(self, Self::Create | Self::Patch)
+        matches!(self, Self::Create | Self::Patch | Self::Update | Self::Delete)
     }
 }

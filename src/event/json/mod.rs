@@ -98,6 +98,12 @@ pub enum Strictness {
     Refuse,
 }
 
+/// Go's text for the first syntax fault of a body that is not JSON.
+#[must_use]
+pub fn syntax_fault(body: &[u8]) -> String {
+    syntax::fault(body)
+}
+
 /// Decodes a body that came through the door of `group`.
 ///
 /// # Errors

@@ -9,6 +9,8 @@ mod connect;
 mod request;
 #[cfg(test)]
 mod tests;
+mod verbs;
+mod watch;
 mod transport;
 #[cfg(test)]
 mod transport_tests;
@@ -21,6 +23,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
 
 pub use connect::{Error, Settings};
+pub use watch::Frames;
 
 use super::answer::{Denial, Failure, judge, status_of};
 use super::{ListOptions, Metrics, NotReady, Verb};
@@ -111,9 +114,22 @@ impl Apiserver {
         body_bytes_max: usize,
         decode: impl FnOnce(&[u8]) -> Result<T, E>,
     ) -> Result<T, Failure> {
+        self.exchange_coded(verb, request, body_bytes_max, decode).await.map(|(_, decoded)| decoded)
+    }
+
+    /// The same, with the code of the answer.
+    async fn exchange_coded<T, E: fmt::Display>(
+        &self,
+        verb: Verb,
+        request: http::Result<http::Request<Body>>,
+        body_bytes_max: usize,
+        decode: impl FnOnce(&[u8]) -> Result<T, E>,
+    ) -> Result<(StatusCode, T), Failure> {
         let started = self.clock.now().mono;
-        let body = self.send_in_time(request, body_bytes_max).await;
-        let result = body.and_then(|body| decode(&body).map_err(|fault| Failure::Unreadable(fault.to_string())));
+        let answered = self.send_in_time(request, body_bytes_max).await;
+        let result = answered.and_then(|(code, body)| {
+            decode(&body).map(|decoded| (code, decoded)).map_err(|fault| Failure::Unreadable(fault.to_string()))
+        });
         let answer = result.as_ref().err().map(|failure| judge(verb, failure));
         self.metrics.count(verb, answer.as_ref(), self.clock.now().mono.since(started));
         result
@@ -123,12 +139,12 @@ impl Apiserver {
         &self,
         request: http::Result<http::Request<Body>>,
         body_bytes_max: usize,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<(StatusCode, Bytes), Failure> {
         let request = request.map_err(|fault| Failure::Unsendable(fault.to_string()))?;
         tokio::time::timeout(self.timeout, self.send(request, body_bytes_max)).await.unwrap_or(Err(Failure::Deadline))
     }
 
-    async fn send(&self, request: http::Request<Body>, body_bytes_max: usize) -> Result<Bytes, Failure> {
+    async fn send(&self, request: http::Request<Body>, body_bytes_max: usize) -> Result<(StatusCode, Bytes), Failure> {
         let response = self.client.send(request).await.map_err(|fault| connect::classify(&fault))?;
         let (parts, body) = response.into_parts();
         let limit = if parts.status.is_success() { body_bytes_max } else { BODY_BYTES_MAX };
@@ -140,7 +156,7 @@ impl Apiserver {
         }
         match body {
             Ok(_) if parts.status == StatusCode::NO_CONTENT => Err(Failure::Unreadable("no content".to_owned())),
-            Ok(body) => Ok(body),
+            Ok(body) => Ok((parts.status, body)),
             Err(fault) if fault.is::<LengthLimitError>() => Err(Failure::Unreadable(fault.to_string())),
             Err(fault) => Err(Failure::Lost(fault.to_string())),
         }

@@ -6,9 +6,10 @@ use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{Method, Request as HttpRequest};
 use kube::client::Body;
 
-use crate::event::core_v1;
+use crate::event::json;
+use crate::event::{ApiGroup, Event, core_v1};
 use crate::outbox::Request;
-use crate::upstream::{ListOptions, Version};
+use crate::upstream::{DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions};
 
 /// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
@@ -36,8 +37,85 @@ pub(super) fn get(namespace: &str, name: &str) -> http::Result<HttpRequest<Body>
     start(Method::GET, item(namespace, name)).body(Body::empty())
 }
 
+/// PUT of an event through the door it came in by, whose rules the apiserver then keeps.
+pub(super) fn update(event: &Event, options: UpdateOptions) -> http::Result<HttpRequest<Body>> {
+    let mut body = Vec::new();
+    json::write_json(options.group, event, &mut body);
+    let item = item(&event.metadata.namespace, &event.metadata.name);
+    let path = match options.group {
+        ApiGroup::Core => item,
+        ApiGroup::Events => item.replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
+    };
+    let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
+    with_body(Method::PUT, format!("{path}?fieldManager=eventweir{dry_run}"), JSON, body)
+}
+
+/// DELETE of one event.
+pub(super) fn delete(namespace: &str, name: &str, options: &DeleteOptions) -> http::Result<HttpRequest<Body>> {
+    with_body(Method::DELETE, item(namespace, name), JSON, delete_options(options))
+}
+
+/// DELETE of what a list shows.
+pub(super) fn delete_collection(
+    namespace: &str,
+    list: &ListOptions,
+    options: &DeleteOptions,
+) -> http::Result<HttpRequest<Body>> {
+    let path = with_query(events(Some(namespace)), &list_query(list));
+    with_body(Method::DELETE, path, JSON, delete_options(options))
+}
+
+fn delete_options(options: &DeleteOptions) -> Vec<u8> {
+    let mut document = serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1"});
+    if options.uid.is_some() || options.resource_version.is_some() {
+        let mut preconditions = serde_json::Map::new();
+        for (name, value) in [("uid", &options.uid), ("resourceVersion", &options.resource_version)] {
+            if let Some(value) = value {
+                preconditions.insert(name.to_owned(), value.as_str().into());
+            }
+        }
+        document["preconditions"] = preconditions.into();
+    }
+    if options.dry_run {
+        document["dryRun"] = serde_json::json!(["All"]);
+    }
+    document.to_string().into_bytes()
+}
+
+/// GET of a watch.
+pub(super) fn watch(namespace: Option<&str>, options: &WatchOptions) -> http::Result<HttpRequest<Body>> {
+    let mut query = vec!["watch=true".to_owned()];
+    if !options.field_selector.is_empty() {
+        query.push(format!("fieldSelector={}", encoded(&options.field_selector.to_string())));
+    }
+    if !options.label_selector.is_empty() {
+        query.push(format!("labelSelector={}", encoded(&options.label_selector.to_string())));
+    }
+    if options.resource_version != 0 {
+        query.push(format!("resourceVersion={}", options.resource_version));
+    }
+    if let Some(send) = options.send_initial_events {
+        query.push(format!("sendInitialEvents={send}&resourceVersionMatch=NotOlderThan"));
+    }
+    if options.bookmarks {
+        query.push("allowWatchBookmarks=true".to_owned());
+    }
+    if options.timeout_seconds != 0 {
+        query.push(format!("timeoutSeconds={}", options.timeout_seconds));
+    }
+    start(Method::GET, with_query(events(namespace), &query)).body(Body::empty())
+}
+
 /// GET of a list.
 pub(super) fn list(namespace: Option<&str>, options: &ListOptions) -> http::Result<HttpRequest<Body>> {
+    start(Method::GET, with_query(events(namespace), &list_query(options))).body(Body::empty())
+}
+
+fn with_query(path: String, query: &[String]) -> String {
+    if query.is_empty() { path } else { path + "?" + &query.join("&") }
+}
+
+fn list_query(options: &ListOptions) -> Vec<String> {
     let mut query = Vec::new();
     if options.limit != 0 {
         query.push(format!("limit={}", options.limit));
@@ -57,11 +135,7 @@ pub(super) fn list(namespace: Option<&str>, options: &ListOptions) -> http::Resu
         Version::AtLeast(version) => query.push(format!("resourceVersion={version}")),
         Version::Exact(version) => query.push(format!("resourceVersion={version}&resourceVersionMatch=Exact")),
     }
-    let mut path = events(namespace);
-    if !query.is_empty() {
-        path = path + "?" + &query.join("&");
-    }
-    start(Method::GET, path).body(Body::empty())
+    query
 }
 
 /// GET of the apiserver's own readiness.

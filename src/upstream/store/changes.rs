@@ -48,6 +48,14 @@ impl ChangeLog {
         }
     }
 
+    /// Forgets the changes up to `revision`.
+    pub(super) fn compact(&mut self, revision: u64) {
+        while let Some((_, size)) = self.window.pop_front_if(|(change, _)| change.revision <= revision) {
+            self.bytes = self.bytes.saturating_sub(size);
+        }
+        self.compacted = self.compacted.max(revision);
+    }
+
     /// The changes after `revision`, oldest first; `None` when some of them are forgotten.
     pub(super) fn since(&self, revision: u64) -> Option<impl DoubleEndedIterator<Item = &Change>> {
         (revision >= self.compacted).then(|| {

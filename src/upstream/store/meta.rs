@@ -44,3 +44,17 @@ pub(super) fn drop_server_owned(metadata: &mut ObjectMeta) {
         metadata.rare = None;
     }
 }
+
+/// Gives the new state of an object what no update can change, so that it equals the old one where only that differs.
+pub(super) fn keep_server_owned(new: &mut ObjectMeta, old: &ObjectMeta) {
+    new.uid.clone_from(&old.uid);
+    new.creation_timestamp = old.creation_timestamp;
+    let mut rare = new.rare.take().map(|rare| *rare).unwrap_or_default();
+    let kept = old.rare.as_deref();
+    rare.self_link = SmolStr::default();
+    rare.managed_fields = Vec::new();
+    rare.generation = kept.map_or(0, |kept| kept.generation);
+    rare.deletion_timestamp = kept.and_then(|kept| kept.deletion_timestamp);
+    rare.deletion_grace_period_seconds = kept.and_then(|kept| kept.deletion_grace_period_seconds);
+    new.rare = (rare != RareMeta::default()).then(|| Box::new(rare));
+}

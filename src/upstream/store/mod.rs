@@ -11,6 +11,8 @@ mod meta;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod watch;
+mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ pub use changes::Change;
 pub use list::Page;
 pub use meta::generated_name;
 pub use settings::{Namespaces, Settings};
+pub use watch::Seen;
 
 use crate::clock::{Mono, Now};
 use crate::event::{ApiGroup, Event, Time};

@@ -1,0 +1,129 @@
+//! A watch of the embedded store: it reads the store's window of changes at its reader's pace and queues nothing.
+
+use tokio::sync::watch::Receiver;
+
+use super::apiserver::Frames;
+use super::{Embedded, ListOptions, WatchEvent, WatchOptions};
+use crate::event::{Event, RareMeta};
+
+/// LIMIT: events of one batch while a watch tells what is there.
+const INITIAL_MAX: usize = 500;
+/// The annotation of the bookmark after the initial events.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// An open watch.
+#[derive(Debug)]
+pub enum Watch {
+    /// Of the embedded store.
+    Embedded(Box<EmbeddedWatch>),
+    /// Of an apiserver.
+    Apiserver(Box<Frames>),
+}
+
+impl Watch {
+    /// Waits for the next events; `None` at the end. An `Error` is the last. Cancelling loses nothing.
+    pub async fn next(&mut self) -> Option<Vec<WatchEvent>> {
+        match self {
+            Self::Embedded(watch) => watch.next().await,
+            Self::Apiserver(frames) => frames.next().await,
+        }
+    }
+}
+
+/// A watch of the embedded store.
+#[derive(Debug)]
+pub struct EmbeddedWatch {
+    embedded: Embedded,
+    /// The newest revision: tells that there is something to look at.
+    newest: Receiver<u64>,
+    namespace: Option<String>,
+    options: WatchOptions,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Tells what is there, page by page, from this continue token on.
+    Initial(String),
+    /// Tells what has changed after this revision.
+    Changes(u64),
+    /// Has told of an error.
+    Ended,
+}
+
+impl EmbeddedWatch {
+    pub(super) fn new(embedded: Embedded, namespace: Option<&str>, options: WatchOptions) -> Self {
+        let newest = embedded.newest();
+        let phase = if options.starts_with_events() {
+            Phase::Initial(String::new())
+        } else if options.resource_version == 0 {
+            Phase::Changes(*newest.borrow())
+        } else {
+            Phase::Changes(options.resource_version)
+        };
+        Self { embedded, newest, namespace: namespace.map(str::to_owned), options, phase }
+    }
+
+    async fn next(&mut self) -> Option<Vec<WatchEvent>> {
+        loop {
+            // LIMIT: a reader that is slower than the changes falls out of the store's window; it is told 410 and lists anew.
+            let told = match &self.phase {
+                Phase::Ended => return None,
+                Phase::Initial(token) => self.initial(token.clone()),
+                Phase::Changes(revision) => {
+                    // Before the look, so that a change during it wakes the wait below.
+                    self.newest.mark_unchanged();
+                    let revision = *revision;
+                    let namespace = self.namespace.as_deref();
+                    self.embedded.access(|store, now| store.watch(namespace, &self.options, revision, now)).map(
+                        |seen| {
+                            self.phase = Phase::Changes(seen.revision);
+                            (seen.events, seen.any)
+                        },
+                    )
+                }
+            };
+            match told {
+                Ok((events, _)) if !events.is_empty() => return Some(events),
+                Ok((_, true)) => {}
+                // The sender lives in `embedded`, so waiting cannot fail.
+                Ok((_, false)) => drop(self.newest.changed().await),
+                Err(status) => {
+                    self.phase = Phase::Ended;
+                    return Some(vec![WatchEvent::Error(Box::new(status))]);
+                }
+            }
+        }
+    }
+
+    /// One page of what is there; after the last one the changes follow.
+    fn initial(&mut self, token: String) -> Result<(Vec<WatchEvent>, bool), crate::status::Status> {
+        let options = ListOptions {
+            limit: INITIAL_MAX,
+            continue_token: token,
+            field_selector: self.options.field_selector.clone(),
+            label_selector: self.options.label_selector.clone(),
+            ..ListOptions::default()
+        };
+        let page = self.embedded.access(|store, now| store.list(self.namespace.as_deref(), &options, now))?;
+        let mut events: Vec<WatchEvent> = page.items.into_iter().map(WatchEvent::Added).collect();
+        if page.continue_token.is_empty() {
+            if self.options.bookmarks {
+                events.push(end_of_initial_events(&page.resource_version));
+            }
+            self.phase = Phase::Changes(page.resource_version.parse().unwrap_or(0));
+        } else {
+            self.phase = Phase::Initial(page.continue_token.into());
+        }
+        Ok((events, true))
+    }
+}
+
+fn end_of_initial_events(version: &smol_str::SmolStr) -> WatchEvent {
+    let mut rare = RareMeta::default();
+    rare.annotations.insert(INITIAL_EVENTS_END.into(), "true".into());
+    let mut event = Event::default();
+    event.metadata.resource_version = version.clone();
+    event.metadata.rare = Some(Box::new(rare));
+    WatchEvent::Bookmark(event.into())
+}

@@ -23,6 +23,9 @@ use crate::status::Status;
 /// LIMIT: chunks of results that wait for a slow reader; then no more of its request is read.
 const RESULTS: usize = 16;
 
+/// LIMIT: bytes of a batch that are looked at to tell what it is.
+const LOOK_BYTES: usize = 4096;
+
 /// `POST /eventweir/v1/events`
 pub(super) async fn batch(State(face): State<Face>, body: Body) -> Response {
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
@@ -189,6 +192,7 @@ enum Document {
 /// Whether a body is one document: an array, or an object whose kind is `EventList`; `None` while that cannot be told.
 fn is_document(beginning: &[u8]) -> Option<bool> {
     let text = beginning.trim_ascii_start();
+    let text = text.get(..LOOK_BYTES).unwrap_or(text);
     match text.first()? {
         b'[' => Some(true),
         b'{' => {
@@ -198,7 +202,10 @@ fn is_document(beginning: &[u8]) -> Option<bool> {
                 return Some(true);
             }
             // A pretty-printed document opens with a brace alone.
-            if first_line.trim_ascii() == b"{" { Some(true) } else { text.contains(&b'\n').then_some(false) }
+            if first_line.trim_ascii() == b"{" {
+                return Some(true);
+            }
+            (text.contains(&b'\n') || text.len() == LOOK_BYTES).then_some(false)
         }
         _ => Some(false),
     }

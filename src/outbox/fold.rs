@@ -157,6 +157,7 @@ impl Outbox {
                 tries: 0,
                 timer_set: false,
                 is_digest: true,
+                varies: true,
             };
             self.records.insert(id, Box::new(record));
         }

@@ -223,6 +223,7 @@ impl Outbox {
             tries: 0,
             timer_set: false,
             is_digest: false,
+            varies: offer.fold == crate::correlator::Fold::Combined,
         };
         self.records.insert(offer.record, Box::new(record));
         self.trim_accounts(now);

@@ -154,6 +154,8 @@ pub(super) struct Record {
     pub(super) timer_set: bool,
     /// It is the digest of its budget.
     pub(super) is_digest: bool,
+    /// Its message changes from write to write, and does not identify it.
+    pub(super) varies: bool,
 }
 
 /// Life of a record in the outbox.

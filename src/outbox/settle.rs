@@ -125,10 +125,9 @@ impl Outbox {
         record.taken = false;
         if !is_same_record(record, found) {
             // A stranger has the name: ours gets another one.
-            let mut name = record_name(&record.event.involved_object.name, now);
-            if name == record.event.metadata.name {
-                name = record_name(&record.event.involved_object.name, Now { wall: now.wall.wrapping_add(1), ..now });
-            }
+            // Not the plain time: two records of one object that are renamed in one instant must not meet.
+            let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
+            let name = record_name(&record.event.involved_object.name, Now { wall, ..now });
             record.event.metadata.name = name;
             record.ambiguous = false;
             self.try_again(id, sent, now);
@@ -240,8 +239,8 @@ fn feedback(id: RecordId, record: &Record, stored: &Event, count_moved: i32) -> 
     Feedback { source: record.source, key: record.key, record: id, settled }
 }
 
-/// Whether an event found under the record's name is the record: everything that identifies it is equal. The message may
-/// differ, as combined records and digests carry their newest one.
+/// Whether an event found under the record's name is the record: everything that identifies it is equal. Combined records
+/// and digests carry their newest message, so there the message may differ.
 fn is_same_record(record: &Record, found: &Event) -> bool {
     let ours = &record.event;
     let object = |event: &Event| {
@@ -255,7 +254,8 @@ fn is_same_record(record: &Record, found: &Event) -> bool {
             object.field_path.clone(),
         )
     };
-    ours.reason == found.reason
+    (record.varies || ours.message == found.message)
+        && ours.reason == found.reason
         && ours.event_type == found.event_type
         && ours.source == found.source
         && ours.reporting_controller == found.reporting_controller

@@ -341,7 +341,6 @@ fn policy(settings: Settings) -> Policy {
 const LONG: Duration = Duration::from_secs(60 * 86_400);
 
 /// The same cases in each run, as CI needs them; new ones where `EVENTWEIR_FRESH_SEEDS` is set.
-#[expect(clippy::disallowed_methods, reason = "whether to search is said by the environment")]
 fn seed() -> RngSeed {
     if std::env::var_os("EVENTWEIR_FRESH_SEEDS").is_some() { RngSeed::Random } else { RngSeed::Fixed(20_261_121) }
 }

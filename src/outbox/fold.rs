@@ -117,7 +117,6 @@ impl Outbox {
                 Box::new(Digest::new(RecordId(FIRST_DIGEST + self.next_digest), &record.event, now))
             });
             digest.fold(&record.event, record.pending, &self.settings);
-            self.tickets.fold(order.record, digest.record);
             self.bytes = self.bytes - before + digest.size();
         }
         if occurrences > 0 {

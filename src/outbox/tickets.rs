@@ -61,15 +61,6 @@ impl Tickets {
         }
     }
 
-    /// A record folds into another.
-    pub(super) fn fold(&mut self, record: RecordId, into: RecordId) {
-        if let Some(mut waiting) = self.0.remove(&record) {
-            let target = self.0.entry(into).or_default();
-            target.pending.append(&mut waiting.sent);
-            target.pending.append(&mut waiting.pending);
-        }
-    }
-
     fn forget(&mut self, record: RecordId, ticket: Ticket) {
         let Some(waiting) = self.0.get_mut(&record) else { return };
         waiting.pending.retain(|waiting| *waiting != ticket);
@@ -98,8 +89,40 @@ impl Outbox {
         waiting.refuse_taken |= on_taken == OnTaken::Refuse;
     }
 
-    /// A client has given up waiting. One whose record has folded meanwhile is left to the digest's write.
+    /// A client has given up waiting; as one must whose record has folded meanwhile, for its digest may be far from written.
     pub fn give_up(&mut self, record: RecordId, ticket: Ticket) {
         self.tickets.forget(record, ticket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Now;
+    use crate::correlator::{Fold, Key, Rate};
+    use crate::outbox::{Offer, Payment, Settings};
+
+    #[test]
+    fn a_client_that_gives_up_leaves_nothing_behind_even_when_its_record_has_folded() {
+        let mut outbox = Outbox::new(Settings { digest_after: 1, ..Settings::default() }, 0);
+        for number in 0..2 {
+            let offer = Offer {
+                record: RecordId(number),
+                source: Key(1),
+                key: Key(u128::from(number)),
+                event: Event::default(),
+                occurrences: 1,
+                fold: Fold::Created,
+                stored: false,
+                payment: Payment::Owed { budget: Key(2), rate: Rate { qps: 0.0, burst: 0 } },
+            };
+            outbox.offer(offer, Now::at(0));
+            outbox.await_write(RecordId(number), Ticket(number), OnTaken::Rename);
+        }
+        assert_eq!(outbox.take_forgotten().len(), 2, "both have folded");
+        for number in 0..2 {
+            outbox.give_up(RecordId(number), Ticket(number));
+        }
+        assert!(outbox.tickets.0.is_empty());
     }
 }

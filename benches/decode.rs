@@ -103,7 +103,7 @@ fn write(c: &mut Criterion) {
         });
     });
     let patch = Patch::of(&event);
-    group.bench_function("client-go patch", |b| b.iter(|| black_box(&patch).to_json()));
+    group.bench_function("client-go patch", |b| b.iter(|| black_box(&patch).to_json(None)));
     group.finish();
 }
 

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{Admin, ShardCollector};
 use crate::clock::Clock;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Writes};
 use crate::correlator::KeySecret;
 use crate::deliver::{self, Monitor};
 use crate::event_log::{EventLog, Target};
@@ -136,6 +136,9 @@ impl App {
         let secret = KeySecret(fastrand::u64(..), fastrand::u64(..));
         let count = config.shards.count(cores);
         let shards = Shards::new(count, &config.shard, config.policy.clone(), clock, secret, fastrand::u64(..));
+        if matches!(upstream, Upstream::Apiserver(_)) && config.upstream.writes == Writes::Exact {
+            shards.identify(&instance());
+        }
         let monitor = Monitor::new(config.gate);
         let collector = ShardCollector::new(shards.clone(), monitor.clone(), config.shard.clone())?;
         registry.register(Box::new(collector.clone()))?;
@@ -364,4 +367,9 @@ impl App {
         tracing::info!(received, rejected = ledger.total_rejected(), written, lost, "stopped");
         balance
     }
+}
+
+/// This process's name on the records that it writes; no other process ever has the same.
+fn instance() -> String {
+    format!("{:013x}", fastrand::u64(..1 << 52))
 }

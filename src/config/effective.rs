@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
-use super::read::ACK;
+use super::read::{ACK, WRITES};
 use super::units::{duration_text, size_text};
 use super::{Backend, Config, EventLog, LogFormat, Shards, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
@@ -119,6 +119,7 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
         digest_max_age,
         digest_message_bytes,
         digest_reasons,
+        max_age,
         first_backoff: _,
         max_backoff: _,
     } = outbox;
@@ -127,6 +128,7 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
         "maxRecords": max_records,
         "maxBytes": bytes(max_bytes.get()),
         "maxBudgets": max_budgets,
+        "maxAge": duration(*max_age),
         "digest": {
             "after": digest_after,
             "maxAge": duration(*digest_max_age),
@@ -137,7 +139,7 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
 }
 
 fn upstream_tree(upstream: &Upstream, gate: &GateSettings) -> Map<String, Value> {
-    let Upstream { backend, apiserver: apiserver::Settings { kubeconfig, context, timeout }, store } = upstream;
+    let Upstream { backend, apiserver: apiserver::Settings { kubeconfig, context, timeout }, writes, store } = upstream;
     let GateSettings { max_in_flight, rate, first_backoff, max_backoff } = gate;
     let mut tree = Map::new();
     let mut put = |key: &str, value: Value| tree.insert(key.to_owned(), value);
@@ -155,6 +157,7 @@ fn upstream_tree(upstream: &Upstream, gate: &GateSettings) -> Map<String, Value>
         put("context", json!(context));
     }
     put("timeout", duration(*timeout));
+    put("writes", named(&WRITES, *writes));
     put("maxInFlight", json!(max_in_flight));
     if let Some(rate) = rate {
         put("qps", number(rate.qps));

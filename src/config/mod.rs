@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 pub use error::{Error, Errors};
-pub use parts::{Backend, EventLog, Ingest, Log, LogFormat, Shards, Shutdown, Upstream};
+pub use parts::{Backend, EventLog, Ingest, Log, LogFormat, Shards, Shutdown, Upstream, Writes};
 pub use raw::RawConfig;
 pub use reload::{FileStamp, ReloadDiff};
 

@@ -48,6 +48,8 @@ pub struct Upstream {
     pub backend: Backend,
     /// The apiserver; used when `backend` is `Apiserver`.
     pub apiserver: apiserver::Settings,
+    /// How records are written to an apiserver. Default exact.
+    pub writes: Writes,
     /// The embedded store; used when `backend` is `Embedded`.
     pub store: store::Settings,
 }
@@ -59,6 +61,16 @@ pub enum Backend {
     Embedded,
     /// A kube-apiserver.
     Apiserver,
+}
+
+/// How records are written to an apiserver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// With this process's own tally on each record and the version that a patch was made for: every occurrence counts once,
+    /// although answers get lost and others write too.
+    Exact,
+    /// As client-go writes them, byte for byte.
+    Plain,
 }
 
 /// What clients may send.
@@ -118,6 +130,7 @@ impl Default for Upstream {
         Self {
             backend: Backend::Embedded,
             apiserver: apiserver::Settings::default(),
+            writes: Writes::Exact,
             store: store::Settings::default(),
         }
     }

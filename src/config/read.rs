@@ -10,7 +10,8 @@ use super::raw::Value;
 use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
-    Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Upstream, values,
+    Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Upstream,
+    Writes, values,
 };
 use crate::correlator::{Policy, Rate};
 use crate::ingest::{Ack, Repair};
@@ -132,10 +133,11 @@ fn upstream(section: &mut Section<'_>, gate: &mut GateSettings) -> Upstream {
         context: section.optional("context", values::text(253)).map(|context| context.to_string()),
         timeout: section.value("timeout", default.apiserver.timeout, values::duration(timeouts)),
     };
+    let writes = section.value("writes", default.writes, values::choice(&WRITES));
     gate.max_in_flight = section.value("maxInFlight", gate.max_in_flight, values::whole(1..=10_000));
     gate.rate = rate(section);
     section.within("backoff", |section| backoff(section, gate));
-    Upstream { backend, apiserver, store: section.within("embedded", |section| store(section, default.store)) }
+    Upstream { backend, apiserver, writes, store: section.within("embedded", |section| store(section, default.store)) }
 }
 
 fn rate(section: &mut Section<'_>) -> Option<Rate> {
@@ -189,6 +191,7 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
     outbox.max_records = section.value("maxRecords", outbox.max_records, values::positive(COUNT_MAX));
     outbox.max_bytes = section.value("maxBytes", outbox.max_bytes, values::size(1 << 20..=MEMORY_MAX));
     outbox.max_budgets = section.value("maxBudgets", outbox.max_budgets, values::positive(COUNT_MAX));
+    outbox.max_age = section.value("maxAge", outbox.max_age, values::duration(Duration::from_secs(1)..=WEEK));
     section.within("digest", |section| {
         let ages = Duration::from_secs(1)..=WEEK;
         outbox.digest_after = section.value("after", outbox.digest_after, values::whole(0..=1_000_000));
@@ -200,6 +203,8 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
 }
 
 pub(super) const ACK: [(&str, Ack); 2] = [("accepted", Ack::Accepted), ("written", Ack::Written)];
+
+pub(super) const WRITES: [(&str, Writes); 2] = [("exact", Writes::Exact), ("plain", Writes::Plain)];
 
 /// On or off.
 pub(super) const REPAIR: [(&str, bool); 2] = [("on", true), ("off", false)];

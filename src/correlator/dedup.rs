@@ -23,6 +23,8 @@ pub struct Observation {
     pub resource_version: SmolStr,
     /// The record in the outbox.
     pub record: RecordId,
+    /// How much of its count upstream this process has written; see `outbox/claim.rs`.
+    pub tally: u32,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
 }
@@ -38,6 +40,7 @@ pub(super) struct Observations {
 pub(super) struct Observed {
     pub(super) record: RecordId,
     pub(super) stored: bool,
+    pub(super) tally: u32,
     pub(super) patch: Option<Patch>,
 }
 
@@ -73,7 +76,7 @@ impl Observations {
             event.metadata.name = known.name.clone();
             event.metadata.resource_version = known.resource_version.clone();
             let patch = Some(Patch::of(event));
-            return Observed { record: known.record, stored: known.stored, patch };
+            return Observed { record: known.record, stored: known.stored, tally: known.tally, patch };
         }
         // COMPAT(client-go): the first occurrence keeps its own count; 0 is stored as 0 and so never deduplicated (V 012).
         let record = RecordId(*next_record);
@@ -84,10 +87,11 @@ impl Observations {
             name: event.metadata.name.clone(),
             resource_version: event.metadata.resource_version.clone(),
             record,
+            tally: 0,
             stored: false,
         };
         self.put(key, observation, settings);
-        Observed { record, stored: false, patch: None }
+        Observed { record, stored: false, tally: 0, patch: None }
     }
 
     /// client-go's `updateState`: the stored event replaces whatever was remembered under `key`.
@@ -98,6 +102,7 @@ impl Observations {
             name: stored.metadata.name.clone(),
             resource_version: stored.metadata.resource_version.clone(),
             record,
+            tally: 0,
             stored: true,
         };
         self.put(key, observation, settings);

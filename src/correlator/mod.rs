@@ -58,6 +58,8 @@ pub struct Decision {
     pub record: RecordId,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
+    /// How much of it this process has written, where the upstream holds it.
+    pub tally: u32,
     /// How the occurrence shows.
     pub fold: Fold,
     /// client-go's patch, computed for repeats only.
@@ -166,7 +168,7 @@ impl Correlator {
             *next_record += 1;
             let key = self.secret.event(&event, settings);
             let (fold, verdict) = (Fold::Created, Verdict::Pass);
-            return Decision { event, key, record, stored: false, fold, patch: None, verdict };
+            return Decision { event, key, record, stored: false, tally: 0, fold, patch: None, verdict };
         }
         if settings.suppression == Suppression::Defer && event.count < 1 {
             // Clients like kopf give none. client-go never deduplicates a count of 0 (V 012), so under `drop` it stays.
@@ -192,7 +194,8 @@ impl Correlator {
             (Route::Plain, None) => Fold::Created,
         };
         let verdict = self.ask_budget(&event, now, settings);
-        Decision { event, key, record: observed.record, stored: observed.stored, fold, patch: observed.patch, verdict }
+        let dedup::Observed { record, stored, tally, patch } = observed;
+        Decision { event, key, record, stored, tally, fold, patch, verdict }
     }
 
     fn ask_budget(&mut self, event: &Event, now: Now, settings: &Settings) -> Verdict {
@@ -227,12 +230,13 @@ impl Correlator {
     /// Takes back what the upstream answered for `record`.
     pub fn settle(&mut self, key: Key, record: RecordId, settled: &Settled) {
         match settled {
-            Settled::Stored { name, resource_version, first_timestamp, count_moved } => {
+            Settled::Stored { name, resource_version, first_timestamp, count_moved, tally } => {
                 self.observations.adjust(key, record, |observation| {
                     observation.name = name.clone();
                     observation.resource_version = resource_version.clone();
                     observation.first_timestamp = *first_timestamp;
                     observation.count = observation.count.saturating_add(*count_moved);
+                    observation.tally = observation.tally.max(*tally);
                     observation.stored = true;
                 });
             }
@@ -257,6 +261,8 @@ pub enum Settled {
         first_timestamp: Option<crate::event::Time>,
         /// By how much its count there differs from the count that was written: another writer, or admission.
         count_moved: i32,
+        /// How much of its count there this process has written.
+        tally: u32,
     },
     /// A write was refused for good: the record counts from here.
     CountReset(i32),

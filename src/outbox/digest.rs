@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use smol_str::SmolStr;
 
+use super::claim::Base;
 use super::record::Occurrences;
 use super::settings::Settings;
 use crate::clock::Now;
@@ -30,6 +31,8 @@ pub(super) struct Digest {
     pub(super) event: Event,
     /// Whether the upstream holds it.
     pub(super) stored: bool,
+    /// What the upstream holds of it.
+    pub(super) base: Base,
     /// LIMIT: `digest_reasons` entries, in the order in which they were first folded.
     reasons: Vec<Folded>,
     /// Occurrences of reasons beyond the limit.
@@ -70,7 +73,7 @@ impl Digest {
             event.reporting_controller = first.reporting_controller.clone();
             event.reporting_instance = first.reporting_instance.clone();
         }
-        Self { record, event, stored: false, reasons: Vec::new(), unnamed: 0, bytes: 0 }
+        Self { record, event, stored: false, base: Base::default(), reasons: Vec::new(), unnamed: 0, bytes: 0 }
     }
 
     /// Takes in the occurrences of a record that folds.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::account::{AccountId, Order};
 use super::digest::Digest;
-use super::record::{Occurrences, Phase, Record};
+use super::record::{Attempt, Occurrences, Phase, Record};
 use super::{Forgotten, Outbox, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
@@ -146,14 +146,19 @@ impl Outbox {
                 event,
                 size,
                 stored: digest.stored,
+                base: digest.base.clone(),
+                attempt: Attempt::default(),
                 pending: Occurrences::default(),
                 since,
+                newest: now.mono,
                 next_write: now.mono,
                 phase: Phase::Settled,
                 paid: false,
                 ambiguous: false,
-                taken: false,
+                look_first: false,
+                refusal: None,
                 tries: 0,
+                failing_since: None,
                 timer_set: false,
                 is_digest: true,
                 varies: true,

@@ -74,8 +74,10 @@ impl Outbox {
         let last_timestamp = record.event.last_timestamp.max(stored.last_timestamp);
         record.event = Event { count, last_timestamp, type_meta: None, ..stored.clone() };
         record.stored = true;
+        record.base.follow(stored, self.annotation.as_ref());
         record.ambiguous = false;
-        record.taken = false;
+        record.look_first = false;
+        record.refusal = None;
         let size = record.event.approximate_size();
         self.bytes = self.bytes - record.size + size;
         record.size = size;

@@ -9,6 +9,7 @@
 //! - [`Outbox::take_forgotten`] after each of the above: records that the correlators must forget.
 
 mod account;
+mod claim;
 mod digest;
 mod fold;
 mod forget;
@@ -28,6 +29,7 @@ use std::collections::{BinaryHeap, HashMap};
 use lru::LruCache;
 
 pub use crate::correlator::{Patch, RecordId};
+pub use claim::{Claim, TALLY_PREFIX};
 pub use digest::DIGEST_REASON;
 pub use gate::{Admission, Gate, GateSettings, HealthChange};
 pub use offer::{Forgotten, Offer, Payment};
@@ -39,7 +41,7 @@ pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, 
 
 use account::{Account, AccountId, Class, Order};
 use ready::Ready;
-use record::{Call, Phase, Record, Sent};
+use record::{Attempt, Call, Phase, Record, Sent};
 use tickets::Tickets;
 use timers::Timer;
 
@@ -66,6 +68,8 @@ pub struct Outbox {
     paused: HashMap<RecordId, u32>,
     jitter: fastrand::Rng,
     next_digest: u64,
+    /// Where this writer keeps its tally on a record; `None` leaves records as client-go writes them.
+    annotation: Option<smol_str::SmolStr>,
     draining: bool,
 }
 
@@ -89,6 +93,7 @@ impl Outbox {
             paused: HashMap::new(),
             jitter: fastrand::Rng::with_seed(seed),
             next_digest: 0,
+            annotation: None,
             draining: false,
         }
     }
@@ -170,92 +175,6 @@ impl Outbox {
         self.accounts.peek(&account).is_some_and(|account| account.filed.is_some())
     }
 
-    /// Takes a record's newer state. Returns what its write waits for now.
-    pub fn offer(&mut self, offer: Offer, now: Now) -> Why {
-        let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
-        let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
-        if let Some(record) = self.records.get_mut(&id) {
-            let before = record.size;
-            record.absorb(offer.event, self.bytes < self.settings.max_bytes.get());
-            self.bytes = self.bytes - before + record.size;
-            let account = record.account;
-            match offer.payment {
-                Payment::Paid => self.pay(id, now),
-                Payment::Owed { rate, .. } => {
-                    if let Some(account) = self.accounts.get_mut(&account) {
-                        account.set_rate(rate);
-                    }
-                }
-            }
-        } else {
-            self.insert(offer, now.mono);
-        }
-        self.owe(id, occurrences, now.mono, now);
-        self.why(id)
-    }
-
-    fn insert(&mut self, offer: Offer, now: Mono) {
-        let (account_id, rate) = match offer.payment {
-            Payment::Paid => (AccountId::Prepaid(offer.source), None),
-            Payment::Owed { budget, rate } => (AccountId::Budget(offer.source, budget), Some(rate)),
-        };
-        let account = self.accounts.get_or_insert_mut(account_id, || Account::new(account_id, rate));
-        if let Some(rate) = rate {
-            account.set_rate(rate);
-        }
-        account.members += 1;
-        let size = offer.event.approximate_size();
-        self.bytes += size;
-        let record = Record {
-            source: offer.source,
-            key: offer.key,
-            account: account_id,
-            event: offer.event,
-            size,
-            stored: offer.stored,
-            pending: Occurrences::default(),
-            since: now,
-            next_write: now,
-            phase: Phase::Settled,
-            paid: offer.payment == Payment::Paid,
-            ambiguous: false,
-            taken: false,
-            tries: 0,
-            timer_set: false,
-            is_digest: false,
-            varies: offer.fold == crate::correlator::Fold::Combined,
-        };
-        self.records.insert(offer.record, Box::new(record));
-        self.trim_accounts(now);
-    }
-
-    /// A reload from `defer` to `drop` has its correlator pay for a record that was waiting for a token.
-    fn pay(&mut self, id: RecordId, now: Now) {
-        let queued = self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::Queued(_)));
-        self.unqueue(id);
-        if let Some(record) = self.records.get_mut(&id) {
-            record.paid = true;
-        }
-        if queued {
-            self.enqueue(id, now);
-        }
-    }
-
-    /// Adds occurrences, waiting since `since`, that no request carries yet; the record waits for whatever comes first.
-    fn owe(&mut self, id: RecordId, occurrences: Occurrences, since: Mono, now: Now) {
-        let Some(record) = self.records.get_mut(&id) else { return };
-        record.since = if record.pending.total() == 0 { since } else { record.since.min(since) };
-        record.pending.merge(occurrences);
-        match record.phase {
-            Phase::Settled if record.next_write <= now.mono || self.draining => self.enqueue(id, now),
-            Phase::Settled => {
-                record.phase = Phase::Cooling;
-                self.set_record_timer(id);
-            }
-            Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) | Phase::Backoff(_) => {}
-        }
-    }
-
     /// Puts a record into its account's queue.
     fn enqueue(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
@@ -321,15 +240,25 @@ impl Outbox {
         let call = record.call();
         record.paid = true;
         record.next_write = now.mono.after(self.settings.coalesce_interval);
-        record.phase = Phase::InFlight(Sent { occurrences: record.pending.take(), count: record.event.count, call });
+        let occurrences = record.pending.take();
+        if call != Call::Read {
+            record.attempt = Attempt { count: record.event.count, tally: record.tally_with(occurrences.total()) };
+        }
+        record.phase = Phase::InFlight(Sent { occurrences, count: record.event.count, call });
         let (namespace, name) = (record.event.metadata.namespace.clone(), record.event.metadata.name.clone());
         let request = match call {
             Call::Read => Request::Read { namespace, name },
-            Call::Patch => Request::Patch { namespace, name, patch: Patch::of(&record.event) },
+            Call::Patch => {
+                let claim = self.annotation.as_ref().map(|name| Box::new(record.claim(name, occurrences.total())));
+                Request::Patch { namespace, name, patch: Patch::of(&record.event), claim }
+            }
             Call::Create => {
                 // The desired state stays here: it may have to be created again.
                 let mut event = record.event.clone();
                 event.metadata.resource_version = smol_str::SmolStr::default();
+                if let Some(annotation) = &self.annotation {
+                    claim::mark(&mut event, annotation, record.attempt.tally);
+                }
                 Request::Create(Box::new(event))
             }
         };
@@ -360,6 +289,7 @@ impl Outbox {
             if let Some(digest) = account.digest.as_mut().filter(|_| record.is_digest) {
                 digest.stored = record.stored;
                 digest.event = record.event;
+                digest.base = record.base;
             }
         }
         self.drop_if_idle(record.account, now.mono);

@@ -1,5 +1,10 @@
 //! What goes in and out of the outbox towards the correlators: a decision's record offered for writing, and a record to forget.
 
+use super::Outbox;
+use super::account::{Account, AccountId};
+use super::claim::Base;
+use super::record::{Attempt, Occurrences, Phase, Record, Why, WrittenAs};
+use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key, Rate, RecordId};
 use crate::event::Event;
 
@@ -20,6 +25,8 @@ pub struct Offer {
     pub fold: Fold,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
+    /// How much of it is this writer's own, where the upstream holds it.
+    pub tally: u32,
     /// Who pays.
     pub payment: Payment,
 }
@@ -47,4 +54,104 @@ pub struct Forgotten {
     pub key: Key,
     /// The record.
     pub record: RecordId,
+}
+
+impl Outbox {
+    /// Takes a record's newer state. Returns what its write waits for now.
+    pub fn offer(&mut self, offer: Offer, now: Now) -> Why {
+        let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
+        let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
+        if let Some(record) = self.records.get_mut(&id) {
+            let before = record.size;
+            record.absorb(offer.event, self.bytes < self.settings.max_bytes.get());
+            self.bytes = self.bytes - before + record.size;
+            let account = record.account;
+            match offer.payment {
+                Payment::Paid => self.pay(id, now),
+                Payment::Owed { rate, .. } => {
+                    if let Some(account) = self.accounts.get_mut(&account) {
+                        account.set_rate(rate);
+                    }
+                }
+            }
+        } else {
+            self.insert(offer, now.mono);
+        }
+        self.owe(id, occurrences, now.mono, now);
+        self.why(id)
+    }
+
+    fn insert(&mut self, offer: Offer, now: Mono) {
+        let (account_id, rate) = match offer.payment {
+            Payment::Paid => (AccountId::Prepaid(offer.source), None),
+            Payment::Owed { budget, rate } => (AccountId::Budget(offer.source, budget), Some(rate)),
+        };
+        let account = self.accounts.get_or_insert_mut(account_id, || Account::new(account_id, rate));
+        if let Some(rate) = rate {
+            account.set_rate(rate);
+        }
+        account.members += 1;
+        let size = offer.event.approximate_size();
+        self.bytes += size;
+        let base = if offer.stored {
+            let version = offer.event.metadata.resource_version.clone();
+            Base { version, tally: offer.tally, removed: Vec::new() }
+        } else {
+            Base::default()
+        };
+        let record = Record {
+            source: offer.source,
+            key: offer.key,
+            account: account_id,
+            event: offer.event,
+            size,
+            stored: offer.stored,
+            base,
+            attempt: Attempt::default(),
+            pending: Occurrences::default(),
+            since: now,
+            newest: now,
+            next_write: now,
+            phase: Phase::Settled,
+            paid: offer.payment == Payment::Paid,
+            ambiguous: false,
+            look_first: false,
+            refusal: None,
+            tries: 0,
+            failing_since: None,
+            timer_set: false,
+            is_digest: false,
+            varies: offer.fold == crate::correlator::Fold::Combined,
+        };
+        self.records.insert(offer.record, Box::new(record));
+        self.trim_accounts(now);
+    }
+
+    /// A reload from `defer` to `drop` has its correlator pay for a record that was waiting for a token.
+    fn pay(&mut self, id: RecordId, now: Now) {
+        let queued = self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::Queued(_)));
+        self.unqueue(id);
+        if let Some(record) = self.records.get_mut(&id) {
+            record.paid = true;
+        }
+        if queued {
+            self.enqueue(id, now);
+        }
+    }
+
+    /// Adds occurrences, waiting since `since`, that no request carries yet; the record waits for whatever comes first.
+    pub(super) fn owe(&mut self, id: RecordId, occurrences: Occurrences, since: Mono, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        record.since = if record.pending.total() == 0 { since } else { record.since.min(since) };
+        record.newest = now.mono;
+        record.pending.merge(occurrences);
+        match record.phase {
+            Phase::Settled if record.next_write <= now.mono || self.draining => self.enqueue(id, now),
+            Phase::Settled => {
+                record.phase = Phase::Cooling;
+                self.set_record_timer(id);
+            }
+            Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) | Phase::Backoff(_) => {}
+        }
+    }
 }

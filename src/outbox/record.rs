@@ -1,7 +1,9 @@
 //! One record: its desired state, what of it the upstream has not acknowledged, and what it waits for.
 
 use super::account::{AccountId, Order};
+use super::claim::Base;
 use super::settings::Settings;
+use super::write::Refusal;
 use crate::clock::Mono;
 use crate::correlator::{Fold, Key};
 use crate::event::Event;
@@ -85,6 +87,17 @@ impl Occurrences {
     pub(super) fn take(&mut self) -> Self {
         std::mem::take(self)
     }
+
+    /// Takes out the first `number`, in the order in which the occurrences of one record come to show.
+    pub(super) fn take_first(&mut self, mut number: u64) -> Self {
+        let mut first = Self::default();
+        for (mine, theirs) in self.0.iter_mut().zip(&mut first.0) {
+            *theirs = number.min(*mine);
+            *mine -= *theirs;
+            number -= *theirs;
+        }
+        first
+    }
 }
 
 /// What occurrences wait for; the ledger's label of what is waiting.
@@ -134,22 +147,32 @@ pub(super) struct Record {
     pub(super) size: usize,
     /// Whether the upstream holds the record: decides between create and patch.
     pub(super) stored: bool,
+    /// What the upstream is known to hold of it.
+    pub(super) base: Base,
+    /// The newest write that was sent.
+    pub(super) attempt: Attempt,
     /// Occurrences in `event` that no request carries yet.
     pub(super) pending: Occurrences,
     /// Since when the oldest of `pending` has waited.
     pub(super) since: Mono,
+    /// When its newest occurrence came.
+    pub(super) newest: Mono,
     /// The coalescing interval ends then.
     pub(super) next_write: Mono,
     /// What it waits for.
     pub(super) phase: Phase,
     /// Its next write needs no token: paid by the correlator, or a repeat of a write that paid.
     pub(super) paid: bool,
-    /// A create was sent whose fate is unknown: a taken name may be our own doing.
+    /// A write was sent whose fate is unknown: what is found upstream may be our own doing.
     pub(super) ambiguous: bool,
-    /// A create was answered "exists": the next request reads.
-    pub(super) taken: bool,
+    /// The next request reads: a create was answered "exists", or nobody knows what a patch met.
+    pub(super) look_first: bool,
+    /// A refusal that came while the fate of an earlier try is unknown; it holds when reading finds nothing.
+    pub(super) refusal: Option<Box<Refusal>>,
     /// Failed tries since the last success.
     pub(super) tries: u32,
+    /// When the first of them failed.
+    pub(super) failing_since: Option<Mono>,
     /// A timer of this record is set; there is never more than one.
     pub(super) timer_set: bool,
     /// It is the digest of its budget.
@@ -184,6 +207,15 @@ pub(super) struct Sent {
     pub(super) call: Call,
 }
 
+/// A write as it was sent: what the upstream holds if it arrived.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Attempt {
+    /// The count it writes.
+    pub(super) count: i32,
+    /// The writer's own tally after it.
+    pub(super) tally: u32,
+}
+
 /// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
@@ -211,7 +243,7 @@ impl Record {
     }
 
     pub(super) fn call(&self) -> Call {
-        if self.taken {
+        if self.look_first {
             Call::Read
         } else if self.stored {
             Call::Patch

@@ -26,6 +26,10 @@ pub struct Settings {
     pub digest_reasons: usize,
     /// First pause after a failed write; doubles with each failure. Default 100 ms.
     pub first_backoff: Duration,
+    /// How long a record is tried again while the upstream answers 429 and 5xx, from its newest occurrence and from the
+    /// first failure; then its occurrences are lost as
+    /// `expired`. No limit while it does not answer at all. Default 1 h (the upstream's TTL).
+    pub max_age: Duration,
     /// Longest pause between tries of one record, and of probes while the upstream is down. Default 5 s.
     pub max_backoff: Duration,
 }
@@ -42,6 +46,7 @@ impl Default for Settings {
             digest_message_bytes: 1024,
             digest_reasons: 64,
             first_backoff: Duration::from_millis(100),
+            max_age: Duration::from_secs(3600),
             max_backoff: Duration::from_secs(5),
         }
     }

@@ -1,7 +1,10 @@
 //! Answers: what the upstream's reply does to a record, its place in the ledger, and what its correlator has to know.
 
+use smol_str::SmolStr;
+
+use super::claim::tally;
 use super::record::{Call, Occurrences, Phase, Record, Sent};
-use super::{Answer, Applied, Fate, Outbox, Refusal, RefusalReason, Retry, Ticket};
+use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId, Settled, record_name};
 use crate::event::Event;
@@ -44,11 +47,13 @@ pub enum LostReason {
     Shutdown,
     /// A client deleted their record before they were written.
     Deleted,
+    /// The upstream kept putting their record off until the newest of them was older than `max_age`.
+    Expired,
 }
 
 impl LostReason {
     /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Suppressed,
         Self::Refused(RefusalReason::Invalid),
         Self::Refused(RefusalReason::Forbidden),
@@ -58,6 +63,7 @@ impl LostReason {
         Self::Refused(RefusalReason::Other),
         Self::Shutdown,
         Self::Deleted,
+        Self::Expired,
     ];
 
     /// The metric label.
@@ -68,6 +74,7 @@ impl LostReason {
             Self::Refused(reason) => reason.label(),
             Self::Shutdown => "shutdown",
             Self::Deleted => "deleted",
+            Self::Expired => "expired",
         }
     }
 }
@@ -88,23 +95,28 @@ impl Outbox {
                 let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
                 self.refuse(id, sent, &Refusal { reason: RefusalReason::Exists, status }, now)
             }
-            (Answer::Exists, Call::Create) => {
-                record.taken = true;
-                self.try_again(id, sent, now);
-                Settlement::default()
-            }
+            (Answer::Exists, Call::Create) => self.look(id, sent, now),
             (Answer::Missing, Call::Patch | Call::Read) => {
+                if let Some(refusal) = record.refusal.take() {
+                    return self.refuse(id, sent, &refusal, now);
+                }
                 record.stored = false;
-                record.taken = false;
+                record.look_first = false;
+                record.base.gone();
                 self.try_again(id, sent, now);
                 Settlement::default()
             }
-            (Answer::Refused(refusal), Call::Create | Call::Patch | Call::Read) => self.refuse(id, sent, &refusal, now),
-            (Answer::Retry(retry), Call::Create | Call::Patch | Call::Read) => {
-                record.ambiguous |= sent.call == Call::Create && retry.applied == Applied::Perhaps;
-                self.back_off(id, sent, Some(retry), now);
-                Settlement::default()
+            (Answer::Refused(refusal), Call::Read) => self.refuse_read(id, sent, &refusal, now),
+            (Answer::Refused(refusal), Call::Create | Call::Patch) if record.ambiguous && self.annotation.is_some() => {
+                // An earlier try may have been stored before things changed.
+                record.refusal = Some(Box::new(refusal));
+                self.look(id, sent, now)
             }
+            (Answer::Refused(refusal), Call::Create | Call::Patch) => self.refuse(id, sent, &refusal, now),
+            (Answer::Retry(Retry { fault: Fault::Conflict, .. }), Call::Patch) if self.annotation.is_some() => {
+                self.look(id, sent, now)
+            }
+            (Answer::Retry(retry), Call::Create | Call::Patch | Call::Read) => self.retry(id, sent, retry, now),
             // Answers that do not fit their request; the answer table makes none of them.
             (Answer::Exists, Call::Patch | Call::Read) | (Answer::Missing, Call::Create) => {
                 self.back_off(id, sent, None, now);
@@ -119,10 +131,42 @@ impl Outbox {
         self.hold(id, sent.occurrences, stored, stored.count.saturating_sub(sent.count), now)
     }
 
+    /// Reads the record before anything else is asked.
+    fn look(&mut self, id: RecordId, sent: Sent, now: Now) -> Settlement {
+        if let Some(record) = self.records.get_mut(&id) {
+            record.look_first = true;
+        }
+        self.try_again(id, sent, now);
+        Settlement::default()
+    }
+
+    /// A try failed in passing: once more after a pause, unless it has become too old for an upstream that is there.
+    fn retry(&mut self, id: RecordId, sent: Sent, retry: Retry, now: Now) -> Settlement {
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
+        let perhaps = retry.applied == Applied::Perhaps;
+        match sent.call {
+            Call::Create => record.ambiguous |= perhaps,
+            // A blind repeat is good enough where nobody else writes: the count in it is absolute.
+            Call::Patch if self.annotation.is_some() && perhaps => {
+                record.ambiguous = true;
+                record.look_first = true;
+            }
+            Call::Patch | Call::Read => {}
+        }
+        let answers = matches!(retry.fault, Fault::Overloaded | Fault::ServerError);
+        // The time that a record waited for its budget is not the upstream's doing.
+        let since = (*record.failing_since.get_or_insert(now.mono)).max(record.newest);
+        if answers && since.after(self.settings.max_age) <= now.mono {
+            return self.give_up_on(id, sent, now);
+        }
+        self.back_off(id, sent, Some(retry), now);
+        Settlement::default()
+    }
+
     /// The record's name is taken: by the record itself, or by a stranger.
     fn settle_read(&mut self, id: RecordId, sent: Sent, found: &Event, now: Now) -> Settlement {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        record.taken = false;
+        record.look_first = false;
         if !is_same_record(record, found) {
             // A stranger has the name: ours gets another one.
             // Not the plain time: two records of one object that are renamed in one instant must not meet.
@@ -130,8 +174,13 @@ impl Outbox {
             let name = record_name(&record.event.involved_object.name, Now { wall, ..now });
             record.event.metadata.name = name;
             record.ambiguous = false;
+            record.stored = false;
+            record.base.gone();
             self.try_again(id, sent, now);
             return Settlement::default();
+        }
+        if let Some(annotation) = self.annotation.clone() {
+            return self.settle_tally(id, sent, found, &annotation, now);
         }
         if record.ambiguous && found.count >= sent.count {
             // Our own create, whose answer was lost.
@@ -142,9 +191,57 @@ impl Outbox {
         record.event.count = record.event.count.saturating_add(moved);
         record.event.first_timestamp = found.first_timestamp;
         record.stored = true;
+        record.base.follow(found, None);
         let feedback = Some(feedback(id, record, found, moved));
         self.try_again(id, sent, now);
         Settlement { feedback, ..Settlement::default() }
+    }
+
+    /// The record as it stands, after a write whose fate is unknown, or somebody else's: our own tally on it tells what of ours
+    /// it holds already, and the rest comes on top of whatever others have counted.
+    fn settle_tally(&mut self, id: RecordId, sent: Sent, found: &Event, annotation: &SmolStr, now: Now) -> Settlement {
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
+        let own = tally(found, annotation);
+        let arrived = own.saturating_sub(record.base.tally);
+        // What the count is if nobody else has moved it. Without a tally it holds everything that was acknowledged: it is as
+        // we left it, or somebody has created it again with what we both knew.
+        let held = if own == 0 { record.base.tally } else { own };
+        let missing = record.attempt.tally.saturating_sub(held);
+        let expected = if record.base.version == found.metadata.resource_version {
+            found.count
+        } else {
+            record.attempt.count.saturating_sub_unsigned(missing)
+        };
+        let moved = found.count.saturating_sub(expected);
+        let mut rest = sent.occurrences;
+        let written = rest.take_first(u64::from(arrived));
+        if rest.total() == 0 {
+            return self.hold(id, written, found, moved, now);
+        }
+        record.event.count = record.event.count.saturating_add(moved);
+        record.event.first_timestamp = found.first_timestamp;
+        record.stored = true;
+        record.ambiguous = false;
+        record.refusal = None;
+        record.base.follow(found, Some(annotation));
+        let feedback = Some(feedback(id, record, found, moved));
+        self.try_again(id, Sent { occurrences: rest, ..sent }, now);
+        Settlement { written, feedback, ..Settlement::default() }
+    }
+
+    /// Reading is refused. Without the right to read, a patch is repeated blindly, as client-go does; a taken name is lost.
+    fn refuse_read(&mut self, id: RecordId, sent: Sent, refusal: &Refusal, now: Now) -> Settlement {
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
+        if let Some(earlier) = record.refusal.take() {
+            return self.refuse(id, sent, &earlier, now);
+        }
+        if !record.stored {
+            return self.refuse(id, sent, refusal, now);
+        }
+        record.look_first = false;
+        record.base.version = SmolStr::default();
+        self.try_again(id, sent, now);
+        Settlement::default()
     }
 
     /// The upstream holds the record as `stored`; its count is by `moved` ahead of ours.
@@ -154,9 +251,12 @@ impl Outbox {
         record.event.metadata.name = stored.metadata.name.clone();
         record.event.first_timestamp = stored.first_timestamp;
         record.stored = true;
+        record.base.follow(stored, self.annotation.as_ref());
         record.paid = false;
         record.ambiguous = false;
+        record.refusal = None;
         record.tries = 0;
+        record.failing_since = None;
         let feedback = Some(feedback(id, record, stored, moved));
         let owes = record.pending.total() > 0;
         match (owes, record.next_write <= now.mono || self.draining) {
@@ -198,16 +298,27 @@ impl Outbox {
 
     /// Refused for good: what was sent is lost, what has come since may try on its own.
     fn refuse(&mut self, id: RecordId, sent: Sent, refusal: &Refusal, now: Now) -> Settlement {
+        self.lose(id, sent, LostReason::Refused(refusal.reason), refusal, now)
+    }
+
+    /// The upstream answers, but not with what was asked, for longer than anybody wants to know of the occurrences.
+    fn give_up_on(&mut self, id: RecordId, sent: Sent, now: Now) -> Settlement {
+        let status = Box::new(Status::new(504, "Timeout", "the upstream has put the event off for too long"));
+        self.lose(id, sent, LostReason::Expired, &Refusal { reason: RefusalReason::Other, status }, now)
+    }
+
+    fn lose(&mut self, id: RecordId, sent: Sent, reason: LostReason, refusal: &Refusal, now: Now) -> Settlement {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let mut lost = sent.occurrences;
         if record.is_digest {
             lost.merge(record.pending.take());
         }
-        let reason = LostReason::Refused(refusal.reason);
-        record.taken = false;
+        record.look_first = false;
         record.ambiguous = false;
+        record.refusal = None;
         record.paid = false;
         record.tries = 0;
+        record.failing_since = None;
         let lost_count = i32::try_from(lost.total()).unwrap_or(i32::MAX);
         let left = i32::try_from(record.pending.total()).unwrap_or(i32::MAX);
         let count = if record.stored { record.event.count.saturating_sub(lost_count) } else { left };
@@ -235,6 +346,7 @@ fn feedback(id: RecordId, record: &Record, stored: &Event, count_moved: i32) -> 
         resource_version: stored.metadata.resource_version.clone(),
         first_timestamp: stored.first_timestamp,
         count_moved,
+        tally: record.base.tally,
     };
     Feedback { source: record.source, key: record.key, record: id, settled }
 }

@@ -114,6 +114,7 @@ mod tests {
                 occurrences: 1,
                 fold: Fold::Created,
                 stored: false,
+                tally: 0,
                 payment: Payment::Owed { budget: Key(2), rate: Rate { qps: 0.0, burst: 0 } },
             };
             outbox.offer(offer, Now::at(0));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use super::claim::Claim;
 use crate::correlator::{Patch, RecordId};
 use crate::event::Event;
 use crate::status::Status;
@@ -30,6 +31,8 @@ pub enum Request {
         name: SmolStr,
         /// What to change.
         patch: Patch,
+        /// What lets it count exactly once; `None` where answers are never lost and nobody else writes.
+        claim: Option<Box<Claim>>,
     },
     /// GET of a record whose create was answered "already exists".
     Read {

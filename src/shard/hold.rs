@@ -97,6 +97,7 @@ impl Shard {
             resource_version: stored.metadata.resource_version.clone(),
             first_timestamp: stored.first_timestamp,
             count_moved: moved.unwrap_or(0),
+            tally: self.outbox.own_tally(stored),
         };
         self.tell(handle, &settled);
         self.outbox.resume(handle.record, now);

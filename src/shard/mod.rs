@@ -184,6 +184,11 @@ impl Shard {
         }
     }
 
+    /// From now on writes carry this writer's tallies; see [`Outbox::identify`].
+    pub fn identify(&mut self, writer: &str) {
+        self.outbox.identify(writer);
+    }
+
     /// Takes over reloaded settings without losing state.
     pub fn set_settings(&mut self, settings: Settings) {
         self.outbox.set_settings(settings.outbox.clone());
@@ -254,6 +259,7 @@ impl Shard {
             occurrences,
             fold: decision.fold,
             stored: decision.stored,
+            tally: decision.tally,
             payment,
         };
         let why = self.outbox.offer(offer, now);

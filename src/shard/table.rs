@@ -89,6 +89,13 @@ impl Shards {
         }))
     }
 
+    /// From now on writes carry this writer's tallies; see [`Shard::identify`].
+    pub fn identify(&self, writer: &str) {
+        for shard in &self.0.shards {
+            shard.lock().identify(writer);
+        }
+    }
+
     /// Correlates occurrences of a valid event and owes the write.
     ///
     /// # Errors

@@ -185,7 +185,7 @@ fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> 
     match request {
         // A copy, because the outbox keeps its own until the answer is settled.
         Request::Create(event) => store.create(Event::clone(event), now),
-        Request::Patch { namespace, name, patch } => store.patch(namespace, name, patch, now),
+        Request::Patch { namespace, name, patch, claim } => store.patch(namespace, name, patch, claim.as_deref(), now),
         Request::Read { namespace, name } => store.get(namespace, name, now),
     }
 }
@@ -226,7 +226,7 @@ mod tests {
         let upstream = Upstream::Embedded(embedded(Settings { namespaces, ..Settings::default() }));
         upstream.check().await.unwrap();
         let patch = Patch { count: 2, last_timestamp: Some(Time(1)), message: "m".into() };
-        let patch = Request::Patch { namespace: "shop".into(), name: "a".into(), patch };
+        let patch = Request::Patch { namespace: "shop".into(), name: "a".into(), patch, claim: None };
         let read = Request::Read { namespace: "shop".into(), name: "a".into() };
         assert_eq!(upstream.write(&patch).await, Answer::Missing);
         assert_eq!(upstream.write(&read).await, Answer::Missing);

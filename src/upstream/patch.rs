@@ -1,18 +1,24 @@
-//! The strategic merge patch of a repeated event: its JSON, byte for byte as client-go sends it, and its effect.
+//! The strategic merge patch of a repeated event: its JSON, byte for byte as client-go sends it unless it carries a claim, and
+//! its effect.
 
 use serde_json::{Map, Value};
 
 use crate::event::{Event, Time};
-use crate::outbox::Patch;
+use crate::outbox::{Claim, Patch};
+use crate::status::Status;
 
 /// The value of lastTimestamp that client-go compares with, and therefore leaves out.
 const LEFT_OUT: Time = Time(0);
 
 impl Patch {
-    /// The patch document: `count`, `lastTimestamp` and `message`, in this order, as far as they are told.
+    /// The patch document: `count`, `lastTimestamp` and `message`, in this order, as far as they are told; before them the
+    /// claim, which client-go does not know.
     #[must_use]
-    pub fn to_json(&self) -> String {
+    pub fn to_json(&self, claim: Option<&Claim>) -> String {
         let mut document = Map::new();
+        if let Some(claim) = claim {
+            document.insert("metadata".to_owned(), metadata(claim).into());
+        }
         if self.count != 0 {
             document.insert("count".to_owned(), self.count.into());
         }
@@ -25,6 +31,17 @@ impl Patch {
         }
         go_escaped(&Value::Object(document).to_string())
     }
+}
+
+fn metadata(claim: &Claim) -> Map<String, Value> {
+    let mut metadata = Map::new();
+    if !claim.resource_version.is_empty() {
+        metadata.insert("resourceVersion".to_owned(), claim.resource_version.as_str().into());
+    }
+    let removed = claim.removed.iter().map(|name| (name.to_string(), Value::Null));
+    let own = (claim.annotation.to_string(), Value::from(claim.tally.to_string()));
+    metadata.insert("annotations".to_owned(), Value::Object(removed.chain([own]).collect()));
+    metadata
 }
 
 /// JSON with the characters escaped that Go's `json.Marshal` escapes for HTML. They occur in strings only.
@@ -40,7 +57,20 @@ fn go_escaped(json: &str) -> String {
 }
 
 /// Does to `event` what the apiserver does when it receives [`Patch::to_json`].
-pub(super) fn apply(patch: &Patch, event: &mut Event) {
+///
+/// # Errors
+/// 409 when the claim was made for another version.
+pub(super) fn apply(patch: &Patch, claim: Option<&Claim>, event: &mut Event) -> Result<(), Status> {
+    if let Some(claim) = claim {
+        let metadata = &mut event.metadata;
+        if !claim.resource_version.is_empty() && claim.resource_version != metadata.resource_version {
+            let text = "the object has been modified; please apply your changes to the latest version and try again";
+            return Err(Status::conflict("", "events", &metadata.name, text));
+        }
+        let annotations = &mut metadata.rare.get_or_insert_default().annotations;
+        annotations.retain(|name, _| !claim.removed.contains(name));
+        annotations.insert(claim.annotation.clone(), claim.tally.to_string().into());
+    }
     if patch.count != 0 {
         event.count = patch.count;
     }
@@ -50,6 +80,7 @@ pub(super) fn apply(patch: &Patch, event: &mut Event) {
     if !patch.message.is_empty() {
         event.message = patch.message.clone();
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -60,7 +91,7 @@ mod tests {
     fn patches_read_as_client_go_writes_them() {
         let check = |count, last_timestamp, message: &str, expected: &str| {
             let patch = Patch { count, last_timestamp, message: message.into() };
-            assert_eq!(patch.to_json(), expected);
+            assert_eq!(patch.to_json(None), expected);
         };
         let time = Some(Time(1_772_352_000));
         check(2, time, "m", r#"{"count":2,"lastTimestamp":"2026-03-01T08:00:00Z","message":"m"}"#);
@@ -71,11 +102,32 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_names_version_and_tally_and_holds_for_its_version_only() {
+        let annotation: smol_str::SmolStr = "tally.eventweir/b".into();
+        let removed = vec!["tally.eventweir/a".into()];
+        let claim = Claim { resource_version: "7".into(), annotation: annotation.clone(), tally: 3, removed };
+        let patch = Patch { count: 5, last_timestamp: None, message: "m".into() };
+        let expected = concat!(
+            r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3"}},"#,
+            r#""count":5,"lastTimestamp":null,"message":"m"}"#
+        );
+        assert_eq!(patch.to_json(Some(&claim)), expected);
+        let mut event = Event::default();
+        event.metadata.resource_version = "8".into();
+        let before = event.clone();
+        assert_eq!(apply(&patch, Some(&claim), &mut event).unwrap_err().code, 409);
+        assert_eq!(event, before);
+        event.metadata.resource_version = "7".into();
+        apply(&patch, Some(&claim), &mut event).unwrap();
+        assert_eq!((event.count, event.metadata.rare.unwrap().annotations[&annotation].as_str()), (5, "3"));
+    }
+
+    #[test]
     fn absent_members_change_nothing_and_null_deletes() {
         let before = Event { count: 3, last_timestamp: Some(Time(9)), message: "m".into(), ..Event::default() };
         let check = |count, last_timestamp, message: &str, expected: (i32, Option<Time>, &str)| {
             let mut event = before.clone();
-            apply(&Patch { count, last_timestamp, message: message.into() }, &mut event);
+            apply(&Patch { count, last_timestamp, message: message.into() }, None, &mut event).unwrap();
             assert_eq!((event.count, event.last_timestamp, event.message.as_str()), expected);
         };
         check(0, Some(Time(0)), "", (3, Some(Time(9)), "m"));

@@ -24,9 +24,14 @@ pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
             let path = events(Some(&event.metadata.namespace)) + "?fieldManager=eventweir";
             with_body(Method::POST, path, JSON, body)
         }
-        Request::Patch { namespace, name, patch } => {
+        Request::Patch { namespace, name, patch, claim } => {
             let path = item(namespace, name) + "?fieldManager=eventweir";
-            with_body(Method::PATCH, path, "application/strategic-merge-patch+json", patch.to_json().into())
+            with_body(
+                Method::PATCH,
+                path,
+                "application/strategic-merge-patch+json",
+                patch.to_json(claim.as_deref()).into(),
+            )
         }
         Request::Read { namespace, name } => get(namespace, name),
     }

@@ -86,7 +86,7 @@ pub(super) fn create() -> Request {
 
 fn patch() -> Request {
     let patch = Patch { count: 2, last_timestamp: Some(Time(0)), message: "m".into() };
-    Request::Patch { namespace: "shop".into(), name: "web-0.1".into(), patch }
+    Request::Patch { namespace: "shop".into(), name: "web-0.1".into(), patch, claim: None }
 }
 
 fn read() -> Request {

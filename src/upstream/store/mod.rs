@@ -25,7 +25,7 @@ pub use watch::Seen;
 
 use crate::clock::{Mono, Now};
 use crate::event::{ApiGroup, Event, Time};
-use crate::outbox::Patch;
+use crate::outbox::{Claim, Patch};
 use crate::status::Status;
 
 use changes::ChangeLog;
@@ -145,12 +145,16 @@ impl Store {
     /// Applies a strategic merge patch.
     ///
     /// # Errors
-    /// 404 when the event is missing.
-    pub fn patch(&mut self, namespace: &str, name: &str, patch: &Patch, now: Now) -> Result<Event, Status> {
-        self.update(namespace, name, now, |event| {
-            super::patch::apply(patch, event);
-            Ok(())
-        })
+    /// 404 when the event is missing, 409 when the claim was made for another version.
+    pub fn patch(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        patch: &Patch,
+        claim: Option<&Claim>,
+        now: Now,
+    ) -> Result<Event, Status> {
+        self.update(namespace, name, now, |event| super::patch::apply(patch, claim, event))
     }
 
     /// Reads one event.

@@ -26,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) gate: GateSettings,
     /// Number of shards; 1 unless given.
     pub(crate) shards: Option<usize>,
+    /// Writes carry this writer's tally; as client-go writes unless given.
+    pub(crate) writer: Option<&'static str>,
 }
 
 pub(crate) struct Bench {
@@ -54,6 +56,9 @@ impl Bench {
         let count = NonZeroUsize::new(options.shards.unwrap_or(1)).unwrap();
         let policy = policy(options.correlator);
         let shards = Shards::new(count, &options.shard, policy, clock, KeySecret(7, 9), 1);
+        if let Some(writer) = options.writer {
+            shards.identify(writer);
+        }
         let (stop, mut delivery) = (CancellationToken::new(), JoinSet::new());
         let monitor = Monitor::new(options.gate);
         delivery.spawn(deliver::run(shards.clone(), fake.upstream(), monitor, stop.clone(), 1));

@@ -11,7 +11,7 @@ use eventweir::clock::{Clock, Mono};
 use eventweir::correlator::MESSAGE_PREFIX;
 use eventweir::event::core_v1::{self, EventList};
 use eventweir::event::{Event, Time};
-use eventweir::outbox::{DIGEST_REASON, Patch};
+use eventweir::outbox::{Claim, DIGEST_REASON, Patch};
 use eventweir::status::Status;
 use eventweir::upstream::store::{self, Store};
 use eventweir::upstream::{Apiserver, ListOptions, Metrics, Upstream, apiserver};
@@ -40,6 +40,8 @@ pub(crate) enum Fault {
     HangAfter,
     /// Nothing is done, and no answer ever comes.
     Hang,
+    /// No answer ever comes, and it is done so many seconds later.
+    LateAfter(u64),
     /// It is done, and the connection breaks.
     ResetAfter,
     /// It is done, and the answer cannot be read.
@@ -102,7 +104,7 @@ struct Request {
     namespace: String,
     name: String,
     event: Option<Event>,
-    patch: Option<Patch>,
+    patch: Option<(Patch, Option<Claim>)>,
 }
 
 impl FakeApiserver {
@@ -189,6 +191,17 @@ impl FakeApiserver {
         self.events().iter().map(|event| u64::try_from(event.count).unwrap()).sum()
     }
 
+    /// Somebody else counts so many more on an event.
+    pub(crate) fn count_on(&self, event: &Event, more: i32) {
+        let mut state = self.0.lock();
+        let now = state.clock.now();
+        let count = |event: &mut Event| {
+            event.count += more;
+            Ok(())
+        };
+        state.store.update(&event.metadata.namespace, &event.metadata.name, now, count).unwrap();
+    }
+
     /// Deletes an event behind the proxy's back.
     pub(crate) fn delete(&self, event: &Event) {
         let mut state = self.0.lock();
@@ -224,6 +237,14 @@ impl FakeApiserver {
             }
             Fault::HangAfter => {
                 let _done = answer();
+                std::future::pending().await
+            }
+            Fault::LateAfter(seconds) => {
+                let (fake, method) = (self.clone(), parts.method.clone());
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_secs(seconds)).await;
+                    let _done = fake.answer(&method, &request);
+                });
                 std::future::pending().await
             }
             Fault::Hang => std::future::pending().await,
@@ -283,7 +304,10 @@ impl FakeApiserver {
         let (namespace, name) = (&request.namespace, &request.name);
         let event = match *method {
             Method::POST => state.store.create(request.event.clone().unwrap(), now)?,
-            Method::PATCH => state.store.patch(namespace, name, request.patch.as_ref().unwrap(), now)?,
+            Method::PATCH => {
+                let (patch, claim) = request.patch.as_ref().unwrap();
+                state.store.patch(namespace, name, patch, claim.as_ref(), now)?
+            }
             Method::GET if name.is_empty() => {
                 let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
                 let items = page.items.into_iter().map(Arc::unwrap_or_clone).collect();
@@ -342,12 +366,27 @@ impl Request {
     }
 }
 
-fn patch(body: &Value) -> Patch {
-    Patch {
+fn patch(body: &Value) -> (Patch, Option<Claim>) {
+    let patch = Patch {
         count: i32::try_from(body["count"].as_i64().unwrap()).unwrap(),
         last_timestamp: body["lastTimestamp"].as_str().map(|text| Time::parse(text).unwrap()),
         message: body["message"].as_str().unwrap().into(),
-    }
+    };
+    let claim = body.get("metadata").map(|metadata| {
+        let annotations = metadata["annotations"].as_object().unwrap();
+        let (annotation, tally) = annotations.iter().next_back().unwrap();
+        Claim {
+            resource_version: metadata["resourceVersion"].as_str().unwrap_or_default().into(),
+            annotation: annotation.as_str().into(),
+            tally: tally.as_str().unwrap().parse().unwrap(),
+            removed: annotations
+                .iter()
+                .filter(|(_, tally)| tally.is_null())
+                .map(|(name, _)| name.as_str().into())
+                .collect(),
+        }
+    });
+    (patch, claim)
 }
 
 fn told(code: u16) -> Status {

@@ -5,3 +5,4 @@ pub(crate) mod bench;
 pub(crate) mod events;
 pub(crate) mod fake;
 pub(crate) mod http;
+pub(crate) mod seeds;

@@ -1,0 +1,193 @@
+//! Exact writes: every occurrence counts once on its record, although answers get lost, writes are applied late, and others
+//! write the same record.
+
+use std::time::Duration;
+
+use eventweir::event::Event;
+use eventweir::outbox::{LostReason, RefusalReason};
+
+use super::support::bench::{Bench, Options};
+use super::support::events::{event, plain};
+use super::support::fake::{FakeApiserver, Fault};
+use super::support::seeds::{Seed, fresh_seeds};
+
+fn writer(name: &'static str) -> Options {
+    Options { writer: Some(name), ..Options::default() }
+}
+
+/// The annotations that the only event carries.
+fn tallies(fake: &FakeApiserver) -> Vec<(String, String)> {
+    let [event] = <[Event; 1]>::try_from(fake.events()).unwrap();
+    let rare = event.metadata.rare.unwrap_or_default();
+    rare.annotations.iter().map(|(name, tally)| (name.to_string(), tally.to_string())).collect()
+}
+
+/// The second write of a record meets `faults`; these requests are made, and all four occurrences show.
+async fn patch_under(faults: &[Fault], requests: &[&str]) {
+    let mut bench = Bench::with(writer("a"));
+    bench.offer(plain());
+    bench.settle().await;
+    bench.fake.take_methods();
+    bench.fake.fail_next(faults);
+    for _ in 0..3 {
+        bench.offer(plain());
+    }
+    bench.settle().await;
+    // Whatever was put off has been applied by then.
+    bench.pass(Duration::from_secs(600)).await;
+    assert_eq!(bench.fake.take_methods(), requests, "{faults:?}");
+    assert_eq!((bench.fake.shown(), bench.fake.events().len()), (4, 1), "{faults:?}");
+    assert_eq!(tallies(&bench.fake), [("tally.eventweir/a".to_owned(), "4".to_owned())], "{faults:?}");
+    bench.offer(plain());
+    bench.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_faults_the_requests_are_the_same_as_without_tallies() {
+    patch_under(&[], &["PATCH"]).await;
+    patch_under(&[Fault::TooMany(None)], &["PATCH", "PATCH"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_whose_answer_is_lost_is_looked_for_before_it_is_repeated() {
+    for fault in [Fault::After(500), Fault::After(504), Fault::HangAfter, Fault::ResetAfter, Fault::GarbledAfter] {
+        patch_under(&[fault], &["PATCH", "GET"]).await;
+        // The read fails too.
+        patch_under(&[fault, Fault::Before(503)], &["PATCH", "GET", "GET"]).await;
+    }
+    for fault in [Fault::Before(500), Fault::Hang] {
+        patch_under(&[fault], &["PATCH", "GET", "PATCH"]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_that_is_applied_late_changes_nothing_once_a_newer_one_was() {
+    patch_under(&[Fault::LateAfter(300)], &["PATCH", "GET", "PATCH"]).await;
+    // Late, but before the newer one: that one meets a conflict, and finds what it wanted to write.
+    patch_under(&[Fault::LateAfter(12), Fault::None, Fault::LateAfter(20)], &["PATCH", "GET", "PATCH", "GET"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_count_meanwhile_stays_beside_ours() {
+    for fault in [Fault::None, Fault::After(500), Fault::Before(500), Fault::HangAfter, Fault::LateAfter(12)] {
+        let mut bench = Bench::with(writer("a"));
+        bench.offer(plain());
+        bench.settle().await;
+        bench.fake.fail_next(&[fault]);
+        bench.fake.count_on(&bench.fake.events()[0], 10);
+        for _ in 0..3 {
+            bench.offer(plain());
+        }
+        bench.pass(Duration::from_secs(1)).await;
+        // Once more while the fate of the patch is unknown.
+        bench.fake.count_on(&bench.fake.events()[0], 100);
+        bench.settle().await;
+        assert_eq!(bench.fake.shown(), 114, "{fault:?}");
+        assert_eq!(tallies(&bench.fake)[0].1, "4", "{fault:?}");
+        bench.offer(plain());
+        bench.settle().await;
+        assert_eq!(bench.fake.shown(), 115, "{fault:?}");
+        assert_eq!(bench.balance().ledger.total_written(), 5);
+        bench.check();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_was_applied_before_it_is_refused_counts_as_written() {
+    let mut bench = Bench::with(writer("a"));
+    bench.fake.fail_next(&[Fault::After(500), Fault::Before(403)]);
+    bench.offer(plain());
+    bench.finish().await;
+    // And one that was not is lost for the reason that was given.
+    let mut bench = Bench::with(writer("a"));
+    bench.fake.fail_next(&[Fault::Before(500), Fault::Before(403)]);
+    bench.offer(plain());
+    bench.settle().await;
+    assert_eq!(bench.fake.take_methods(), ["POST", "POST", "GET"]);
+    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Forbidden)), 1);
+    bench.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_right_to_read_patches_are_repeated_blindly() {
+    patch_under(&[Fault::After(500), Fault::Before(403)], &["PATCH", "GET", "PATCH"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_upstream_puts_off_for_longer_than_its_age_is_lost_as_expired() {
+    let mut bench = Bench::with(writer("a"));
+    bench.fake.plan(|_| Fault::TooMany(None));
+    bench.offer(plain());
+    bench.pass(Duration::from_secs(3_500)).await;
+    assert_eq!(bench.balance().total_waiting(), 1);
+    bench.offer(plain());
+    bench.pass(Duration::from_secs(3_500)).await;
+    assert_eq!(bench.balance().total_waiting(), 2, "the newest occurrence counts");
+    bench.settle().await;
+    assert_eq!(bench.lost(LostReason::Expired), 2);
+    bench.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn tallies_of_ended_writers_do_not_pile_up() {
+    const WRITERS: [&str; 20] =
+        ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t"];
+    let fake = Bench::new().fake.clone();
+    let same = plain();
+    for name in WRITERS {
+        let mut bench = Bench::over(fake.clone(), writer(name));
+        bench.offer(same.clone());
+        bench.settle().await;
+        bench.stop().await;
+    }
+    assert_eq!(fake.shown(), 20);
+    assert!(tallies(&fake).len() <= 18, "{:?}", tallies(&fake));
+}
+
+/// Two processes that report the same events under the same names, before one upstream with random faults.
+async fn two_writers(seed: u64) {
+    let seed = Seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed.0);
+    let mut first = Bench::with(writer("a"));
+    let mut second = Bench::over(first.fake.clone(), writer("b"));
+    let events: Vec<Event> = (0..5).map(|n| event("node-1", &format!("web-{n}"), "BackOff", "restarting")).collect();
+    let mut faults = rng.fork();
+    first.fake.plan(move |_| match faults.u32(..100) {
+        0..5 => Fault::TooMany(None),
+        5..10 => Fault::Before(500),
+        10..20 => Fault::After(500),
+        20..25 => Fault::ResetAfter,
+        25..28 => Fault::HangAfter,
+        28..30 => Fault::Hang,
+        30..35 => Fault::LateAfter(faults.u64(1..60)),
+        35..37 => Fault::GarbledAfter,
+        _ => Fault::None,
+    });
+    for _ in 0..1_000 {
+        let writer = if rng.bool() { &mut first } else { &mut second };
+        writer.offer(events[rng.usize(..events.len())].clone());
+        match rng.u32(..50) {
+            0 => first.fake.set_up(rng.u32(..3) > 0),
+            1 => first.pass(Duration::from_secs(rng.u64(..400))).await,
+            2..25 => second.pass(Duration::from_millis(rng.u64(..700))).await,
+            _ => {}
+        }
+    }
+    first.fake.set_up(true);
+    first.settle().await;
+    second.settle().await;
+    first.pass(Duration::from_secs(600)).await;
+    assert_eq!(first.fake.shown(), 1_000);
+    assert_eq!(first.fake.events().len(), 5);
+    for bench in [&first, &second] {
+        let balance = bench.balance();
+        assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (bench.accepted, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_writers_of_the_same_records_never_disturb_each_others_counts() {
+    for seed in [1, 2, 3, 4, 5].into_iter().chain(fresh_seeds()) {
+        two_writers(seed).await;
+    }
+}

@@ -1,5 +1,6 @@
 //! Exact writes: every occurrence counts once on its record, although answers get lost, writes are applied late, and others
 //! write the same record.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
 

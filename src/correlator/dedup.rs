@@ -108,6 +108,30 @@ impl Observations {
         self.put(key, observation, settings);
     }
 
+    /// Takes over a record that the upstream holds and that nobody here has counted on. It stands last in line: what history
+    /// tells never pushes out what is live, and is not taken when there is no room.
+    pub(super) fn adopt(&mut self, key: Key, observation: Observation, settings: &Settings) -> bool {
+        let known = self.observations.peek(&key).is_some();
+        if !known && self.observations.len() >= settings.lru_cache_size.get() {
+            return false;
+        }
+        self.observations.put(key, observation);
+        self.observations.demote(&key);
+        true
+    }
+
+    /// Every observation that the upstream is known to hold, to be changed or, with `false`, forgotten.
+    pub(super) fn retain_stored(&mut self, mut keep: impl FnMut(&mut Observation) -> bool) {
+        let gone: Vec<Key> = self
+            .observations
+            .iter_mut()
+            .filter_map(|(key, observation)| (observation.stored && !keep(observation)).then_some(*key))
+            .collect();
+        for key in gone {
+            self.observations.pop(&key);
+        }
+    }
+
     /// The record under `key`, if any, whatever its count.
     pub(super) fn record(&self, key: Key) -> Option<RecordId> {
         self.observations.peek(&key).map(|observation| observation.record)

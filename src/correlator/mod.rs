@@ -7,6 +7,7 @@
 mod aggregate;
 mod budget;
 mod dedup;
+mod history;
 mod key;
 mod patch;
 mod policy;
@@ -16,6 +17,7 @@ use lru::LruCache;
 
 pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};
+pub use history::is_newer;
 pub use key::{BuildKeyHasher, Key, KeySecret};
 pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};

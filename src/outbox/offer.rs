@@ -93,12 +93,8 @@ impl Outbox {
         account.members += 1;
         let size = offer.event.approximate_size();
         self.bytes += size;
-        let base = if offer.stored {
-            let version = offer.event.metadata.resource_version.clone();
-            Base { version, tally: offer.tally, removed: Vec::new() }
-        } else {
-            Base::default()
-        };
+        let version = if offer.stored { offer.event.metadata.resource_version.clone() } else { Default::default() };
+        let base = Base { version, tally: offer.tally, removed: Vec::new() };
         let record = Record {
             source: offer.source,
             key: offer.key,

@@ -24,10 +24,10 @@ pub enum Lead {
 /// A record, where its shard knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
-    source: Key,
+    pub(super) source: Key,
     /// Where the correlator remembers it; a digest has no such place.
-    key: Option<Key>,
-    record: RecordId,
+    pub(super) key: Option<Key>,
+    pub(super) record: RecordId,
     /// Its name upstream.
     pub name: SmolStr,
     /// Whether the upstream is known to hold it.
@@ -46,7 +46,7 @@ impl Shard {
         Some(handle)
     }
 
-    fn locate(&self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
+    pub(super) fn locate(&self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
         let source = self.secret.source(event);
         if lead == Lead::Name && event.reason == DIGEST_REASON {
             let record = self.outbox.digest(&event.metadata.namespace, name)?;
@@ -103,7 +103,7 @@ impl Shard {
         self.outbox.resume(handle.record, now);
     }
 
-    fn tell(&mut self, handle: &Handle, settled: &Settled) {
+    pub(super) fn tell(&mut self, handle: &Handle, settled: &Settled) {
         if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source)) {
             let before = correlator.tracked_keys();
             correlator.settle(key, handle.record, settled);

@@ -4,9 +4,11 @@
 //! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
 //! through simulated weeks.
 
+mod history;
 mod hold;
 mod table;
 
+pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
 pub use table::{Shards, Waiting};
 

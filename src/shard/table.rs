@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use super::{Accepted, Full, Settings, Shard, Sizes};
+use super::{Accepted, Full, Listed, Settings, Shard, Sizes};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, KeySecret, Policy};
 use crate::event::Event;
@@ -93,6 +93,25 @@ impl Shards {
     pub fn identify(&self, writer: &str) {
         for shard in &self.0.shards {
             shard.lock().identify(writer);
+        }
+    }
+
+    /// The upstream holds `event`; see [`Shard::learn`].
+    pub fn learn(&self, event: &Event) {
+        let policy = self.policy();
+        self.with(self.shard_of(event), |shard, now| shard.learn(event, now, &policy));
+    }
+
+    /// The upstream no longer holds `event`; see [`Shard::learn_gone`].
+    pub fn learn_gone(&self, event: &Event) {
+        let policy = self.policy();
+        self.with(self.shard_of(event), |shard, now| shard.learn_gone(event, now, &policy));
+    }
+
+    /// A LIST has replaced what a WATCH told; see [`Shard::learn_list`].
+    pub fn learn_list(&self, listed: &Listed) {
+        for shard in &self.0.shards {
+            shard.lock().learn_list(listed);
         }
     }
 

@@ -1,0 +1,91 @@
+//! What the upstream tells of records outside of an answer: created, counted on, expired or deleted by whomever.
+
+use super::dedup::Observation;
+use super::{Correlator, Key, RecordId, Settings};
+use crate::event::Event;
+
+/// Whether `version` is newer than `known`. Versions of one apiserver are numbers that grow; of anything else only
+/// difference can be told.
+#[must_use]
+pub fn is_newer(version: &str, known: &str) -> bool {
+    match (version.parse::<u64>(), known.parse::<u64>()) {
+        (Ok(version), Ok(known)) => version > known,
+        _ => version != known,
+    }
+}
+
+impl Correlator {
+    /// Takes over a record that is not known here under its name; `is_live` tells which of ours are in the outbox. Of several
+    /// equal ones the newest is counted on. A combined record is recognised by its prefix.
+    pub fn adopt(
+        &mut self,
+        event: &Event,
+        tally: u32,
+        settings: &Settings,
+        next_record: &mut u64,
+        is_live: impl Fn(RecordId) -> bool,
+    ) {
+        let key = if event.message.starts_with(settings.message_prefix.as_str()) {
+            self.secret.aggregate(event, settings)
+        } else {
+            self.secret.event(event, settings)
+        };
+        let version = &event.metadata.resource_version;
+        if let Some(known) = self.observations.find(key) {
+            let ours = !known.stored || known.tally > 0 || is_live(known.record);
+            if ours || !is_newer(version, &known.resource_version) {
+                return;
+            }
+        }
+        let observation = Observation {
+            count: event.count,
+            first_timestamp: event.first_timestamp,
+            name: event.metadata.name.clone(),
+            resource_version: version.clone(),
+            record: RecordId(*next_record),
+            tally,
+            stored: true,
+        };
+        *next_record += u64::from(self.observations.adopt(key, observation, settings));
+    }
+
+    /// The upstream holds this of a record of which nothing is owed.
+    pub fn learn(&mut self, key: Key, event: &Event, tally: u32) {
+        let Some(record) = self.observations.record(key) else { return };
+        self.observations.adjust(key, record, |observation| {
+            if is_newer(&event.metadata.resource_version, &observation.resource_version) {
+                observation.count = event.count;
+                observation.first_timestamp = event.first_timestamp;
+                observation.resource_version = event.metadata.resource_version.clone();
+                observation.tally = observation.tally.max(tally);
+                observation.stored = true;
+            }
+        });
+    }
+
+    /// The upstream no longer holds a record of which nothing is owed, at `version`. One that we have counted on is created
+    /// again with its running count, as client-go does when a patch finds nothing; one that was only heard of is forgotten.
+    pub fn learn_gone(&mut self, key: Key, version: &str) {
+        let Some(record) = self.observations.record(key) else { return };
+        let mut forget = false;
+        self.observations.adjust(key, record, |observation| {
+            if is_newer(version, &observation.resource_version) || version == observation.resource_version {
+                observation.stored = false;
+                forget = observation.tally == 0;
+            }
+        });
+        if forget {
+            self.observations.forget(key, record);
+        }
+    }
+
+    /// As [`learn_gone`](Self::learn_gone) for every record that the upstream is believed to hold and that `is_gone`.
+    pub fn learn_list(&mut self, mut is_gone: impl FnMut(&Observation) -> bool) {
+        self.observations.retain_stored(|observation| {
+            if is_gone(observation) {
+                observation.stored = false;
+            }
+            observation.stored || observation.tally > 0
+        });
+    }
+}

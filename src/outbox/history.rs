@@ -1,0 +1,52 @@
+//! What the upstream tells unasked: somebody else has changed, deleted or created a record. Our own writes come back this way
+//! too, and are told apart by their version.
+
+use super::Outbox;
+use super::claim::tally;
+use super::record::Phase;
+use crate::correlator::{RecordId, is_newer};
+use crate::event::Event;
+
+/// What became of news about a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Learned {
+    /// Nothing of the record is here: its correlator alone knows it.
+    Absent,
+    /// A request is on its way or about to be looked for, and tells more; or this is no news.
+    Ignored,
+    /// The record goes on from what the upstream holds; its count has moved by this much.
+    Moved(i32),
+}
+
+impl Outbox {
+    /// The upstream holds `event` under the record's name.
+    pub fn learn(&mut self, id: RecordId, event: &Event) -> Learned {
+        let annotation = self.annotation.clone();
+        let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
+        let asks = matches!(record.phase, Phase::InFlight(_)) || record.look_first || record.ambiguous;
+        if asks || !record.stored || !is_newer(&event.metadata.resource_version, &record.base.version) {
+            return Learned::Ignored;
+        }
+        if annotation.as_ref().is_some_and(|annotation| tally(event, annotation) > record.base.tally) {
+            return Learned::Ignored;
+        }
+        let waiting = i32::try_from(record.pending.total()).unwrap_or(i32::MAX);
+        let count = event.count.saturating_add(waiting);
+        let moved = count.saturating_sub(record.event.count);
+        record.event.count = count;
+        record.event.first_timestamp = event.first_timestamp;
+        record.base.follow(event, annotation.as_ref());
+        Learned::Moved(moved)
+    }
+
+    /// The upstream no longer holds the record: its next write creates it, with its running count.
+    pub fn learn_gone(&mut self, id: RecordId) -> Learned {
+        let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
+        if !matches!(record.phase, Phase::InFlight(_)) && !record.ambiguous {
+            record.stored = false;
+            record.look_first = false;
+            record.base.gone();
+        }
+        Learned::Ignored
+    }
+}

@@ -1,0 +1,116 @@
+//! History: what the upstream holds, told by a LIST and kept fresh by a WATCH, becomes what further occurrences count on. So a
+//! repeat after a restart counts on the record of before, and a record that expired is created instead of patched in vain.
+
+use std::collections::HashSet;
+
+use super::Shard;
+use super::hold::Lead;
+use crate::clock::Now;
+use crate::correlator::{Correlation, Correlator, Policy, Settled};
+use crate::event::Event;
+use crate::outbox::{DIGEST_REASON, Learned, RecordId};
+
+/// What a finished LIST has shown.
+#[derive(Debug, Clone, Default)]
+pub struct Listed {
+    /// The names of the events in it.
+    names: HashSet<smol_str::SmolStr>,
+    /// The newest version in it.
+    newest: u64,
+}
+
+impl Listed {
+    /// Adds an event of the list.
+    pub fn add(&mut self, event: &Event) {
+        self.newest = self.newest.max(event.metadata.resource_version.parse().unwrap_or(0));
+        self.names.insert(event.metadata.name.clone());
+    }
+
+    /// Whether the list, which came later than this version, no longer has the event.
+    fn misses(&self, name: &str, version: &str) -> bool {
+        version.parse::<u64>().is_ok_and(|version| version <= self.newest) && !self.names.contains(name)
+    }
+}
+
+impl Shard {
+    /// The upstream holds `event`.
+    pub fn learn(&mut self, event: &Event, now: Now, policy: &Policy) {
+        let settings = policy.select(event);
+        // A digest goes on from what this process knows of it; one of before is left to expire.
+        if settings.correlation == Correlation::Off || event.reason == DIGEST_REASON {
+            return;
+        }
+        let tally = self.outbox.own_tally(event);
+        if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
+            let learned = self.outbox.learn(handle.record, event);
+            match learned {
+                Learned::Ignored => {}
+                Learned::Moved(count_moved) => {
+                    let settled = Settled::Stored {
+                        name: event.metadata.name.clone(),
+                        resource_version: event.metadata.resource_version.clone(),
+                        first_timestamp: event.first_timestamp,
+                        count_moved,
+                        tally,
+                    };
+                    self.tell(&handle, &settled);
+                }
+                Learned::Absent => {
+                    if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source)) {
+                        correlator.learn(key, event, tally);
+                    }
+                }
+            }
+            return;
+        }
+        self.adopt(event, tally, settings);
+    }
+
+    /// Somebody's record that is not known here.
+    fn adopt(&mut self, event: &Event, tally: u32, settings: &crate::correlator::Settings) {
+        if event.count < 1 || self.tracked_keys >= self.settings.max_tracked_keys.get() {
+            return;
+        }
+        let source = self.secret.source(event);
+        if !self.sources.contains(&source) {
+            if self.sources.len() >= self.settings.max_sources.get() {
+                return;
+            }
+            self.sources.put(source, Correlator::new(self.secret));
+            self.sources.demote(&source);
+        }
+        let outbox = &self.outbox;
+        let is_live = |record: RecordId| outbox.name(record).is_some();
+        if let Some(correlator) = self.sources.peek_mut(&source) {
+            let before = correlator.tracked_keys();
+            correlator.adopt(event, tally, settings, &mut self.next_record, is_live);
+            self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+        }
+    }
+
+    /// The upstream no longer holds `event`.
+    pub fn learn_gone(&mut self, event: &Event, now: Now, policy: &Policy) {
+        let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) else { return };
+        if self.outbox.learn_gone(handle.record) == Learned::Absent
+            && let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source))
+        {
+            let before = correlator.tracked_keys();
+            correlator.learn_gone(key, &event.metadata.resource_version);
+            self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+        }
+    }
+
+    /// After a LIST that replaces a broken WATCH: what is older than the list and not in it is gone.
+    pub fn learn_list(&mut self, listed: &Listed) {
+        let outbox = &mut self.outbox;
+        let mut tracked_keys = 0;
+        for (_, correlator) in self.sources.iter_mut() {
+            correlator.learn_list(|observation| {
+                let missing = listed.misses(&observation.name, &observation.resource_version);
+                missing && outbox.learn_gone(observation.record) == Learned::Absent
+            });
+            tracked_keys += correlator.tracked_keys();
+        }
+        self.tracked_keys = tracked_keys;
+    }
+}

@@ -1,4 +1,4 @@
-module eventweir.dev/tests/clients/go-record
+module eventweir.dev/tests/clients
 
 go 1.26.0
 

@@ -35,6 +35,21 @@ type Scenario struct {
 	Waiting int64
 }
 
+// Test is anything that a client tries.
+type Test struct {
+	Name string
+	Run  func(Env) error
+}
+
+// Tests makes tests of scenarios.
+func Tests(scenarios []Scenario) []Test {
+	tests := make([]Test, len(scenarios))
+	for i, s := range scenarios {
+		tests[i] = Test{s.Name, func(e Env) error { return e.Run(s) }}
+	}
+	return tests
+}
+
 // Env is what every scenario needs to know about the server.
 type Env struct {
 	Server   string
@@ -53,8 +68,8 @@ func (e Env) Config(contentType string) *rest.Config {
 	return &rest.Config{Host: e.Server, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: contentType}}
 }
 
-// Main runs the scenarios that the command line names, or all, and does not return.
-func Main(scenarios []Scenario) {
+// Main runs the tests that the command line names, or all, and does not return.
+func Main(tests []Test) {
 	e := FromEnvironment()
 	if e.Server == "" || e.Metrics == "" {
 		fmt.Fprintln(os.Stderr, "SERVER and METRICS must be set, see tests/clients/run")
@@ -62,22 +77,22 @@ func Main(scenarios []Scenario) {
 	}
 	names := os.Args[1:]
 	for _, name := range names {
-		if !slices.ContainsFunc(scenarios, func(s Scenario) bool { return s.Name == name }) {
+		if !slices.ContainsFunc(tests, func(t Test) bool { return t.Name == name }) {
 			fmt.Fprintf(os.Stderr, "no scenario is called %q\n", name)
 			os.Exit(64)
 		}
 	}
 	code := 0
-	for _, s := range scenarios {
-		if len(names) > 0 && !slices.Contains(names, s.Name) {
+	for _, t := range tests {
+		if len(names) > 0 && !slices.Contains(names, t.Name) {
 			continue
 		}
-		if err := e.Run(s); err != nil {
-			fmt.Printf("FAILED %s: %v\n", s.Name, err)
+		if err := t.Run(e); err != nil {
+			fmt.Printf("FAILED %s: %v\n", t.Name, err)
 			code = 1
 			continue
 		}
-		fmt.Printf("ok %s\n", s.Name)
+		fmt.Printf("ok %s\n", t.Name)
 	}
 	os.Exit(code)
 }

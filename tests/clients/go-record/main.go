@@ -55,7 +55,7 @@ func main() {
 		}
 		return
 	}
-	check.Main(scenarios())
+	check.Main(check.Tests(scenarios()))
 }
 
 func firstOf(errs []error) error {

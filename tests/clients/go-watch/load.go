@@ -84,7 +84,8 @@ func (l *load) writeOne(i int, padding string) error {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
 	if i%2 == 0 {
-		patch := []byte(`{"count":2,"message":"again ` + padding + `"}`)
+		// Without another message, which would make it another event.
+		patch := []byte(`{"count":2,"lastTimestamp":"2026-11-21T00:15:20Z"}`)
 		if _, err := l.client.Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("patch %s: %w", name, err)
 		}

@@ -62,7 +62,7 @@ func (d door) run(e check.Env) error {
 		return err
 	}
 	config := e.Config(d.contentType)
-	config.Host = "http://" + proxy.address()
+	config.Host = "http://" + proxy.address
 	behind, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
@@ -87,18 +87,24 @@ func (d door) run(e check.Env) error {
 	if err := e.Await(informer.synced); err != nil {
 		return err
 	}
+	catchUp := func() error { return e.Await(func() error { return informer.equals(direct, namespace) }) }
+	some := func() error { return load.write(100, "") }
 	for _, step := range []struct {
 		name string
 		do   func() error
 	}{
 		{"cut", func() error { return cutOften(load, proxy) }},
+		{"catch up after the cuts", catchUp},
 		{"stall", func() error { return stall(load, proxy) }},
-		{"catch up", func() error { return e.Await(func() error { return informer.equals(direct, namespace) }) }},
+		{"catch up after the stall", catchUp},
+		// A watch that ends without having been told anything makes client-go list anew, whatever it would be told next.
+		{"write", some},
+		{"catch up before leaving", catchUp},
 		{"away", func() error { return away(load, proxy) }},
-		{"catch up again", func() error { return e.Await(func() error { return informer.equals(direct, namespace) }) }},
+		{"catch up after being away", catchUp},
 		{"clear", load.clear},
-		{"write on", func() error { return load.write(300, "") }},
-		{"catch up at last", func() error { return e.Await(func() error { return informer.equals(direct, namespace) }) }},
+		{"write on", some},
+		{"catch up at last", catchUp},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
@@ -132,15 +138,16 @@ func cutOften(load *load, proxy *proxy) error {
 func stall(load *load, proxy *proxy) error {
 	proxy.hold()
 	defer proxy.release()
-	return load.write(window+2000, strings.Repeat("x", 8<<10))
+	return load.write(window+1000, strings.Repeat("x", 8<<10))
 }
 
-// away refuses connections until the window has passed.
+// away refuses connections until the window has passed. client-go repeats a refused watch as it was.
 func away(load *load, proxy *proxy) error {
-	proxy.refuse(true)
-	defer proxy.refuse(false)
-	proxy.cut()
-	return load.write(window+200, "")
+	proxy.leave()
+	if err := load.write(window+200, ""); err != nil {
+		return err
+	}
+	return proxy.comeBack()
 }
 
 func setWatchList(on bool) error {

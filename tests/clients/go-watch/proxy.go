@@ -7,32 +7,44 @@ import (
 
 // proxy forwards connections, as far as it is let.
 type proxy struct {
-	listener net.Listener
-	target   string
+	address string
+	target  string
 
 	mutex       sync.Mutex
 	changed     *sync.Cond
 	connections map[net.Conn]struct{}
-	refusing    bool
+	listener    net.Listener
 	holding     bool
 }
 
 func listen(target string) (*proxy, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	p := &proxy{listener: listener, target: target, connections: map[net.Conn]struct{}{}}
+	p := &proxy{address: "127.0.0.1:0", target: target, connections: map[net.Conn]struct{}{}}
 	p.changed = sync.NewCond(&p.mutex)
-	go p.accept()
-	return p, nil
+	return p, p.comeBack()
 }
 
-func (p *proxy) address() string { return p.listener.Addr().String() }
+// comeBack listens, again on the same port.
+func (p *proxy) comeBack() error {
+	listener, err := net.Listen("tcp", p.address)
+	if err != nil {
+		return err
+	}
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.address, p.listener = listener.Addr().String(), listener
+	go p.accept(listener)
+	return nil
+}
 
-func (p *proxy) accept() {
+// leave refuses connections and cuts those that are there.
+func (p *proxy) leave() {
+	p.listener.Close()
+	p.cut()
+}
+
+func (p *proxy) accept(listener net.Listener) {
 	for {
-		client, err := p.listener.Accept()
+		client, err := listener.Accept()
 		if err != nil {
 			return
 		}
@@ -41,25 +53,12 @@ func (p *proxy) accept() {
 			client.Close()
 			continue
 		}
-		if !p.add(client, server) {
-			continue
-		}
+		p.mutex.Lock()
+		p.connections[client], p.connections[server] = struct{}{}, struct{}{}
+		p.mutex.Unlock()
 		go p.forward(server, client)
 		go p.forward(client, server)
 	}
-}
-
-func (p *proxy) add(both ...net.Conn) bool {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	for _, c := range both {
-		if p.refusing {
-			c.Close()
-			continue
-		}
-		p.connections[c] = struct{}{}
-	}
-	return !p.refusing
 }
 
 // forward copies until one side ends, then ends both.
@@ -98,13 +97,6 @@ func (p *proxy) cut() {
 	}
 }
 
-// refuse closes new connections as soon as they are accepted.
-func (p *proxy) refuse(on bool) {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	p.refusing = on
-}
-
 // hold stops forwarding, and keeps the connections.
 func (p *proxy) hold() {
 	p.mutex.Lock()
@@ -120,7 +112,6 @@ func (p *proxy) release() {
 }
 
 func (p *proxy) close() {
-	p.listener.Close()
+	p.leave()
 	p.release()
-	p.cut()
 }

@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"bufio"
@@ -11,46 +11,52 @@ import (
 	"time"
 )
 
-// checkLedger reads the metrics once: nothing waits, and received = rejected + written + waiting + lost.
-func checkLedger(url string, deadline time.Duration) error {
+// ledger is the account of every occurrence, as the metrics tell it.
+type ledger struct {
+	received, rejected, written, waiting, lost int64
+}
+
+func (l ledger) String() string {
+	return fmt.Sprintf("received %d = rejected %d + written %d + waiting %d + lost %d",
+		l.received, l.rejected, l.written, l.waiting, l.lost)
+}
+
+func (l ledger) balances() bool {
+	return l.received == l.rejected+l.written+l.waiting+l.lost
+}
+
+// readLedger scrapes the metrics once.
+func readLedger(url string, deadline time.Duration) (ledger, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return ledger{}, err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return err
+		return ledger{}, err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", url, response.Status)
+		return ledger{}, fmt.Errorf("GET %s: %s", url, response.Status)
 	}
 	sums, err := sumFamilies(response.Body)
 	if err != nil {
-		return fmt.Errorf("GET %s: %w", url, err)
+		return ledger{}, fmt.Errorf("GET %s: %w", url, err)
 	}
-	for _, name := range []string{"received_total", "rejected_total", "written_total", "waiting", "lost_total"} {
-		if _, ok := sums["eventweir_ledger_"+name]; !ok {
-			return fmt.Errorf("GET %s: no eventweir_ledger_%s", url, name)
+	var l ledger
+	for name, field := range map[string]*int64{
+		"received_total": &l.received, "rejected_total": &l.rejected, "written_total": &l.written,
+		"waiting": &l.waiting, "lost_total": &l.lost,
+	} {
+		sum, ok := sums["eventweir_ledger_"+name]
+		if !ok {
+			return ledger{}, fmt.Errorf("GET %s: no eventweir_ledger_%s", url, name)
 		}
+		*field = int64(sum)
 	}
-	received := sums["eventweir_ledger_received_total"]
-	rejected := sums["eventweir_ledger_rejected_total"]
-	written := sums["eventweir_ledger_written_total"]
-	waiting := sums["eventweir_ledger_waiting"]
-	lost := sums["eventweir_ledger_lost_total"]
-	account := fmt.Sprintf("received %v = rejected %v + written %v + waiting %v + lost %v", received, rejected, written, waiting, lost)
-	switch {
-	case received == 0:
-		return fmt.Errorf("the ledger is empty: %s", account)
-	case received != rejected+written+waiting+lost:
-		return fmt.Errorf("the ledger does not balance: %s", account)
-	case waiting != 0:
-		return fmt.Errorf("occurrences are still waiting: %s", account)
-	}
-	return nil
+	return l, nil
 }
 
 // sumFamilies adds up the samples of each name in a Prometheus text exposition, whatever their labels.

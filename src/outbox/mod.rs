@@ -13,6 +13,7 @@ mod digest;
 mod fold;
 mod forget;
 mod gate;
+mod group;
 mod offer;
 mod ready;
 mod record;
@@ -30,6 +31,7 @@ use lru::LruCache;
 pub use crate::correlator::{Patch, RecordId};
 pub use digest::DIGEST_REASON;
 pub use gate::{Admission, Gate, GateSettings, HealthChange};
+pub use group::UpstreamGroup;
 pub use offer::{Forgotten, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
@@ -94,8 +96,10 @@ impl Outbox {
     }
 
     /// Takes over reloaded settings; what waits keeps waiting, new waits follow the new settings.
+    /// The group stays: it would change under the records.
     pub fn set_settings(&mut self, settings: Settings) {
-        self.settings = settings;
+        // A record that was counted in its series would go on in its count.
+        self.settings = Settings { group: self.settings.group, ..settings };
     }
 
     /// Records in the outbox.
@@ -321,18 +325,25 @@ impl Outbox {
         let call = record.call();
         record.paid = true;
         record.next_write = now.mono.after(self.settings.coalesce_interval);
-        record.phase = Phase::InFlight(Sent { occurrences: record.pending.take(), count: record.event.count, call });
-        let (namespace, name) = (record.event.metadata.namespace.clone(), record.event.metadata.name.clone());
+        let group = self.settings.group.of(&record.event);
+        let spelled = group::spelled(group, &record.event, now);
+        let count = group::count(group, &spelled);
+        let sent = Sent { occurrences: record.pending.take(), count, call, group };
+        let namespace = record.event.metadata.namespace.clone();
         let request = match call {
-            Call::Read => Request::Read { namespace, name },
-            Call::Patch => Request::Patch { namespace, name, patch: Patch::of(&record.event) },
+            Call::Read => Request::Read { group, namespace, name: spelled.metadata.name.clone() },
+            Call::Patch => {
+                let patch = group::patch(group, &record.event, now);
+                Request::Patch { group, namespace, name: record.event.metadata.name.clone(), patch }
+            }
             Call::Create => {
                 // The desired state stays here: it may have to be created again.
-                let mut event = record.event.clone();
+                let mut event = spelled.into_owned();
                 event.metadata.resource_version = smol_str::SmolStr::default();
-                Request::Create(Box::new(event))
+                Request::Create { group, event: Box::new(event) }
             }
         };
+        record.phase = Phase::InFlight(sent);
         Some(Write { record: id, request })
     }
 

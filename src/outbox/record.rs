@@ -4,7 +4,7 @@ use super::account::{AccountId, Order};
 use super::settings::Settings;
 use crate::clock::Mono;
 use crate::correlator::{Fold, Key};
-use crate::event::Event;
+use crate::event::{ApiGroup, Event};
 
 /// How an occurrence shows upstream; the ledger's label of what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -182,6 +182,8 @@ pub(super) struct Sent {
     pub(super) count: i32,
     /// What was asked.
     pub(super) call: Call,
+    /// The group it was asked through.
+    pub(super) group: ApiGroup,
 }
 
 /// The kind of a request.

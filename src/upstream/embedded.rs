@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
+use super::patch;
 use super::store::{Settings, Store};
 use super::{DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb, WatchOptions};
 use crate::clock::{Clock, Now};
-use crate::event::Event;
 use crate::event::core_v1::EventList;
+use crate::event::{ApiGroup, Event};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -184,9 +185,15 @@ pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answ
 fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> {
     match request {
         // A copy, because the outbox keeps its own until the answer is settled.
-        Request::Create(event) => store.create(Event::clone(event), now),
-        Request::Patch { namespace, name, patch } => store.patch(namespace, name, patch, now),
-        Request::Read { namespace, name } => store.get(namespace, name, now),
+        Request::Create { event, .. } => store.create(Event::clone(event), now),
+        Request::Patch { group: ApiGroup::Core, namespace, name, patch } => store.patch(namespace, name, patch, now),
+        Request::Patch { group: ApiGroup::Events, namespace, name, patch } => {
+            store.update(namespace, name, now, |event| {
+                patch::apply_series(patch, event);
+                Ok(())
+            })
+        }
+        Request::Read { namespace, name, .. } => store.get(namespace, name, now),
     }
 }
 
@@ -217,7 +224,7 @@ mod tests {
         let mut event = Event::default();
         event.metadata.namespace = namespace.into();
         event.metadata.name = "a".into();
-        Request::Create(Box::new(event))
+        Request::Create { group: ApiGroup::Core, event: Box::new(event) }
     }
 
     #[tokio::test(start_paused = true)]
@@ -226,8 +233,8 @@ mod tests {
         let upstream = Upstream::Embedded(embedded(Settings { namespaces, ..Settings::default() }));
         upstream.check().await.unwrap();
         let patch = Patch { count: 2, last_timestamp: Some(Time(1)), message: "m".into() };
-        let patch = Request::Patch { namespace: "shop".into(), name: "a".into(), patch };
-        let read = Request::Read { namespace: "shop".into(), name: "a".into() };
+        let patch = Request::Patch { group: ApiGroup::Core, namespace: "shop".into(), name: "a".into(), patch };
+        let read = Request::Read { group: ApiGroup::Core, namespace: "shop".into(), name: "a".into() };
         assert_eq!(upstream.write(&patch).await, Answer::Missing);
         assert_eq!(upstream.write(&read).await, Answer::Missing);
         assert!(matches!(upstream.write(&create("shop")).await, Answer::Stored(_)));

@@ -2,11 +2,35 @@
 
 use serde_json::{Map, Value};
 
-use crate::event::{Event, Time};
+use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::outbox::Patch;
 
 /// The value of lastTimestamp that client-go compares with, and therefore leaves out.
 const LEFT_OUT: Time = Time(0);
+
+/// The patch document through `group`.
+pub(super) fn document(patch: &Patch, group: ApiGroup) -> String {
+    match (group, series(patch)) {
+        (ApiGroup::Core, _) => patch.to_json(),
+        (ApiGroup::Events, None) => "{}".to_owned(),
+        (ApiGroup::Events, Some(series)) => {
+            let last = series.last_observed_time.map(|time| time.to_string());
+            serde_json::json!({"series": {"count": series.count, "lastObservedTime": last}}).to_string()
+        }
+    }
+}
+
+/// Does to `event` what the apiserver does when it receives that document through events.k8s.io/v1.
+pub(super) fn apply_series(patch: &Patch, event: &mut Event) {
+    event.series = series(patch).or_else(|| event.series.take());
+}
+
+/// What a patch can tell through events.k8s.io/v1: a series, which begins with 2.
+fn series(patch: &Patch) -> Option<EventSeries> {
+    let time = patch.last_timestamp?;
+    let last_observed_time = Some(MicroTime(time.0.saturating_mul(1_000_000)));
+    (patch.count >= 2).then_some(EventSeries { count: patch.count, last_observed_time })
+}
 
 impl Patch {
     /// The patch document: `count`, `lastTimestamp` and `message`, in this order, as far as they are told.
@@ -68,6 +92,19 @@ mod tests {
         check(-5, Some(Time(0)), "", r#"{"count":-5}"#);
         check(0, Some(Time(0)), "", "{}");
         check(0, Some(Time(0)), "a<b>&\"\u{2028}é", r#"{"message":"a\u003cb\u003e\u0026\"\u2028é"}"#);
+    }
+
+    #[test]
+    fn through_events_v1_only_the_series_moves() {
+        let patch = |count| Patch { count, last_timestamp: Some(Time(1_772_352_000)), message: "m".into() };
+        let document = document(&patch(2), ApiGroup::Events);
+        assert_eq!(document, r#"{"series":{"count":2,"lastObservedTime":"2026-03-01T08:00:00.000000Z"}}"#);
+        assert_eq!(super::document(&patch(1), ApiGroup::Events), "{}");
+        let mut event = Event { message: "first".into(), ..Event::default() };
+        apply_series(&patch(2), &mut event);
+        apply_series(&patch(1), &mut event);
+        assert_eq!(event.series.unwrap().count, 2);
+        assert_eq!((event.count, event.message.as_str()), (0, "first"));
     }
 
     #[test]

@@ -20,8 +20,7 @@ fuzz_target!(|body: &[u8]| {
             rules(group, decoded.event);
         }
     }
-    let lists =
-        [(ApiGroup::Core, core_v1::list_from_json(body)), (ApiGroup::Events, events_v1::list_from_json(body))];
+    let lists = [(ApiGroup::Core, core_v1::list_from_json(body)), (ApiGroup::Events, events_v1::list_from_json(body))];
     for (group, list) in lists {
         let Ok(list) = list else { continue };
         let mut written = Vec::new();

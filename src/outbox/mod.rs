@@ -99,7 +99,8 @@ impl Outbox {
     /// The group stays: it would change under the records.
     pub fn set_settings(&mut self, settings: Settings) {
         // A record that was counted in its series would go on in its count.
-        self.settings = Settings { group: self.settings.group, ..settings };
+        let group = std::mem::replace(&mut self.settings, settings).group;
+        self.settings.group = group;
     }
 
     /// Records in the outbox.

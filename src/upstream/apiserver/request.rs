@@ -185,7 +185,7 @@ fn encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{ApiGroup, core_v1};
+    use crate::event::ApiGroup;
     use crate::upstream::FieldSelector;
 
     #[test]

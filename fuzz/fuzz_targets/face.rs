@@ -14,11 +14,6 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
-/// What every request meets.
-pub const EVENT: &str = r#"{"metadata":{"name":"web-0.1","namespace":"shop","labels":{"app":"web"}},"reason":"BackOff",
-"involvedObject":{"kind":"Pod","name":"web-0","namespace":"shop"},"message":"restarting","count":1,"type":"Normal",
-"source":{"component":"kubelet","host":"node-1"},"firstTimestamp":"2026-03-01T08:00:00Z"}"#;
-
 pub struct Fixture {
     face: Face,
     pub shards: Shards,

@@ -9,6 +9,7 @@ pub mod events_v1;
 pub mod json;
 pub mod protobuf;
 pub mod repair;
+pub mod spelling;
 mod time;
 pub mod validate;
 

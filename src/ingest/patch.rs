@@ -67,6 +67,8 @@ async fn read(
         return Err((RejectReason::MediaType, Box::new(status.with_details(StatusDetails::default()))));
     }
     let body = decode::read(body, &face.0.settings).await?;
+    // client-go patches an event that arrives with a count with nothing at all, and waits for the 404.
+    let body = if body.is_empty() { axum::body::Bytes::from_static(b"{}") } else { body };
     if media == MERGE
         && let Ok(decoded) = json::decode(group, &body, Strictness::Report)
         && !decoded.event.involved_object.kind.is_empty()

@@ -7,7 +7,7 @@ use axum::response::Response;
 use smol_str::SmolStr;
 
 use super::{Face, not_found, respond, watch};
-use crate::event::ApiGroup;
+use crate::event::{ApiGroup, spelling};
 use crate::status::Status;
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version};
 
@@ -31,9 +31,7 @@ pub(super) async fn get(
     let event = match (unsettled, face.0.upstream.get(&namespace, &stored_name).await) {
         // The upstream's own members, with what is owed to it laid over them.
         (Some(owed), Ok(mut stored)) => {
-            stored.count = owed.count;
-            stored.message = owed.message;
-            stored.last_timestamp = owed.last_timestamp;
+            spelling::advance(&mut stored, &owed);
             Ok(stored)
         }
         (Some(owed), Err(_)) => Ok(owed),

@@ -184,9 +184,11 @@ pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answ
 fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> {
     match request {
         // A copy, because the outbox keeps its own until the answer is settled.
-        Request::Create(event) => store.create(Event::clone(event), now),
-        Request::Patch { namespace, name, patch, claim } => store.patch(namespace, name, patch, claim.as_deref(), now),
-        Request::Read { namespace, name } => store.get(namespace, name, now),
+        Request::Create { event, .. } => store.create(Event::clone(event), now),
+        Request::Patch { group, namespace, name, patch, claim } => {
+            store.patch(namespace, name, patch, claim.as_deref(), *group, now)
+        }
+        Request::Read { namespace, name, .. } => store.get(namespace, name, now),
     }
 }
 
@@ -203,7 +205,7 @@ mod tests {
     use prometheus::Registry;
 
     use super::*;
-    use crate::event::Time;
+    use crate::event::{ApiGroup, Time};
     use crate::outbox::{Patch, Refusal, RefusalReason};
     use crate::upstream::Upstream;
     use crate::upstream::store::Namespaces;
@@ -217,7 +219,7 @@ mod tests {
         let mut event = Event::default();
         event.metadata.namespace = namespace.into();
         event.metadata.name = "a".into();
-        Request::Create(Box::new(event))
+        Request::Create { group: ApiGroup::Core, event: Box::new(event) }
     }
 
     #[tokio::test(start_paused = true)]
@@ -226,8 +228,9 @@ mod tests {
         let upstream = Upstream::Embedded(embedded(Settings { namespaces, ..Settings::default() }));
         upstream.check().await.unwrap();
         let patch = Patch { count: 2, last_timestamp: Some(Time(1)), message: "m".into() };
-        let patch = Request::Patch { namespace: "shop".into(), name: "a".into(), patch, claim: None };
-        let read = Request::Read { namespace: "shop".into(), name: "a".into() };
+        let group = ApiGroup::Core;
+        let patch = Request::Patch { group, namespace: "shop".into(), name: "a".into(), patch, claim: None };
+        let read = Request::Read { group, namespace: "shop".into(), name: "a".into() };
         assert_eq!(upstream.write(&patch).await, Answer::Missing);
         assert_eq!(upstream.write(&read).await, Answer::Missing);
         assert!(matches!(upstream.write(&create("shop")).await, Answer::Stored(_)));

@@ -160,7 +160,7 @@ impl Verb {
 
     const fn of(request: &Request) -> Self {
         match request {
-            Request::Create(_) => Self::Create,
+            Request::Create { .. } => Self::Create,
             Request::Patch { .. } => Self::Patch,
             Request::Read { .. } => Self::Get,
         }

@@ -17,10 +17,13 @@ mod pacing;
 mod fairness;
 mod limits;
 mod shutdown;
+// The group that records are written through.
+mod group;
 // The face over real sockets.
 mod http_refusals;
 mod http_events;
 mod http_clients;
+mod recorded;
 mod http_limits;
 mod doors;
 mod ack;

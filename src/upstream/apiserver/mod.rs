@@ -2,7 +2,7 @@
 //! requests and answers are ours, so that HTTP/2 is spoken, bodies are byte for byte what client-go sends, and headers such
 //! as `Retry-After` are seen.
 //!
-//! Every event is written through core/v1, as client-go's recorder does. Each request is sent once: the outbox repeats.
+//! Every event is written through the group that the outbox names, by default core/v1, as client-go's recorder does. Each request is sent once: the outbox repeats.
 //! After `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
 
 mod connect;
@@ -28,8 +28,9 @@ pub use watch::Frames;
 use super::answer::{Denial, Failure, judge, status_of};
 use super::{ListOptions, Metrics, NotReady, Verb};
 use crate::clock::Clock;
-use crate::event::Event;
 use crate::event::core_v1::{self, EventList};
+use crate::event::json::{self, Strictness};
+use crate::event::{ApiGroup, Event};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -67,7 +68,10 @@ impl Apiserver {
     /// Sends what a record needs, once, and sorts the answer.
     pub async fn write(&self, request: &Request) -> Answer {
         let verb = Verb::of(request);
-        match self.exchange_event(verb, request::of_write(request)).await {
+        let group = match request {
+            Request::Create { group, .. } | Request::Patch { group, .. } | Request::Read { group, .. } => *group,
+        };
+        match self.exchange_event(group, verb, request::of_write(request)).await {
             Ok(event) => Answer::Stored(Box::new(event)),
             Err(failure) => judge(verb, &failure),
         }
@@ -78,7 +82,7 @@ impl Apiserver {
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Event, Status> {
-        self.exchange_event(Verb::Get, request::get(namespace, name)).await.map_err(status_of)
+        self.exchange_event(ApiGroup::Core, Verb::Get, request::get(namespace, name)).await.map_err(status_of)
     }
 
     /// Lists the events of one namespace or of all.
@@ -102,8 +106,14 @@ impl Apiserver {
         }
     }
 
-    async fn exchange_event(&self, verb: Verb, request: http::Result<http::Request<Body>>) -> Result<Event, Failure> {
-        self.exchange(verb, request, BODY_BYTES_MAX, core_v1::from_json).await
+    async fn exchange_event(
+        &self,
+        group: ApiGroup,
+        verb: Verb,
+        request: http::Result<http::Request<Body>>,
+    ) -> Result<Event, Failure> {
+        let decode = |body: &[u8]| json::decode(group, body, Strictness::Report).map(|decoded| decoded.event);
+        self.exchange(verb, request, BODY_BYTES_MAX, decode).await
     }
 
     /// Sends, reads, decodes and counts.

@@ -7,8 +7,9 @@ use http::{Method, Request as HttpRequest};
 use kube::client::Body;
 
 use crate::event::json;
-use crate::event::{ApiGroup, Event, core_v1};
+use crate::event::{ApiGroup, Event};
 use crate::outbox::Request;
+use crate::upstream::patch::document;
 use crate::upstream::{DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions};
 
 /// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
@@ -18,22 +19,20 @@ const JSON: &str = "application/json";
 /// POST, PATCH or GET: what a record needs.
 pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
     match request {
-        Request::Create(event) => {
+        Request::Create { group, event } => {
             let mut body = Vec::new();
-            core_v1::write_json(event, &mut body);
-            let path = events(Some(&event.metadata.namespace)) + "?fieldManager=eventweir";
+            json::write_json(*group, event, &mut body);
+            let path = through(*group, events(Some(&event.metadata.namespace))) + "?fieldManager=eventweir";
             with_body(Method::POST, path, JSON, body)
         }
-        Request::Patch { namespace, name, patch, claim } => {
-            let path = item(namespace, name) + "?fieldManager=eventweir";
-            with_body(
-                Method::PATCH,
-                path,
-                "application/strategic-merge-patch+json",
-                patch.to_json(claim.as_deref()).into(),
-            )
+        Request::Patch { group, namespace, name, patch, claim } => {
+            let path = through(*group, item(namespace, name)) + "?fieldManager=eventweir";
+            let body = document(patch, claim.as_deref(), *group).into();
+            with_body(Method::PATCH, path, "application/strategic-merge-patch+json", body)
         }
-        Request::Read { namespace, name } => get(namespace, name),
+        Request::Read { group, namespace, name } => {
+            start(Method::GET, through(*group, item(namespace, name))).body(Body::empty())
+        }
     }
 }
 
@@ -46,11 +45,7 @@ pub(super) fn get(namespace: &str, name: &str) -> http::Result<HttpRequest<Body>
 pub(super) fn update(event: &Event, options: UpdateOptions) -> http::Result<HttpRequest<Body>> {
     let mut body = Vec::new();
     json::write_json(options.group, event, &mut body);
-    let item = item(&event.metadata.namespace, &event.metadata.name);
-    let path = match options.group {
-        ApiGroup::Core => item,
-        ApiGroup::Events => item.replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
-    };
+    let path = through(options.group, item(&event.metadata.namespace, &event.metadata.name));
     let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
     with_body(Method::PUT, format!("{path}?fieldManager=eventweir{dry_run}"), JSON, body)
 }
@@ -160,6 +155,14 @@ fn events(namespace: Option<&str>) -> String {
     match namespace {
         Some(namespace) => format!("/api/v1/namespaces/{}/events", encoded(namespace)),
         None => "/api/v1/events".to_owned(),
+    }
+}
+
+/// The same path at the door of `group`.
+fn through(group: ApiGroup, path: String) -> String {
+    match group {
+        ApiGroup::Core => path,
+        ApiGroup::Events => path.replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
     }
 }
 

@@ -142,7 +142,7 @@ impl Store {
         Ok(single(&stored))
     }
 
-    /// Applies a strategic merge patch.
+    /// Applies the strategic merge patch of a record, sent through `group`.
     ///
     /// # Errors
     /// 404 when the event is missing, 409 when the claim was made for another version.
@@ -152,9 +152,10 @@ impl Store {
         name: &str,
         patch: &Patch,
         claim: Option<&Claim>,
+        group: ApiGroup,
         now: Now,
     ) -> Result<Event, Status> {
-        self.update(namespace, name, now, |event| super::patch::apply(patch, claim, event))
+        self.update(namespace, name, now, |event| super::patch::apply(patch, claim, group, event))
     }
 
     /// Reads one event.

@@ -136,11 +136,14 @@ fn namespaces_of_a_list_and_the_servers_own_exist() {
 fn patch_changes_what_it_names_and_takes_a_new_version() {
     let mut store = store();
     let created = store.create(named("shop", "a"), at(0)).unwrap();
-    let patched = store.patch("shop", "a", &patch(2), None, at(1)).unwrap();
+    let patched = store.patch("shop", "a", &patch(2), None, ApiGroup::Core, at(1)).unwrap();
     let mut expected = Event { count: 2, last_timestamp: Some(Time(9)), ..created };
     expected.metadata.resource_version = "3".into();
     assert_eq!(patched, expected);
-    assert_eq!(store.patch("shop", "b", &patch(2), None, at(1)).unwrap_err(), Status::not_found("", "events", "b"));
+    assert_eq!(
+        store.patch("shop", "b", &patch(2), None, ApiGroup::Core, at(1)).unwrap_err(),
+        Status::not_found("", "events", "b")
+    );
 }
 
 #[test]
@@ -148,12 +151,12 @@ fn a_write_renews_the_ttl_and_a_patch_without_effect_does_not() {
     let mut store = store();
     store.create(named("shop", "a"), at(0)).unwrap();
     store.create(named("shop", "b"), at(0)).unwrap();
-    store.patch("shop", "a", &patch(2), None, at(1800)).unwrap();
+    store.patch("shop", "a", &patch(2), None, ApiGroup::Core, at(1800)).unwrap();
     let same = Patch { count: 1, last_timestamp: Some(Time(5)), message: "m".into() };
-    assert_eq!(store.patch("shop", "b", &same, None, at(1800)).unwrap().metadata.resource_version, "3");
+    assert_eq!(store.patch("shop", "b", &same, None, ApiGroup::Core, at(1800)).unwrap().metadata.resource_version, "3");
     assert_eq!(store.next_expiry(), Some(at(3600).mono));
     assert!(store.get("shop", "b", at(3599)).is_ok());
-    assert_eq!(store.patch("shop", "b", &patch(2), None, at(3600)).unwrap_err().code, 404);
+    assert_eq!(store.patch("shop", "b", &patch(2), None, ApiGroup::Core, at(3600)).unwrap_err().code, 404);
     store.create(named("shop", "b"), at(3600)).unwrap();
     assert!(store.get("shop", "a", at(5399)).is_ok());
     assert_eq!(store.get("shop", "a", at(5400)).unwrap_err().code, 404);
@@ -188,7 +191,7 @@ fn at_the_limit_of_events_the_first_to_expire_is_evicted() {
     let mut store = Store::new(Settings { max_events, ..Settings::default() }, 1);
     store.create(named("shop", "a"), at(0)).unwrap();
     store.create(named("shop", "b"), at(1)).unwrap();
-    store.patch("shop", "a", &patch(2), None, at(2)).unwrap();
+    store.patch("shop", "a", &patch(2), None, ApiGroup::Core, at(2)).unwrap();
     assert_eq!(store.evicted(), 0);
     store.create(named("shop", "c"), at(3)).unwrap();
     assert_eq!(listed(&mut store, None, &ListOptions::default()), ["shop/a", "shop/c"]);
@@ -263,8 +266,8 @@ fn pages_show_the_version_of_the_first() {
     // What changes now is not seen by the pages that follow.
     store.delete("shop", "a3", at(1)).unwrap();
     store.create(named("shop", "a4"), at(1)).unwrap();
-    store.patch("shop", "b1", &patch(7), None, at(1)).unwrap();
-    store.patch("shop", "b1", &patch(8), None, at(1)).unwrap();
+    store.patch("shop", "b1", &patch(7), None, ApiGroup::Core, at(1)).unwrap();
+    store.patch("shop", "b1", &patch(8), None, ApiGroup::Core, at(1)).unwrap();
     options.continue_token = first.continue_token.into();
     let second = store.list(Some("shop"), &options, at(1)).unwrap();
     assert_eq!((names(&second), second.remaining_item_count), (vec!["shop/a3".into(), "shop/b1".into()], Some(1)));

@@ -10,8 +10,9 @@ use std::time::Duration;
 use eventweir::clock::{Clock, Mono};
 use eventweir::correlator::MESSAGE_PREFIX;
 use eventweir::event::core_v1::{self, EventList};
-use eventweir::event::{Event, Time};
-use eventweir::outbox::{Claim, DIGEST_REASON, Patch};
+use eventweir::event::json::{self, Strictness};
+use eventweir::event::{ApiGroup, Event, spelling, validate};
+use eventweir::outbox::DIGEST_REASON;
 use eventweir::status::Status;
 use eventweir::upstream::store::{self, Store};
 use eventweir::upstream::{Apiserver, ListOptions, Metrics, Upstream, apiserver};
@@ -21,7 +22,7 @@ use parking_lot::Mutex;
 use prometheus::Registry;
 use serde_json::Value;
 
-use super::events::event;
+use super::events::{START, event};
 
 /// What happens to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +60,9 @@ pub(crate) enum Fault {
 pub(crate) struct Seen {
     pub(crate) at: Mono,
     pub(crate) method: Method,
+    /// The door it came to.
+    pub(crate) group: ApiGroup,
+    pub(crate) name: String,
     /// The involved object of a create.
     pub(crate) object: String,
     /// The reason of a create.
@@ -101,10 +105,11 @@ impl Drop for OnItsWay {
 
 /// A request, read.
 struct Request {
+    group: ApiGroup,
     namespace: String,
     name: String,
     event: Option<Event>,
-    patch: Option<(Patch, Option<Claim>)>,
+    patch: Option<Value>,
 }
 
 impl FakeApiserver {
@@ -123,6 +128,11 @@ impl FakeApiserver {
             most_in_flight: 0,
             most_per_record: 0,
         })))
+    }
+
+    /// One on a clock that only the test moves.
+    pub(crate) fn manual() -> Self {
+        Self::new(Clock::manual(START))
     }
 
     /// This server as the program's upstream.
@@ -188,7 +198,7 @@ impl FakeApiserver {
 
     /// The sum of the counts of stored events.
     pub(crate) fn shown(&self) -> u64 {
-        self.events().iter().map(|event| u64::try_from(event.count).unwrap()).sum()
+        self.events().iter().map(|event| u64::try_from(spelling::occurrences(event)).unwrap()).sum()
     }
 
     /// Somebody else counts so many more on an event.
@@ -241,7 +251,10 @@ impl FakeApiserver {
             }
             Fault::LateAfter(seconds) => {
                 let (fake, method) = (self.clone(), parts.method.clone());
-                #[expect(clippy::disallowed_methods, reason = "outlives the connection, as an apiserver's own work does")]
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "outlives the connection, as an apiserver's own work does"
+                )]
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
                     let _done = fake.answer(&method, &request);
@@ -281,6 +294,8 @@ impl FakeApiserver {
         let seen = Seen {
             at: state.clock.now().mono,
             method: method.clone(),
+            group: request.group,
+            name: request.name.clone(),
             object: request.event.as_ref().map(|event| event.involved_object.name.to_string()).unwrap_or_default(),
             reason: request.event.as_ref().map(|event| event.reason.to_string()).unwrap_or_default(),
             is_warning: request.event.as_ref().is_some_and(Event::is_warning),
@@ -304,11 +319,16 @@ impl FakeApiserver {
         let now = state.clock.now();
         let (namespace, name) = (&request.namespace, &request.name);
         let event = match *method {
-            Method::POST => state.store.create(request.event.clone().unwrap(), now)?,
-            Method::PATCH => {
-                let (patch, claim) = request.patch.as_ref().unwrap();
-                state.store.patch(namespace, name, patch, claim.as_ref(), now)?
+            Method::POST => {
+                let event = request.event.clone().unwrap();
+                validate::create(request.group, &event).map_err(|status| *status)?;
+                state.store.create(event, now)?
             }
+            Method::PATCH => state.store.update(namespace, name, now, |event| {
+                let before = event.clone();
+                apply(request.group, request.patch.as_ref().unwrap(), event)?;
+                validate::update(request.group, &before, event).map_err(|status| *status)
+            })?,
             Method::GET if name.is_empty() => {
                 let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
                 let items = page.items.into_iter().map(Arc::unwrap_or_clone).collect();
@@ -321,7 +341,7 @@ impl FakeApiserver {
             _ => panic!("the upstream is never asked to {method}"),
         };
         let mut body = Vec::new();
-        core_v1::write_json(&event, &mut body);
+        json::write_json(request.group, &event, &mut body);
         Ok(body)
     }
 
@@ -356,38 +376,46 @@ impl State {
 
 impl Request {
     fn read(path: &str, method: &Method, body: &[u8]) -> Self {
-        let mut parts = path.strip_prefix("/api/v1/namespaces/").unwrap().splitn(3, '/');
+        let (group, rest) = match path.strip_prefix("/api/v1/namespaces/") {
+            Some(rest) => (ApiGroup::Core, rest),
+            None => (ApiGroup::Events, path.strip_prefix("/apis/events.k8s.io/v1/namespaces/").unwrap()),
+        };
+        let mut parts = rest.splitn(3, '/');
         let namespace = parts.next().unwrap().to_owned();
         assert_eq!(parts.next(), Some("events"));
-        let event = (*method == Method::POST).then(|| core_v1::from_json(body).unwrap());
+        let event = (*method == Method::POST).then(|| json::decode(group, body, Strictness::Refuse).unwrap().event);
         let name = event.as_ref().map(|event| event.metadata.name.to_string());
         let name = name.or_else(|| parts.next().map(str::to_owned)).unwrap_or_default();
-        let patch = (*method == Method::PATCH).then(|| patch(&serde_json::from_slice(body).unwrap()));
-        Self { namespace, name, event, patch }
+        let patch = (*method == Method::PATCH).then(|| serde_json::from_slice(body).unwrap());
+        Self { group, namespace, name, event, patch }
     }
 }
 
-fn patch(body: &Value) -> (Patch, Option<Claim>) {
-    let patch = Patch {
-        count: i32::try_from(body["count"].as_i64().unwrap()).unwrap(),
-        last_timestamp: body["lastTimestamp"].as_str().map(|text| Time::parse(text).unwrap()),
-        message: body["message"].as_str().unwrap().into(),
-    };
-    let claim = body.get("metadata").map(|metadata| {
-        let annotations = metadata["annotations"].as_object().unwrap();
-        let (annotation, tally) = annotations.iter().next_back().unwrap();
-        Claim {
-            resource_version: metadata["resourceVersion"].as_str().unwrap_or_default().into(),
-            annotation: annotation.as_str().into(),
-            tally: tally.as_str().unwrap().parse().unwrap(),
-            removed: annotations
-                .iter()
-                .filter(|(_, tally)| tally.is_null())
-                .map(|(name, _)| name.as_str().into())
-                .collect(),
+/// What a strategic merge patch does: through the door's own spelling of the event and back.
+fn apply(group: ApiGroup, patch: &Value, event: &mut Event) -> Result<(), Status> {
+    let version = patch["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    if !version.is_empty() && version != event.metadata.resource_version {
+        return Err(Status::conflict("", "events", &event.metadata.name, "the object has been modified"));
+    }
+    let mut written = Vec::new();
+    json::write_json(group, event, &mut written);
+    let mut document: Value = serde_json::from_slice(&written).unwrap();
+    merge(&mut document, patch);
+    let decoded = json::decode(group, document.to_string().as_bytes(), Strictness::Refuse).unwrap();
+    *event = Event { type_meta: event.type_meta, ..decoded.event };
+    Ok(())
+}
+
+fn merge(document: &mut Value, patch: &Value) {
+    for (member, value) in patch.as_object().unwrap() {
+        if value.is_object() && document[member].is_object() {
+            merge(&mut document[member], value);
+        } else if value.is_null() {
+            document.as_object_mut().unwrap().remove(member);
+        } else {
+            document[member] = value.clone();
         }
-    });
-    (patch, claim)
+    }
 }
 
 fn told(code: u16) -> Status {

@@ -233,7 +233,11 @@ class Events {
     };
     // By itself the client would wait without end.
     var watching = CompletableFuture.supplyAsync(() -> about("watch").watch(watcher));
-    try (var watch = watching.get(DEADLINE.toSeconds(), TimeUnit.SECONDS)) {
+    until("the watch", () -> {
+      same("opened", watching.isDone(), true);
+      return null;
+    });
+    try (var watch = watching.get()) {
       String name = backOff("watch").getMetadata().getName();
       same("a change", changes.poll(DEADLINE.toSeconds(), TimeUnit.SECONDS), "ADDED 1");
       backOff("watch");

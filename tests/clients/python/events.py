@@ -307,7 +307,7 @@ def main():
         except Exception as error:
             failed += 1
             print(f"FAILED {name}: {' '.join(str(error).split())}", flush=True)
-            traceback.print_exc()
+            traceback.print_exc(limit=-5)
     return failed > 0
 
 

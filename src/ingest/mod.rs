@@ -16,6 +16,7 @@ mod form;
 mod frame;
 mod indent;
 mod metrics;
+mod options;
 mod partial;
 mod patch;
 mod read;
@@ -176,6 +177,7 @@ fn door(group: ApiGroup) -> Router<Face> {
         .route("/namespaces/{namespace}/events/{name}", only(item))
         .route("/events", only(get(read::list_all)))
         .route("/watch/namespaces/{namespace}/events", only(get(watch::watch_namespace)))
+        .route("/watch/namespaces/{namespace}/events/{name}", only(get(watch::watch_one)))
         .route("/watch/events", only(get(watch::watch_all)))
         .layer(Extension(group))
 }

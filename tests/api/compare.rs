@@ -186,7 +186,8 @@ fn fields(mut message: &[u8]) -> Option<BTreeMap<u64, Vec<u8>>> {
         if tag & 7 != 2 {
             return None;
         }
-        let (value, rest) = message.split_at_checked(usize::try_from(varint(&mut message)?).ok()?)?;
+        let length = usize::try_from(varint(&mut message)?).ok()?;
+        let (value, rest) = message.split_at_checked(length)?;
         fields.insert(tag >> 3, value.to_vec());
         message = rest;
     }

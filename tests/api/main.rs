@@ -16,7 +16,7 @@ use differences::{ALWAYS, CORRELATED, Row};
 /// As near to the apiserver as the settings get.
 const PLAIN: &str = "correlation: {enabled: false}\ningest: {ack: written, repair: off}\n";
 /// The same with correlation, which is what eventweir is for.
-const CORRELATING: &str = "ingest: {ack: written, repair: off}\n";
+const CORRELATING: &str = "outbox: {coalesceInterval: 0s}\ningest: {ack: written, repair: off}\n";
 
 /// Plays all cases and holds their results against the tables.
 async fn replay(yaml: &str, tables: &[&[Row]]) {

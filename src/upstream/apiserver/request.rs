@@ -18,18 +18,31 @@ const JSON: &str = "application/json";
 /// POST, PATCH or GET: what a record needs.
 pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
     match request {
-        Request::Create(event) => {
-            let mut body = Vec::new();
-            core_v1::write_json(event, &mut body);
-            let path = events(Some(&event.metadata.namespace)) + "?fieldManager=eventweir";
-            with_body(Method::POST, path, JSON, body)
-        }
+        Request::Create(event) => create(event, ""),
         Request::Patch { namespace, name, patch } => {
             let path = item(namespace, name) + "?fieldManager=eventweir";
             with_body(Method::PATCH, path, "application/strategic-merge-patch+json", patch.to_json().into())
         }
         Request::Read { namespace, name } => get(namespace, name),
     }
+}
+
+/// POST of an event that is not to be stored.
+pub(super) fn try_create(event: &Event) -> http::Result<HttpRequest<Body>> {
+    create(event, "&dryRun=All")
+}
+
+fn create(event: &Event, query: &str) -> http::Result<HttpRequest<Body>> {
+    let mut body = Vec::new();
+    core_v1::write_json(event, &mut body);
+    let path = events(Some(&event.metadata.namespace)) + "?fieldManager=eventweir" + query;
+    with_body(Method::POST, path, JSON, body)
+}
+
+/// GET of one event in a state not older than this.
+pub(super) fn get_not_older(namespace: &str, name: &str, version: u64) -> http::Result<HttpRequest<Body>> {
+    let query = if version == 0 { Vec::new() } else { vec![format!("resourceVersion={version}")] };
+    start(Method::GET, with_query(item(namespace, name), &query)).body(Body::empty())
 }
 
 /// GET of one event.

@@ -77,10 +77,16 @@ impl Store {
             Version::AtLeast(wanted) if options.limit == 0 => (wanted, self.revision),
             Version::Exact(wanted) | Version::AtLeast(wanted) => (wanted, wanted),
         };
-        if wanted > self.revision {
-            return Err(too_new(wanted, self.revision));
-        }
+        self.reached(wanted)?;
         Ok(shown)
+    }
+
+    /// Fails while the store has not reached this version.
+    ///
+    /// # Errors
+    /// 504 `Timeout`, as the apiserver answers without waiting.
+    pub fn reached(&self, version: u64) -> Result<(), Status> {
+        if version > self.revision { Err(too_new(version, self.revision)) } else { Ok(()) }
     }
 }
 

@@ -158,9 +158,8 @@ fn protobuf_options(body: &[u8]) -> Result<DeleteOptions, Status> {
 fn delete_options(query: Option<&str>, body: &Bytes) -> Result<DeleteOptions, Status> {
     if body.is_empty() {
         let pairs: Vec<_> = form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect();
-        let given = |name: &'static str| {
-            pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_ref())
-        };
+        let given =
+            |name: &'static str| pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_ref());
         let dry_run: Vec<&str> = given("dryRun").collect();
         check(&dry_run, given("propagationPolicy").next().unwrap_or_default())?;
         return Ok(DeleteOptions { dry_run: !dry_run.is_empty(), ..DeleteOptions::default() });

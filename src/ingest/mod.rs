@@ -8,6 +8,7 @@ mod accept;
 mod aliases;
 mod batch;
 mod create;
+mod deadline;
 mod decode;
 mod delete;
 mod discovery;
@@ -143,6 +144,7 @@ impl Face {
         Router::new()
             // Before the table of paths, which does not ignore a slash at the end as the apiserver does.
             .fallback_service(tower::util::MapRequest::new(paths, without_last_slash))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), deadline::deadline))
             .layer(axum::middleware::from_fn(dress::dress))
             // Outermost, so that every answer is counted, refusals and unknown paths included.
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))

@@ -112,6 +112,11 @@ pub(super) fn asks_for_watch(query: Option<&str>) -> bool {
     Parameters::of(query).truth("watch").unwrap_or(false)
 }
 
+/// How long the request may take, in Go's words.
+pub(super) fn timeout(query: &str) -> Option<String> {
+    Parameters::of(Some(query)).first("timeout").filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
 /// Options of a write; `kind` is their own kind, `CreateOptions` for example.
 pub(super) fn of_write(kind: &str, query: Option<&str>) -> Result<Options, Status> {
     let parameters = Parameters::of(query);

@@ -187,3 +187,15 @@ fn mismatch(requested: &str, but: &str) -> Status {
 pub(super) fn text(code: StatusCode, text: &'static str) -> Response {
     (code, [(CONTENT_TYPE, TEXT), (X_CONTENT_TYPE_OPTIONS, NO_SNIFF)], text).into_response()
 }
+
+/// 504 for a request whose client gave it too little time.
+///
+/// COMPAT(apiserver): a Status without kind and apiVersion, labelled as text, whatever the client accepts.
+pub(super) fn out_of_time() -> Response {
+    const BODY: &str = concat!(
+        r#"{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","#,
+        r#""reason":"Timeout","details":{},"code":504}"#,
+        "\n"
+    );
+    (StatusCode::GATEWAY_TIMEOUT, [(CONTENT_TYPE, TEXT)], BODY).into_response()
+}

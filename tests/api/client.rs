@@ -37,7 +37,10 @@ impl Answer {
     /// Sends the request and reads the head of its answer.
     pub(crate) async fn of(address: SocketAddr, asked: &Asked) -> Result<Self, String> {
         let exchange = async {
-            let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
+            let stream = TcpStream::connect(address).await.unwrap();
+            // Or each request waits for the kernel's timer.
+            stream.set_nodelay(true).unwrap();
+            let io = TokioIo::new(stream);
             let request = request(address, asked)?;
             if asked.http1 {
                 let (mut sender, connection) = http1::handshake(io).await.unwrap();

@@ -11,9 +11,11 @@ use serde_json::{Map, Value};
 /// Whether `managedFields` are compared: the embedded store does not keep them yet.
 pub(crate) const COMPARE_MANAGED_FIELDS: bool = false;
 
-/// What the placeholders of one case stand for.
-#[derive(Default)]
-pub(crate) struct Known(BTreeMap<String, String>);
+/// What the placeholders of one case stand for, and how its answers are compared.
+pub(crate) struct Known {
+    values: BTreeMap<String, String>,
+    correlates: bool,
+}
 
 /// Whether a document's members have to come in the recorded order.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,14 +25,29 @@ pub(crate) enum Order {
 }
 
 impl Known {
+    /// Nothing is known yet. Where events are correlated, they are shown as the records that they begin.
+    pub(crate) fn new(correlates: bool) -> Self {
+        Self { values: BTreeMap::new(), correlates }
+    }
+
+    /// Whether what comes next is shown as a record.
+    pub(crate) fn expect_records(&mut self, correlates: bool) {
+        self.correlates = correlates;
+    }
+
     /// Puts the values in the place of their placeholders.
     pub(crate) fn fill(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+        self.values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
     }
 
     /// Compares documents.
     pub(crate) fn document(&mut self, expected: &Value, given: &Value, order: Order) -> Result<(), String> {
-        let (expected, given) = (without_managed(expected), without_managed(given));
+        let (mut expected, given) = (without_managed(expected), without_managed(given));
+        if self.correlates {
+            as_records(&mut expected);
+        }
+        // A member that a record has and an event has not is put at the end.
+        let order = if self.correlates { Order::Any } else { order };
         self.value(&expected, &given, order).map_err(|fault| format!("{fault}\n    in {given}"))
     }
 
@@ -83,13 +100,13 @@ impl Known {
             return Err(format!("nothing stands for {name}"));
         }
         let Some((kind, _)) = name.split_once(':') else { return Ok(()) };
-        if let Some(known) = self.0.get(name) {
+        if let Some(known) = self.values.get(name) {
             return if known == value { Ok(()) } else { Err(format!("{name} is {value:?} instead of {known:?}")) };
         }
-        if let Some((other, _)) = self.0.iter().find(|(other, known)| other.starts_with(kind) && *known == value) {
+        if let Some((other, _)) = self.values.iter().find(|(other, known)| other.starts_with(kind) && *known == value) {
             return Err(format!("{name} is {value:?}, as {other} is"));
         }
-        self.0.insert(name.to_owned(), value.to_owned());
+        self.values.insert(name.to_owned(), value.to_owned());
         Ok(())
     }
 
@@ -227,6 +244,32 @@ fn placeholder(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_at(start);
     let (name, after) = rest.split_at(rest.find('>')? + 1);
     Some((before, name, after))
+}
+
+/// Events as records: they count from 1 on, and what new-style events tell by their series and eventTime they tell by their
+/// lastTimestamp (`docs/semantics.md`).
+fn as_records(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(as_records),
+        Value::Object(members) => {
+            let (count, last) = if members.contains_key("involvedObject") {
+                ("count", "lastTimestamp")
+            } else if members.contains_key("regarding") {
+                ("deprecatedCount", "deprecatedLastTimestamp")
+            } else {
+                return members.values_mut().for_each(as_records);
+            };
+            if members.get(count).and_then(Value::as_i64).is_none_or(|count| count < 1) {
+                members.insert(count.to_owned(), 1.into());
+            }
+            let series = members.shift_remove("series").unwrap_or_default();
+            let observed = series["lastObservedTime"].as_str().or(members["eventTime"].as_str()).map(str::to_owned);
+            if let (Value::Null, Some(observed)) = (&members[last], observed) {
+                members[last] = format!("{}Z", observed.split('.').next().unwrap()).into();
+            }
+        }
+        _ => {}
+    }
 }
 
 fn without_managed(value: &Value) -> Value {

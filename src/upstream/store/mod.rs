@@ -11,6 +11,7 @@ mod meta;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod token;
 mod watch;
 mod write;
 

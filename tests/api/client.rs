@@ -1,5 +1,6 @@
 //! A client of HTTP/1.1 and HTTP/2 whose answers are read piece by piece. Each request has a connection of its own.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::disallowed_methods, reason = "a connection ends with its test")]
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -104,8 +104,8 @@ impl Player {
         }
         let (request, response) = (&step["request"], &step["response"]);
         let mut answer = match step["burst"].as_u64() {
-            Some(copies) => self.burst(request, copies).await?,
-            None => Answer::of(self.program.app.address(), &self.asked(request, 0)).await?,
+            Some(copies) => self.burst(step, copies).await?,
+            None => Answer::of(self.program.app.address(), &self.asked(step, 0)).await?,
         };
         if response["status"] != answer.status {
             // What was opened as a watch by mistake ends too.
@@ -143,7 +143,9 @@ impl Player {
         self.program.clock.advance(time);
     }
 
-    fn asked(&self, request: &Value, number: usize) -> Asked {
+    /// What is sent; `number` is the request's in a burst.
+    fn asked(&self, step: &Value, number: usize) -> Asked {
+        let request = &step["request"];
         let mut target = request["path"].as_str().unwrap().to_owned();
         if let Some(query) = request["query"].as_str() {
             target = format!("{target}?{query}");
@@ -153,6 +155,10 @@ impl Player {
             given.map(|(name, value)| (name.clone(), self.known.fill(value.as_str().unwrap()))).collect();
         if !headers.iter().any(|(name, _)| name == "User-Agent") {
             headers.push(("User-Agent".to_owned(), "golden-client/1.0".to_owned()));
+        }
+        let user = step["as"].as_str().unwrap();
+        if user != "anonymous" && !headers.iter().any(|(name, _)| name == "Authorization") {
+            headers.push(("Authorization".to_owned(), format!("Bearer {user}-token")));
         }
         Asked {
             method: request["method"].as_str().unwrap().to_owned(),
@@ -164,10 +170,9 @@ impl Player {
     }
 
     /// Sends copies at once; the first refusal is shown, or the last answer where there is none.
-    async fn burst(&self, request: &Value, copies: u64) -> Result<Answer, String> {
+    async fn burst(&self, step: &Value, copies: u64) -> Result<Answer, String> {
         let address = self.program.app.address();
-        let asked: Vec<Asked> =
-            (0..usize::try_from(copies).unwrap()).map(|number| self.asked(request, number)).collect();
+        let asked: Vec<Asked> = (0..usize::try_from(copies).unwrap()).map(|number| self.asked(step, number)).collect();
         let answers = join_all(asked.iter().map(|asked| Answer::of(address, asked))).await;
         let mut answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         let shown = answers.iter().position(|answer| answer.status >= 400).unwrap_or(answers.len() - 1);

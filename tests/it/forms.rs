@@ -1,5 +1,4 @@
 //! What forms requests and answers take, where no recording shows it; the recorded cases are replayed in `tests/api`.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use eventweir::event::{ApiGroup, Event, protobuf};
 

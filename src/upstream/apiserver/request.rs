@@ -205,6 +205,18 @@ mod tests {
     }
 
     #[test]
+    fn dry_runs_and_least_versions_are_passed_on() {
+        let mut event = Event::default();
+        event.metadata.namespace = "shop".into();
+        let request = try_create(&event).unwrap();
+        let path = "/api/v1/namespaces/shop/events?fieldManager=eventweir&dryRun=All";
+        assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, path));
+        let path = |version| get_not_older("shop", "a", version).unwrap().uri().to_string();
+        assert_eq!(path(7), "/api/v1/namespaces/shop/events/a?resourceVersion=7");
+        assert_eq!(path(0), "/api/v1/namespaces/shop/events/a");
+    }
+
+    #[test]
     fn lists_ask_for_what_the_options_say() {
         let check = |namespace, options: ListOptions, expected: &str| {
             let request = list(namespace, &options).unwrap();

@@ -126,8 +126,8 @@ pub(super) async fn take(
     headers: &HeaderMap,
 ) -> Response {
     // Two copies: the shard keeps one, the alias another. Their strings are shared.
-    let whole = event.clone();
-    let occurrence = if face.0.shards.correlates(&event) { as_occurrence(whole) } else { whole };
+    let correlates = face.0.shards.correlates(&event);
+    let occurrence = if correlates { as_occurrence(event.clone()) } else { event.clone() };
     let taken = match ack(face, headers) {
         Ack::Accepted => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
         Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),

@@ -165,7 +165,7 @@ impl Shards {
         self.0.shards[self.shard_of(event)].lock().find(event, self.0.clock.now(), &policy)
     }
 
-    /// Whether occurrences of this event are correlated at all.
+    /// Whether an event like this is correlated, or only passed on.
     #[must_use]
     pub fn correlates(&self, event: &Event) -> bool {
         self.0.policy.load().select(event).correlation == Correlation::On

@@ -67,6 +67,26 @@ impl Embedded {
         self.with(Verb::Get, |store, now| store.get(namespace, name, now))
     }
 
+    /// Reads one event from a state that is not older than this version.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and 504 when the store has not reached the version yet.
+    pub fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
+        self.with(Verb::Get, |store, now| {
+            store.reached(version)?;
+            store.get(namespace, name, now)
+        })
+    }
+
+    /// Shows what a create would store, and stores nothing.
+    ///
+    /// # Errors
+    /// As [`Store::create`].
+    pub fn try_create(&self, event: &Event) -> Result<Event, Status> {
+        // A copy, because the caller's stays as it is.
+        self.with(Verb::Create, |store, now| store.try_create(event.clone(), now))
+    }
+
     /// Lists the events of one namespace or of all.
     ///
     /// # Errors

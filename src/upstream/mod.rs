@@ -73,6 +73,28 @@ impl Upstream {
         }
     }
 
+    /// Reads one event from a state that is not older than this version; 0 for any.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and 504 when the upstream has not reached the version yet.
+    pub async fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.get_not_older(namespace, name, version),
+            Self::Apiserver(apiserver) => apiserver.get_not_older(namespace, name, version).await,
+        }
+    }
+
+    /// Shows what a create would store, and stores nothing.
+    ///
+    /// # Errors
+    /// The upstream's refusal, or 503 and 504 when there is no answer.
+    pub async fn try_create(&self, event: &Event) -> Result<Event, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.try_create(event),
+            Self::Apiserver(apiserver) => apiserver.try_create(event).await,
+        }
+    }
+
     /// Lists the events of one namespace or of all.
     ///
     /// # Errors

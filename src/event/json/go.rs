@@ -74,7 +74,7 @@ fn push_quoted(out: &mut String, letter: char, quote: char) {
 
 /// `unicode.IsPrint`, as near as the standard library knows it: its escaping of a letter that follows another one tells
 /// printable letters (combining marks among them) from the rest.
-fn is_print(letter: char) -> bool {
+pub(crate) fn is_print(letter: char) -> bool {
     if letter.is_ascii() {
         return !letter.is_ascii_control();
     }

@@ -49,7 +49,7 @@ pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
 /// Appends a failure's Status with its envelope.
 pub fn write_status(status: &Status, out: &mut Vec<u8>) {
     envelope("v1", "Status", out, |out| {
-        message(1, out, |out| list_meta("", "", None, out));
+        message(1, out, |out| list_meta("", &status.continue_token, None, out));
         text(2, "Failure", out);
         text(3, &status.message, out);
         text(4, &status.reason, out);

@@ -85,6 +85,23 @@ impl Apiserver {
         self.exchange_event(ApiGroup::Core, Verb::Get, request::get(namespace, name)).await.map_err(status_of)
     }
 
+    /// Reads one event from a state that is not older than this version; 0 for any.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and the apiserver's 504 when it has not reached the version yet.
+    pub async fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
+        let request = request::get_not_older(namespace, name, version);
+        self.exchange_event(ApiGroup::Core, Verb::Get, request).await.map_err(status_of)
+    }
+
+    /// Shows what a create would store, and stores nothing.
+    ///
+    /// # Errors
+    /// The apiserver's refusal, or 503 and 504 when there is no answer.
+    pub async fn try_create(&self, event: &Event) -> Result<Event, Status> {
+        self.exchange_event(ApiGroup::Core, Verb::Create, request::try_create(event)).await.map_err(status_of)
+    }
+
     /// Lists the events of one namespace or of all.
     ///
     /// # Errors

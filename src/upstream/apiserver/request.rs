@@ -19,12 +19,7 @@ const JSON: &str = "application/json";
 /// POST, PATCH or GET: what a record needs.
 pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
     match request {
-        Request::Create { group, event } => {
-            let mut body = Vec::new();
-            json::write_json(*group, event, &mut body);
-            let path = through(*group, events(Some(&event.metadata.namespace))) + "?fieldManager=eventweir";
-            with_body(Method::POST, path, JSON, body)
-        }
+        Request::Create { group, event } => create(*group, event, ""),
         Request::Patch { group, namespace, name, patch, claim } => {
             let path = through(*group, item(namespace, name)) + "?fieldManager=eventweir";
             let body = document(patch, claim.as_deref(), *group).into();
@@ -34,6 +29,24 @@ pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
             start(Method::GET, through(*group, item(namespace, name))).body(Body::empty())
         }
     }
+}
+
+/// POST of an event that is not to be stored.
+pub(super) fn try_create(event: &Event) -> http::Result<HttpRequest<Body>> {
+    create(ApiGroup::Core, event, "&dryRun=All")
+}
+
+fn create(group: ApiGroup, event: &Event, query: &str) -> http::Result<HttpRequest<Body>> {
+    let mut body = Vec::new();
+    json::write_json(group, event, &mut body);
+    let path = through(group, events(Some(&event.metadata.namespace))) + "?fieldManager=eventweir" + query;
+    with_body(Method::POST, path, JSON, body)
+}
+
+/// GET of one event in a state not older than this.
+pub(super) fn get_not_older(namespace: &str, name: &str, version: u64) -> http::Result<HttpRequest<Body>> {
+    let query = if version == 0 { Vec::new() } else { vec![format!("resourceVersion={version}")] };
+    start(Method::GET, with_query(item(namespace, name), &query)).body(Body::empty())
 }
 
 /// GET of one event.
@@ -197,6 +210,18 @@ mod tests {
         check("shop", "web-0.17c", "/api/v1/namespaces/shop/events/web-0.17c");
         check("shop", "A b:é?x#y", "/api/v1/namespaces/shop/events/A%20b%3A%C3%A9%3Fx%23y");
         check("a/b", "../x", "/api/v1/namespaces/a%2Fb/events/..%2Fx");
+    }
+
+    #[test]
+    fn dry_runs_and_least_versions_are_passed_on() {
+        let mut event = Event::default();
+        event.metadata.namespace = "shop".into();
+        let request = try_create(&event).unwrap();
+        let path = "/api/v1/namespaces/shop/events?fieldManager=eventweir&dryRun=All";
+        assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, path));
+        let path = |version| get_not_older("shop", "a", version).unwrap().uri().to_string();
+        assert_eq!(path(7), "/api/v1/namespaces/shop/events/a?resourceVersion=7");
+        assert_eq!(path(0), "/api/v1/namespaces/shop/events/a");
     }
 
     #[test]

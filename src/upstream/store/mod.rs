@@ -11,6 +11,7 @@ mod meta;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod token;
 mod watch;
 mod write;
 
@@ -93,7 +94,23 @@ impl Store {
     ///
     /// # Errors
     /// 404 without the namespace, 409 `AlreadyExists`, 500 when a resourceVersion is set, 400 without namespace or name.
-    pub fn create(&mut self, mut event: Event, now: Now) -> Result<Event, Status> {
+    pub fn create(&mut self, event: Event, now: Now) -> Result<Event, Status> {
+        let (key, event) = self.new_event(event, now)?;
+        let stored = self.put(key, event, now);
+        Ok(single(&stored))
+    }
+
+    /// What [`Self::create`] would return, but for the resourceVersion; nothing is stored.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn try_create(&mut self, event: Event, now: Now) -> Result<Event, Status> {
+        let (_, event) = self.new_event(event, now)?;
+        Ok(single(&event))
+    }
+
+    /// An event as it is stored for the first time.
+    fn new_event(&mut self, mut event: Event, now: Now) -> Result<(Key, Event), Status> {
         self.expire(now);
         if event.metadata.namespace.is_empty() {
             return Err(Status::bad_request("Namespace parameter required."));
@@ -109,8 +126,7 @@ impl Store {
         event.metadata.uid = meta::random_uid(&mut self.rng);
         event.metadata.creation_timestamp = Some(Time::from_unix_nanos(now.wall));
         meta::drop_server_owned(&mut event.metadata);
-        let stored = self.put(key, event, now);
-        Ok(single(&stored))
+        Ok((key, event))
     }
 
     /// Changes an event in place. What the server owns (name, namespace, uid, creationTimestamp, resourceVersion) stays as it

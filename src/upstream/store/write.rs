@@ -96,7 +96,7 @@ impl Store {
 
     /// Forgets every change but the newest, as a compaction of etcd at its newest revision does.
     pub fn compact(&mut self) {
-        self.changes.compact(self.revision.saturating_sub(1));
+        self.changes.compact(self.revision);
     }
 }
 

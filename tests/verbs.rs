@@ -2,7 +2,7 @@
 //! what eventweir adds: records that are forgotten or followed, limits, a clean end.
 //!
 //! Events come in by direct access to the embedded store, so that correlation does not matter; so do patches, which are
-//! another topic. managedFields are not kept by the embedded store and compared without.
+//! another topic.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,7 @@ use eventweir::event::json::{self, Strictness};
 use eventweir::event::{ApiGroup, Event};
 use eventweir::outbox::LostReason;
 use eventweir::upstream::store::{self, Store};
-use eventweir::upstream::{Embedded, ListOptions, Metrics, Upstream, Version, Watch, WatchEvent, WatchOptions};
+use eventweir::upstream::{Embedded, ListOptions, Metrics, Upstream, Version, Watch, WatchEvent, WatchOptions, Writer};
 use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -159,12 +159,12 @@ impl Known {
         match (expected, actual) {
             (Value::Object(expected), Value::Object(actual)) => {
                 let names = |map: &serde_json::Map<String, Value>| {
-                    let mut names: Vec<String> = map.keys().filter(|name| *name != "managedFields").cloned().collect();
+                    let mut names: Vec<String> = map.keys().cloned().collect();
                     names.sort();
                     names
                 };
                 assert_eq!(names(expected), names(actual), "{at}: {actual:?}");
-                for (name, value) in expected.iter().filter(|(name, _)| *name != "managedFields") {
+                for (name, value) in expected {
                     self.check(value, &actual[name], &format!("{at}.{name}"));
                 }
             }
@@ -241,13 +241,14 @@ impl Replay {
             json::write_json(group, event, &mut body);
             serde_json::from_slice::<Value>(&body).unwrap()
         };
+        let writer = Writer { manager: "golden-client".into(), group };
         let outcome = self.program.embedded.access(|store, now| match name {
             None => {
                 let mut event = decode(&request["body"]);
                 event.metadata.namespace = namespace.into();
-                store.create(event, now)
+                store.create_by(&writer, event, now)
             }
-            Some(name) => store.update(namespace, name, now, |event| {
+            Some(name) => store.update_by(&writer, namespace, name, now, |event| {
                 let mut document = shown(event);
                 for (member, value) in request["body"].as_object().unwrap() {
                     document[member] = value.clone();

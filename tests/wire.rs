@@ -157,12 +157,12 @@ fn shown(group: ApiGroup, mut event: Event) -> Value {
     event.metadata.uid = "".into();
     event.metadata.resource_version = "".into();
     event.metadata.creation_timestamp = None;
+    event.metadata.managed_fields = None;
     if let Some(rare) = event.metadata.rare.take() {
         event.metadata.rare = Some(Box::new(RareMeta {
             self_link: "".into(),
             deletion_timestamp: None,
             deletion_grace_period_seconds: None,
-            managed_fields: Vec::new(),
             ..*rare
         }));
     }

@@ -9,10 +9,10 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::decode::Refusal;
 use super::form::Form;
-use super::{Ack, Face, decode, respond};
+use super::{Ack, Face, decode, manager, respond};
 use crate::event::json::{Decoded, Strictness};
 use crate::event::repair::{self, Repair};
-use crate::event::{ApiGroup, Event, Time, validate};
+use crate::event::{ApiGroup, Event, Time, managed_fields, validate};
 use crate::ledger::RejectReason;
 use crate::shard::{Fate, Full, Outcome};
 use crate::status::Status;
@@ -77,6 +77,8 @@ async fn receive(
     if options.dry_run {
         return Ok(respond::event(form, StatusCode::CREATED, &event, None, &warnings));
     }
+    let writer = manager::writer(group, query, headers);
+    event.metadata.managed_fields = managed_fields::claim(&writer.manager, group);
     Ok(take(face, form, StatusCode::CREATED, event, &warnings, headers).await)
 }
 
@@ -110,25 +112,26 @@ fn strip(event: &mut Event) {
     event.metadata.uid = SmolStr::default();
     event.metadata.resource_version = SmolStr::default();
     event.metadata.creation_timestamp = None;
+    event.metadata.managed_fields = None;
     if let Some(rare) = &mut event.metadata.rare {
         rare.self_link = SmolStr::default();
         rare.deletion_timestamp = None;
         rare.deletion_grace_period_seconds = None;
-        rare.managed_fields = Vec::new();
     }
 }
 
-/// Hands a valid event to its shard and answers.
+/// Hands a valid event to its shard and answers. The event may claim in its managedFields to be its client's own.
 pub(super) async fn take(
     face: &Face,
     form: Form,
     code: StatusCode,
-    event: Event,
+    mut event: Event,
     warnings: &[String],
     headers: &HeaderMap,
 ) -> Response {
     // Two copies: the shard keeps one, the alias another. Their strings are shared.
     let occurrence = as_occurrence(event.clone());
+    event.metadata.managed_fields = None;
     let taken = match ack(face, headers) {
         Ack::Accepted => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
         Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),

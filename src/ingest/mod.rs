@@ -15,6 +15,7 @@ mod dress;
 mod form;
 mod frame;
 mod indent;
+mod manager;
 mod metrics;
 mod partial;
 mod patch;

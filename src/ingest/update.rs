@@ -7,7 +7,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
-use super::{Face, QUIET, create, decode, respond};
+use super::{Face, QUIET, create, decode, manager, respond};
 use crate::event::json::{self, Strictness};
 use crate::event::{ApiGroup, Event, validate};
 use crate::shard::Lead;
@@ -47,7 +47,7 @@ async fn replace(
     let warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;
     check_name(&mut event, namespace, name)?;
-    let asked = UpdateOptions { group, dry_run: options.dry_run };
+    let asked = UpdateOptions { writer: manager::writer(group, query, headers), dry_run: options.dry_run };
     let putting = {
         let (face, name) = (face.clone(), name.to_owned());
         async move { put(&face, event, &name, asked).await }
@@ -76,8 +76,9 @@ async fn put(face: &Face, mut event: Event, name: &str, options: UpdateOptions) 
     let Some(mut held) = held else { return upstream.update(event, options).await };
     event.metadata.name = held.name();
     held.quiet(QUIET).await;
+    let dry_run = options.dry_run;
     let updated = upstream.update(event, options).await?;
-    if !options.dry_run {
+    if !dry_run {
         held.follow(&updated.event);
     }
     Ok(updated)

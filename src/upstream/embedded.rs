@@ -9,7 +9,9 @@ use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
 use super::store::{Settings, Store};
-use super::{DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb, WatchOptions};
+use super::{
+    DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb, WatchOptions, Writer,
+};
 use crate::clock::{Clock, Now};
 use crate::event::Event;
 use crate::event::core_v1::EventList;
@@ -87,7 +89,7 @@ impl Embedded {
     /// # Errors
     /// As [`Store::replace`].
     pub fn update(&self, event: Event, options: UpdateOptions) -> Result<Updated, Status> {
-        self.with(Verb::Update, |store, now| store.replace(event, options, now))
+        self.with(Verb::Update, |store, now| store.replace(event, &options, now))
     }
 
     /// Deletes one event.
@@ -184,7 +186,12 @@ pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answ
 fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> {
     match request {
         // A copy, because the outbox keeps its own until the answer is settled.
-        Request::Create(event) => store.create(Event::clone(event), now),
+        Request::Create(event) => {
+            let mut event = Event::clone(event);
+            let writer = Writer::of(&event);
+            event.metadata.managed_fields = None;
+            store.create_by(&writer, event, now)
+        }
         Request::Patch { namespace, name, patch } => store.patch(namespace, name, patch, now),
         Request::Read { namespace, name } => store.get(namespace, name, now),
     }

@@ -17,7 +17,9 @@ mod watch;
 pub use apiserver::Apiserver;
 pub use embedded::{Embedded, answer_from_store};
 pub use labels::LabelSelector;
-pub use list::{DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Version, WatchEvent, WatchOptions};
+pub use list::{
+    DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Version, WatchEvent, WatchOptions, Writer,
+};
 pub use metrics::Metrics;
 pub use selector::FieldSelector;
 pub use watch::{EmbeddedWatch, Watch};

@@ -9,7 +9,7 @@ use kube::client::Body;
 use crate::event::json;
 use crate::event::{ApiGroup, Event, core_v1};
 use crate::outbox::Request;
-use crate::upstream::{DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions};
+use crate::upstream::{DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions, Writer};
 
 /// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
@@ -20,8 +20,17 @@ pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
     match request {
         Request::Create(event) => {
             let mut body = Vec::new();
-            core_v1::write_json(event, &mut body);
-            let path = events(Some(&event.metadata.namespace)) + "?fieldManager=eventweir";
+            let path = events(Some(&event.metadata.namespace));
+            let path = format!("{path}?fieldManager={}", encoded(&Writer::of(event).manager));
+            match event.metadata.managed_fields {
+                None => core_v1::write_json(event, &mut body),
+                Some(_) => {
+                    // A copy, because the outbox keeps its own: the claim is told in the query.
+                    let mut event = Event::clone(event);
+                    event.metadata.managed_fields = None;
+                    core_v1::write_json(&event, &mut body);
+                }
+            }
             with_body(Method::POST, path, JSON, body)
         }
         Request::Patch { namespace, name, patch } => {
@@ -38,16 +47,17 @@ pub(super) fn get(namespace: &str, name: &str) -> http::Result<HttpRequest<Body>
 }
 
 /// PUT of an event through the door it came in by, whose rules the apiserver then keeps.
-pub(super) fn update(event: &Event, options: UpdateOptions) -> http::Result<HttpRequest<Body>> {
+pub(super) fn update(event: &Event, options: &UpdateOptions) -> http::Result<HttpRequest<Body>> {
     let mut body = Vec::new();
-    json::write_json(options.group, event, &mut body);
+    let Writer { manager, group } = &options.writer;
+    json::write_json(*group, event, &mut body);
     let item = item(&event.metadata.namespace, &event.metadata.name);
-    let path = match options.group {
+    let path = match group {
         ApiGroup::Core => item,
         ApiGroup::Events => item.replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
     };
     let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
-    with_body(Method::PUT, format!("{path}?fieldManager=eventweir{dry_run}"), JSON, body)
+    with_body(Method::PUT, format!("{path}?fieldManager={}{dry_run}", encoded(manager)), JSON, body)
 }
 
 /// DELETE of one event.

@@ -17,8 +17,8 @@ impl Apiserver {
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
     pub async fn update(&self, event: &Event, options: UpdateOptions) -> Result<Updated, Status> {
-        let decode = |body: &[u8]| json::decode(options.group, body, json::Strictness::Report);
-        let request = request::update(event, options);
+        let decode = |body: &[u8]| json::decode(options.writer.group, body, json::Strictness::Report);
+        let request = request::update(event, &options);
         let (code, decoded) =
             self.exchange_coded(Verb::Update, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
         Ok(Updated { event: decoded.event, created: code == http::StatusCode::CREATED })
@@ -90,7 +90,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::event::ApiGroup;
     use crate::upstream::apiserver::Settings;
-    use crate::upstream::{LabelSelector, Metrics, WatchEvent};
+    use crate::upstream::{LabelSelector, Metrics, WatchEvent, Writer};
 
     /// An apiserver that answers everything with `code` and `body`, if the request is `line`.
     fn apiserver(line: &'static str, code: u16, body: &'static str) -> Apiserver {
@@ -126,9 +126,10 @@ mod tests {
         let mut event = Event::default();
         event.metadata.namespace = "shop".into();
         event.metadata.name = "a".into();
-        let line = "PUT /apis/events.k8s.io/v1/namespaces/shop/events/a?fieldManager=eventweir&dryRun=All";
+        let line = "PUT /apis/events.k8s.io/v1/namespaces/shop/events/a?fieldManager=a%2Fb&dryRun=All";
         let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a","uid":"u"}}"#;
-        let options = UpdateOptions { group: ApiGroup::Events, dry_run: true };
+        let writer = Writer { manager: "a/b".into(), group: ApiGroup::Events };
+        let options = UpdateOptions { writer, dry_run: true };
         let updated = apiserver(line, 201, body).update(&event, options).await.unwrap();
         assert!(updated.created && updated.event.metadata.uid == "u");
     }

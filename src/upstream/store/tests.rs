@@ -91,7 +91,6 @@ fn create_drops_what_only_the_server_may_say() {
         rare.self_link = "/x".into();
         rare.deletion_timestamp = Some(Time(1));
         rare.deletion_grace_period_seconds = Some(30);
-        rare.managed_fields = vec![serde_json::json!({"manager": "m"})];
         rare.generation = 4;
     });
     let created = store().create(event, at(0)).unwrap();

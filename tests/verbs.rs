@@ -212,7 +212,10 @@ impl Replay {
         }
         let (request, expected) = (&step["request"], &step["response"]);
         match request["method"].as_str().unwrap() {
-            "POST" | "PATCH" => self.write_directly(request, expected),
+            "POST" => self.write_directly(request, expected),
+            "PATCH" if request["headers"]["Content-Type"] != "application/apply-patch+yaml" => {
+                self.write_directly(request, expected);
+            }
             _ => Box::pin(self.ask(request, expected, step["during"].as_array())).await,
         }
     }
@@ -277,8 +280,9 @@ impl Replay {
             (body, _) => self.known.fill(&body.to_string()),
         };
         let headers = request["headers"].as_object().unwrap().iter();
-        let headers: Vec<(String, String)> =
+        let mut headers: Vec<(String, String)> =
             headers.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect();
+        headers.push(("User-Agent".to_owned(), "golden-client/1.0".to_owned()));
         let method = request["method"].as_str().unwrap();
         let at = format!("{} {method} {path}", self.id);
         let mut answer = Answer::ask(self.program.app.address(), method, &path, &headers, body.as_bytes()).await;
@@ -360,6 +364,17 @@ async fn puts_answer_as_recorded() {
 }
 
 #[tokio::test]
+async fn applies_answer_as_recorded() {
+    let applies = include_str!("vectors/api/patch.jsonl").lines().filter(|line| line.contains(r#""id":"patch-apply"#));
+    replay("apply", &applies.collect::<Vec<_>>().join("\n")).await;
+}
+
+#[tokio::test]
+async fn one_object_behind_two_doors_answers_as_recorded() {
+    replay("cross", include_str!("vectors/api/cross.jsonl")).await;
+}
+
+#[tokio::test]
 async fn expiry_shows_as_recorded() {
     replay("ttl", include_str!("vectors/api/ttl.jsonl")).await;
 }
@@ -373,6 +388,21 @@ fn event(name: &str, count: i32) -> Value {
         "reason": "BackOff", "message": "m", "type": "Normal", "count": count,
         "source": {"component": "kubelet", "host": "node-1"},
     })
+}
+
+#[tokio::test]
+async fn a_record_is_written_in_our_name_and_what_is_not_correlated_in_its_clients() {
+    for (yaml, manager) in [("{}", "eventweir"), ("{correlation: {enabled: false}}", "golden-client")] {
+        let program = Program::start(yaml, 3600).await;
+        let headers = [("User-Agent", "golden-client/1.0"), ("Eventweir-Ack", "written")];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let body = event("a", 1).to_string();
+        let mut answer = Answer::ask(program.app.address(), "POST", EVENTS, &headers, body.as_bytes()).await;
+        assert_eq!(answer.status, 201);
+        let stored: Value = serde_json::from_str(&answer.rest().await).unwrap();
+        assert_eq!(stored["metadata"]["managedFields"][0]["manager"], manager, "{stored}");
+        program.app.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 
 mod accept;
 mod aliases;
+mod apply;
 mod batch;
 mod create;
 mod decode;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
 use super::store::{Settings, Store};
 use super::{
-    DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb, WatchOptions, Writer,
+    ApplyOptions, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb,
+    WatchOptions, Writer,
 };
 use crate::clock::{Clock, Now};
 use crate::event::Event;
@@ -90,6 +92,20 @@ impl Embedded {
     /// As [`Store::replace`].
     pub fn update(&self, event: Event, options: UpdateOptions) -> Result<Updated, Status> {
         self.with(Verb::Update, |store, now| store.replace(event, &options, now))
+    }
+
+    /// Merges an event into the one of its name.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    pub fn apply(
+        &self,
+        namespace: &str,
+        name: &str,
+        document: &Value,
+        options: &ApplyOptions,
+    ) -> Result<Updated, Status> {
+        self.with(Verb::Patch, |store, now| store.apply(namespace, name, document, options, now))
     }
 
     /// Deletes one event.

@@ -88,7 +88,18 @@ pub struct UpdateOptions {
     pub dry_run: bool,
 }
 
-/// An event after a PUT.
+/// How to apply an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApplyOptions {
+    /// In whose name, and through which door.
+    pub writer: Writer,
+    /// Take fields from other managers.
+    pub force: bool,
+    /// Answer as if it were done.
+    pub dry_run: bool,
+}
+
+/// An event after a PUT or an apply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Updated {
     /// As it is stored now.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use smol_str::SmolStr;
 
 use super::set::{Field, FieldSet};
-use crate::event::{ApiGroup, Event, EventSeries, RareMeta, Time};
+use crate::event::{ApiGroup, Event, EventSeries, MicroTime, RareMeta, Time};
 
 /// How two states of an event differ.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,7 +31,7 @@ impl Comparison {
         // Unset times are there as null.
         found.value(Field::FirstTimestamp, set(old.first_timestamp) != set(new.first_timestamp));
         found.value(Field::LastTimestamp, set(old.last_timestamp) != set(new.last_timestamp));
-        found.value(Field::EventTime, old.event_time != new.event_time);
+        found.value(Field::EventTime, set_micro(old.event_time) != set_micro(new.event_time));
         found.option(Field::Count, nonzero(old.count), nonzero(new.count));
         found.text(Field::Type, &old.event_type, &new.event_type);
         found.series(is_core, old.series.as_ref(), new.series.as_ref());
@@ -75,7 +75,7 @@ impl Comparison {
         let count = |series: &EventSeries| Some(series.count).filter(|&count| count != 0 || !is_core);
         self.option(Field::Series, old.map(|_| ()), new.map(|_| ()));
         self.option(Field::SeriesCount, old.and_then(count), new.and_then(count));
-        let observed = |series: &EventSeries| series.last_observed_time;
+        let observed = |series: &EventSeries| set_micro(series.last_observed_time);
         self.option(Field::SeriesLastObservedTime, old.map(observed), new.map(observed));
     }
 
@@ -123,4 +123,8 @@ fn nonzero(count: i32) -> Option<i32> {
 /// The zero time is none.
 fn set(time: Option<Time>) -> Option<Time> {
     time.filter(|&time| time != Time::ZERO)
+}
+
+fn set_micro(time: Option<MicroTime>) -> Option<MicroTime> {
+    time.filter(|&time| time != MicroTime::ZERO)
 }

@@ -4,6 +4,7 @@
 //! A writer owns what it changed, and others lose it. The two doors are two versions that the apiserver cannot convert between
 //! here, so that the first write at one drops what was known of writes at the other.
 
+mod apply;
 mod compare;
 mod managed;
 mod set;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
+pub use apply::{Application, Conflict};
 pub use compare::Comparison;
 pub use managed::update;
 pub use set::FieldSet;

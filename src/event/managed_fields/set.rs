@@ -48,6 +48,37 @@ use Field::{
     SourceHost, Type,
 };
 
+impl Field {
+    /// Every field; objects before their members.
+    pub(super) const ALL: [Self; 25] = [
+        InvolvedObject,
+        Reason,
+        Message,
+        Source,
+        SourceComponent,
+        SourceHost,
+        FirstTimestamp,
+        LastTimestamp,
+        Count,
+        Type,
+        EventTime,
+        Series,
+        SeriesCount,
+        SeriesLastObservedTime,
+        Action,
+        Related,
+        ReportingController,
+        ReportingInstance,
+        GenerateName,
+        DeletionTimestamp,
+        DeletionGracePeriodSeconds,
+        Annotations,
+        Finalizers,
+        Labels,
+        OwnerReferences,
+    ];
+}
+
 /// Where a field stands: the object around it, if any, and its name at core/v1 and at events.k8s.io/v1.
 const FIELDS: [(Field, Option<Field>, &str, &str); 18] = [
     (InvolvedObject, None, "involvedObject", "regarding"),
@@ -107,8 +138,41 @@ impl FieldSet {
         self.fixed & bit(field) != 0
     }
 
-    pub(super) fn has_key(&self, container: Field, key: &SmolStr) -> bool {
-        self.keyed.contains(&(container, key.clone()))
+    /// The elements in it, of the maps and lists of the metadata.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (Field, &SmolStr)> {
+        self.keyed.iter().map(|(container, key)| (*container, key))
+    }
+
+    /// What is in a document that is applied at a door (`ToFieldSet`): its leaves, and elements of maps and lists.
+    pub(super) fn of_document(door: ApiGroup, document: &Value) -> Self {
+        let mut set = Self::default();
+        let is_leaf = |value: &Value| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
+        for (field, _, core, events) in FIELDS.iter().filter(|row| row.1.is_none()) {
+            let Some(value) = document.get(named(door, core, events)) else { continue };
+            let children = || FIELDS.iter().filter(|row| row.1 == Some(*field));
+            if children().next().is_none() || is_leaf(value) {
+                set.insert(*field);
+            }
+            for child in children().filter(|child| value.get(child.2).is_some()) {
+                set.insert(child.0);
+            }
+        }
+        for (field, name) in METADATA {
+            let Some(value) = document.get("metadata").and_then(|metadata| metadata.get(name)) else { continue };
+            let is_container = matches!(field, Annotations | Finalizers | Labels | OwnerReferences);
+            if !is_container || is_leaf(value) {
+                set.insert(field);
+            }
+            for key in value.as_object().into_iter().flat_map(serde_json::Map::keys).filter(|_| is_container) {
+                set.insert_key(field, &key.into());
+            }
+            for item in value.as_array().into_iter().flatten() {
+                if let Some(key) = item.as_str().or_else(|| item.get("uid")?.as_str()) {
+                    set.insert_key(field, &key.into());
+                }
+            }
+        }
+        set
     }
 
     /// True when nothing is in it.

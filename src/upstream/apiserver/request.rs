@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{Method, Request as HttpRequest};
 use kube::client::Body;
+use serde_json::Value;
 
 use crate::event::json;
 use crate::event::{ApiGroup, Event, core_v1};
 use crate::outbox::Request;
-use crate::upstream::{DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions, Writer};
+use crate::upstream::{ApplyOptions, DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions, Writer};
 
 /// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
@@ -51,13 +52,24 @@ pub(super) fn update(event: &Event, options: &UpdateOptions) -> http::Result<Htt
     let mut body = Vec::new();
     let Writer { manager, group } = &options.writer;
     json::write_json(*group, event, &mut body);
-    let item = item(&event.metadata.namespace, &event.metadata.name);
-    let path = match group {
-        ApiGroup::Core => item,
-        ApiGroup::Events => item.replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
-    };
+    let path = item_at(*group, &event.metadata.namespace, &event.metadata.name);
     let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
     with_body(Method::PUT, format!("{path}?fieldManager={}{dry_run}", encoded(manager)), JSON, body)
+}
+
+/// PATCH that applies an event through the door it came in by. JSON is YAML.
+pub(super) fn apply(
+    namespace: &str,
+    name: &str,
+    document: &Value,
+    options: &ApplyOptions,
+) -> http::Result<HttpRequest<Body>> {
+    let Writer { manager, group } = &options.writer;
+    let path = item_at(*group, namespace, name);
+    let force = if options.force { "&force=true" } else { "" };
+    let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
+    let path = format!("{path}?fieldManager={}{force}{dry_run}", encoded(manager));
+    with_body(Method::PATCH, path, "application/apply-patch+yaml", document.to_string().into_bytes())
 }
 
 /// DELETE of one event.
@@ -170,6 +182,14 @@ fn events(namespace: Option<&str>) -> String {
 
 fn item(namespace: &str, name: &str) -> String {
     events(Some(namespace)) + "/" + &encoded(name)
+}
+
+fn item_at(group: ApiGroup, namespace: &str, name: &str) -> String {
+    let item = item(namespace, name);
+    match group {
+        ApiGroup::Core => item,
+        ApiGroup::Events => item.replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
+    }
 }
 
 /// Percent-encoded but for RFC 3986's unreserved characters: good for a path segment and for a query's value.

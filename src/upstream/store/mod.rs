@@ -6,6 +6,7 @@
 //! and `k8s.io/apiserver/pkg/storage/etcd3/store.go`.
 
 mod accounts;
+mod apply;
 mod changes;
 mod list;
 mod meta;
@@ -112,7 +113,12 @@ impl Store {
     ///
     /// # Errors
     /// 404 without the namespace, 409 `AlreadyExists`, 500 when a resourceVersion is set, 400 without namespace or name.
-    pub fn create_by(&mut self, writer: &Writer, mut event: Event, now: Now) -> Result<Event, Status> {
+    pub fn create_by(&mut self, writer: &Writer, event: Event, now: Now) -> Result<Event, Status> {
+        let account = account(writer, None, &event, now);
+        self.create_with(account, event, now)
+    }
+
+    fn create_with(&mut self, account: ManagedFields, mut event: Event, now: Now) -> Result<Event, Status> {
         self.expire(now);
         if event.metadata.namespace.is_empty() {
             return Err(Status::bad_request("Namespace parameter required."));
@@ -128,7 +134,7 @@ impl Store {
         event.metadata.uid = meta::random_uid(&mut self.rng);
         event.metadata.creation_timestamp = Some(Time::from_unix_nanos(now.wall));
         meta::drop_server_owned(&mut event.metadata);
-        event.metadata.managed_fields = account(writer, None, &event, now);
+        event.metadata.managed_fields = account;
         let stored = self.put(key, event, now);
         Ok(single(&stored))
     }

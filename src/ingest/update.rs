@@ -50,7 +50,7 @@ async fn replace(
     let asked = UpdateOptions { writer: manager::writer(group, query, headers), dry_run: options.dry_run };
     let putting = {
         let (face, name) = (face.clone(), name.to_owned());
-        async move { put(&face, event, &name, asked).await }
+        async move { put(&face, event, &name, &asked).await }
     };
     let Updated { event: mut stored, created } = face.to_the_end(putting).await?;
     stored.metadata.name = name.into();
@@ -62,7 +62,7 @@ async fn replace(
     Ok(respond::event(form, code, &stored, None, &warnings))
 }
 
-async fn put(face: &Face, mut event: Event, name: &str, options: UpdateOptions) -> Result<Updated, Status> {
+async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions) -> Result<Updated, Status> {
     let namespace = event.metadata.namespace.clone();
     let upstream = &face.0.upstream;
     let told = face.0.aliases.get(&namespace, name);
@@ -76,9 +76,8 @@ async fn put(face: &Face, mut event: Event, name: &str, options: UpdateOptions) 
     let Some(mut held) = held else { return upstream.update(event, options).await };
     event.metadata.name = held.name();
     held.quiet(QUIET).await;
-    let dry_run = options.dry_run;
     let updated = upstream.update(event, options).await?;
-    if !dry_run {
+    if !options.dry_run {
         held.follow(&updated.event);
     }
     Ok(updated)

@@ -90,8 +90,8 @@ impl Embedded {
     ///
     /// # Errors
     /// As [`Store::replace`].
-    pub fn update(&self, event: Event, options: UpdateOptions) -> Result<Updated, Status> {
-        self.with(Verb::Update, |store, now| store.replace(event, &options, now))
+    pub fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
+        self.with(Verb::Update, |store, now| store.replace(event, options, now))
     }
 
     /// Merges an event into the one of its name.

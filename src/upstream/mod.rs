@@ -93,7 +93,7 @@ impl Upstream {
     ///
     /// # Errors
     /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
-    pub async fn update(&self, event: Event, options: UpdateOptions) -> Result<Updated, Status> {
+    pub async fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
         match self {
             Self::Embedded(embedded) => embedded.update(event, options),
             Self::Apiserver(apiserver) => apiserver.update(&event, options).await,

@@ -63,7 +63,7 @@ impl Comparison {
         self.option(field, Some(old).filter(|text| !text.is_empty()), Some(new).filter(|text| !text.is_empty()));
     }
 
-    fn option<T: PartialEq>(&mut self, field: Field, old: Option<T>, new: Option<T>) {
+    fn option<T: PartialEq + Copy>(&mut self, field: Field, old: Option<T>, new: Option<T>) {
         if old == new {
             return;
         }

@@ -16,9 +16,9 @@ impl Apiserver {
     ///
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
-    pub async fn update(&self, event: &Event, options: UpdateOptions) -> Result<Updated, Status> {
+    pub async fn update(&self, event: &Event, options: &UpdateOptions) -> Result<Updated, Status> {
         let decode = |body: &[u8]| json::decode(options.writer.group, body, json::Strictness::Report);
-        let request = request::update(event, &options);
+        let request = request::update(event, options);
         let (code, decoded) =
             self.exchange_coded(Verb::Update, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
         Ok(Updated { event: decoded.event, created: code == http::StatusCode::CREATED })
@@ -148,7 +148,7 @@ mod tests {
         let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a","uid":"u"}}"#;
         let writer = Writer { manager: "a/b".into(), group: ApiGroup::Events };
         let options = UpdateOptions { writer, dry_run: true };
-        let updated = apiserver(line, 201, body).update(&event, options).await.unwrap();
+        let updated = apiserver(line, 201, body).update(&event, &options).await.unwrap();
         assert!(updated.created && updated.event.metadata.uid == "u");
     }
 

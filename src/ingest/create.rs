@@ -10,10 +10,10 @@ use smol_str::{SmolStr, format_smolstr};
 use super::decode::Refusal;
 use super::form::Form;
 pub(super) use super::options::{FieldValidation, Options};
-use super::{Ack, Face, decode, options, respond};
+use super::{Ack, Face, decode, manager, options, respond};
 use crate::event::json::{Decoded, Strictness};
 use crate::event::repair::{self, Repair};
-use crate::event::{ApiGroup, Event, Time, validate};
+use crate::event::{ApiGroup, Event, Time, managed_fields, validate};
 use crate::ledger::RejectReason;
 use crate::shard::{Fate, Full, Outcome};
 use crate::status::Status;
@@ -60,6 +60,8 @@ async fn receive(
     };
     let repairs = admit(face, group, namespace, &mut event)?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
+    let writer = manager::writer(group, query, headers);
+    event.metadata.managed_fields = managed_fields::claim(&writer.manager, group);
     if options.dry_run {
         return Ok(dry_run(face, form, event, &warnings).await);
     }
@@ -89,11 +91,12 @@ pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut E
 }
 
 /// What the upstream would answer. Nothing has occurred, so neither ledger nor correlator hear of it.
-async fn dry_run(face: &Face, form: Form, event: Event, warnings: &[String]) -> Response {
+async fn dry_run(face: &Face, form: Form, mut event: Event, warnings: &[String]) -> Response {
     match face.0.upstream.try_create(&event).await {
         Ok(shown) => respond::event(form, StatusCode::CREATED, &shown, None, warnings),
         // To a correlator a name that is taken is no hindrance.
         Err(status) if status.reason == "AlreadyExists" && face.0.shards.correlates(&event) => {
+            event.metadata.managed_fields = None;
             respond::event(form, StatusCode::CREATED, &event, None, warnings)
         }
         Err(status) => respond::refusal(&through(form.group, status)),
@@ -108,26 +111,27 @@ fn strip(event: &mut Event) {
     event.metadata.uid = SmolStr::default();
     event.metadata.resource_version = SmolStr::default();
     event.metadata.creation_timestamp = None;
+    event.metadata.managed_fields = None;
     if let Some(rare) = &mut event.metadata.rare {
         rare.self_link = SmolStr::default();
         rare.deletion_timestamp = None;
         rare.deletion_grace_period_seconds = None;
-        rare.managed_fields = Vec::new();
     }
 }
 
-/// Hands a valid event to its shard and answers.
+/// Hands a valid event to its shard and answers. The event may claim in its managedFields to be its client's own.
 pub(super) async fn take(
     face: &Face,
     form: Form,
     code: StatusCode,
-    event: Event,
+    mut event: Event,
     warnings: &[String],
     headers: &HeaderMap,
 ) -> Response {
     // Two copies: the shard keeps one, the alias another. Their strings are shared.
     let correlates = face.0.shards.correlates(&event);
     let occurrence = if correlates { as_occurrence(event.clone()) } else { event.clone() };
+    event.metadata.managed_fields = None;
     let taken = match ack(face, headers) {
         Ack::Accepted => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
         Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),

@@ -6,6 +6,7 @@
 
 mod accept;
 mod aliases;
+mod apply;
 mod batch;
 mod create;
 mod deadline;
@@ -16,6 +17,7 @@ mod dress;
 mod form;
 mod frame;
 mod indent;
+mod manager;
 mod metrics;
 mod options;
 mod partial;

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::aliases::Growth;
 use super::decode::Refusal;
 use super::form::Form;
-use super::{Face, create, decode, not_found, respond};
+use super::{Face, apply, create, decode, not_found, respond};
 use crate::event::json::{self, Strictness};
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::ledger::RejectReason;
@@ -42,6 +42,9 @@ pub(super) async fn patch(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
+    if apply::is_apply(&headers) {
+        return apply::apply(&face, group, &namespace, &name, query.as_deref(), &headers, body).await;
+    }
     let (form, meaning) = match read(&face, group, query.as_deref(), &headers, body).await {
         Ok(read) => read,
         Err((reason, status)) => return face.reject(reason, &status),

@@ -7,7 +7,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
-use super::{Face, QUIET, create, decode, respond};
+use super::{Face, QUIET, create, decode, manager, respond};
 use crate::event::json::{self, Strictness};
 use crate::event::{ApiGroup, Event, validate};
 use crate::shard::Lead;
@@ -47,10 +47,10 @@ async fn replace(
     let warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;
     check_name(&mut event, namespace, name)?;
-    let asked = UpdateOptions { group, dry_run: options.dry_run };
+    let asked = UpdateOptions { writer: manager::writer(group, query, headers), dry_run: options.dry_run };
     let putting = {
         let (face, name) = (face.clone(), name.to_owned());
-        async move { put(&face, event, &name, asked).await }
+        async move { put(&face, event, &name, &asked).await }
     };
     let Updated { event: mut stored, created } = face.to_the_end(putting).await?;
     stored.metadata.name = name.into();
@@ -62,7 +62,7 @@ async fn replace(
     Ok(respond::event(form, code, &stored, None, &warnings))
 }
 
-async fn put(face: &Face, mut event: Event, name: &str, options: UpdateOptions) -> Result<Updated, Status> {
+async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions) -> Result<Updated, Status> {
     let namespace = event.metadata.namespace.clone();
     let upstream = &face.0.upstream;
     let told = face.0.aliases.get(&namespace, name);

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
 use super::store::{Settings, Store};
-use super::{DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb, WatchOptions};
+use super::{
+    ApplyOptions, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb,
+    WatchOptions, Writer,
+};
 use crate::clock::{Clock, Now};
 use crate::event::Event;
 use crate::event::core_v1::EventList;
@@ -84,7 +88,12 @@ impl Embedded {
     /// As [`Store::create`].
     pub fn try_create(&self, event: &Event) -> Result<Event, Status> {
         // A copy, because the caller's stays as it is.
-        self.with(Verb::Create, |store, now| store.try_create(event.clone(), now))
+        self.with(Verb::Create, |store, now| {
+            let writer = Writer::of(event);
+            let mut event = event.clone();
+            event.metadata.managed_fields = None;
+            store.try_create(&writer, event, now)
+        })
     }
 
     /// Lists the events of one namespace or of all.
@@ -106,8 +115,22 @@ impl Embedded {
     ///
     /// # Errors
     /// As [`Store::replace`].
-    pub fn update(&self, event: Event, options: UpdateOptions) -> Result<Updated, Status> {
+    pub fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
         self.with(Verb::Update, |store, now| store.replace(event, options, now))
+    }
+
+    /// Merges an event into the one of its name.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    pub fn apply(
+        &self,
+        namespace: &str,
+        name: &str,
+        document: &Value,
+        options: &ApplyOptions,
+    ) -> Result<Updated, Status> {
+        self.with(Verb::Patch, |store, now| store.apply(namespace, name, document, options, now))
     }
 
     /// Deletes one event.
@@ -204,7 +227,12 @@ pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answ
 fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> {
     match request {
         // A copy, because the outbox keeps its own until the answer is settled.
-        Request::Create { event, .. } => store.create(Event::clone(event), now),
+        Request::Create { event, .. } => {
+            let mut event = Event::clone(event);
+            let writer = Writer::of(&event);
+            event.metadata.managed_fields = None;
+            store.create_by(&writer, event, now)
+        }
         Request::Patch { group, namespace, name, patch, claim } => {
             store.patch(namespace, name, patch, claim.as_deref(), *group, now)
         }

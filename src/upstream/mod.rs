@@ -17,10 +17,15 @@ mod watch;
 pub use apiserver::Apiserver;
 pub use embedded::{Embedded, answer_from_store};
 pub use labels::LabelSelector;
-pub use list::{DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Version, WatchEvent, WatchOptions};
+pub use list::{
+    ApplyOptions, DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Version, WatchEvent, WatchOptions,
+    Writer,
+};
 pub use metrics::Metrics;
 pub use selector::FieldSelector;
 pub use watch::{EmbeddedWatch, Watch};
+
+use serde_json::Value;
 
 use crate::event::Event;
 use crate::event::core_v1::EventList;
@@ -110,10 +115,27 @@ impl Upstream {
     ///
     /// # Errors
     /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
-    pub async fn update(&self, event: Event, options: UpdateOptions) -> Result<Updated, Status> {
+    pub async fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
         match self {
             Self::Embedded(embedded) => embedded.update(event, options),
             Self::Apiserver(apiserver) => apiserver.update(&event, options).await,
+        }
+    }
+
+    /// Merges an event into the one of its name as its manager wants it (server-side apply); a missing one is created.
+    ///
+    /// # Errors
+    /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
+    pub async fn apply(
+        &self,
+        namespace: &str,
+        name: &str,
+        document: &Value,
+        options: &ApplyOptions,
+    ) -> Result<Updated, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.apply(namespace, name, document, options),
+            Self::Apiserver(apiserver) => apiserver.apply(namespace, name, document, options).await,
         }
     }
 

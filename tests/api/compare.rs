@@ -9,7 +9,7 @@ use eventweir::status::Status;
 use serde_json::{Map, Value};
 
 /// Whether `managedFields` are compared: the embedded store does not keep them yet.
-pub(crate) const COMPARE_MANAGED_FIELDS: bool = false;
+pub(crate) const COMPARE_MANAGED_FIELDS: bool = true;
 
 /// What the placeholders of one case stand for, and how its answers are compared.
 pub(crate) struct Known {

@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{Method, Request as HttpRequest};
 use kube::client::Body;
+use serde_json::Value;
 
 use crate::event::json;
 use crate::event::{ApiGroup, Event};
 use crate::outbox::Request;
 use crate::upstream::patch::document;
-use crate::upstream::{DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions};
+use crate::upstream::{ApplyOptions, DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions, Writer};
 
 /// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
@@ -38,8 +39,17 @@ pub(super) fn try_create(event: &Event) -> http::Result<HttpRequest<Body>> {
 
 fn create(group: ApiGroup, event: &Event, query: &str) -> http::Result<HttpRequest<Body>> {
     let mut body = Vec::new();
-    json::write_json(group, event, &mut body);
-    let path = through(group, events(Some(&event.metadata.namespace))) + "?fieldManager=eventweir" + query;
+    let path = through(group, events(Some(&event.metadata.namespace)));
+    let path = format!("{path}?fieldManager={}{query}", encoded(&Writer::of(event).manager));
+    match event.metadata.managed_fields {
+        None => json::write_json(group, event, &mut body),
+        Some(_) => {
+            // A copy, because the outbox keeps its own: the claim is told in the query.
+            let mut event = Event::clone(event);
+            event.metadata.managed_fields = None;
+            json::write_json(group, &event, &mut body);
+        }
+    }
     with_body(Method::POST, path, JSON, body)
 }
 
@@ -55,12 +65,28 @@ pub(super) fn get(namespace: &str, name: &str) -> http::Result<HttpRequest<Body>
 }
 
 /// PUT of an event through the door it came in by, whose rules the apiserver then keeps.
-pub(super) fn update(event: &Event, options: UpdateOptions) -> http::Result<HttpRequest<Body>> {
+pub(super) fn update(event: &Event, options: &UpdateOptions) -> http::Result<HttpRequest<Body>> {
     let mut body = Vec::new();
-    json::write_json(options.group, event, &mut body);
-    let path = through(options.group, item(&event.metadata.namespace, &event.metadata.name));
+    let Writer { manager, group } = &options.writer;
+    json::write_json(*group, event, &mut body);
+    let path = through(*group, item(&event.metadata.namespace, &event.metadata.name));
     let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
-    with_body(Method::PUT, format!("{path}?fieldManager=eventweir{dry_run}"), JSON, body)
+    with_body(Method::PUT, format!("{path}?fieldManager={}{dry_run}", encoded(manager)), JSON, body)
+}
+
+/// PATCH that applies an event through the door it came in by. JSON is YAML.
+pub(super) fn apply(
+    namespace: &str,
+    name: &str,
+    document: &Value,
+    options: &ApplyOptions,
+) -> http::Result<HttpRequest<Body>> {
+    let Writer { manager, group } = &options.writer;
+    let path = through(*group, item(namespace, name));
+    let force = if options.force { "&force=true" } else { "" };
+    let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
+    let path = format!("{path}?fieldManager={}{force}{dry_run}", encoded(manager));
+    with_body(Method::PATCH, path, "application/apply-patch+yaml", document.to_string().into_bytes())
 }
 
 /// DELETE of one event.

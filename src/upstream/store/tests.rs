@@ -91,7 +91,6 @@ fn create_drops_what_only_the_server_may_say() {
         rare.self_link = "/x".into();
         rare.deletion_timestamp = Some(Time(1));
         rare.deletion_grace_period_seconds = Some(30);
-        rare.managed_fields = vec![serde_json::json!({"manager": "m"})];
         rare.generation = 4;
     });
     let created = store().create(event, at(0)).unwrap();
@@ -139,6 +138,9 @@ fn patch_changes_what_it_names_and_takes_a_new_version() {
     let patched = store.patch("shop", "a", &patch(2), None, ApiGroup::Core, at(1)).unwrap();
     let mut expected = Event { count: 2, last_timestamp: Some(Time(9)), ..created };
     expected.metadata.resource_version = "3".into();
+    let account = expected.metadata.managed_fields.take().unwrap();
+    let renewed = crate::event::ManagedFieldsEntry { time: Some(Time(1)), ..account[0].clone() };
+    expected.metadata.managed_fields = Some([renewed].into());
     assert_eq!(patched, expected);
     assert_eq!(
         store.patch("shop", "b", &patch(2), None, ApiGroup::Core, at(1)).unwrap_err(),

@@ -1,11 +1,11 @@
 //! DELETE and PUT of the embedded store: preconditions, finalizers, and the rules of the door a PUT came through. After
 //! `k8s.io/apiserver/pkg/registry/rest/{delete,update}.go` and `pkg/storage/etcd3/store.go` (`GuaranteedUpdate`).
 
-use super::{Store, key_of, meta, single};
+use super::{Store, account, key_of, meta, single};
 use crate::clock::Now;
 use crate::event::{Event, RareMeta, Time, validate};
 use crate::status::{Status, StatusDetails};
-use crate::upstream::{DeleteOptions, Deleted, UpdateOptions, Updated};
+use crate::upstream::{DeleteOptions, Deleted, UpdateOptions, Updated, Writer};
 
 impl Store {
     /// Deletes one event as `options` say; finalizers hold it back.
@@ -48,46 +48,50 @@ impl Store {
     /// # Errors
     /// 409 when the uid or the version is another one, 422 for what the door does not let change, 500 for a version that is
     /// no number, and as [`Store::create`].
-    pub fn replace(&mut self, mut event: Event, options: UpdateOptions, now: Now) -> Result<Updated, Status> {
+    pub fn replace(&mut self, mut event: Event, options: &UpdateOptions, now: Now) -> Result<Updated, Status> {
         self.expire(now);
+        let writer = &options.writer;
         let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
         let version = version(&event.metadata.resource_version)?;
         let uid = event.metadata.uid.clone();
         let Some(stored) = self.events.get(&key_of(&namespace, &name)) else {
             if !uid.is_empty() {
-                return Err(wrong_uid(options, &event, ""));
+                return Err(wrong_uid(writer, &event, ""));
             }
-            validate::create(options.group, &event).map_err(|status| *status)?;
+            validate::create(writer.group, &event).map_err(|status| *status)?;
             event.metadata.resource_version = smol_str::SmolStr::default();
             if options.dry_run {
+                event.metadata.managed_fields = account(writer, None, &event, now);
                 return Ok(Updated { event, created: true });
             }
-            return Ok(Updated { event: self.create(event, now)?, created: true });
+            return Ok(Updated { event: self.create_by(writer, event, now)?, created: true });
         };
         let old = &stored.event;
         if !uid.is_empty() && uid != old.metadata.uid {
-            return Err(wrong_uid(options, &event, &old.metadata.uid));
+            return Err(wrong_uid(writer, &event, &old.metadata.uid));
         }
         if version != 0 && version != stored.revision {
             let text = "the object has been modified; please apply your changes to the latest version and try again";
-            return Err(Status::conflict(options.group.name(), "events", &name, text));
+            return Err(Status::conflict(writer.group.name(), "events", &name, text));
         }
         meta::keep_server_owned(&mut event.metadata, &old.metadata);
-        validate::update(options.group, old, &event).map_err(|status| *status)?;
+        validate::update(writer.group, old, &event).map_err(|status| *status)?;
         event.type_meta = None;
         let held = |rare: &RareMeta| rare.deletion_timestamp.is_some() && !rare.finalizers.is_empty();
         let was_held = old.metadata.rare.as_deref().is_some_and(held);
         if options.dry_run {
             event.metadata.resource_version.clone_from(&old.metadata.resource_version);
+            event.metadata.managed_fields = account(writer, Some(old), &event, now);
             return Ok(Updated { event: single(&event), created: false });
         }
         if was_held && !event.metadata.rare.as_deref().is_some_and(held) {
             // The last finalizer is gone, and with it the event.
             event.metadata.resource_version.clone_from(&old.metadata.resource_version);
+            event.metadata.managed_fields = account(writer, Some(old), &event, now);
             self.remove(&key_of(&namespace, &name));
             return Ok(Updated { event: single(&event), created: false });
         }
-        let event = self.update(&namespace, &name, now, |stored| {
+        let event = self.update_by(writer, &namespace, &name, now, |stored| {
             *stored = event;
             Ok(())
         })?;
@@ -129,12 +133,12 @@ fn check_preconditions(options: &DeleteOptions, name: &str, event: &Event) -> Re
     }
 }
 
-fn wrong_uid(options: UpdateOptions, event: &Event, found: &str) -> Status {
+fn wrong_uid(writer: &Writer, event: &Event, found: &str) -> Status {
     let metadata = &event.metadata;
     let text = format!(
         "StorageError: invalid object, Code: 4, Key: /registry/events/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
          Precondition failed: UID in precondition: {}, UID in object meta: {found}",
         metadata.namespace, metadata.name, metadata.uid
     );
-    Status::conflict(options.group.name(), "events", &metadata.name, &text)
+    Status::conflict(writer.group.name(), "events", &metadata.name, &text)
 }

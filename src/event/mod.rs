@@ -7,6 +7,7 @@
 pub mod core_v1;
 pub mod events_v1;
 pub mod json;
+pub mod patching;
 pub mod protobuf;
 pub mod repair;
 mod time;

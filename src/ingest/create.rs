@@ -10,7 +10,7 @@ use smol_str::{SmolStr, format_smolstr};
 use super::decode::Refusal;
 use super::form::Form;
 use super::{Ack, Face, decode, respond};
-use crate::event::json::{Decoded, Strictness};
+use crate::event::json::{Decoded, FieldValidation, Strictness};
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, Time, validate};
 use crate::ledger::RejectReason;
@@ -26,14 +26,6 @@ const ACK: HeaderName = HeaderName::from_static("eventweir-ack");
 pub(super) struct Options {
     pub(super) validation: FieldValidation,
     pub(super) dry_run: bool,
-}
-
-/// What unknown and duplicate fields mean (`fieldValidation`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FieldValidation {
-    Ignore,
-    Warn,
-    Strict,
 }
 
 /// `POST /api/v1/namespaces/{namespace}/events`
@@ -128,7 +120,8 @@ pub(super) async fn take(
     headers: &HeaderMap,
 ) -> Response {
     // Two copies: the shard keeps one, the alias another. Their strings are shared.
-    let occurrence = as_occurrence(event.clone());
+    let correlates = face.0.shards.correlates(&event);
+    let occurrence = if correlates { as_occurrence(event.clone()) } else { event.clone() };
     let taken = match ack(face, headers) {
         Ack::Accepted => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
         Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),

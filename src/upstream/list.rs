@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use smol_str::SmolStr;
 
 use super::{FieldSelector, LabelSelector};
+use crate::event::json::FieldValidation;
+use crate::event::patching::PatchType;
 use crate::event::{ApiGroup, Event};
 use crate::status::Status;
 
@@ -62,6 +65,28 @@ pub struct UpdateOptions {
     pub group: ApiGroup,
     /// Answer as if it were done.
     pub dry_run: bool,
+}
+
+/// A patch as its client wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientPatch {
+    /// How it is to be read.
+    pub patch_type: PatchType,
+    /// What came.
+    pub body: Bytes,
+}
+
+/// How to patch an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatchOptions {
+    /// The door, whose names and rules apply.
+    pub group: ApiGroup,
+    /// Answer as if it were done.
+    pub dry_run: bool,
+    /// What becomes of unknown and duplicate members.
+    pub validation: FieldValidation,
+    /// Who changes the event, for its managedFields; empty when nobody says.
+    pub manager: SmolStr,
 }
 
 /// An event after a PUT.

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::event::json::go;
 use crate::event::{Event, Time};
 use crate::outbox::Patch;
 
@@ -23,20 +24,8 @@ impl Patch {
         if !self.message.is_empty() {
             document.insert("message".to_owned(), self.message.as_str().into());
         }
-        go_escaped(&Value::Object(document).to_string())
+        go::escaped(&Value::Object(document).to_string())
     }
-}
-
-/// JSON with the characters escaped that Go's `json.Marshal` escapes for HTML. They occur in strings only.
-fn go_escaped(json: &str) -> String {
-    let mut escaped = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 /// Does to `event` what the apiserver does when it receives [`Patch::to_json`].

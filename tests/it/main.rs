@@ -20,6 +20,7 @@ mod shutdown;
 mod http_refusals;
 mod http_events;
 mod http_clients;
+mod patches;
 mod http_limits;
 mod doors;
 mod ack;

@@ -6,10 +6,10 @@ use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{Method, Request as HttpRequest};
 use kube::client::Body;
 
-use crate::event::json;
+use crate::event::json::{self, FieldValidation};
 use crate::event::{ApiGroup, Event, core_v1};
 use crate::outbox::Request;
-use crate::upstream::{DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions};
+use crate::upstream::{ClientPatch, DeleteOptions, ListOptions, PatchOptions, UpdateOptions, Version, WatchOptions};
 
 /// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
@@ -41,13 +41,32 @@ pub(super) fn get(namespace: &str, name: &str) -> http::Result<HttpRequest<Body>
 pub(super) fn update(event: &Event, options: UpdateOptions) -> http::Result<HttpRequest<Body>> {
     let mut body = Vec::new();
     json::write_json(options.group, event, &mut body);
-    let item = item(&event.metadata.namespace, &event.metadata.name);
-    let path = match options.group {
-        ApiGroup::Core => item,
-        ApiGroup::Events => item.replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
-    };
+    let path = item_of(options.group, &event.metadata.namespace, &event.metadata.name);
     let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
     with_body(Method::PUT, format!("{path}?fieldManager=eventweir{dry_run}"), JSON, body)
+}
+
+/// A client's own PATCH, through the door it came in by and under its client's name as a manager of fields.
+pub(super) fn patch(
+    namespace: &str,
+    name: &str,
+    patch: &ClientPatch,
+    options: &PatchOptions,
+) -> http::Result<HttpRequest<Body>> {
+    let mut query = Vec::new();
+    if !options.manager.is_empty() {
+        query.push(format!("fieldManager={}", encoded(&options.manager)));
+    }
+    match options.validation {
+        FieldValidation::Ignore => query.push("fieldValidation=Ignore".to_owned()),
+        FieldValidation::Strict => query.push("fieldValidation=Strict".to_owned()),
+        FieldValidation::Warn => {}
+    }
+    if options.dry_run {
+        query.push("dryRun=All".to_owned());
+    }
+    let path = with_query(item_of(options.group, namespace, name), &query);
+    with_body(Method::PATCH, path, patch.patch_type.media_type(), patch.body.to_vec())
 }
 
 /// DELETE of one event.
@@ -160,6 +179,13 @@ fn events(namespace: Option<&str>) -> String {
 
 fn item(namespace: &str, name: &str) -> String {
     events(Some(namespace)) + "/" + &encoded(name)
+}
+
+fn item_of(group: ApiGroup, namespace: &str, name: &str) -> String {
+    match group {
+        ApiGroup::Core => item(namespace, name),
+        ApiGroup::Events => item(namespace, name).replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
+    }
 }
 
 /// Percent-encoded but for RFC 3986's unreserved characters: good for a path segment and for a query's value.

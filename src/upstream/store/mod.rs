@@ -8,6 +8,7 @@
 mod changes;
 mod list;
 mod meta;
+mod patch;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -7,19 +7,25 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use eventweir::clock::{Clock, Mono};
 use eventweir::correlator::MESSAGE_PREFIX;
 use eventweir::event::core_v1::{self, EventList};
-use eventweir::event::{Event, Time};
+use eventweir::event::json::{self, FieldValidation};
+use eventweir::event::patching::{self, PatchType};
+use eventweir::event::{ApiGroup, Event, Time};
 use eventweir::outbox::{DIGEST_REASON, Patch};
 use eventweir::status::Status;
 use eventweir::upstream::store::{self, Store};
-use eventweir::upstream::{Apiserver, ListOptions, Metrics, Upstream, apiserver};
+use eventweir::upstream::{
+    Apiserver, ClientPatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Upstream, apiserver,
+};
 use http::{Method, Response};
 use kube::client::Body;
 use parking_lot::Mutex;
 use prometheus::Registry;
 use serde_json::Value;
+use smol_str::SmolStr;
 
 use super::events::event;
 
@@ -103,6 +109,8 @@ struct Request {
     name: String,
     event: Option<Event>,
     patch: Option<Patch>,
+    /// A patch that is not the program's own.
+    client_patch: Option<(ClientPatch, PatchOptions)>,
 }
 
 impl FakeApiserver {
@@ -199,7 +207,7 @@ impl FakeApiserver {
     async fn handle(self, request: http::Request<Body>) -> io::Result<Response<String>> {
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await.unwrap();
-        let request = Request::read(parts.uri.path(), &parts.method, &body);
+        let request = Request::read(&parts, body);
         let (fault, latency, _on_its_way) = self.arrive(&parts.method, &request);
         let Some(fault) = fault else { return Err(io::Error::from(io::ErrorKind::ConnectionRefused)) };
         let answer = || self.answer(&parts.method, &request);
@@ -281,6 +289,14 @@ impl FakeApiserver {
         let mut state = self.0.lock();
         let now = state.clock.now();
         let (namespace, name) = (&request.namespace, &request.name);
+        if let Some((patch, options)) = &request.client_patch {
+            let current = state.store.current(namespace, name, options.group, now)?;
+            let event = patching::apply(patch.patch_type, &patch.body, options.group, options.validation, &current);
+            let event = state.store.commit(&current, event.map_err(|status| *status)?.event, options, now)?;
+            let mut body = Vec::new();
+            json::write_json(options.group, &event.unwrap(), &mut body);
+            return Ok(body);
+        }
         let event = match *method {
             Method::POST => state.store.create(request.event.clone().unwrap(), now)?,
             Method::PATCH => state.store.patch(namespace, name, request.patch.as_ref().unwrap(), now)?,
@@ -293,6 +309,10 @@ impl FakeApiserver {
                 return Ok(body);
             }
             Method::GET => state.store.get(namespace, name, now)?,
+            Method::PUT => {
+                let options = UpdateOptions { group: ApiGroup::Core, dry_run: false };
+                state.store.replace(request.event.clone().unwrap(), options, now)?.event
+            }
             _ => panic!("the upstream is never asked to {method}"),
         };
         let mut body = Vec::new();
@@ -330,15 +350,29 @@ impl State {
 }
 
 impl Request {
-    fn read(path: &str, method: &Method, body: &[u8]) -> Self {
-        let mut parts = path.strip_prefix("/api/v1/namespaces/").unwrap().splitn(3, '/');
+    fn read(head: &http::request::Parts, body: Bytes) -> Self {
+        let (path, method) = (head.uri.path(), &head.method);
+        let (group, path) = match path.strip_prefix("/apis/events.k8s.io/v1/namespaces/") {
+            Some(path) => (ApiGroup::Events, path),
+            None => (ApiGroup::Core, path.strip_prefix("/api/v1/namespaces/").unwrap()),
+        };
+        let mut parts = path.splitn(3, '/');
         let namespace = parts.next().unwrap().to_owned();
         assert_eq!(parts.next(), Some("events"));
-        let event = (*method == Method::POST).then(|| core_v1::from_json(body).unwrap());
+        let event = [Method::POST, Method::PUT].contains(method).then(|| core_v1::from_json(&body).unwrap());
         let name = event.as_ref().map(|event| event.metadata.name.to_string());
         let name = name.or_else(|| parts.next().map(str::to_owned)).unwrap_or_default();
-        let patch = (*method == Method::PATCH).then(|| patch(&serde_json::from_slice(body).unwrap()));
-        Self { namespace, name, event, patch }
+        let (mut patch, mut client_patch) = (None, None);
+        if *method == Method::PATCH && head.uri.query() == Some("fieldManager=eventweir") {
+            patch = Some(self::patch(&serde_json::from_slice(&body).unwrap()));
+        } else if *method == Method::PATCH {
+            let patch_type = PatchType::named(head.headers["content-type"].to_str().unwrap()).unwrap();
+            let dry_run = head.uri.query().is_some_and(|query| query.contains("dryRun=All"));
+            let options =
+                PatchOptions { group, dry_run, validation: FieldValidation::Warn, manager: SmolStr::default() };
+            client_patch = Some((ClientPatch { patch_type, body }, options));
+        }
+        Self { namespace, name, event, patch, client_patch }
     }
 }
 

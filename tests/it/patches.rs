@@ -1,6 +1,6 @@
 //! PATCH: against what a real apiserver was recorded to answer (`vectors/api/patch.jsonl`), where every patch is plain; and
 //! beside clients whose counts are correlated.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 

@@ -8,6 +8,7 @@ pub mod core_v1;
 pub mod events_v1;
 pub mod json;
 pub mod managed_fields;
+pub mod patching;
 pub mod protobuf;
 pub mod repair;
 pub mod spelling;

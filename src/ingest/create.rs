@@ -9,9 +9,9 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::decode::Refusal;
 use super::form::Form;
-pub(super) use super::options::{FieldValidation, Options};
+pub(super) use super::options::Options;
 use super::{Ack, Face, decode, manager, options, respond};
-use crate::event::json::{Decoded, Strictness};
+use crate::event::json::{Decoded, FieldValidation, Strictness};
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, Time, managed_fields, validate};
 use crate::ledger::RejectReason;

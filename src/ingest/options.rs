@@ -4,7 +4,7 @@
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use crate::event::ApiGroup;
-use crate::event::json::go;
+use crate::event::json::{FieldValidation, go};
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchOptions};
 
@@ -18,14 +18,6 @@ const NOT_OLDER_THAN: &str = "NotOlderThan";
 pub(super) struct Options {
     pub(super) validation: FieldValidation,
     pub(super) dry_run: bool,
-}
-
-/// What unknown and duplicate fields mean (`fieldValidation`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FieldValidation {
-    Ignore,
-    Warn,
-    Strict,
 }
 
 /// Faults of options, told all at once.
@@ -119,8 +111,20 @@ pub(super) fn timeout(query: &str) -> Option<String> {
 
 /// Options of a write; `kind` is their own kind, `CreateOptions` for example.
 pub(super) fn of_write(kind: &str, query: Option<&str>) -> Result<Options, Status> {
+    check_write(kind, &Parameters::of(query), Faults::default())
+}
+
+/// Options of a patch that is no apply.
+pub(super) fn of_patch(query: Option<&str>) -> Result<Options, Status> {
     let parameters = Parameters::of(query);
     let mut faults = Faults::default();
+    if parameters.first("force").is_some() {
+        faults.forbidden("force", "may not be specified for non-apply patch");
+    }
+    check_write("PatchOptions", &parameters, faults)
+}
+
+fn check_write(kind: &str, parameters: &Parameters, mut faults: Faults) -> Result<Options, Status> {
     check_field_manager(parameters.text("fieldManager"), &mut faults);
     let dry_run: Vec<&str> =
         parameters.0.iter().filter(|(name, _)| name == "dryRun").map(|(_, value)| value.as_str()).collect();
@@ -130,7 +134,7 @@ pub(super) fn of_write(kind: &str, query: Option<&str>) -> Result<Options, Statu
         "Ignore" => FieldValidation::Ignore,
         "Strict" => FieldValidation::Strict,
         other => {
-            faults.unsupported("fieldValidation", &go::quote(other), r#""Ignore", "Strict", "Warn""#);
+            faults.unsupported("fieldValidation", &go::quote(other), r#""", "Ignore", "Strict", "Warn""#);
             FieldValidation::Warn
         }
     };
@@ -277,7 +281,7 @@ mod tests {
             status.message,
             "UpdateOptions.meta.k8s.io \"\" is invalid: [fieldManager: Invalid value: \"\\a\": invalid character U+0007 (at \
              position 0), dryRun: Unsupported value: [\"All\",\"Some\"]: supported values: \"All\", fieldValidation: \
-             Unsupported value: \"Loud\": supported values: \"Ignore\", \"Strict\", \"Warn\"]"
+             Unsupported value: \"Loud\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"]"
         );
         let long = format!("fieldManager={}", "m".repeat(129));
         let status = of_write("CreateOptions", Some(&long)).unwrap_err();

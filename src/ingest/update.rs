@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
 use super::{Face, QUIET, create, decode, manager, respond};
-use crate::event::json::{self, Strictness};
+use crate::event::json::{self, FieldValidation, Strictness};
 use crate::event::{ApiGroup, Event, validate};
 use crate::shard::Lead;
 use crate::status::Status;
@@ -100,15 +100,15 @@ fn check_name(event: &mut Event, namespace: &str, name: &str) -> Result<(), Stat
 impl create::Options {
     fn strictness(self) -> Strictness {
         match self.validation {
-            create::FieldValidation::Strict => Strictness::Refuse,
-            create::FieldValidation::Warn | create::FieldValidation::Ignore => Strictness::Report,
+            FieldValidation::Strict => Strictness::Refuse,
+            FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
         }
     }
 
     fn warnings(self, faults: &[json::StrictFault]) -> Vec<String> {
         match self.validation {
-            create::FieldValidation::Warn => faults.iter().map(ToString::to_string).collect(),
-            create::FieldValidation::Ignore | create::FieldValidation::Strict => Vec::new(),
+            FieldValidation::Warn => faults.iter().map(ToString::to_string).collect(),
+            FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
         }
     }
 }

@@ -11,12 +11,13 @@ use tokio::sync::watch;
 use super::answer::{Failure, judge};
 use super::store::{Settings, Store};
 use super::{
-    ApplyOptions, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb,
-    WatchOptions, Writer,
+    ApplyOptions, ClientPatch, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, PatchOptions,
+    UpdateOptions, Updated, Verb, WatchOptions, Writer,
 };
-use crate::clock::{Clock, Now};
+use crate::clock::{Clock, Mono, Now};
 use crate::event::Event;
 use crate::event::core_v1::EventList;
+use crate::event::patching::{self, Patched};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -133,6 +134,43 @@ impl Embedded {
         self.with(Verb::Patch, |store, now| store.apply(namespace, name, document, options, now))
     }
 
+    /// Applies a client's own patch to one event. The patch is applied while the store is free for others, and again if
+    /// the event was changed meanwhile: unless it states a version, its client never hears of a conflict.
+    ///
+    /// # Errors
+    /// As [`patching::apply`] and [`Store::commit`].
+    pub fn patch(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &ClientPatch,
+        options: &PatchOptions,
+    ) -> Result<Patched, Status> {
+        let started = self.clock.now().mono;
+        let result = self.apply_patch(namespace, name, patch, options);
+        self.count(Verb::Patch, started, &result);
+        result
+    }
+
+    fn apply_patch(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &ClientPatch,
+        options: &PatchOptions,
+    ) -> Result<Patched, Status> {
+        let ClientPatch { patch_type, body } = patch;
+        let group = options.writer.group;
+        loop {
+            let current = self.access(|store, now| store.current(namespace, name, group, now))?;
+            let Patched { event, warnings } =
+                patching::apply(*patch_type, body, group, options.validation, &current).map_err(|status| *status)?;
+            if let Some(event) = self.access(|store, now| store.commit(&current, event, options, now))? {
+                return Ok(Patched { event, warnings });
+            }
+        }
+    }
+
     /// Deletes one event.
     ///
     /// # Errors
@@ -207,9 +245,13 @@ impl Embedded {
     fn with<T>(&self, verb: Verb, act: impl FnOnce(&mut Store, Now) -> Result<T, Status>) -> Result<T, Status> {
         let started = self.clock.now().mono;
         let result = self.access(act);
+        self.count(verb, started, &result);
+        result
+    }
+
+    fn count<T>(&self, verb: Verb, started: Mono, result: &Result<T, Status>) {
         let denied = result.as_ref().err().map(|status| judge(verb, &Failure::Denied(status.clone().into())));
         self.metrics.count(verb, denied.as_ref(), self.clock.now().mono.since(started));
-        result
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use smol_str::SmolStr;
 
 use super::{FieldSelector, LabelSelector};
+use crate::event::json::FieldValidation;
+use crate::event::patching::PatchType;
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::status::Status;
 
@@ -97,6 +100,26 @@ pub struct ApplyOptions {
     pub force: bool,
     /// Answer as if it were done.
     pub dry_run: bool,
+}
+
+/// A patch as its client wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientPatch {
+    /// How it is to be read.
+    pub patch_type: PatchType,
+    /// What came.
+    pub body: Bytes,
+}
+
+/// How to patch an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatchOptions {
+    /// In whose name, and through which door; the name is empty when nobody says.
+    pub writer: Writer,
+    /// Answer as if it were done.
+    pub dry_run: bool,
+    /// What becomes of unknown and duplicate members.
+    pub validation: FieldValidation,
 }
 
 /// An event after a PUT or an apply.

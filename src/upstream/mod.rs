@@ -18,8 +18,8 @@ pub use apiserver::Apiserver;
 pub use embedded::{Embedded, answer_from_store};
 pub use labels::LabelSelector;
 pub use list::{
-    ApplyOptions, DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Version, WatchEvent, WatchOptions,
-    Writer,
+    ApplyOptions, ClientPatch, DeleteOptions, Deleted, ListOptions, PatchOptions, UpdateOptions, Updated, Version,
+    WatchEvent, WatchOptions, Writer,
 };
 pub use metrics::Metrics;
 pub use selector::FieldSelector;
@@ -29,6 +29,7 @@ use serde_json::Value;
 
 use crate::event::Event;
 use crate::event::core_v1::EventList;
+use crate::event::patching::Patched;
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -136,6 +137,23 @@ impl Upstream {
         match self {
             Self::Embedded(embedded) => embedded.apply(namespace, name, document, options),
             Self::Apiserver(apiserver) => apiserver.apply(namespace, name, document, options).await,
+        }
+    }
+
+    /// Applies a client's own patch to one event.
+    ///
+    /// # Errors
+    /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
+    pub async fn patch(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &ClientPatch,
+        options: &PatchOptions,
+    ) -> Result<Patched, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.patch(namespace, name, patch, options),
+            Self::Apiserver(apiserver) => apiserver.patch(namespace, name, patch, options).await,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::event::json::go;
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::outbox::{Claim, Patch};
 use crate::status::Status;
@@ -67,7 +68,7 @@ impl Patch {
         if !self.message.is_empty() {
             document.insert("message".to_owned(), self.message.as_str().into());
         }
-        go_escaped(&Value::Object(document).to_string())
+        go::escaped(&Value::Object(document).to_string())
     }
 }
 
@@ -80,18 +81,6 @@ fn metadata(claim: &Claim) -> Map<String, Value> {
     let own = (claim.annotation.to_string(), Value::from(claim.tally.to_string()));
     metadata.insert("annotations".to_owned(), Value::Object(removed.chain([own]).collect()));
     metadata
-}
-
-/// JSON with the characters escaped that Go's `json.Marshal` escapes for HTML. They occur in strings only.
-fn go_escaped(json: &str) -> String {
-    let mut escaped = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 fn stake(claim: &Claim, event: &mut Event) -> Result<(), Status> {

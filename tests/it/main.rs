@@ -24,6 +24,7 @@ mod http_refusals;
 mod http_events;
 mod http_clients;
 mod recorded;
+mod patches;
 mod http_limits;
 mod doors;
 mod ack;

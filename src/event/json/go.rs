@@ -4,6 +4,18 @@
 
 use std::fmt::Write as _;
 
+/// JSON with the characters escaped that Go's `json.Marshal` escapes for HTML. They occur in strings only.
+pub(crate) fn escaped(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => escaped.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
 /// Bytes of a body that the apiserver shows in `couldn't get version/kind` errors.
 const SUMMARY_BYTES: usize = 30;
 

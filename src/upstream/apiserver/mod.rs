@@ -6,6 +6,7 @@
 //! After `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
 
 mod connect;
+mod patch;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use http::StatusCode;
+use http::response::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
 
@@ -141,21 +143,21 @@ impl Apiserver {
         body_bytes_max: usize,
         decode: impl FnOnce(&[u8]) -> Result<T, E>,
     ) -> Result<T, Failure> {
-        self.exchange_coded(verb, request, body_bytes_max, decode).await.map(|(_, decoded)| decoded)
+        self.exchange_whole(verb, request, body_bytes_max, decode).await.map(|(_, decoded)| decoded)
     }
 
-    /// The same, with the code of the answer.
-    async fn exchange_coded<T, E: fmt::Display>(
+    /// The same, with the head of the answer.
+    async fn exchange_whole<T, E: fmt::Display>(
         &self,
         verb: Verb,
         request: http::Result<http::Request<Body>>,
         body_bytes_max: usize,
         decode: impl FnOnce(&[u8]) -> Result<T, E>,
-    ) -> Result<(StatusCode, T), Failure> {
+    ) -> Result<(Parts, T), Failure> {
         let started = self.clock.now().mono;
         let answered = self.send_in_time(request, body_bytes_max).await;
-        let result = answered.and_then(|(code, body)| {
-            decode(&body).map(|decoded| (code, decoded)).map_err(|fault| Failure::Unreadable(fault.to_string()))
+        let result = answered.and_then(|(head, body)| {
+            decode(&body).map(|decoded| (head, decoded)).map_err(|fault| Failure::Unreadable(fault.to_string()))
         });
         let answer = result.as_ref().err().map(|failure| judge(verb, failure));
         self.metrics.count(verb, answer.as_ref(), self.clock.now().mono.since(started));
@@ -166,12 +168,12 @@ impl Apiserver {
         &self,
         request: http::Result<http::Request<Body>>,
         body_bytes_max: usize,
-    ) -> Result<(StatusCode, Bytes), Failure> {
+    ) -> Result<(Parts, Bytes), Failure> {
         let request = request.map_err(|fault| Failure::Unsendable(fault.to_string()))?;
         tokio::time::timeout(self.timeout, self.send(request, body_bytes_max)).await.unwrap_or(Err(Failure::Deadline))
     }
 
-    async fn send(&self, request: http::Request<Body>, body_bytes_max: usize) -> Result<(StatusCode, Bytes), Failure> {
+    async fn send(&self, request: http::Request<Body>, body_bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
         let response = self.client.send(request).await.map_err(|fault| connect::classify(&fault))?;
         let (parts, body) = response.into_parts();
         let limit = if parts.status.is_success() { body_bytes_max } else { BODY_BYTES_MAX };
@@ -183,7 +185,7 @@ impl Apiserver {
         }
         match body {
             Ok(_) if parts.status == StatusCode::NO_CONTENT => Err(Failure::Unreadable("no content".to_owned())),
-            Ok(body) => Ok((parts.status, body)),
+            Ok(body) => Ok((parts, body)),
             Err(fault) if fault.is::<LengthLimitError>() => Err(Failure::Unreadable(fault.to_string())),
             Err(fault) => Err(Failure::Lost(fault.to_string())),
         }

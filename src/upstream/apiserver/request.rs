@@ -7,11 +7,13 @@ use http::{Method, Request as HttpRequest};
 use kube::client::Body;
 use serde_json::Value;
 
-use crate::event::json;
+use crate::event::json::{self, FieldValidation};
 use crate::event::{ApiGroup, Event};
 use crate::outbox::Request;
 use crate::upstream::patch::document;
-use crate::upstream::{ApplyOptions, DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions, Writer};
+use crate::upstream::{
+    ApplyOptions, ClientPatch, DeleteOptions, ListOptions, PatchOptions, UpdateOptions, Version, WatchOptions, Writer,
+};
 
 /// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
@@ -87,6 +89,30 @@ pub(super) fn apply(
     let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
     let path = format!("{path}?fieldManager={}{force}{dry_run}", encoded(manager));
     with_body(Method::PATCH, path, "application/apply-patch+yaml", document.to_string().into_bytes())
+}
+
+/// A client's own PATCH, through the door it came in by and under its client's name as a manager of fields.
+pub(super) fn patch(
+    namespace: &str,
+    name: &str,
+    patch: &ClientPatch,
+    options: &PatchOptions,
+) -> http::Result<HttpRequest<Body>> {
+    let mut query = Vec::new();
+    let Writer { manager, group } = &options.writer;
+    if !manager.is_empty() {
+        query.push(format!("fieldManager={}", encoded(manager)));
+    }
+    match options.validation {
+        FieldValidation::Ignore => query.push("fieldValidation=Ignore".to_owned()),
+        FieldValidation::Strict => query.push("fieldValidation=Strict".to_owned()),
+        FieldValidation::Warn => {}
+    }
+    if options.dry_run {
+        query.push("dryRun=All".to_owned());
+    }
+    let path = with_query(through(*group, item(namespace, name)), &query);
+    with_body(Method::PATCH, path, patch.patch_type.media_type(), patch.body.to_vec())
 }
 
 /// DELETE of one event.

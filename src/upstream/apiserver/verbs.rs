@@ -19,9 +19,9 @@ impl Apiserver {
     pub async fn update(&self, event: &Event, options: &UpdateOptions) -> Result<Updated, Status> {
         let decode = |body: &[u8]| json::decode(options.writer.group, body, json::Strictness::Report);
         let request = request::update(event, options);
-        let (code, decoded) =
-            self.exchange_coded(Verb::Update, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
-        Ok(Updated { event: decoded.event, created: code == http::StatusCode::CREATED })
+        let (head, decoded) =
+            self.exchange_whole(Verb::Update, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
+        Ok(Updated { event: decoded.event, created: head.status == http::StatusCode::CREATED })
     }
 
     /// Merges an event into the one of its name, through the door it came in by.
@@ -37,9 +37,9 @@ impl Apiserver {
     ) -> Result<Updated, Status> {
         let decode = |body: &[u8]| json::decode(options.writer.group, body, json::Strictness::Report);
         let request = request::apply(namespace, name, document, options);
-        let (code, decoded) =
-            self.exchange_coded(Verb::Patch, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
-        Ok(Updated { event: decoded.event, created: code == http::StatusCode::CREATED })
+        let (head, decoded) =
+            self.exchange_whole(Verb::Patch, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
+        Ok(Updated { event: decoded.event, created: head.status == http::StatusCode::CREATED })
     }
 
     /// Deletes one event.

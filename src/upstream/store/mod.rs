@@ -10,6 +10,7 @@ mod apply;
 mod changes;
 mod list;
 mod meta;
+mod patch;
 mod settings;
 #[cfg(test)]
 mod tests;

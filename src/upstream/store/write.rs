@@ -3,7 +3,7 @@
 
 use super::{Store, account, key_of, meta, single};
 use crate::clock::Now;
-use crate::event::{Event, RareMeta, Time, validate};
+use crate::event::{Event, ObjectMeta, RareMeta, Time, validate};
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, UpdateOptions, Updated, Writer};
 
@@ -76,26 +76,50 @@ impl Store {
         }
         meta::keep_server_owned(&mut event.metadata, &old.metadata);
         validate::update(writer.group, old, &event).map_err(|status| *status)?;
-        event.type_meta = None;
+        let event =
+            if options.dry_run { self.rehearsed(writer, event, now)? } else { self.exchange(writer, event, now)? };
+        Ok(Updated { event, created: false })
+    }
+
+    /// Puts a checked `event` in the place of the stored one of its name, which is gone if it was only held by finalizers that
+    /// are gone now.
+    ///
+    /// # Errors
+    /// 404 when the event is missing.
+    pub(super) fn exchange(&mut self, writer: &Writer, mut event: Event, now: Now) -> Result<Event, Status> {
+        let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
+        let old = self.stored(&event)?;
         let held = |rare: &RareMeta| rare.deletion_timestamp.is_some() && !rare.finalizers.is_empty();
         let was_held = old.metadata.rare.as_deref().is_some_and(held);
-        if options.dry_run {
-            event.metadata.resource_version.clone_from(&old.metadata.resource_version);
-            event.metadata.managed_fields = account(writer, Some(old), &event, now);
-            return Ok(Updated { event: single(&event), created: false });
-        }
         if was_held && !event.metadata.rare.as_deref().is_some_and(held) {
             // The last finalizer is gone, and with it the event.
             event.metadata.resource_version.clone_from(&old.metadata.resource_version);
             event.metadata.managed_fields = account(writer, Some(old), &event, now);
             self.remove(&key_of(&namespace, &name));
-            return Ok(Updated { event: single(&event), created: false });
+            return Ok(single(&event));
         }
-        let event = self.update_by(writer, &namespace, &name, now, |stored| {
+        self.update_by(writer, &namespace, &name, now, |stored| {
             *stored = event;
             Ok(())
-        })?;
-        Ok(Updated { event, created: false })
+        })
+    }
+
+    /// A checked `event` as the answer to a dry run shows it.
+    ///
+    /// # Errors
+    /// 404 when the event is missing.
+    pub(super) fn rehearsed(&self, writer: &Writer, mut event: Event, now: Now) -> Result<Event, Status> {
+        let old = self.stored(&event)?;
+        event.metadata.resource_version.clone_from(&old.metadata.resource_version);
+        event.metadata.managed_fields = account(writer, Some(old), &event, now);
+        Ok(single(&event))
+    }
+
+    /// The stored event of this one's name.
+    fn stored(&self, event: &Event) -> Result<&Event, Status> {
+        let ObjectMeta { namespace, name, .. } = &event.metadata;
+        let stored = self.events.get(&key_of(namespace, name));
+        stored.map(|stored| &*stored.event).ok_or_else(|| Status::not_found("", "events", name))
     }
 
     /// Forgets every change but the newest, as a compaction of etcd at its newest revision does.
@@ -104,11 +128,15 @@ impl Store {
     }
 }
 
-fn version(text: &str) -> Result<u64, Status> {
+pub(super) fn version(text: &str) -> Result<u64, Status> {
     match text {
         "" => Ok(0),
-        text => text.parse().map_err(|_not_a_number| {
-            Status::new(500, "", format!("strconv.ParseUint: parsing \"{text}\": invalid syntax"))
+        text => text.parse().map_err(|fault: std::num::ParseIntError| {
+            let fault = match fault.kind() {
+                std::num::IntErrorKind::PosOverflow => "value out of range",
+                _ => "invalid syntax",
+            };
+            Status::new(500, "", format!("strconv.ParseUint: parsing \"{text}\": {fault}"))
         }),
     }
 }

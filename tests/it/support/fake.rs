@@ -7,20 +7,23 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use eventweir::clock::{Clock, Mono};
 use eventweir::correlator::MESSAGE_PREFIX;
 use eventweir::event::core_v1::{self, EventList};
-use eventweir::event::json::{self, Strictness};
+use eventweir::event::json::{self, FieldValidation, Strictness};
+use eventweir::event::patching::{self, PatchType};
 use eventweir::event::{ApiGroup, Event, spelling, validate};
 use eventweir::outbox::DIGEST_REASON;
 use eventweir::status::Status;
 use eventweir::upstream::store::{self, Store};
-use eventweir::upstream::{Apiserver, ListOptions, Metrics, Upstream, apiserver};
+use eventweir::upstream::{
+    Apiserver, ClientPatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Upstream, Writer, apiserver,
+};
 use http::{Method, Response};
 use kube::client::Body;
 use parking_lot::Mutex;
 use prometheus::Registry;
-use serde_json::Value;
 
 use super::events::{START, event};
 
@@ -109,7 +112,8 @@ struct Request {
     namespace: String,
     name: String,
     event: Option<Event>,
-    patch: Option<Value>,
+    /// A patch and how to apply it.
+    patch: Option<(ClientPatch, PatchOptions)>,
 }
 
 impl FakeApiserver {
@@ -222,7 +226,7 @@ impl FakeApiserver {
     async fn handle(self, request: http::Request<Body>) -> io::Result<Response<String>> {
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await.unwrap();
-        let request = Request::read(parts.uri.path(), &parts.method, &body);
+        let request = Request::read(&parts, body);
         let (fault, latency, _on_its_way) = self.arrive(&parts.method, &request);
         let Some(fault) = fault else { return Err(io::Error::from(io::ErrorKind::ConnectionRefused)) };
         let answer = || self.answer(&parts.method, &request);
@@ -318,17 +322,21 @@ impl FakeApiserver {
         let mut state = self.0.lock();
         let now = state.clock.now();
         let (namespace, name) = (&request.namespace, &request.name);
+        if let Some((patch, options)) = &request.patch {
+            let group = options.writer.group;
+            let current = state.store.current(namespace, name, group, now)?;
+            let event = patching::apply(patch.patch_type, &patch.body, group, options.validation, &current);
+            let event = state.store.commit(&current, event.map_err(|status| *status)?.event, options, now)?;
+            let mut body = Vec::new();
+            json::write_json(group, &event.unwrap(), &mut body);
+            return Ok(body);
+        }
         let event = match *method {
             Method::POST => {
                 let event = request.event.clone().unwrap();
                 validate::create(request.group, &event).map_err(|status| *status)?;
                 state.store.create(event, now)?
             }
-            Method::PATCH => state.store.update(namespace, name, now, |event| {
-                let before = event.clone();
-                apply(request.group, request.patch.as_ref().unwrap(), event)?;
-                validate::update(request.group, &before, event).map_err(|status| *status)
-            })?,
             Method::GET if name.is_empty() => {
                 let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
                 let items = page.items.into_iter().map(Arc::unwrap_or_clone).collect();
@@ -338,6 +346,11 @@ impl FakeApiserver {
                 return Ok(body);
             }
             Method::GET => state.store.get(namespace, name, now)?,
+            Method::PUT => {
+                let options =
+                    UpdateOptions { writer: Writer { manager: "fake".into(), group: request.group }, dry_run: false };
+                state.store.replace(request.event.clone().unwrap(), &options, now)?.event
+            }
             _ => panic!("the upstream is never asked to {method}"),
         };
         let mut body = Vec::new();
@@ -375,7 +388,8 @@ impl State {
 }
 
 impl Request {
-    fn read(path: &str, method: &Method, body: &[u8]) -> Self {
+    fn read(head: &http::request::Parts, body: Bytes) -> Self {
+        let (path, method) = (head.uri.path(), &head.method);
         let (group, rest) = match path.strip_prefix("/api/v1/namespaces/") {
             Some(rest) => (ApiGroup::Core, rest),
             None => (ApiGroup::Events, path.strip_prefix("/apis/events.k8s.io/v1/namespaces/").unwrap()),
@@ -383,38 +397,18 @@ impl Request {
         let mut parts = rest.splitn(3, '/');
         let namespace = parts.next().unwrap().to_owned();
         assert_eq!(parts.next(), Some("events"));
-        let event = (*method == Method::POST).then(|| json::decode(group, body, Strictness::Refuse).unwrap().event);
+        let has_event = [Method::POST, Method::PUT].contains(method);
+        let event = has_event.then(|| json::decode(group, &body, Strictness::Refuse).unwrap().event);
         let name = event.as_ref().map(|event| event.metadata.name.to_string());
         let name = name.or_else(|| parts.next().map(str::to_owned)).unwrap_or_default();
-        let patch = (*method == Method::PATCH).then(|| serde_json::from_slice(body).unwrap());
+        let patch = (*method == Method::PATCH).then(|| {
+            let patch_type = PatchType::named(head.headers["content-type"].to_str().unwrap()).unwrap();
+            let dry_run = head.uri.query().is_some_and(|query| query.contains("dryRun=All"));
+            let writer = Writer { manager: "fake".into(), group };
+            let options = PatchOptions { writer, dry_run, validation: FieldValidation::Warn };
+            (ClientPatch { patch_type, body }, options)
+        });
         Self { group, namespace, name, event, patch }
-    }
-}
-
-/// What a strategic merge patch does: through the door's own spelling of the event and back.
-fn apply(group: ApiGroup, patch: &Value, event: &mut Event) -> Result<(), Status> {
-    let version = patch["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-    if !version.is_empty() && version != event.metadata.resource_version {
-        return Err(Status::conflict("", "events", &event.metadata.name, "the object has been modified"));
-    }
-    let mut written = Vec::new();
-    json::write_json(group, event, &mut written);
-    let mut document: Value = serde_json::from_slice(&written).unwrap();
-    merge(&mut document, patch);
-    let decoded = json::decode(group, document.to_string().as_bytes(), Strictness::Refuse).unwrap();
-    *event = Event { type_meta: event.type_meta, ..decoded.event };
-    Ok(())
-}
-
-fn merge(document: &mut Value, patch: &Value) {
-    for (member, value) in patch.as_object().unwrap() {
-        if value.is_object() && document[member].is_object() {
-            merge(&mut document[member], value);
-        } else if value.is_null() {
-            document.as_object_mut().unwrap().remove(member);
-        } else {
-            document[member] = value.clone();
-        }
     }
 }
 

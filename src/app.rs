@@ -18,6 +18,7 @@ use crate::config::{self, Config, Writes};
 use crate::correlator::KeySecret;
 use crate::deliver::{self, Monitor};
 use crate::event_log::{EventLog, Target};
+use crate::history;
 use crate::ingest::{self, Aliases, Face};
 use crate::ledger::Balance;
 use crate::metrics::Metrics;
@@ -80,6 +81,7 @@ pub struct App {
     upstream: Upstream,
     monitor: Monitor,
     collector: ShardCollector,
+    history: history::Monitor,
     metrics: Metrics,
     registry: Registry,
     admin: Admin,
@@ -143,13 +145,19 @@ impl App {
         let collector = ShardCollector::new(shards.clone(), monitor.clone(), config.shard.clone())?;
         registry.register(Box::new(collector.clone()))?;
         let metrics = Metrics::new(&registry)?;
+        let mode = match upstream {
+            Upstream::Apiserver(_) => config.upstream.history,
+            Upstream::Embedded(_) => history::Mode::Off,
+        };
+        let history = history::Monitor::new(&registry, mode)?;
         let address = |listener: &TcpListener, wanted| {
             listener.local_addr().map_err(|source| Error::Listen { address: wanted, source })
         };
         let app = Arc::new(Self {
             address: address(&listeners.face, config.listen)?,
             admin_address: address(&listeners.admin, config.admin_listen)?,
-            admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), config.shard.clone()),
+            admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), history.clone(), config.shard.clone()),
+            history,
             config: Mutex::new(config),
             source,
             shards,
@@ -202,6 +210,14 @@ impl App {
         self.guard(server::serve(listeners.admin, self.admin.router(), admin, idle, tasks, self.stop_admin.clone()));
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         self.guard(deliver::run(shards, upstream, self.monitor.clone(), self.stop_delivery.clone(), fastrand::u64(..)));
+        if let (Upstream::Apiserver(apiserver), history::Mode::Watch | history::Mode::List) =
+            (&self.upstream, config.upstream.history)
+        {
+            let (mode, monitor) = (config.upstream.history, self.history.clone());
+            let following = history::follow(apiserver.clone(), self.shards.clone(), mode, monitor);
+            let stop = self.stop_delivery.clone();
+            self.tasks.spawn(async move { stop.run_until_cancelled(following).await });
+        }
         if let Upstream::Embedded(embedded) = &self.upstream {
             let (embedded, stop) = (embedded.clone(), self.stop_delivery.clone());
             self.guard(async move { stop.run_until_cancelled(embedded.expire_forever()).await.unwrap_or(()) });

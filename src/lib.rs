@@ -23,6 +23,7 @@ pub mod outbox;
 pub mod ledger;
 // The edge towards the API server.
 pub mod deliver;
+pub mod history;
 pub mod upstream;
 // Around it.
 pub mod replay;

@@ -24,6 +24,7 @@ const MODULES: &[Row] = &[
         &["arc_swap", "hyper", "hyper_util", "kube", "parking_lot", "prometheus", "tokio", "tower", "tracing"],
     ),
     ("deliver", &["clock", "outbox", "shard", "upstream"], &["arc_swap", "tokio", "tokio_util", "tracing"]),
+    ("history", &["shard", "upstream"], &["prometheus", "tokio", "tracing"]),
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),
     ("server", &[], &["axum", "hyper", "hyper_util", "prometheus", "tokio", "tokio_util", "tower", "tracing"]),
     (
@@ -34,11 +35,11 @@ const MODULES: &[Row] = &[
     ("metrics", &[], &["prometheus"]),
     (
         "admin",
-        &["deliver", "ledger", "metrics", "outbox", "shard"],
+        &["deliver", "history", "ledger", "metrics", "outbox", "shard"],
         &["arc_swap", "axum", "parking_lot", "prometheus", "tokio"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.
-    ("config", &["correlator", "ingest", "outbox", "shard", "upstream"], &[]),
+    ("config", &["correlator", "history", "ingest", "outbox", "shard", "upstream"], &[]),
     ("logging", &["config"], &["tracing", "tracing_subscriber"]),
     (
         "app",
@@ -49,6 +50,7 @@ const MODULES: &[Row] = &[
             "correlator",
             "deliver",
             "event_log",
+            "history",
             "ingest",
             "ledger",
             "metrics",

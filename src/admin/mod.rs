@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 pub use collector::ShardCollector;
 
 use crate::deliver::Monitor;
+use crate::history;
 use crate::metrics;
 use crate::shard::{Settings, Shards};
 
@@ -36,6 +37,7 @@ struct Inner {
     registry: Registry,
     shards: Shards,
     monitor: Monitor,
+    history: history::Monitor,
     limits: ArcSwap<Settings>,
     draining: AtomicBool,
     reload: Notify,
@@ -44,10 +46,16 @@ struct Inner {
 impl Admin {
     /// Endpoints over these parts.
     #[must_use]
-    pub fn new(registry: Registry, shards: Shards, monitor: Monitor, limits: Settings) -> Self {
+    pub fn new(
+        registry: Registry,
+        shards: Shards,
+        monitor: Monitor,
+        history: history::Monitor,
+        limits: Settings,
+    ) -> Self {
         let (draining, reload) = (AtomicBool::new(false), Notify::new());
         let limits = ArcSwap::from_pointee(limits);
-        Self(Arc::new(Inner { registry, shards, monitor, limits, draining, reload }))
+        Self(Arc::new(Inner { registry, shards, monitor, history, limits, draining, reload }))
     }
 
     /// The table of paths: Kubernetes' names and Prometheus' names for the same things.
@@ -78,12 +86,13 @@ impl Admin {
         self.0.reload.notified().await;
     }
 
-    fn checks(&self) -> [(&'static str, bool); 2] {
+    fn checks(&self) -> [(&'static str, bool); 3] {
         let sizes = self.0.shards.sizes();
         let limits = self.0.limits.load();
         let outbox = &limits.outbox;
         let room = sizes.records < outbox.max_records.get() && sizes.bytes < outbox.max_bytes.get();
-        [("accepting", !self.0.draining.load(Ordering::Relaxed)), ("outbox-has-room", room)]
+        let accepting = !self.0.draining.load(Ordering::Relaxed);
+        [("accepting", accepting), ("outbox-has-room", room), ("history", self.0.history.is_ready())]
     }
 
     fn is_live(&self) -> bool {
@@ -147,11 +156,12 @@ mod tests {
         let (clock, secret) = (Clock::manual(0), KeySecret(1, 2));
         let shards = Shards::new(NonZeroUsize::MIN, &limits, Policy::default(), clock, secret, 1);
         let monitor = Monitor::new(GateSettings::default());
-        let admin = Admin::new(Registry::new(), shards.clone(), monitor, limits.clone());
+        let history = history::Monitor::new(&Registry::new(), history::Mode::Off).unwrap();
+        let admin = Admin::new(Registry::new(), shards.clone(), monitor, history, limits.clone());
         shards.accept(Event::default(), 1).unwrap();
-        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", false)]);
+        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", false), ("history", true)]);
         limits.outbox.max_records = const { NonZeroUsize::new(2).unwrap() };
         admin.set_limits(limits);
-        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", true)]);
+        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", true), ("history", true)]);
     }
 }

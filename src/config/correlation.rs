@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::section::Section;
 use super::values;
 use crate::correlator::{
-    self, CountOverflow, KeyEncoding, LEGACY_SPAM_KEY, Matches, Policy, Rule, Settings, Suppression,
+    self, CountOverflow, KeyEncoding, LEGACY_SPAM_KEY, Matches, Naming, Policy, Rule, Settings, Suppression,
 };
 use crate::shard;
 
@@ -27,6 +27,8 @@ pub(super) const KEY_ENCODING: [(&str, KeyEncoding); 2] =
     [("framed", KeyEncoding::Framed), ("concatenated", KeyEncoding::Concatenated)];
 pub(super) const COUNT_OVERFLOW: [(&str, CountOverflow); 2] =
     [("saturate", CountOverflow::Saturate), ("wrap", CountOverflow::Wrap)];
+
+pub(super) const NAMING: [(&str, Naming); 2] = [("client", Naming::Client), ("deterministic", Naming::Deterministic)];
 
 /// Reads the section; its limits go into `shard`.
 pub(super) fn correlation(section: &mut Section<'_>, shard: &mut shard::Settings) -> Policy {
@@ -63,6 +65,7 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
         message_prefix: section.value("messagePrefix", base.message_prefix, values::text(256)),
         key_encoding: section.value("keyEncoding", base.key_encoding, values::choice(&KEY_ENCODING)),
         count_overflow: section.value("countOverflow", base.count_overflow, values::choice(&COUNT_OVERFLOW)),
+        naming: section.value("naming", base.naming, values::choice(&NAMING)),
     }
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, SUPPRESSION};
+use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, NAMING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
-use super::read::{ACK, WRITES};
+use super::read::{ACK, HISTORY, UPSTREAM_GROUP, WRITES};
 use super::units::{duration_text, size_text};
 use super::{Backend, Config, EventLog, LogFormat, Shards, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
 use crate::ingest::Repair;
-use crate::outbox::{self, GateSettings};
+use crate::outbox::{self, GateSettings, UpstreamGroup};
 use crate::shard;
 use crate::upstream::store::Namespaces;
 use crate::upstream::{apiserver, store};
@@ -88,7 +88,7 @@ fn tree(config: &Config) -> Value {
             EventLog::Stdout => "stdout".to_owned(),
             EventLog::File(path) => path.display().to_string(),
         },
-        "upstream": upstream_tree(upstream, gate),
+        "upstream": upstream_tree(upstream, gate, outbox.group),
         "correlation": correlation_tree,
         "outbox": outbox_tree(outbox),
         "ingest": {
@@ -122,6 +122,7 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
         max_age,
         first_backoff: _,
         max_backoff: _,
+        group: _, // stands under `upstream`
     } = outbox;
     json!({
         "coalesceInterval": duration(*coalesce_interval),
@@ -138,8 +139,9 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
     })
 }
 
-fn upstream_tree(upstream: &Upstream, gate: &GateSettings) -> Map<String, Value> {
-    let Upstream { backend, apiserver: apiserver::Settings { kubeconfig, context, timeout }, writes, store } = upstream;
+fn upstream_tree(upstream: &Upstream, gate: &GateSettings, group: UpstreamGroup) -> Map<String, Value> {
+    let Upstream { backend, apiserver: apiserver::Settings { kubeconfig, context, timeout }, writes, history, store } =
+        upstream;
     let GateSettings { max_in_flight, rate, first_backoff, max_backoff } = gate;
     let mut tree = Map::new();
     let mut put = |key: &str, value: Value| tree.insert(key.to_owned(), value);
@@ -150,6 +152,7 @@ fn upstream_tree(upstream: &Upstream, gate: &GateSettings) -> Map<String, Value>
             Backend::Apiserver => "apiserver",
         }),
     );
+    put("group", named(&UPSTREAM_GROUP, group));
     if let Some(path) = kubeconfig {
         put("kubeconfig", json!(path.display().to_string()));
     }
@@ -158,6 +161,7 @@ fn upstream_tree(upstream: &Upstream, gate: &GateSettings) -> Map<String, Value>
     }
     put("timeout", duration(*timeout));
     put("writes", named(&WRITES, *writes));
+    put("history", named(&HISTORY, *history));
     put("maxInFlight", json!(max_in_flight));
     if let Some(rate) = rate {
         put("qps", number(rate.qps));
@@ -198,6 +202,7 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         message_prefix,
         key_encoding,
         count_overflow,
+        naming,
     } = settings;
     [
         ("enabled", json!(*correlation == Correlation::On)),
@@ -213,6 +218,7 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         ("messagePrefix", json!(message_prefix.as_str())),
         ("keyEncoding", named(&KEY_ENCODING, *key_encoding)),
         ("countOverflow", named(&COUNT_OVERFLOW, *count_overflow)),
+        ("naming", named(&NAMING, *naming)),
     ]
     .map(|(key, value)| (key.to_owned(), value))
     .into_iter()

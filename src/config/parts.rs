@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use crate::history;
 use crate::ingest::{Ack, Repair};
 use crate::upstream::{apiserver, store};
 
@@ -50,6 +51,8 @@ pub struct Upstream {
     pub apiserver: apiserver::Settings,
     /// How records are written to an apiserver. Default exact.
     pub writes: Writes,
+    /// What is asked of an apiserver about the events that it holds. Default watch.
+    pub history: history::Mode,
     /// The embedded store; used when `backend` is `Embedded`.
     pub store: store::Settings,
 }
@@ -131,6 +134,7 @@ impl Default for Upstream {
             backend: Backend::Embedded,
             apiserver: apiserver::Settings::default(),
             writes: Writes::Exact,
+            history: history::Mode::Watch,
             store: store::Settings::default(),
         }
     }

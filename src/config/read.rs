@@ -14,8 +14,9 @@ use super::{
     Writes, values,
 };
 use crate::correlator::{Policy, Rate};
+use crate::history;
 use crate::ingest::{Ack, Repair};
-use crate::outbox::{self, GateSettings};
+use crate::outbox::{self, GateSettings, UpstreamGroup};
 use crate::shard;
 use crate::upstream::store::Namespaces;
 use crate::upstream::{apiserver, store};
@@ -80,7 +81,10 @@ fn config(section: &mut Section<'_>) -> Config {
     let log = section.within("log", log);
     let event_log = section.value("eventLog", default.event_log, event_log);
     let Config { mut gate, mut shard, .. } = default;
-    let upstream = section.within("upstream", |section| upstream(section, &mut gate));
+    let upstream = section.within("upstream", |section| {
+        shard.outbox.group = section.value("group", shard.outbox.group, values::choice(&UPSTREAM_GROUP));
+        upstream(section, &mut gate)
+    });
     let policy = section.within("correlation", |section| correlation(section, &mut shard));
     section.within("outbox", |section| outbox(section, &mut shard.outbox));
     // The same pauses for a record that failed and for an upstream that is down.
@@ -134,10 +138,17 @@ fn upstream(section: &mut Section<'_>, gate: &mut GateSettings) -> Upstream {
         timeout: section.value("timeout", default.apiserver.timeout, values::duration(timeouts)),
     };
     let writes = section.value("writes", default.writes, values::choice(&WRITES));
+    let history = section.value("history", default.history, values::choice(&HISTORY));
     gate.max_in_flight = section.value("maxInFlight", gate.max_in_flight, values::whole(1..=10_000));
     gate.rate = rate(section);
     section.within("backoff", |section| backoff(section, gate));
-    Upstream { backend, apiserver, writes, store: section.within("embedded", |section| store(section, default.store)) }
+    Upstream {
+        backend,
+        apiserver,
+        writes,
+        history,
+        store: section.within("embedded", |section| store(section, default.store)),
+    }
 }
 
 fn rate(section: &mut Section<'_>) -> Option<Rate> {
@@ -202,7 +213,13 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
     });
 }
 
+pub(super) const UPSTREAM_GROUP: [(&str, UpstreamGroup); 3] =
+    [("preserve", UpstreamGroup::Preserve), ("core", UpstreamGroup::Core), ("events", UpstreamGroup::Events)];
+
 pub(super) const ACK: [(&str, Ack); 2] = [("accepted", Ack::Accepted), ("written", Ack::Written)];
+
+pub(super) const HISTORY: [(&str, history::Mode); 3] =
+    [("watch", history::Mode::Watch), ("list", history::Mode::List), ("off", history::Mode::Off)];
 
 pub(super) const WRITES: [(&str, Writes); 2] = [("exact", Writes::Exact), ("plain", Writes::Plain)];
 

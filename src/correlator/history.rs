@@ -20,6 +20,7 @@ impl Correlator {
     pub fn adopt(
         &mut self,
         event: &Event,
+        count: i32,
         tally: u32,
         settings: &Settings,
         next_record: &mut u64,
@@ -38,7 +39,7 @@ impl Correlator {
             }
         }
         let observation = Observation {
-            count: event.count,
+            count,
             first_timestamp: event.first_timestamp,
             name: event.metadata.name.clone(),
             resource_version: version.clone(),
@@ -50,11 +51,11 @@ impl Correlator {
     }
 
     /// The upstream holds this of a record of which nothing is owed.
-    pub fn learn(&mut self, key: Key, event: &Event, tally: u32) {
+    pub fn learn(&mut self, key: Key, event: &Event, count: i32, tally: u32) {
         let Some(record) = self.observations.record(key) else { return };
         self.observations.adjust(key, record, |observation| {
             if is_newer(&event.metadata.resource_version, &observation.resource_version) {
-                observation.count = event.count;
+                observation.count = count;
                 observation.first_timestamp = event.first_timestamp;
                 observation.resource_version = event.metadata.resource_version.clone();
                 observation.tally = observation.tally.max(tally);

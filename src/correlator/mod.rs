@@ -22,8 +22,8 @@ pub use key::{BuildKeyHasher, Key, KeySecret};
 pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};
 pub use settings::{
-    AGGREGATE_KEY, Correlation, CountOverflow, Field, KeyEncoding, LEGACY_SPAM_KEY, MESSAGE_PREFIX, SPAM_KEY, Settings,
-    Suppression,
+    AGGREGATE_KEY, Correlation, CountOverflow, Field, KeyEncoding, LEGACY_SPAM_KEY, MESSAGE_PREFIX, Naming, SPAM_KEY,
+    Settings, Suppression,
 };
 
 pub use dedup::Observation;
@@ -190,6 +190,11 @@ impl Correlator {
             Route::Combined => (aggregate::combined_event(&event, occurrences, now, settings), group),
         };
         let observed = self.observations.observe(key, &mut event, occurrences, settings, next_record);
+        if settings.naming == Naming::Deterministic && observed.patch.is_none() {
+            let name = shared_name(&event, route, settings);
+            event.metadata.name = name.clone();
+            self.observations.adjust(key, observed.record, |observation| observation.name = name);
+        }
         let fold = match (route, &observed.patch) {
             (Route::Combined, _) => Fold::Combined,
             (Route::Plain, Some(_)) => Fold::Counted,
@@ -270,4 +275,16 @@ pub enum Settled {
     CountReset(i32),
     /// The record is no more: refused for good before it was ever stored, or folded into a digest.
     Forgotten,
+}
+
+/// A name that follows from what a record counts, in the shape of client-go's names. No secret goes into it, because every
+/// process has to find the same; two records that meet under one name are told apart when they do.
+fn shared_name(event: &Event, route: Route, settings: &Settings) -> smol_str::SmolStr {
+    let everybodys = KeySecret(0, 0);
+    let Key(bits) = match route {
+        Route::Plain => everybodys.event(event, settings),
+        Route::Combined => everybodys.aggregate(event, settings),
+    };
+    let [high, low] = [bits >> 64, bits & u128::from(u64::MAX)];
+    smol_str::format_smolstr!("{}.{:016x}", event.involved_object.name, high ^ low)
 }

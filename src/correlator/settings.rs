@@ -34,6 +34,17 @@ pub struct Settings {
     pub key_encoding: KeyEncoding,
     /// What a count does at the top of its range.
     pub count_overflow: CountOverflow,
+    /// How a new record is named.
+    pub naming: Naming,
+}
+
+/// How a new record is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// As the client named the event that began it.
+    Client,
+    /// By what it counts: the same in every process, so that replicas meet on one record.
+    Deterministic,
 }
 
 /// Whether events are correlated.
@@ -217,6 +228,7 @@ impl Default for Settings {
             message_prefix: SmolStr::new_static(MESSAGE_PREFIX),
             key_encoding: KeyEncoding::Framed,
             count_overflow: CountOverflow::Saturate,
+            naming: Naming::Client,
         }
     }
 }

@@ -19,9 +19,16 @@ pub enum Learned {
 }
 
 impl Outbox {
+    /// How many occurrences `event`, read from the upstream, tells of.
+    #[must_use]
+    pub fn counted(&self, event: &Event) -> i32 {
+        self.settings.group.count(event)
+    }
+
     /// The upstream holds `event` under the record's name.
     pub fn learn(&mut self, id: RecordId, event: &Event) -> Learned {
         let annotation = self.annotation.clone();
+        let stored = self.counted(event);
         let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
         let asks = matches!(record.phase, Phase::InFlight(_)) || record.look_first || record.ambiguous;
         if asks || !record.stored || !is_newer(&event.metadata.resource_version, &record.base.version) {
@@ -31,7 +38,7 @@ impl Outbox {
             return Learned::Ignored;
         }
         let waiting = i32::try_from(record.pending.total()).unwrap_or(i32::MAX);
-        let count = event.count.saturating_add(waiting);
+        let count = stored.saturating_add(waiting);
         let moved = count.saturating_sub(record.event.count);
         record.event.count = count;
         record.event.first_timestamp = event.first_timestamp;

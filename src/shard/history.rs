@@ -14,6 +14,7 @@ use crate::outbox::{DIGEST_REASON, Learned, RecordId};
 #[derive(Debug, Clone, Default)]
 pub struct Listed {
     /// The names of the events in it.
+    // LIMIT: as many as the upstream holds, for as long as a list takes.
     names: HashSet<smol_str::SmolStr>,
     /// The newest version in it.
     newest: u64,
@@ -40,7 +41,7 @@ impl Shard {
         if settings.correlation == Correlation::Off || event.reason == DIGEST_REASON {
             return;
         }
-        let tally = self.outbox.own_tally(event);
+        let (count, tally) = (self.outbox.counted(event), self.outbox.own_tally(event));
         if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
             let learned = self.outbox.learn(handle.record, event);
             match learned {
@@ -57,18 +58,18 @@ impl Shard {
                 }
                 Learned::Absent => {
                     if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source)) {
-                        correlator.learn(key, event, tally);
+                        correlator.learn(key, event, count, tally);
                     }
                 }
             }
             return;
         }
-        self.adopt(event, tally, settings);
+        self.adopt(event, count, tally, settings);
     }
 
     /// Somebody's record that is not known here.
-    fn adopt(&mut self, event: &Event, tally: u32, settings: &crate::correlator::Settings) {
-        if event.count < 1 || self.tracked_keys >= self.settings.max_tracked_keys.get() {
+    fn adopt(&mut self, event: &Event, count: i32, tally: u32, settings: &crate::correlator::Settings) {
+        if count < 1 || self.tracked_keys >= self.settings.max_tracked_keys.get() {
             return;
         }
         let source = self.secret.source(event);
@@ -83,7 +84,7 @@ impl Shard {
         let is_live = |record: RecordId| outbox.name(record).is_some();
         if let Some(correlator) = self.sources.peek_mut(&source) {
             let before = correlator.tracked_keys();
-            correlator.adopt(event, tally, settings, &mut self.next_record, is_live);
+            correlator.adopt(event, count, tally, settings, &mut self.next_record, is_live);
             self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
         }
     }

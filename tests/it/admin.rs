@@ -21,7 +21,7 @@ async fn health_is_told_under_every_name() {
         let reply = admin.get(path).await;
         assert_eq!(
             (reply.status, reply.text().as_str()),
-            (200, "[+]accepting ok\n[+]outbox-has-room ok\nupstream up\n")
+            (200, "[+]accepting ok\n[+]outbox-has-room ok\n[+]history ok\nupstream up\n")
         );
     }
     assert_eq!(admin.get("/nothing").await.status, 404);

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use eventweir::correlator::{Naming, Settings};
 use eventweir::event::Event;
 use eventweir::outbox::{LostReason, RefusalReason};
 
@@ -191,4 +192,32 @@ async fn two_writers_of_the_same_records_never_disturb_each_others_counts() {
     for seed in [1, 2, 3, 4, 5].into_iter().chain(fresh_seeds()) {
         two_writers(seed).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_that_name_alike_meet_on_one_record() {
+    let options = |name| {
+        let correlator = Settings { naming: Naming::Deterministic, ..Settings::default() };
+        Options { correlator, ..writer(name) }
+    };
+    let mut first = Bench::with(options("a"));
+    let mut second = Bench::over(first.fake.clone(), options("b"));
+    for _ in 0..4 {
+        first.offer(plain());
+        second.offer(plain());
+        first.pass(Duration::from_secs(2)).await;
+    }
+    // Both combine the same messages.
+    for number in 0..12 {
+        for bench in [&mut first, &mut second] {
+            bench.offer(event("node-1", "web-1", "FailedMount", &format!("volume {number}")));
+        }
+        first.pass(Duration::from_secs(2)).await;
+    }
+    first.settle().await;
+    second.settle().await;
+    let events = first.fake.events();
+    assert_eq!((events.len(), first.fake.shown()), (11, 32));
+    assert!(events.iter().any(|event| event.reason == "BackOff" && event.count == 8));
+    assert_eq!(first.balance().ledger.total_written() + second.balance().ledger.total_written(), 32);
 }

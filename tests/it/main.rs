@@ -17,10 +17,15 @@ mod pacing;
 mod fairness;
 mod limits;
 mod shutdown;
+// The group that records are written through.
+mod group;
 // The face over real sockets.
+mod history;
 mod http_refusals;
 mod http_events;
 mod http_clients;
+mod recorded;
+mod patches;
 mod http_limits;
 mod doors;
 mod ack;

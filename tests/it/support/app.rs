@@ -10,7 +10,7 @@ use eventweir::clock::Clock;
 use eventweir::config::{Config, Overrides, RawConfig};
 use eventweir::event::Event;
 use eventweir::ledger::Balance;
-use eventweir::upstream::{Embedded, ListOptions, Metrics, Upstream};
+use eventweir::upstream::{Apiserver, Embedded, ListOptions, Metrics, Upstream};
 use prometheus::Registry;
 
 use super::events::START;
@@ -51,6 +51,17 @@ pub(crate) async fn start_from(yaml: &str, source: ConfigSource) -> Program {
 /// Starts the program in front of `fake`, on its clock.
 pub(crate) async fn start_before(fake: &FakeApiserver, yaml: &str) -> Program {
     launch(config(yaml), ConfigSource::default(), fake.upstream(), Registry::new(), fake.clock()).await
+}
+
+/// Starts the program in front of another one, which stands for the apiserver, over real connections.
+pub(crate) async fn start_behind(apiserver: &Program, yaml: &str) -> Program {
+    let (config, clock, registry) = (config(yaml), Clock::manual(START), Registry::new());
+    let uri = format!("http://{}", apiserver.app.address()).parse().unwrap();
+    let client = kube::Client::try_from(kube::Config::new(uri)).unwrap();
+    let settings = eventweir::upstream::apiserver::Settings::default();
+    let metrics = Metrics::new(&registry).unwrap();
+    let upstream = Upstream::Apiserver(Apiserver::with_client(client, &settings, clock.clone(), metrics));
+    launch(config, ConfigSource::default(), upstream, registry, clock).await
 }
 
 async fn launch(config: Config, source: ConfigSource, upstream: Upstream, registry: Registry, clock: Clock) -> Program {

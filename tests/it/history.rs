@@ -1,0 +1,143 @@
+//! History: what the upstream holds is what counts go on from. The upstream is a second program with the embedded store, asked
+//! over real connections.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+use std::time::Duration;
+
+use eventweir::event::Event;
+use serde_json::json;
+
+use super::support::app::{Program, start, start_behind};
+use super::support::events::{event, plain};
+use super::support::http::EVENTS;
+
+/// As an apiserver: every event as it is.
+const APISERVER: &str = "correlation: {enabled: false}\ningest: {repair: off, ack: written}\n";
+
+async fn report(program: &Program, number: usize) {
+    let mut client = program.client().await;
+    for _ in 0..number {
+        client.post(&plain()).await;
+    }
+    program.settle().await;
+}
+
+async fn stored(apiserver: &Program) -> Vec<(String, i32)> {
+    apiserver.stored().await.iter().map(|event| (event.reason.to_string(), event.count)).collect()
+}
+
+/// Waits until the apiserver has told the program so many things.
+async fn told(program: &Program, kind: &str, number: f64) {
+    let sample = format!("eventweir_history_news_total{{kind=\"{kind}\"}}");
+    for _ in 0..2_000 {
+        if program.metrics().await[&sample] >= number {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("in vain: {sample} {number}");
+}
+
+/// Requests to the upstream that were answered so.
+async fn requests(program: &Program, verb: &str) -> f64 {
+    let head = "eventweir_upstream_requests_total{";
+    let samples = program.metrics().await;
+    let matching = samples.iter().filter(|(name, _)| name.starts_with(head) && name.contains(&format!("\"{verb}\"")));
+    matching.map(|(_, value)| value).sum()
+}
+
+#[tokio::test]
+async fn repeats_after_a_restart_count_on_the_record_of_before() {
+    let apiserver = start(APISERVER).await;
+    let before = start_behind(&apiserver, "").await;
+    report(&before, 3).await;
+    before.stop().await;
+    assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 3)]);
+    for history in ["watch", "list"] {
+        let after = start_behind(&apiserver, &format!("upstream: {{history: {history}}}")).await;
+        told(&after, "relist", 1.0).await;
+        let ready = after.admin().await.get("/readyz").await;
+        assert!(ready.text().contains("[+]history ok"), "{}", ready.text());
+        report(&after, 2).await;
+        assert_eq!(requests(&after, "create").await, 0.0, "{history}");
+        after.stop().await;
+    }
+    assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 7)]);
+    // Without history the repeat begins a record of its own.
+    let after = start_behind(&apiserver, "upstream: {history: off}").await;
+    report(&after, 2).await;
+    after.stop().await;
+    assert_eq!(stored(&apiserver).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_combined_record_of_before_is_recognised_by_its_prefix() {
+    let apiserver = start(APISERVER).await;
+    let messages = |number: usize| (0..number).map(|n| event("node-1", "web-0", "FailedMount", &format!("volume {n}")));
+    let before = start_behind(&apiserver, "").await;
+    for event in messages(15) {
+        before.client().await.post(&event).await;
+    }
+    before.settle().await;
+    before.stop().await;
+    let held = stored(&apiserver).await;
+    assert_eq!(held.len(), 10);
+    let after = start_behind(&apiserver, "").await;
+    told(&after, "relist", 1.0).await;
+    for event in messages(15) {
+        after.client().await.post(&event).await;
+    }
+    after.settle().await;
+    assert_eq!(requests(&after, "create").await, 0.0);
+    after.stop().await;
+    let now = stored(&apiserver).await;
+    assert_eq!((now.len(), now.iter().map(|(_, count)| count).sum::<i32>()), (10, 30));
+}
+
+#[tokio::test]
+async fn a_record_that_expired_is_created_again_instead_of_patched_in_vain() {
+    let apiserver = start(&format!("{APISERVER}upstream: {{embedded: {{ttl: 1h}}}}\n")).await;
+    let program = start_behind(&apiserver, "").await;
+    told(&program, "relist", 1.0).await;
+    report(&program, 3).await;
+    told(&program, "stored", 1.0).await;
+    apiserver.clock.advance(Duration::from_secs(3_700));
+    apiserver.clock.advance(Duration::from_secs(60));
+    told(&program, "gone", 1.0).await;
+    let patches = requests(&program, "patch").await;
+    report(&program, 1).await;
+    assert_eq!(requests(&program, "patch").await, patches);
+    assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 4)]);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_another_writer_counts_moves_the_baseline() {
+    let apiserver = start(APISERVER).await;
+    let program = start_behind(&apiserver, "").await;
+    told(&program, "relist", 1.0).await;
+    report(&program, 3).await;
+    let [held] = <[Event; 1]>::try_from(apiserver.stored().await).unwrap();
+    let path = format!("{EVENTS}/{}", held.metadata.name);
+    let headers = [("Content-Type", "application/merge-patch+json")];
+    let patch = json!({"count": 103}).to_string();
+    let reply = apiserver.client().await.send("PATCH", &path, &headers, patch.as_bytes()).await;
+    assert_eq!(reply.status, 200);
+    // The create, our own patch and this one.
+    told(&program, "stored", 3.0).await;
+    let reads = requests(&program, "get").await;
+    report(&program, 2).await;
+    assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 105)]);
+    // It was known, so no patch met a conflict.
+    assert_eq!(requests(&program, "get").await, reads);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_nobody_may_list_does_not_keep_the_program_from_becoming_ready() {
+    let fake = super::support::fake::FakeApiserver::new(eventweir::clock::Clock::manual(super::support::events::START));
+    let program = super::support::app::start_before(&fake, "").await;
+    told(&program, "error", 1.0).await;
+    assert_eq!(program.admin().await.get("/readyz").await.status, 200);
+    program.app.stop().await;
+}

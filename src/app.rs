@@ -23,6 +23,7 @@ use crate::ledger::Balance;
 use crate::metrics::Metrics;
 use crate::server;
 use crate::shard::Shards;
+use crate::spool::{Beginning, Spool};
 use crate::upstream::{self, Apiserver, Embedded, Upstream};
 
 /// How often the configuration file is looked at.
@@ -77,6 +78,7 @@ pub struct App {
     config: Mutex<Config>,
     source: ConfigSource,
     shards: Shards,
+    spool: Option<Spool>,
     upstream: Upstream,
     monitor: Monitor,
     collector: ShardCollector,
@@ -134,11 +136,14 @@ impl App {
     ) -> Result<Arc<Self>, Error> {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let secret = KeySecret(fastrand::u64(..), fastrand::u64(..));
+        let beginning = Beginning::of(&config.spool, secret, &registry)?;
+        let secret = beginning.as_ref().map_or(secret, Beginning::secret);
         let count = config.shards.count(cores);
         let shards = Shards::new(count, &config.shard, config.policy.clone(), clock, secret, fastrand::u64(..));
         if matches!(upstream, Upstream::Apiserver(_)) && config.upstream.writes == Writes::Exact {
             shards.identify(&instance());
         }
+        let spool = beginning.map(|beginning| beginning.restore(&shards));
         let monitor = Monitor::new(config.gate);
         let collector = ShardCollector::new(shards.clone(), monitor.clone(), config.shard.clone())?;
         registry.register(Box::new(collector.clone()))?;
@@ -153,6 +158,7 @@ impl App {
             config: Mutex::new(config),
             source,
             shards,
+            spool,
             upstream,
             monitor,
             collector,
@@ -185,7 +191,8 @@ impl App {
         let connections = ingest_metrics.connections.clone();
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         let life = ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone() };
-        let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
+        let face =
+            Face::new(settings, shards, self.spool.clone(), upstream, aliases, ingest_metrics, event_log, life);
         let server = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             header_timeout: config.ingest.request_timeout,
@@ -200,6 +207,9 @@ impl App {
             served.cancel();
         });
         self.guard(server::serve(listeners.admin, self.admin.router(), admin, idle, tasks, self.stop_admin.clone()));
+        if let Some(spool) = self.spool.clone() {
+            self.guard(spool.run(self.shards.clone(), self.stop_delivery.clone()));
+        }
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         self.guard(deliver::run(shards, upstream, self.monitor.clone(), self.stop_delivery.clone(), fastrand::u64(..)));
         if let Upstream::Embedded(embedded) = &self.upstream {
@@ -335,8 +345,8 @@ impl App {
         true
     }
 
-    /// Stops in order: no new requests, then what waits is written up to the deadline, then the rest is counted as lost.
-    /// Returns the final balance.
+    /// Stops in order: no new requests, then what waits is written up to the deadline, then the rest stays in the spool, or
+    /// without one is counted as lost. Returns the final balance; what waits in it is in the spool.
     pub async fn stop(&self) -> Balance {
         let deadline = self.config.lock().shutdown.drain_timeout;
         self.admin.start_draining();
@@ -349,12 +359,22 @@ impl App {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         });
-        if drained.await.is_err() {
-            let occurrences = self.shards.balance().total_waiting();
+        let in_time = drained.await.is_ok();
+        self.stop_delivery.cancel();
+        self.shards.close();
+        let kept = match &self.spool {
+            Some(spool) => spool.round(&self.shards).await,
+            None => false,
+        };
+        let occurrences = self.shards.balance().total_waiting();
+        if kept && occurrences > 0 {
+            tracing::warn!(occurrences, "occurrences are left in the spool, for the next start to write");
+        } else if !in_time {
             tracing::error!(occurrences, "occurrences are lost: the upstream did not take them before the deadline");
         }
-        self.stop_delivery.cancel();
-        self.shards.abandon();
+        if !kept {
+            self.shards.abandon();
+        }
         let balance = self.shards.balance();
         self.stop_admin.cancel();
         self.tasks.close();

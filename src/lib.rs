@@ -24,6 +24,7 @@ pub mod ledger;
 // The edge towards the API server.
 pub mod deliver;
 pub mod upstream;
+pub mod spool;
 // Around it.
 pub mod replay;
 pub mod clock;

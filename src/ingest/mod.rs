@@ -5,6 +5,7 @@
 //! for the ledger.
 
 mod accept;
+mod ack;
 mod aliases;
 mod batch;
 mod create;
@@ -45,6 +46,7 @@ use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
 use crate::shard::Shards;
+use crate::spool::Spool;
 use crate::status::Status;
 use crate::upstream::Upstream;
 use decode::Refusal;
@@ -82,6 +84,8 @@ pub enum Repair {
 pub enum Ack {
     /// Once its event is in the outbox.
     Accepted,
+    /// Once its event is in the spool.
+    Durable,
     /// Once the upstream has answered, if the event can be written now; what is deferred is answered at once.
     Written,
 }
@@ -106,6 +110,7 @@ pub struct Face(Arc<Inner>);
 struct Inner {
     settings: Settings,
     shards: Shards,
+    spool: Option<Spool>,
     upstream: Upstream,
     aliases: Aliases,
     metrics: Metrics,
@@ -120,6 +125,7 @@ impl Face {
     pub fn new(
         settings: Settings,
         shards: Shards,
+        spool: Option<Spool>,
         upstream: Upstream,
         aliases: Aliases,
         metrics: Metrics,
@@ -128,7 +134,7 @@ impl Face {
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop);
         let tasks = life.tasks;
-        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log, watches, tasks }))
+        Self(Arc::new(Inner { settings, shards, spool, upstream, aliases, metrics, event_log, watches, tasks }))
     }
 
     /// The table of path and verb. The two API groups are two doors to one room.

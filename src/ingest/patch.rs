@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::aliases::Growth;
 use super::decode::Refusal;
 use super::form::Form;
-use super::{Face, create, decode, not_found, respond};
+use super::{Face, ack, create, decode, not_found, respond};
 use crate::event::json::{self, Strictness};
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::ledger::RejectReason;
@@ -47,7 +47,7 @@ pub(super) async fn patch(
         Err((reason, status)) => return face.reject(reason, &status),
     };
     match meaning {
-        Meaning::Growth(growth) => grow(&face, form, &namespace, &name, &growth),
+        Meaning::Growth(growth) => grow(&face, form, &namespace, &name, &growth, &headers).await,
         Meaning::Whole(event) => upsert(&face, form, &namespace, &name, *event, &headers).await,
     }
 }
@@ -125,7 +125,18 @@ fn integer(member: &str, value: &Value) -> Result<i32, String> {
     integer.ok_or_else(|| format!("{member}: {value} is no 32-bit integer"))
 }
 
-fn grow(face: &Face, form: Form, namespace: &str, name: &str, growth: &Growth) -> Response {
+async fn grow(
+    face: &Face,
+    form: Form,
+    namespace: &str,
+    name: &str,
+    growth: &Growth,
+    headers: &HeaderMap,
+) -> Response {
+    let ack = match ack::wanted(face, headers) {
+        Ok(ack) => ack,
+        Err((reason, status)) => return face.reject(reason, &status),
+    };
     // A name never seen, or forgotten: client-go answers a 404 by posting the whole event again.
     let Some((told, grown)) = face.0.aliases.grow(namespace, name, growth) else {
         return respond::refusal(&not_found(form.group, name));
@@ -141,7 +152,8 @@ fn grow(face: &Face, form: Form, namespace: &str, name: &str, growth: &Growth) -
     };
     face.0.metrics.count_outcome(accepted.outcome, u64::from(grown));
     face.0.event_log.write(&told, grown, accepted.outcome, face.0.shards.clock().now());
-    respond::event(form, StatusCode::OK, &told, Some(accepted.outcome), &[])
+    let unkept: Vec<String> = ack::kept(face, ack).await.into_iter().collect();
+    respond::event(form, StatusCode::OK, &told, Some(accepted.outcome), &unkept)
 }
 
 /// A whole event as a patch: its client has no other way when the event is missing, so then it is posted.
@@ -160,7 +172,7 @@ async fn upsert(
         series: event.series.clone(),
     };
     if face.0.aliases.get(namespace, name).is_some() {
-        return grow(face, form, namespace, name, &growth);
+        return grow(face, form, namespace, name, &growth, headers).await;
     }
     if event.metadata.name.is_empty() {
         event.metadata.name = name.into();

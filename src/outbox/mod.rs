@@ -14,6 +14,7 @@ mod digest;
 mod fold;
 mod forget;
 mod gate;
+mod journal;
 mod offer;
 mod ready;
 mod record;
@@ -32,6 +33,7 @@ pub use crate::correlator::{Patch, RecordId};
 pub use claim::{Claim, TALLY_PREFIX};
 pub use digest::DIGEST_REASON;
 pub use gate::{Admission, Gate, GateSettings, HealthChange};
+pub use journal::{Changes, Entry};
 pub use offer::{Forgotten, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
@@ -40,6 +42,7 @@ pub use tickets::{Fate, OnTaken, Ticket};
 pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
 use account::{Account, AccountId, Class, Order};
+use journal::Journal;
 use ready::Ready;
 use record::{Attempt, Call, Phase, Record, Sent};
 use tickets::Tickets;
@@ -70,6 +73,7 @@ pub struct Outbox {
     next_digest: u64,
     /// Where this writer keeps its tally on a record; `None` leaves records as client-go writes them.
     annotation: Option<smol_str::SmolStr>,
+    journal: Journal,
     draining: bool,
 }
 
@@ -94,6 +98,7 @@ impl Outbox {
             jitter: fastrand::Rng::with_seed(seed),
             next_digest: 0,
             annotation: None,
+            journal: Journal::default(),
             draining: false,
         }
     }
@@ -141,10 +146,7 @@ impl Outbox {
 
     /// The records that are not settled, with the occurrences in them that wait.
     pub fn pending(&self) -> impl Iterator<Item = (&Event, u64)> {
-        self.records.values().map(|record| {
-            let sent = if let Phase::InFlight(sent) = record.phase { sent.occurrences.total() } else { 0 };
-            (&record.event, record.pending.total() + sent)
-        })
+        self.records.values().map(|record| (&record.event, record.waiting().total()))
     }
 
     /// Whether something is owed, in flight or to be repeated.
@@ -246,17 +248,18 @@ impl Outbox {
         }
         record.phase = Phase::InFlight(Sent { occurrences, count: record.event.count, call });
         let (namespace, name) = (record.event.metadata.namespace.clone(), record.event.metadata.name.clone());
+        let annotation = record.writer.as_ref().or(self.annotation.as_ref());
         let request = match call {
             Call::Read => Request::Read { namespace, name },
             Call::Patch => {
-                let claim = self.annotation.as_ref().map(|name| Box::new(record.claim(name, occurrences.total())));
+                let claim = annotation.map(|name| Box::new(record.claim(name, occurrences.total())));
                 Request::Patch { namespace, name, patch: Patch::of(&record.event), claim }
             }
             Call::Create => {
                 // The desired state stays here: it may have to be created again.
                 let mut event = record.event.clone();
                 event.metadata.resource_version = smol_str::SmolStr::default();
-                if let Some(annotation) = &self.annotation {
+                if let Some(annotation) = annotation {
                     claim::mark(&mut event, annotation, record.attempt.tally);
                 }
                 Request::Create(Box::new(event))

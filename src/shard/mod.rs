@@ -5,6 +5,7 @@
 //! through simulated weeks.
 
 mod hold;
+mod keep;
 mod table;
 
 pub use hold::{Handle, Held, Lead};

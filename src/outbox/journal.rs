@@ -1,0 +1,239 @@
+//! The journal: what has to outlive the process of each record that owes something, and which records have changed since
+//! somebody last asked. Who keeps it on a disk is not the outbox's business; without a keeper nothing is noted.
+//!
+//! Whoever takes the changes says afterwards whether they are kept ([`Outbox::changes_kept`]) or not
+//! ([`Outbox::changes_not_kept`]).
+
+use std::collections::HashSet;
+
+use smol_str::SmolStr;
+
+use super::account::{Account, AccountId};
+use super::claim::Base;
+use super::fold::FIRST_DIGEST;
+use super::record::{Attempt, Occurrences, Phase, Record};
+use super::Outbox;
+use crate::clock::Now;
+use crate::correlator::{Key, Rate, RecordId};
+use crate::event::Event;
+
+/// A record that owes something, as it has to outlive the process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its source.
+    pub source: Key,
+    /// Where the correlator remembers it.
+    pub key: Key,
+    /// The budget that pays for its writes; `None` when they are free or paid.
+    pub budget: Option<Key>,
+    /// Its desired state; its `resourceVersion` is the one that the upstream was last known to hold.
+    pub event: Event,
+    /// The occurrences in it that the upstream has not acknowledged, those on their way included.
+    pub occurrences: Occurrences,
+    /// Whether the upstream is known to hold the record.
+    pub stored: bool,
+    /// How many occurrences `writer` is known to have counted on it.
+    pub tally: u32,
+    /// Whose tally that is: the annotation; empty where writes carry none.
+    pub writer: SmolStr,
+    /// Whether it is the digest of a budget.
+    pub is_digest: bool,
+    /// Whether its message changes from write to write.
+    pub varies: bool,
+}
+
+/// What has changed since the changes were last taken.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// The records: what is to be kept of each, or nothing any more.
+    pub records: Vec<(RecordId, Option<Box<Entry>>)>,
+    /// Records that send nothing until this is kept.
+    pub held: Vec<RecordId>,
+}
+
+type Ids = HashSet<RecordId, foldhash::fast::FixedState>;
+
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    on: bool,
+    // LIMIT: the records in the outbox and those that are kept; others are left out at `tidy_at`.
+    changed: Ids,
+    /// Records of which something is kept, or may be.
+    // LIMIT: as many as were in the outbox when the changes were last taken, and those that have gone since.
+    kept: Ids,
+    held: Vec<RecordId>,
+    tidy_at: usize,
+}
+
+/// LIMIT: changed records that are noted before those are left out of which nothing needs to be kept.
+const TIDY_AT: usize = 4096;
+
+impl Outbox {
+    /// From now on changes are noted, for somebody to take.
+    pub fn keep_journal(&mut self) {
+        self.journal.on = true;
+    }
+
+    /// Whether something has changed since the changes were last taken.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        !self.journal.changed.is_empty()
+    }
+
+    /// Takes what has changed.
+    pub fn take_changes(&mut self) -> Changes {
+        let mut records = Vec::with_capacity(self.journal.changed.len());
+        for id in std::mem::take(&mut self.journal.changed) {
+            match self.records.get(&id).filter(|record| record.waiting().total() > 0) {
+                Some(record) => {
+                    self.journal.kept.insert(id);
+                    records.push((id, Some(Box::new(self.entry(record)))));
+                }
+                None if self.journal.kept.remove(&id) => records.push((id, None)),
+                None => {}
+            }
+        }
+        Changes { records, held: std::mem::take(&mut self.journal.held) }
+    }
+
+    /// Changes that were taken are kept: what was held for them may be sent.
+    pub fn changes_kept(&mut self, held: &[RecordId], now: Now) {
+        for id in held {
+            self.resume(*id, now);
+        }
+    }
+
+    /// Changes that were taken could not be kept, and are to be taken again. What was held for them goes on without.
+    pub fn changes_not_kept(&mut self, records: impl Iterator<Item = RecordId>, held: &[RecordId], now: Now) {
+        for id in records {
+            self.journal.changed.insert(id);
+            self.journal.kept.insert(id);
+        }
+        self.changes_kept(held, now);
+    }
+
+    /// Nothing can be kept for now: what was held for it goes on without.
+    pub fn go_on_unkept(&mut self, now: Now) {
+        let held = std::mem::take(&mut self.journal.held);
+        self.changes_kept(&held, now);
+    }
+
+    /// Everything is to be taken again: what was kept is no more.
+    pub fn change_all(&mut self) {
+        self.journal.kept.clear();
+        self.journal.changed.extend(self.records.keys());
+    }
+
+    /// Takes in a record of an earlier process. Nobody knows whether a write of it was on its way when that one ended, so it
+    /// is not folded, and its first write pays with no token.
+    pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, now: Now) {
+        let account_id = match entry.budget {
+            Some(budget) => AccountId::Budget(entry.source, budget),
+            None => AccountId::Prepaid(entry.source),
+        };
+        let id = if entry.is_digest { self.digest_id() } else { id };
+        let rate = entry.budget.map(|_| rate);
+        self.accounts.get_or_insert_mut(account_id, || Account::new(account_id, rate)).members += 1;
+        let size = entry.event.approximate_size();
+        self.bytes += size;
+        let version = entry.event.metadata.resource_version.clone();
+        let owed = u32::try_from(entry.occurrences.total()).unwrap_or(u32::MAX);
+        // Only who can tell his own occurrences from others' finds out anything by reading.
+        let tells = self.annotation.is_some() && !entry.writer.is_empty();
+        let record = Record {
+            source: entry.source,
+            key: entry.key,
+            account: account_id,
+            size,
+            stored: entry.stored,
+            look_first: tells && entry.stored && version.is_empty(),
+            base: Base { version, tally: entry.tally, removed: Vec::new() },
+            attempt: Attempt { count: entry.event.count, tally: entry.tally.saturating_add(owed) },
+            event: entry.event,
+            pending: Occurrences::default(),
+            since: now.mono,
+            newest: now.mono,
+            next_write: now.mono,
+            phase: Phase::Settled,
+            paid: true,
+            ambiguous: true,
+            refusal: None,
+            tries: 0,
+            failing_since: None,
+            timer_set: false,
+            is_digest: entry.is_digest,
+            varies: entry.varies,
+            writer: tells.then_some(entry.writer),
+        };
+        self.records.insert(id, Box::new(record));
+        self.note(id);
+        self.owe(id, entry.occurrences, now.mono, now);
+        self.trim_accounts(now.mono);
+    }
+
+    /// A number for a new digest.
+    pub(super) fn digest_id(&mut self) -> RecordId {
+        self.next_digest += 1;
+        RecordId(FIRST_DIGEST + self.next_digest)
+    }
+
+    /// Notes that a record may have changed.
+    pub(super) fn note(&mut self, id: RecordId) {
+        let Self { journal, records, .. } = self;
+        if !journal.on {
+            return;
+        }
+        journal.changed.insert(id);
+        if journal.changed.len() >= journal.tidy_at.max(TIDY_AT) {
+            journal.changed.retain(|id| records.contains_key(id) || journal.kept.contains(id));
+            journal.tidy_at = journal.changed.len().saturating_mul(2);
+        }
+    }
+
+    /// A record stands for what another one stood for before, or under another name: it sends nothing until that is kept, or
+    /// a process that began from what is kept would write the same occurrences a second time.
+    pub(super) fn hold_until_kept(&mut self, id: RecordId) {
+        if self.journal.on {
+            self.note(id);
+            self.pause(id);
+            self.journal.held.push(id);
+        }
+    }
+
+    fn entry(&self, record: &Record) -> Entry {
+        let budget = match record.account {
+            AccountId::Budget(_, budget) if !record.is_digest => Some(budget),
+            AccountId::Budget(..) | AccountId::Prepaid(_) => None,
+        };
+        let mut event = record.event.clone();
+        event.metadata.resource_version = record.base.version.clone();
+        Entry {
+            source: record.source,
+            key: record.key,
+            budget,
+            event,
+            occurrences: record.waiting(),
+            stored: record.stored,
+            tally: record.base.tally,
+            writer: self.writer_of(record).cloned().unwrap_or_default(),
+            is_digest: record.is_digest,
+            varies: record.varies,
+        }
+    }
+
+    /// Under which name occurrences are counted on a record: this process's own, but for a record of an earlier one.
+    pub(super) fn writer_of<'a>(&'a self, record: &'a Record) -> Option<&'a SmolStr> {
+        record.writer.as_ref().or(self.annotation.as_ref())
+    }
+}
+
+impl Record {
+    /// Occurrences that the upstream has not acknowledged.
+    pub(super) fn waiting(&self) -> Occurrences {
+        let mut waiting = self.pending;
+        if let Phase::InFlight(sent) = self.phase {
+            waiting.merge(sent.occurrences);
+        }
+        waiting
+    }
+}

@@ -191,8 +191,7 @@ impl App {
         let connections = ingest_metrics.connections.clone();
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         let life = ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone() };
-        let face =
-            Face::new(settings, shards, self.spool.clone(), upstream, aliases, ingest_metrics, event_log, life);
+        let face = Face::new(settings, shards, self.spool.clone(), upstream, aliases, ingest_metrics, event_log, life);
         let server = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             header_timeout: config.ingest.request_timeout,
@@ -363,7 +362,7 @@ impl App {
         self.stop_delivery.cancel();
         self.shards.close();
         let kept = match &self.spool {
-            Some(spool) => spool.round(&self.shards).await,
+            Some(spool) => spool.finish(&self.shards).await,
             None => false,
         };
         let occurrences = self.shards.balance().total_waiting();

@@ -24,11 +24,12 @@ const MODULES: &[Row] = &[
         &["arc_swap", "hyper", "hyper_util", "kube", "parking_lot", "prometheus", "tokio", "tower", "tracing"],
     ),
     ("deliver", &["clock", "outbox", "shard", "upstream"], &["arc_swap", "tokio", "tokio_util", "tracing"]),
+    ("spool", &["correlator", "event", "outbox", "shard"], &["prometheus", "tokio", "tokio_util", "tracing"]),
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),
     ("server", &[], &["axum", "hyper", "hyper_util", "prometheus", "tokio", "tokio_util", "tower", "tracing"]),
     (
         "ingest",
-        &["clock", "event", "event_log", "ledger", "shard", "status", "upstream"],
+        &["clock", "event", "event_log", "ledger", "shard", "spool", "status", "upstream"],
         &["axum", "hyper", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
     ),
     ("metrics", &[], &["prometheus"]),
@@ -38,7 +39,7 @@ const MODULES: &[Row] = &[
         &["arc_swap", "axum", "parking_lot", "prometheus", "tokio"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.
-    ("config", &["correlator", "ingest", "outbox", "shard", "upstream"], &[]),
+    ("config", &["correlator", "ingest", "outbox", "shard", "spool", "upstream"], &[]),
     ("logging", &["config"], &["tracing", "tracing_subscriber"]),
     (
         "app",
@@ -54,6 +55,7 @@ const MODULES: &[Row] = &[
             "metrics",
             "server",
             "shard",
+            "spool",
             "upstream",
         ],
         &["parking_lot", "prometheus", "tokio", "tokio_util", "tracing"],

@@ -125,14 +125,7 @@ fn integer(member: &str, value: &Value) -> Result<i32, String> {
     integer.ok_or_else(|| format!("{member}: {value} is no 32-bit integer"))
 }
 
-async fn grow(
-    face: &Face,
-    form: Form,
-    namespace: &str,
-    name: &str,
-    growth: &Growth,
-    headers: &HeaderMap,
-) -> Response {
+async fn grow(face: &Face, form: Form, namespace: &str, name: &str, growth: &Growth, headers: &HeaderMap) -> Response {
     let ack = match ack::wanted(face, headers) {
         Ok(ack) => ack,
         Err((reason, status)) => return face.reject(reason, &status),

@@ -8,11 +8,11 @@ use std::collections::HashSet;
 
 use smol_str::SmolStr;
 
+use super::Outbox;
 use super::account::{Account, AccountId};
 use super::claim::Base;
 use super::fold::FIRST_DIGEST;
 use super::record::{Attempt, Occurrences, Phase, Record};
-use super::Outbox;
 use crate::clock::Now;
 use crate::correlator::{Key, Rate, RecordId};
 use crate::event::Event;

@@ -26,6 +26,7 @@ pub struct Keeper {
     entries: u64,
     /// A commit found the file damaged, although it could be read.
     distrusted: Option<String>,
+    is_closed: bool,
 }
 
 /// What opening the file has brought.
@@ -56,6 +57,7 @@ impl Keeper {
             round: 0,
             entries: 0,
             distrusted: None,
+            is_closed: false,
         }
     }
 
@@ -149,6 +151,18 @@ impl Keeper {
                 Err(error)
             }
         }
+    }
+
+    /// Closes the file for good, so that the next process can have it.
+    pub fn close(&mut self) {
+        self.store = None;
+        self.is_closed = true;
+    }
+
+    /// Whether the file was closed for good.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Entries in the file.

@@ -53,7 +53,8 @@ impl Medium for Directory {
     fn open(&self) -> Result<Database, DatabaseError> {
         fs::create_dir_all(&self.0)?;
         // Events may tell what is nobody else's business.
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(self.file())?;
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(self.file())?;
         let database = Builder::new().set_cache_size(CACHE).create_file(file)?;
         // The file's name has to outlive a crash too.
         File::open(&self.0)?.sync_all()?;

@@ -41,13 +41,19 @@ impl Metrics {
         Ok(Self {
             entries: gauge("eventweir_spool_entries", "Records in the spool.")?,
             bytes: gauge("eventweir_spool_file_bytes", "Bytes of the spool's file.")?,
-            degraded: gauge("eventweir_spool_degraded", "1 while what waits is in memory only, 0 while it is in the spool.")?,
+            degraded: gauge(
+                "eventweir_spool_degraded",
+                "1 while what waits is in memory only, 0 while it is in the spool.",
+            )?,
             errors: counter("eventweir_spool_errors_total", "Commits that failed, and vain tries to open the spool.")?,
             restored: counter(
                 "eventweir_spool_restored_occurrences_total",
                 "Occurrences that an earlier process has left in the spool.",
             )?,
-            torn: counter("eventweir_spool_torn_entries_total", "Entries of the spool that were damaged, and are lost.")?,
+            torn: counter(
+                "eventweir_spool_torn_entries_total",
+                "Entries of the spool that were damaged, and are lost.",
+            )?,
             damaged: counter(
                 "eventweir_spool_damaged_files_total",
                 "Files of the spool that were damaged and set aside, after what was whole in them was taken over.",

@@ -183,9 +183,19 @@ impl Spool {
         self.0.degraded.load(Ordering::Relaxed)
     }
 
+    /// The last round; then the file is closed. False when what waits is in memory only.
+    pub async fn finish(&self, shards: &Shards) -> bool {
+        let kept = self.round(shards).await;
+        self.0.keeper.lock().await.close();
+        kept
+    }
+
     /// Takes all changes and makes them durable. False when they are in memory only.
-    pub async fn round(&self, shards: &Shards) -> bool {
+    async fn round(&self, shards: &Shards) -> bool {
         let mut keeper = Arc::clone(&self.0.keeper).lock_owned().await;
+        if keeper.is_closed() {
+            return false;
+        }
         let round = self.0.started.fetch_add(1, Ordering::SeqCst) + 1;
         let mut kept = true;
         if !keeper.is_open() {
@@ -254,7 +264,12 @@ impl Spool {
         if let Some((damage, file)) = opened.damaged {
             self.0.metrics.damaged.inc();
             let records = opened.entries.len();
-            tracing::error!(damage, file, records, "the spool is damaged; it was set aside, and whole entries taken over");
+            tracing::error!(
+                damage,
+                file,
+                records,
+                "the spool is damaged; it was set aside, and whole entries taken over"
+            );
         }
         opened.entries
     }

@@ -105,7 +105,12 @@ impl Store {
 
     /// Writes changes in one transaction, and makes them durable. With `begin`, everything that was there before goes in the
     /// same transaction. Returns how many entries there are now.
-    pub(super) fn commit(&self, changes: &[Changes], round: u64, begin: Option<(u64, KeySecret)>) -> Result<u64, Error> {
+    pub(super) fn commit(
+        &self,
+        changes: &[Changes],
+        round: u64,
+        begin: Option<(u64, KeySecret)>,
+    ) -> Result<u64, Error> {
         contained(|| {
             let writing = self.0.begin_write()?;
             if let Some((process, KeySecret(first, second))) = begin {

@@ -17,6 +17,9 @@ mod pacing;
 mod fairness;
 mod limits;
 mod shutdown;
+// What outlives a crash.
+mod spool;
+mod crash;
 // The face over real sockets.
 mod http_refusals;
 mod http_events;

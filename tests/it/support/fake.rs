@@ -241,7 +241,10 @@ impl FakeApiserver {
             }
             Fault::LateAfter(seconds) => {
                 let (fake, method) = (self.clone(), parts.method.clone());
-                #[expect(clippy::disallowed_methods, reason = "outlives the connection, as an apiserver's own work does")]
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "outlives the connection, as an apiserver's own work does"
+                )]
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
                     let _done = fake.answer(&method, &request);

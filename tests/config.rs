@@ -15,7 +15,8 @@ use eventweir::config::{
 use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, SPAM_KEY, Suppression};
 use proptest::prelude::*;
 
-const KEYS_WITHOUT_DEFAULT: [&str; 4] = ["upstream.kubeconfig", "upstream.context", "upstream.qps", "upstream.burst"];
+const KEYS_WITHOUT_DEFAULT: [&str; 5] =
+    ["upstream.kubeconfig", "upstream.context", "upstream.qps", "upstream.burst", "spool.dir"];
 const KEYS_OF_RULES: [&str; 7] = [
     "correlation.profile",
     "correlation.rules[].match.component",

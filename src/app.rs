@@ -190,8 +190,9 @@ impl App {
         };
         let connections = ingest_metrics.connections.clone();
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
-        let life = ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone() };
-        let face = Face::new(settings, shards, self.spool.clone(), upstream, aliases, ingest_metrics, event_log, life);
+        let life =
+            ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone(), spool: self.spool.clone() };
+        let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
         let server = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             header_timeout: config.ingest.request_timeout,

@@ -93,13 +93,15 @@ pub enum Ack {
 /// How long a DELETE or PUT waits for a write of the same record that is on its way: as long as the upstream may take.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// How a face ends with the program.
+/// How a face ends with the program, and what outlives it.
 #[derive(Debug, Clone)]
 pub struct Life {
     /// The tasks that the end waits for.
     pub tasks: TaskTracker,
     /// Ends the watches.
     pub stop: CancellationToken,
+    /// Where what waits is kept.
+    pub spool: Option<Spool>,
 }
 
 /// What every request handler has at hand.
@@ -125,7 +127,6 @@ impl Face {
     pub fn new(
         settings: Settings,
         shards: Shards,
-        spool: Option<Spool>,
         upstream: Upstream,
         aliases: Aliases,
         metrics: Metrics,
@@ -133,7 +134,7 @@ impl Face {
         life: Life,
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop);
-        let tasks = life.tasks;
+        let (tasks, spool) = (life.tasks, life.spool);
         Self(Arc::new(Inner { settings, shards, spool, upstream, aliases, metrics, event_log, watches, tasks }))
     }
 

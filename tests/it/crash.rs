@@ -262,11 +262,9 @@ async fn crashes(seed: u64) {
                 1 => world.disk.fail_in(world.rng.u32(..30)),
                 2 => tokio::time::sleep(Duration::from_secs(world.rng.u64(..100))).await,
                 3..10 => tokio::time::sleep(Duration::from_millis(world.rng.u64(..700))).await,
-                10..15 => {
-                    if life.spool.durable().await {
-                        for object in unsure.drain(..) {
-                            *durable.entry(object).or_default() += 1;
-                        }
+                10..15 if life.spool.durable().await => {
+                    for object in unsure.drain(..) {
+                        *durable.entry(object).or_default() += 1;
                     }
                 }
                 _ => {}

@@ -140,7 +140,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_committed_outlives_a_crash_and_nothing_else_changes(steps in prop::collection::vec(step(), 1..60)) {

@@ -126,6 +126,8 @@ impl Outbox {
 
     /// Takes in a record of an earlier process. Nobody knows whether a write of it was on its way when that one ended, so it
     /// is not folded, and its first write pays with no token.
+    ///
+    /// LIMIT: as many as the earlier process let wait, whatever this one's limits are; new records are refused meanwhile.
     pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, now: Now) {
         let account_id = match entry.budget {
             Some(budget) => AccountId::Budget(entry.source, budget),

@@ -83,6 +83,9 @@ pub struct Flags {
     /// What happens to an occurrence that finds no token: `defer` (the default) or `drop` (client-go's way).
     #[arg(long, value_name = "MODE")]
     pub suppression: Option<String>,
+    /// A directory of this process alone, where what waits is kept too, so that it outlives a crash [default: none].
+    #[arg(long, value_name = "DIR")]
+    pub spool_dir: Option<String>,
     /// `none`, `stdout` or a file that takes every occurrence as a JSON line.
     #[arg(long, value_name = "TARGET")]
     pub event_log: Option<String>,
@@ -155,6 +158,7 @@ impl Flags {
             log_level: self.log_level,
             event_log: self.event_log,
             suppression: self.suppression,
+            spool_dir: self.spool_dir,
         }
     }
 }

@@ -21,11 +21,13 @@ pub enum RejectReason {
     Full,
     /// The body did not come in time, or the connection broke.
     Unread,
+    /// 429: the client wants it durable, and the spool cannot be used.
+    NotDurable,
 }
 
 impl RejectReason {
     /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Malformed,
         Self::Invalid,
         Self::TooLarge,
@@ -33,6 +35,7 @@ impl RejectReason {
         Self::NamespaceMissing,
         Self::Full,
         Self::Unread,
+        Self::NotDurable,
     ];
 
     /// The metric label.
@@ -46,6 +49,7 @@ impl RejectReason {
             Self::NamespaceMissing => "namespace_missing",
             Self::Full => "full",
             Self::Unread => "unread",
+            Self::NotDurable => "not_durable",
         }
     }
 }

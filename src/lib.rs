@@ -25,6 +25,7 @@ pub mod ledger;
 pub mod deliver;
 pub mod history;
 pub mod upstream;
+pub mod spool;
 // Around it.
 pub mod replay;
 pub mod clock;

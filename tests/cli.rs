@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 
 use serde_json::Value;
 
@@ -158,16 +159,7 @@ impl Server {
     }
 
     fn post(&self, name: &str) -> String {
-        let body = format!(
-            r#"{{"metadata":{{"name":"{name}"}},"involvedObject":{{"kind":"Pod","name":"web-0","namespace":"default"}},"reason":"BackOff","message":"m","type":"Normal"}}"#
-        );
-        request(
-            &self.listen,
-            &format!(
-                "POST /api/v1/namespaces/default/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-                body.len()
-            ),
-        )
+        try_post(&self.listen, name).unwrap()
     }
 
     /// Sends SIGTERM and waits for the end.
@@ -185,12 +177,24 @@ impl Drop for Server {
     }
 }
 
-fn request(address: &str, request: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
+fn request(address: &str, text: &str) -> String {
+    try_request(address, text).unwrap()
+}
+
+fn try_request(address: &str, text: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(text.as_bytes())?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn try_post(address: &str, name: &str) -> std::io::Result<String> {
+    let body = format!(
+        r#"{{"metadata":{{"name":"{name}"}},"involvedObject":{{"kind":"Pod","name":"web-0","namespace":"default"}},"reason":"BackOff","message":"m","type":"Normal"}}"#
+    );
+    let head = "POST /api/v1/namespaces/default/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json";
+    try_request(address, &format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
 }
 
 #[test]
@@ -210,4 +214,50 @@ fn serve_writes_an_event_log_and_ends_in_order() {
     let outcomes: Vec<Value> =
         lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["outcome"].clone()).collect();
     assert_eq!(outcomes, ["created", "counted", "counted"]);
+}
+
+/// Occurrences that the next process finds in the spool.
+fn restored(server: &Server) -> u64 {
+    let metrics = request(&server.admin, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let name = "eventweir_spool_restored_occurrences_total ";
+    metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_was_acknowledged_as_durable_outlives_kill_9() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    // An apiserver that is never there: everything stays in the spool.
+    let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+        clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n";
+    std::fs::write(path("kubeconfig"), kubeconfig).unwrap();
+    std::fs::write(path("config"), "ingest: {ack: durable}\n").unwrap();
+    let (config, kubeconfig, spool) = (path("config"), path("kubeconfig"), path("spool"));
+    let arguments =
+        ["--config", &config, "--upstream", "apiserver", "--kubeconfig", &kubeconfig, "--spool-dir", &spool];
+    let (mut acknowledged, mut sent) = (0, 0);
+    for acknowledgements in [1, 7, 3, 12, 5] {
+        let mut server = Server::start(&arguments);
+        let found = restored(&server);
+        assert!((acknowledged..=sent).contains(&found), "{acknowledged} <= {found} <= {sent}");
+        let (listen, (told, heard)) = (server.listen.clone(), mpsc::sync_channel(1_000));
+        let client = std::thread::spawn(move || {
+            (1..).find(|number| match try_post(&listen, &format!("web-0.{number}")) {
+                Ok(answer) if answer.starts_with("HTTP/1.1 201 Created") && !answer.contains("warning:") => {
+                    told.send(()).unwrap();
+                    false
+                }
+                Ok(_) | Err(_) => true,
+            })
+        });
+        for _ in 0..acknowledgements {
+            heard.recv().unwrap();
+        }
+        // In the middle of whatever is going on.
+        server.child.kill().unwrap();
+        sent += client.join().unwrap().unwrap();
+        acknowledged += acknowledgements + heard.try_iter().count() as u64;
+    }
+    let found = restored(&Server::start(&arguments));
+    assert!((acknowledged..=sent).contains(&found), "{acknowledged} <= {found} <= {sent}");
 }

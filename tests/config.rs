@@ -15,7 +15,8 @@ use eventweir::config::{
 use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, SPAM_KEY, Suppression};
 use proptest::prelude::*;
 
-const KEYS_WITHOUT_DEFAULT: [&str; 4] = ["upstream.kubeconfig", "upstream.context", "upstream.qps", "upstream.burst"];
+const KEYS_WITHOUT_DEFAULT: [&str; 5] =
+    ["upstream.kubeconfig", "upstream.context", "upstream.qps", "upstream.burst", "spool.dir"];
 const KEYS_OF_RULES: [&str; 7] = [
     "correlation.profile",
     "correlation.rules[].match.component",
@@ -150,6 +151,7 @@ fn flags_override_the_file_and_are_checked_like_it() {
         log_level: Some("debug".into()),
         event_log: Some("stdout".into()),
         suppression: Some("drop".into()),
+        spool_dir: Some("/s".into()),
     };
     for file in ["", "listen: nonsense\nlog: {level: loud}\nupstream: ~\ncorrelation: {suppression: x}"] {
         let config = with_flags(file, &overrides).unwrap();
@@ -157,6 +159,7 @@ fn flags_override_the_file_and_are_checked_like_it() {
         assert_eq!((config.upstream.backend, &config.event_log), (Backend::Apiserver, &EventLog::Stdout));
         assert_eq!(config.upstream.apiserver.kubeconfig.as_deref(), Some(Path::new("/k")));
         assert_eq!(config.upstream.apiserver.context.as_deref(), Some("c"));
+        assert_eq!(config.spool.dir.as_deref(), Some(Path::new("/s")));
         assert_eq!((config.log.format, config.log.level.as_str()), (LogFormat::Json, "debug"));
         assert_eq!(config.policy.base.suppression, Suppression::Drop);
     }

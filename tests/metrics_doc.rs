@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use eventweir::app::{App, ConfigSource, Listeners};
 use eventweir::clock::Clock;
 use eventweir::config::{Config, EventLog};
+use eventweir::spool;
 use eventweir::upstream::{self, Embedded, Upstream};
 use prometheus::Registry;
 use prometheus::proto::{MetricFamily, MetricType};
@@ -27,6 +28,8 @@ async fn exposed() -> BTreeMap<String, Metric> {
         admin_listen: ([127, 0, 0, 1], 0).into(),
         // Its metric exists only with the log.
         event_log: EventLog::File(folder.path().join("events.jsonl")),
+        // The same.
+        spool: spool::Settings { dir: Some(folder.path().join("spool")), ..spool::Settings::default() },
         ..Config::default()
     };
     let (registry, clock) = (Registry::new(), Clock::system());

@@ -25,11 +25,12 @@ const MODULES: &[Row] = &[
     ),
     ("deliver", &["clock", "outbox", "shard", "upstream"], &["arc_swap", "tokio", "tokio_util", "tracing"]),
     ("history", &["shard", "upstream"], &["prometheus", "tokio", "tracing"]),
+    ("spool", &["correlator", "event", "outbox", "shard"], &["prometheus", "tokio", "tokio_util", "tracing"]),
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),
     ("server", &[], &["axum", "hyper", "hyper_util", "prometheus", "tokio", "tokio_util", "tower", "tracing"]),
     (
         "ingest",
-        &["clock", "event", "event_log", "ledger", "shard", "status", "upstream"],
+        &["clock", "event", "event_log", "ledger", "shard", "spool", "status", "upstream"],
         &["axum", "hyper", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
     ),
     ("metrics", &[], &["prometheus"]),
@@ -39,7 +40,7 @@ const MODULES: &[Row] = &[
         &["arc_swap", "axum", "parking_lot", "prometheus", "tokio"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.
-    ("config", &["correlator", "history", "ingest", "outbox", "shard", "upstream"], &[]),
+    ("config", &["correlator", "history", "ingest", "outbox", "shard", "spool", "upstream"], &[]),
     ("logging", &["config"], &["tracing", "tracing_subscriber"]),
     (
         "app",
@@ -56,6 +57,7 @@ const MODULES: &[Row] = &[
             "metrics",
             "server",
             "shard",
+            "spool",
             "upstream",
         ],
         &["parking_lot", "prometheus", "tokio", "tokio_util", "tracing"],

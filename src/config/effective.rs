@@ -15,6 +15,7 @@ use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Sett
 use crate::ingest::Repair;
 use crate::outbox::{self, GateSettings, UpstreamGroup};
 use crate::shard;
+use crate::spool;
 use crate::upstream::store::Namespaces;
 use crate::upstream::{apiserver, store};
 
@@ -67,10 +68,16 @@ fn tree(config: &Config) -> Value {
         gate,
         policy,
         shard: shard::Settings { max_sources, max_tracked_keys, outbox },
+        spool: spool::Settings { dir, commit_interval },
         ingest,
         shutdown,
         shards,
     } = config;
+    let mut spool_tree = Map::new();
+    if let Some(dir) = dir {
+        spool_tree.insert("dir".to_owned(), json!(dir.display().to_string()));
+    }
+    spool_tree.insert("commitInterval".to_owned(), duration(*commit_interval));
     let mut correlation_tree = settings(&policy.base);
     correlation_tree.insert("rules".into(), rules(policy));
     correlation_tree.insert("maxSources".into(), json!(max_sources));
@@ -91,6 +98,7 @@ fn tree(config: &Config) -> Value {
         "upstream": upstream_tree(upstream, gate, outbox.group),
         "correlation": correlation_tree,
         "outbox": outbox_tree(outbox),
+        "spool": spool_tree,
         "ingest": {
             "maxBodyBytes": bytes(ingest.max_body_bytes.get()),
             "maxConnections": ingest.max_connections,

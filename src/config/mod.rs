@@ -30,6 +30,7 @@ pub use reload::{FileStamp, ReloadDiff};
 use crate::correlator::Policy;
 use crate::outbox::GateSettings;
 use crate::shard;
+use crate::spool;
 use error::Problem;
 use raw::Origin;
 
@@ -57,6 +58,8 @@ pub struct Config {
     pub policy: Policy,
     /// The shards together, with the outbox, whose backoff is the gate's.
     pub shard: shard::Settings,
+    /// What waits, on a disk.
+    pub spool: spool::Settings,
     /// What clients may send.
     pub ingest: Ingest,
     /// The orderly stop.
@@ -88,11 +91,13 @@ pub struct Overrides {
     pub event_log: Option<String>,
     /// `--suppression`
     pub suppression: Option<String>,
+    /// `--spool-dir`
+    pub spool_dir: Option<String>,
 }
 
 impl Overrides {
     /// Flag, path of the field and value of each.
-    fn entries(&self) -> [(&'static str, &'static [&'static str], Option<String>); 10] {
+    fn entries(&self) -> [(&'static str, &'static [&'static str], Option<String>); 11] {
         [
             ("--listen", &["listen"], self.listen.clone()),
             ("--insecure-listen", &["insecureListen"], self.insecure_listen.then(|| "true".to_owned())),
@@ -104,6 +109,7 @@ impl Overrides {
             ("--log-level", &["log", "level"], self.log_level.clone()),
             ("--event-log", &["eventLog"], self.event_log.clone()),
             ("--suppression", &["correlation", "suppression"], self.suppression.clone()),
+            ("--spool-dir", &["spool", "dir"], self.spool_dir.clone()),
         ]
     }
 }

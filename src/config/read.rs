@@ -18,6 +18,7 @@ use crate::history;
 use crate::ingest::{Ack, Repair};
 use crate::outbox::{self, GateSettings, UpstreamGroup};
 use crate::shard;
+use crate::spool;
 use crate::upstream::store::Namespaces;
 use crate::upstream::{apiserver, store};
 
@@ -41,6 +42,7 @@ impl Default for Config {
             gate: GateSettings::default(),
             policy: Policy::default(),
             shard: shard::Settings::default(),
+            spool: spool::Settings::default(),
             ingest: Ingest::default(),
             shutdown: Shutdown::default(),
             shards: Shards::Auto,
@@ -90,6 +92,8 @@ fn config(section: &mut Section<'_>) -> Config {
     // The same pauses for a record that failed and for an upstream that is down.
     shard.outbox.first_backoff = gate.first_backoff;
     shard.outbox.max_backoff = gate.max_backoff;
+    let spool = section.within("spool", spool);
+    let has_spool = spool.dir.is_some();
     Config {
         listen,
         insecure_listen,
@@ -100,7 +104,8 @@ fn config(section: &mut Section<'_>) -> Config {
         gate,
         policy,
         shard,
-        ingest: section.within("ingest", ingest),
+        spool,
+        ingest: section.within("ingest", |section| ingest(section, has_spool)),
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
     }
@@ -216,7 +221,17 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
 pub(super) const UPSTREAM_GROUP: [(&str, UpstreamGroup); 3] =
     [("preserve", UpstreamGroup::Preserve), ("core", UpstreamGroup::Core), ("events", UpstreamGroup::Events)];
 
-pub(super) const ACK: [(&str, Ack); 2] = [("accepted", Ack::Accepted), ("written", Ack::Written)];
+fn spool(section: &mut Section<'_>) -> spool::Settings {
+    let intervals = Duration::ZERO..=Duration::from_secs(60);
+    let commit_interval = spool::Settings::default().commit_interval;
+    spool::Settings {
+        dir: section.optional("dir", values::text(4096)).map(|path| PathBuf::from(path.as_str())),
+        commit_interval: section.value("commitInterval", commit_interval, values::duration(intervals)),
+    }
+}
+
+pub(super) const ACK: [(&str, Ack); 3] =
+    [("accepted", Ack::Accepted), ("durable", Ack::Durable), ("written", Ack::Written)];
 
 pub(super) const HISTORY: [(&str, history::Mode); 3] =
     [("watch", history::Mode::Watch), ("list", history::Mode::List), ("off", history::Mode::Off)];
@@ -226,8 +241,12 @@ pub(super) const WRITES: [(&str, Writes); 2] = [("exact", Writes::Exact), ("plai
 /// On or off.
 pub(super) const REPAIR: [(&str, bool); 2] = [("on", true), ("off", false)];
 
-fn ingest(section: &mut Section<'_>) -> Ingest {
+fn ingest(section: &mut Section<'_>, has_spool: bool) -> Ingest {
     let default = Ingest::default();
+    let ack = section.value("ack", default.ack, values::choice(&ACK));
+    if ack == Ack::Durable && !has_spool {
+        section.conflict("ack", "needs spool.dir (--spool-dir); allowed without it: accepted, written");
+    }
     let timeouts = MILLISECOND..=Duration::from_secs(3600);
     Ingest {
         max_body_bytes: section.value("maxBodyBytes", default.max_body_bytes, values::size(1 << 10..=64 << 20)),
@@ -235,7 +254,7 @@ fn ingest(section: &mut Section<'_>) -> Ingest {
         request_timeout: section.value("requestTimeout", default.request_timeout, values::duration(timeouts)),
         max_aliases: section.value("maxAliases", default.max_aliases, values::positive(COUNT_MAX)),
         max_watches: section.value("maxWatches", default.max_watches, values::positive(1_000_000)),
-        ack: section.value("ack", default.ack, values::choice(&ACK)),
+        ack,
         repair: repair(section),
     }
 }

@@ -153,7 +153,7 @@ impl Observations {
         }
     }
 
-    fn put(&mut self, key: Key, observation: Observation, settings: &Settings) {
+    pub(super) fn put(&mut self, key: Key, observation: Observation, settings: &Settings) {
         self.observations.put(key, observation);
         while self.observations.len() > settings.lru_cache_size.get() {
             self.observations.pop_lru();

@@ -220,6 +220,13 @@ impl Correlator {
         }
     }
 
+    /// Remembers a record of an earlier process, unless there is one under its key already.
+    pub fn remember(&mut self, key: Key, observation: Observation, settings: &Settings) {
+        if self.observations.record(key).is_none() {
+            self.observations.put(key, observation, settings);
+        }
+    }
+
     /// client-go's `UpdateState`: the upstream's event replaces what was remembered under the event key computed from it.
     ///
     /// COMPAT(client-go): for a combined event that is not the key it was counted under (`EventCorrelator.UpdateState`), so

@@ -3,14 +3,14 @@
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::decode::Refusal;
 use super::form::Form;
 pub(super) use super::options::Options;
-use super::{Ack, Face, decode, manager, options, respond};
+use super::{Ack, Face, ack, decode, manager, options, respond};
 use crate::event::json::{Decoded, FieldValidation, Strictness};
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, Time, managed_fields, validate};
@@ -18,9 +18,6 @@ use crate::ledger::RejectReason;
 use crate::shard::{Fate, Full, Outcome};
 use crate::status::Status;
 use crate::upstream::store;
-
-/// When this request wants its answer.
-const ACK: HeaderName = HeaderName::from_static("eventweir-ack");
 
 /// `POST /api/v1/namespaces/{namespace}/events`
 pub(super) async fn create(
@@ -128,12 +125,16 @@ pub(super) async fn take(
     warnings: &[String],
     headers: &HeaderMap,
 ) -> Response {
+    let ack = match ack::wanted(face, headers) {
+        Ok(ack) => ack,
+        Err((reason, status)) => return face.reject(reason, &status),
+    };
     // Two copies: the shard keeps one, the alias another. Their strings are shared.
     let correlates = face.0.shards.correlates(&event);
     let occurrence = if correlates { as_occurrence(event.clone()) } else { event.clone() };
     event.metadata.managed_fields = None;
-    let taken = match ack(face, headers) {
-        Ack::Accepted => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
+    let taken = match ack {
+        Ack::Accepted | Ack::Durable => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
         Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
     };
     // The shard's ledger has the refusal already.
@@ -150,16 +151,9 @@ pub(super) async fn take(
         }
     }
     face.0.metrics.aliases(face.0.aliases.insert(event));
-    respond::event(form, code, &shown, Some(accepted.outcome), warnings)
-}
-
-/// When this client wants to be answered.
-fn ack(face: &Face, headers: &HeaderMap) -> Ack {
-    match headers.get(ACK).map(HeaderValue::as_bytes) {
-        Some(b"accepted") => Ack::Accepted,
-        Some(b"written") => Ack::Written,
-        _ => face.0.settings.ack,
-    }
+    let unkept = ack::kept(face, ack).await;
+    let warnings: Vec<String> = warnings.iter().cloned().chain(unkept).collect();
+    respond::event(form, code, &shown, Some(accepted.outcome), &warnings)
 }
 
 /// What only the upstream can tell, laid over the event as its client sees it.

@@ -5,6 +5,7 @@
 //! for the ledger.
 
 mod accept;
+mod ack;
 mod aliases;
 mod apply;
 mod batch;
@@ -49,6 +50,7 @@ use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
 use crate::shard::Shards;
+use crate::spool::Spool;
 use crate::status::Status;
 use crate::upstream::Upstream;
 use decode::Refusal;
@@ -86,6 +88,8 @@ pub enum Repair {
 pub enum Ack {
     /// Once its event is in the outbox.
     Accepted,
+    /// Once its event is in the spool.
+    Durable,
     /// Once the upstream has answered, if the event can be written now; what is deferred is answered at once.
     Written,
 }
@@ -93,13 +97,15 @@ pub enum Ack {
 /// How long a DELETE or PUT waits for a write of the same record that is on its way: as long as the upstream may take.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// How a face ends with the program.
+/// How a face ends with the program, and what outlives it.
 #[derive(Debug, Clone)]
 pub struct Life {
     /// The tasks that the end waits for.
     pub tasks: TaskTracker,
     /// Ends the watches.
     pub stop: CancellationToken,
+    /// Where what waits is kept.
+    pub spool: Option<Spool>,
 }
 
 /// What every request handler has at hand.
@@ -110,6 +116,7 @@ pub struct Face(Arc<Inner>);
 struct Inner {
     settings: Settings,
     shards: Shards,
+    spool: Option<Spool>,
     upstream: Upstream,
     aliases: Aliases,
     metrics: Metrics,
@@ -131,8 +138,8 @@ impl Face {
         life: Life,
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop);
-        let tasks = life.tasks;
-        Self(Arc::new(Inner { settings, shards, upstream, aliases, metrics, event_log, watches, tasks }))
+        let (tasks, spool) = (life.tasks, life.spool);
+        Self(Arc::new(Inner { settings, shards, spool, upstream, aliases, metrics, event_log, watches, tasks }))
     }
 
     /// The table of path and verb. The two API groups are two doors to one room.

@@ -74,10 +74,7 @@ impl Outbox {
     pub fn abandon(&mut self) -> Occurrences {
         let mut lost = Occurrences::default();
         for (_, record) in self.records.drain() {
-            lost.merge(record.pending);
-            if let Phase::InFlight(sent) = record.phase {
-                lost.merge(sent.occurrences);
-            }
+            lost.merge(record.waiting());
         }
         *self = Self::new(self.settings.clone(), self.jitter.u64(..));
         lost
@@ -105,6 +102,7 @@ impl Outbox {
         for order in orders {
             self.unqueue(order.record);
             let Some(record) = self.records.remove(&order.record) else { continue };
+            self.note(order.record);
             self.bytes -= record.size;
             since = since.min(record.since);
             occurrences += record.pending.total();
@@ -162,9 +160,11 @@ impl Outbox {
                 timer_set: false,
                 is_digest: true,
                 varies: true,
+                writer: None,
             };
             self.records.insert(id, Box::new(record));
         }
+        self.hold_until_kept(id);
         // It takes the place of the longest-waiting record that it stands for.
         self.owe(id, Occurrences::of(WrittenAs::Digest, occurrences), since, now);
     }

@@ -45,13 +45,8 @@ impl Outbox {
     pub fn forget(&mut self, id: RecordId, now: Now) -> (Occurrences, Vec<Ticket>) {
         self.end_pause(id);
         self.unqueue(id);
-        let mut lost = Occurrences::default();
-        if let Some(record) = self.records.get(&id) {
-            lost.merge(record.pending);
-            if let Phase::InFlight(sent) = record.phase {
-                lost.merge(sent.occurrences);
-            }
-        }
+        let lost = self.records.get(&id).map(|record| record.waiting()).unwrap_or_default();
+        self.note(id);
         self.remove(id, now);
         if id.0 >= FIRST_DIGEST {
             for (_, account) in self.accounts.iter_mut() {
@@ -66,15 +61,15 @@ impl Outbox {
     /// Somebody replaced the record upstream by `stored`: what waits comes on top of it. Returns by how much its count moved;
     /// `None` when nothing of it is here.
     pub fn rebase(&mut self, id: RecordId, stored: &Event) -> Option<i32> {
+        self.note(id);
         let record = self.records.get_mut(&id)?;
-        let sent = if let Phase::InFlight(sent) = record.phase { sent.occurrences.total() } else { 0 };
-        let waiting = i32::try_from(record.pending.total() + sent).unwrap_or(i32::MAX);
+        let waiting = i32::try_from(record.waiting().total()).unwrap_or(i32::MAX);
         let count = self.settings.group.count(stored).saturating_add(waiting);
         let moved = count.saturating_sub(record.event.count);
         let last_timestamp = record.event.last_timestamp.max(stored.last_timestamp);
         record.event = Event { count, last_timestamp, type_meta: None, ..stored.clone() };
         record.stored = true;
-        record.base.follow(stored, self.annotation.as_ref());
+        record.base.follow(stored, record.writer.as_ref().or(self.annotation.as_ref()));
         record.ambiguous = false;
         record.look_first = false;
         record.refusal = None;

@@ -27,6 +27,7 @@ impl Outbox {
 
     /// The upstream holds `event` under the record's name.
     pub fn learn(&mut self, id: RecordId, event: &Event) -> Learned {
+        self.note(id);
         let annotation = self.annotation.clone();
         let stored = self.counted(event);
         let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
@@ -48,6 +49,7 @@ impl Outbox {
 
     /// The upstream no longer holds the record: its next write creates it, with its running count.
     pub fn learn_gone(&mut self, id: RecordId) -> Learned {
+        self.note(id);
         let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
         if !matches!(record.phase, Phase::InFlight(_)) && !record.ambiguous {
             record.stored = false;

@@ -16,6 +16,7 @@ mod forget;
 mod gate;
 mod group;
 mod history;
+mod journal;
 mod offer;
 mod ready;
 mod record;
@@ -36,6 +37,7 @@ pub use digest::DIGEST_REASON;
 pub use gate::{Admission, Gate, GateSettings, HealthChange};
 pub use group::UpstreamGroup;
 pub use history::Learned;
+pub use journal::{Changes, Entry};
 pub use offer::{Forgotten, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
@@ -44,6 +46,7 @@ pub use tickets::{Fate, OnTaken, Ticket};
 pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
 use account::{Account, AccountId, Class, Order};
+use journal::Journal;
 use ready::Ready;
 use record::{Attempt, Call, Phase, Record, Sent};
 use tickets::Tickets;
@@ -74,6 +77,7 @@ pub struct Outbox {
     next_digest: u64,
     /// Where this writer keeps its tally on a record; `None` leaves records as client-go writes them.
     annotation: Option<smol_str::SmolStr>,
+    journal: Journal,
     draining: bool,
 }
 
@@ -98,6 +102,7 @@ impl Outbox {
             jitter: fastrand::Rng::with_seed(seed),
             next_digest: 0,
             annotation: None,
+            journal: Journal::default(),
             draining: false,
         }
     }
@@ -148,10 +153,7 @@ impl Outbox {
 
     /// The records that are not settled, with the occurrences in them that wait.
     pub fn pending(&self) -> impl Iterator<Item = (&Event, u64)> {
-        self.records.values().map(|record| {
-            let sent = if let Phase::InFlight(sent) = record.phase { sent.occurrences.total() } else { 0 };
-            (&record.event, record.pending.total() + sent)
-        })
+        self.records.values().map(|record| (&record.event, record.waiting().total()))
     }
 
     /// Whether something is owed, in flight or to be repeated.
@@ -255,18 +257,19 @@ impl Outbox {
             record.attempt = Attempt { count: sent.count, tally };
         }
         let namespace = record.event.metadata.namespace.clone();
+        let annotation = record.writer.as_ref().or(self.annotation.as_ref());
         let request = match call {
             Call::Read => Request::Read { group, namespace, name: spelled.metadata.name.clone() },
             Call::Patch => {
                 let patch = group::patch(group, &record.event, now);
-                let claim = self.annotation.as_ref().map(|annotation| Box::new(record.claim(annotation, tally)));
+                let claim = annotation.map(|annotation| Box::new(record.claim(annotation, tally)));
                 Request::Patch { group, namespace, name: record.event.metadata.name.clone(), patch, claim }
             }
             Call::Create => {
                 // The desired state stays here: it may have to be created again.
                 let mut event = spelled.into_owned();
                 event.metadata.resource_version = smol_str::SmolStr::default();
-                if let Some(annotation) = &self.annotation {
+                if let Some(annotation) = annotation {
                     claim::mark(&mut event, annotation, tally);
                 }
                 Request::Create { group, event: Box::new(event) }

@@ -77,6 +77,7 @@ impl Outbox {
         } else {
             self.insert(offer, now.mono);
         }
+        self.note(id);
         self.owe(id, occurrences, now.mono, now);
         self.why(id)
     }
@@ -118,6 +119,7 @@ impl Outbox {
             timer_set: false,
             is_digest: false,
             varies: offer.fold == crate::correlator::Fold::Combined,
+            writer: None,
         };
         self.records.insert(offer.record, Box::new(record));
         self.trim_accounts(now);

@@ -1,5 +1,7 @@
 //! One record: its desired state, what of it the upstream has not acknowledged, and what it waits for.
 
+use smol_str::SmolStr;
+
 use super::account::{AccountId, Order};
 use super::claim::Base;
 use super::settings::Settings;
@@ -179,6 +181,8 @@ pub(super) struct Record {
     pub(super) is_digest: bool,
     /// Its message changes from write to write, and does not identify it.
     pub(super) varies: bool,
+    /// The annotation of an earlier process, under which it was counted until that one ended; `None` for our own.
+    pub(super) writer: Option<SmolStr>,
 }
 
 /// Life of a record in the outbox.

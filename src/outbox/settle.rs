@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::claim::tally;
+use super::claim::{Base, tally};
 use super::group::{count, spelled};
 use super::record::{Call, Occurrences, Phase, Record, Sent};
 use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
@@ -89,6 +89,8 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let Phase::InFlight(sent) = record.phase else { return Settlement::default() };
         record.phase = Phase::Cooling;
+        self.note(id);
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         match (answer, sent.call) {
             (Answer::Stored(found), Call::Read) => self.settle_read(id, sent, &found, now),
             (Answer::Stored(stored), Call::Create | Call::Patch) => self.acknowledge(id, sent, &stored, now),
@@ -180,9 +182,10 @@ impl Outbox {
             record.stored = false;
             record.base.gone();
             self.try_again(id, sent, now);
+            self.hold_until_kept(id);
             return Settlement::default();
         }
-        if let Some(annotation) = self.annotation.clone() {
+        if let Some(annotation) = record.writer.clone().or_else(|| self.annotation.clone()) {
             return self.settle_tally(id, sent, found, &annotation, now);
         }
         if record.ambiguous && found_count >= sent.count {
@@ -251,6 +254,10 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.event.count = record.event.count.saturating_add(moved);
         adopt(record, stored, sent.group);
+        if record.writer.take().is_some() {
+            // Whatever the process before us has sent was for an older version: from here on we count under our own name.
+            record.base = Base::default();
+        }
         record.base.follow(stored, self.annotation.as_ref());
         record.paid = false;
         record.ambiguous = false;

@@ -6,6 +6,7 @@
 
 mod history;
 mod hold;
+mod keep;
 mod table;
 
 pub use history::Listed;

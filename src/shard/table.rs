@@ -13,14 +13,14 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{Accepted, Full, Listed, Settings, Shard, Sizes};
 use crate::clock::{Clock, Now};
-use crate::correlator::{Correlation, KeySecret, Policy};
+use crate::correlator::{Correlation, Key, KeySecret, Policy};
 use crate::event::Event;
 use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
 
 /// All shards of the process. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Shards(Arc<Inner>);
+pub struct Shards(pub(super) Arc<Inner>);
 
 /// A client's wait for what becomes of its occurrence. Dropping it gives up.
 #[derive(Debug)]
@@ -48,22 +48,24 @@ impl Drop for Waiting {
 }
 
 #[derive(Debug, Default)]
-struct Waiters {
+pub(super) struct Waiters {
     next: u64,
-    senders: HashMap<Ticket, oneshot::Sender<Fate>>,
+    pub(super) senders: HashMap<Ticket, oneshot::Sender<Fate>>,
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     secret: KeySecret,
     clock: Clock,
-    shards: Box<[Mutex<Shard>]>,
+    pub(super) shards: Box<[Mutex<Shard>]>,
     /// Clients that wait for their occurrence to be settled. LIMIT: one a request that is being answered.
-    waiters: Mutex<Waiters>,
+    pub(super) waiters: Mutex<Waiters>,
     /// The rules in force; replaced whole by a reload.
     policy: ArcSwap<Policy>,
     /// Tells delivery that there may be something to send.
     wake: Notify,
+    /// Tells who keeps the shards' changes that there are some.
+    pub(super) changed: Notify,
 }
 
 impl Shards {
@@ -86,6 +88,7 @@ impl Shards {
             waiters: Mutex::default(),
             policy: ArcSwap::from_pointee(policy),
             wake: Notify::new(),
+            changed: Notify::new(),
         }))
     }
 
@@ -122,7 +125,10 @@ impl Shards {
     pub fn accept(&self, event: Event, occurrences: u32) -> Result<Accepted, Full> {
         let policy = self.0.policy.load();
         let shard = self.shard_of(&event);
-        let accepted = self.0.shards[shard].lock().accept(event, occurrences, self.0.clock.now(), &policy);
+        let mut locked = self.0.shards[shard].lock();
+        let accepted = locked.accept(event, occurrences, self.0.clock.now(), &policy);
+        self.note_changes(&locked);
+        drop(locked);
         if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
             self.0.wake.notify_one();
         }
@@ -138,6 +144,7 @@ impl Shards {
         let index = self.shard_of(&event);
         let mut shard = self.0.shards[index].lock();
         let accepted = shard.accept(event, occurrences, self.0.clock.now(), &policy)?;
+        self.note_changes(&shard);
         let waiting = accepted.record.map(|record| {
             let (sender, fate) = oneshot::channel();
             let mut waiters = self.0.waiters.lock();
@@ -200,7 +207,16 @@ impl Shards {
     /// Runs `act` on one shard.
     pub fn with<T>(&self, index: usize, act: impl FnOnce(&mut Shard, Now) -> T) -> T {
         let now = self.0.clock.now();
-        act(&mut self.0.shards[index].lock(), now)
+        let mut shard = self.0.shards[index].lock();
+        let result = act(&mut shard, now);
+        self.note_changes(&shard);
+        result
+    }
+
+    fn note_changes(&self, shard: &Shard) {
+        if shard.has_changes() {
+            self.0.changed.notify_one();
+        }
     }
 
     /// How many shards there are.
@@ -287,8 +303,12 @@ impl Shards {
     }
 
     pub(super) fn shard_of(&self, event: &Event) -> usize {
+        self.shard_of_source(self.0.secret.source(event))
+    }
+
+    pub(super) fn shard_of_source(&self, source: Key) -> usize {
         let count = self.0.shards.len() as u128;
         // The source's key is a uniform hash; the upper half is not used by the tables inside the shard.
-        usize::try_from((self.0.secret.source(event).0 >> 64) % count).unwrap_or(0)
+        usize::try_from((source.0 >> 64) % count).unwrap_or(0)
     }
 }

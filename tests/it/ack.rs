@@ -75,3 +75,50 @@ async fn the_upstreams_refusal_reaches_the_client_that_waits() {
     assert_eq!((ledger.total_written(), ledger.total_lost()), (1, 1));
     assert_eq!(fake.shown(), 1);
 }
+
+#[tokio::test]
+async fn durable_is_answered_after_the_commit_and_outlives_a_stop_that_could_not_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let yaml = format!("spool: {{dir: {:?}}}\nshutdown: {{drainTimeout: 0s}}\n", folder.path().join("spool"));
+    let fake = FakeApiserver::new(Clock::manual(START));
+    fake.set_up(false);
+    let program = start_before(&fake, &yaml).await;
+    let client = &mut program.client().await;
+    let first = post(client, "a", &[("Eventweir-Ack", "durable")]).await;
+    assert_eq!((first.status, first.header("Warning")), (201, None));
+    let entries = program.metrics().await["eventweir_spool_entries"];
+    assert!((entries - 1.0).abs() < f64::EPSILON);
+    let headers = [("Content-Type", "application/strategic-merge-patch+json"), ("Eventweir-Ack", "durable")];
+    let patched = client.send("PATCH", &format!("{EVENTS}/a"), &headers, br#"{"count":3}"#).await;
+    assert_eq!(patched.status, 200);
+    let left = program.app.stop().await;
+    assert!(left.is_exact());
+    assert_eq!((left.total_waiting(), left.ledger.total_lost()), (3, 0), "neither written nor lost");
+    fake.set_up(true);
+    let program = start_before(&fake, &yaml).await;
+    program.settle().await;
+    assert_eq!((fake.shown(), fake.events().len()), (3, 1));
+    let metrics = program.metrics().await;
+    assert!((metrics["eventweir_spool_restored_occurrences_total"] - 3.0).abs() < f64::EPSILON);
+    assert_eq!(program.stop().await.ledger.total_written(), 3);
+}
+
+#[tokio::test]
+async fn durable_is_refused_where_it_cannot_be_had() {
+    let program = start("").await;
+    let refused = post(&mut program.client().await, "a", &[("Eventweir-Ack", "durable")]).await;
+    assert_eq!(refused.status, 400);
+    program.stop().await;
+    // The spool's directory is a file: the program starts all the same.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let yaml = format!("spool: {{dir: {:?}}}\ningest: {{ack: durable}}\n", file.path());
+    let program = start(&yaml).await;
+    let client = &mut program.client().await;
+    let refused = post(client, "a", &[]).await;
+    assert_eq!((refused.status, refused.header("Retry-After")), (429, Some("1")));
+    assert_eq!(post(client, "a", &[("Eventweir-Ack", "accepted")]).await.status, 201);
+    let metrics = program.metrics().await;
+    assert!((metrics["eventweir_spool_degraded"] - 1.0).abs() < f64::EPSILON);
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.rejected(eventweir::ledger::RejectReason::NotDurable), ledger.total_written()), (1, 1));
+}

@@ -1,6 +1,6 @@
 //! History: what the upstream holds is what counts go on from. The upstream is a second program with the embedded store, asked
 //! over real connections.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![expect(clippy::panic, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
 

@@ -19,6 +19,9 @@ mod limits;
 mod shutdown;
 // The group that records are written through.
 mod group;
+// What outlives a crash.
+mod spool;
+mod crash;
 // The face over real sockets.
 mod history;
 mod http_refusals;

@@ -13,7 +13,7 @@ use crate::event::patching::PatchType;
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::ingest::aliases::Growth;
 use crate::ingest::form::Form;
-use crate::ingest::{Face, create, not_found, respond};
+use crate::ingest::{Face, ack, create, not_found, respond};
 use crate::ledger::RejectReason;
 use crate::status::Status;
 
@@ -81,7 +81,18 @@ fn integer(value: &Value) -> Option<i32> {
 }
 
 /// Counts on under a name that is known here.
-pub(super) fn grow(face: &Face, form: Form, namespace: &str, name: &str, growth: &Growth) -> Response {
+pub(super) async fn grow(
+    face: &Face,
+    form: Form,
+    namespace: &str,
+    name: &str,
+    growth: &Growth,
+    headers: &HeaderMap,
+) -> Response {
+    let ack = match ack::wanted(face, headers) {
+        Ok(ack) => ack,
+        Err((reason, status)) => return face.reject(reason, &status),
+    };
     // A name never seen, or forgotten, whether or not the upstream has such an event: client-go answers a 404 by posting the
     // whole event again, and then it counts here.
     let Some((told, grown)) = face.0.aliases.grow(namespace, name, growth) else {
@@ -98,7 +109,8 @@ pub(super) fn grow(face: &Face, form: Form, namespace: &str, name: &str, growth:
     };
     face.0.metrics.count_outcome(accepted.outcome, u64::from(grown));
     face.0.event_log.write(&told, grown, accepted.outcome, face.0.shards.clock().now());
-    respond::event(form, StatusCode::OK, &told, Some(accepted.outcome), &[])
+    let unkept: Vec<String> = ack::kept(face, ack).await.into_iter().collect();
+    respond::event(form, StatusCode::OK, &told, Some(accepted.outcome), &unkept)
 }
 
 /// A whole event as a patch: its client has no other way when the event is missing, so then it is posted.
@@ -117,7 +129,7 @@ pub(super) async fn upsert(
         series: event.series.clone(),
     };
     if face.0.aliases.get(namespace, name).is_some() {
-        return grow(face, form, namespace, name, &growth);
+        return grow(face, form, namespace, name, &growth, headers).await;
     }
     if event.metadata.name.is_empty() {
         event.metadata.name = name.into();

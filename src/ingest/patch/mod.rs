@@ -52,7 +52,7 @@ pub(super) async fn patch(
         Meaning::Plain
     };
     match meaning {
-        Meaning::Growth(grown) => growth::grow(&face, form, &namespace, &name, &grown),
+        Meaning::Growth(grown) => growth::grow(&face, form, &namespace, &name, &grown, &headers).await,
         Meaning::Whole(event) => growth::upsert(&face, form, &namespace, &name, *event, &headers).await,
         Meaning::Plain => {
             let patching = {

@@ -2,6 +2,7 @@
 
 pub(crate) mod app;
 pub(crate) mod bench;
+pub(crate) mod disk;
 pub(crate) mod events;
 pub(crate) mod fake;
 pub(crate) mod http;

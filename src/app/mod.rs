@@ -1,5 +1,7 @@
 //! Wiring: a checked configuration and bound listeners become a running program; it is reloaded, drained and stopped here.
 
+mod reload;
+
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -24,10 +26,9 @@ use crate::ledger::Balance;
 use crate::metrics::Metrics;
 use crate::server;
 use crate::shard::Shards;
+use crate::spool::{Beginning, Spool};
 use crate::upstream::{self, Apiserver, Embedded, Upstream};
 
-/// How often the configuration file is looked at.
-const RELOAD_POLL: Duration = Duration::from_secs(5);
 /// LIMIT: connections to the admin port.
 const ADMIN_CONNECTIONS: usize = 64;
 /// Longest time for running requests once the listener is closed.
@@ -78,6 +79,7 @@ pub struct App {
     config: Mutex<Config>,
     source: ConfigSource,
     shards: Shards,
+    spool: Option<Spool>,
     upstream: Upstream,
     monitor: Monitor,
     collector: ShardCollector,
@@ -136,11 +138,14 @@ impl App {
     ) -> Result<Arc<Self>, Error> {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let secret = KeySecret(fastrand::u64(..), fastrand::u64(..));
+        let beginning = Beginning::of(&config.spool, secret, &registry)?;
+        let secret = beginning.as_ref().map_or(secret, Beginning::secret);
         let count = config.shards.count(cores);
         let shards = Shards::new(count, &config.shard, config.policy.clone(), clock, secret, fastrand::u64(..));
         if matches!(upstream, Upstream::Apiserver(_)) && config.upstream.writes == Writes::Exact {
             shards.identify(&instance());
         }
+        let spool = beginning.map(|beginning| beginning.restore(&shards));
         let monitor = Monitor::new(config.gate);
         let collector = ShardCollector::new(shards.clone(), monitor.clone(), config.shard.clone())?;
         registry.register(Box::new(collector.clone()))?;
@@ -161,6 +166,7 @@ impl App {
             config: Mutex::new(config),
             source,
             shards,
+            spool,
             upstream,
             monitor,
             collector,
@@ -192,7 +198,8 @@ impl App {
         };
         let connections = ingest_metrics.connections.clone();
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
-        let life = ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone() };
+        let life =
+            ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone(), spool: self.spool.clone() };
         let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
         let server = server::Settings {
             max_connections: config.ingest.max_connections.get(),
@@ -208,6 +215,9 @@ impl App {
             served.cancel();
         });
         self.guard(server::serve(listeners.admin, self.admin.router(), admin, idle, tasks, self.stop_admin.clone()));
+        if let Some(spool) = self.spool.clone() {
+            self.guard(spool.run(self.shards.clone(), self.stop_delivery.clone()));
+        }
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         self.guard(deliver::run(shards, upstream, self.monitor.clone(), self.stop_delivery.clone(), fastrand::u64(..)));
         if let (Upstream::Apiserver(apiserver), history::Mode::Watch | history::Mode::List) =
@@ -304,55 +314,8 @@ impl App {
         self.broken.cancelled().await;
     }
 
-    /// Follows the configuration file and requests to reload it, until a new configuration has been taken over.
-    pub async fn follow_config(&self) {
-        let Some(path) = &self.source.path else { return std::future::pending().await };
-        let mut stamp = config::FileStamp::of(path).ok();
-        loop {
-            let asked = tokio::select! {
-                () = self.admin.reload_asked() => true,
-                () = tokio::time::sleep(RELOAD_POLL) => false,
-            };
-            let changed = match &mut stamp {
-                Some(stamp) => stamp.refresh(path).unwrap_or(false),
-                None => {
-                    stamp = config::FileStamp::of(path).ok();
-                    stamp.is_some()
-                }
-            };
-            if (asked || changed) && self.reload() {
-                return;
-            }
-        }
-    }
-
-    /// Loads the configuration anew. A bad one is refused and reported, and the old one stays in force.
-    pub fn reload(&self) -> bool {
-        let new = match config::load(self.source.path.as_deref(), &self.source.overrides) {
-            Ok(new) => new,
-            Err(errors) => {
-                self.metrics.config_refused();
-                tracing::error!(%errors, "the new configuration is refused; the old one stays in force");
-                return false;
-            }
-        };
-        let mut config = self.config.lock();
-        let diff = config.reload_diff(&new);
-        if !diff.at_restart.is_empty() {
-            tracing::warn!(fields = ?diff.at_restart, "these changes of the configuration apply after a restart only");
-        }
-        self.shards.reload(&new.shard, new.policy.clone());
-        self.monitor.set_settings(new.gate);
-        self.collector.set_limits(new.shard.clone());
-        self.admin.set_limits(new.shard.clone());
-        self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());
-        tracing::info!(fields = ?diff.at_run_time, "the configuration was reloaded");
-        *config = new;
-        true
-    }
-
-    /// Stops in order: no new requests, then what waits is written up to the deadline, then the rest is counted as lost.
-    /// Returns the final balance.
+    /// Stops in order: no new requests, then what waits is written up to the deadline, then the rest stays in the spool, or
+    /// without one is counted as lost. Returns the final balance; what waits in it is in the spool.
     pub async fn stop(&self) -> Balance {
         let deadline = self.config.lock().shutdown.drain_timeout;
         self.admin.start_draining();
@@ -365,12 +328,22 @@ impl App {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         });
-        if drained.await.is_err() {
-            let occurrences = self.shards.balance().total_waiting();
+        let in_time = drained.await.is_ok();
+        self.stop_delivery.cancel();
+        self.shards.close();
+        let kept = match &self.spool {
+            Some(spool) => spool.finish(&self.shards).await,
+            None => false,
+        };
+        let occurrences = self.shards.balance().total_waiting();
+        if kept && occurrences > 0 {
+            tracing::warn!(occurrences, "occurrences are left in the spool, for the next start to write");
+        } else if !in_time {
             tracing::error!(occurrences, "occurrences are lost: the upstream did not take them before the deadline");
         }
-        self.stop_delivery.cancel();
-        self.shards.abandon();
+        if !kept {
+            self.shards.abandon();
+        }
         let balance = self.shards.balance();
         self.stop_admin.cancel();
         self.tasks.close();

@@ -1,0 +1,58 @@
+//! A changed configuration file is taken over while the program runs: whole, or not at all.
+
+use std::time::Duration;
+
+use super::App;
+use crate::config;
+
+/// How often the configuration file is looked at.
+const RELOAD_POLL: Duration = Duration::from_secs(5);
+
+impl App {
+    /// Follows the configuration file and requests to reload it, until a new configuration has been taken over.
+    pub async fn follow_config(&self) {
+        let Some(path) = &self.source.path else { return std::future::pending().await };
+        let mut stamp = config::FileStamp::of(path).ok();
+        loop {
+            let asked = tokio::select! {
+                () = self.admin.reload_asked() => true,
+                () = tokio::time::sleep(RELOAD_POLL) => false,
+            };
+            let changed = match &mut stamp {
+                Some(stamp) => stamp.refresh(path).unwrap_or(false),
+                None => {
+                    stamp = config::FileStamp::of(path).ok();
+                    stamp.is_some()
+                }
+            };
+            if (asked || changed) && self.reload() {
+                return;
+            }
+        }
+    }
+
+    /// Loads the configuration anew. A bad one is refused and reported, and the old one stays in force.
+    pub fn reload(&self) -> bool {
+        let new = match config::load(self.source.path.as_deref(), &self.source.overrides) {
+            Ok(new) => new,
+            Err(errors) => {
+                self.metrics.config_refused();
+                tracing::error!(%errors, "the new configuration is refused; the old one stays in force");
+                return false;
+            }
+        };
+        let mut config = self.config.lock();
+        let diff = config.reload_diff(&new);
+        if !diff.at_restart.is_empty() {
+            tracing::warn!(fields = ?diff.at_restart, "these changes of the configuration apply after a restart only");
+        }
+        self.shards.reload(&new.shard, new.policy.clone());
+        self.monitor.set_settings(new.gate);
+        self.collector.set_limits(new.shard.clone());
+        self.admin.set_limits(new.shard.clone());
+        self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());
+        tracing::info!(fields = ?diff.at_run_time, "the configuration was reloaded");
+        *config = new;
+        true
+    }
+}

@@ -1,0 +1,44 @@
+//! When a client is answered: what it asks for, and the wait for the spool.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::decode::Refusal;
+use super::{Ack, Face};
+use crate::ledger::RejectReason;
+use crate::status::Status;
+
+/// When this request wants its answer.
+const ACK: HeaderName = HeaderName::from_static("eventweir-ack");
+
+/// What a client is told whose event is taken in but not in the spool: refusing would have it counted twice.
+const UNKEPT: &str = "the event was accepted, but could not be made durable";
+
+/// When this client wants to be answered. Refused, before anything is counted, when what it wants cannot be had.
+pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Refusal> {
+    let ack = match headers.get(ACK).map(HeaderValue::as_bytes) {
+        Some(b"accepted") => Ack::Accepted,
+        Some(b"durable") => Ack::Durable,
+        Some(b"written") => Ack::Written,
+        _ => face.0.settings.ack,
+    };
+    match (ack, &face.0.spool) {
+        (Ack::Durable, None) => {
+            let status = Status::bad_request("Eventweir-Ack: durable needs a spool (spool.dir), and there is none");
+            Err((RejectReason::Invalid, Box::new(status)))
+        }
+        // 429, because client-go repeats that, and gives up on everything else.
+        (Ack::Durable, Some(spool)) if spool.is_degraded() => {
+            let status = Status::too_many_requests("the event cannot be made durable now, please try again later", 1);
+            Err((RejectReason::NotDurable, Box::new(status)))
+        }
+        (ack, _) => Ok(ack),
+    }
+}
+
+/// Waits until what was just accepted is as safe as its client wants it; otherwise says what to warn of.
+pub(super) async fn kept(face: &Face, ack: Ack) -> Option<String> {
+    let (Ack::Durable, Some(spool)) = (ack, &face.0.spool) else { return None };
+    // LIMIT: the request's time.
+    let durable = tokio::time::timeout(face.0.settings.request_timeout, spool.durable()).await;
+    (durable != Ok(true)).then(|| UNKEPT.to_owned())
+}

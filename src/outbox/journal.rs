@@ -1,0 +1,339 @@
+//! The journal: what has to outlive the process of each record that owes something, and which records have changed since
+//! somebody last asked. Who keeps it on a disk is not the outbox's business; without a keeper nothing is noted.
+//!
+//! Whoever takes the changes says afterwards whether they are kept ([`Outbox::changes_kept`]) or not
+//! ([`Outbox::changes_not_kept`]).
+
+use std::collections::HashSet;
+
+use smol_str::SmolStr;
+
+use super::Outbox;
+use super::account::{Account, AccountId};
+use super::claim::Base;
+use super::fold::FIRST_DIGEST;
+use super::record::{Attempt, Occurrences, Phase, Record};
+use crate::clock::Now;
+use crate::correlator::{Key, Rate, RecordId};
+use crate::event::Event;
+
+/// A record that owes something, as it has to outlive the process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its source.
+    pub source: Key,
+    /// Where the correlator remembers it.
+    pub key: Key,
+    /// The budget that pays for its writes; `None` when they are free or paid.
+    pub budget: Option<Key>,
+    /// Its desired state; its `resourceVersion` is the one that the upstream was last known to hold.
+    pub event: Event,
+    /// The occurrences in it that the upstream has not acknowledged, those on their way included.
+    pub occurrences: Occurrences,
+    /// Whether the upstream is known to hold the record.
+    pub stored: bool,
+    /// How many occurrences `writer` is known to have counted on it.
+    pub tally: u32,
+    /// Whose tally that is: the annotation; empty where writes carry none.
+    pub writer: SmolStr,
+    /// Whether it is the digest of a budget.
+    pub is_digest: bool,
+    /// Whether its message changes from write to write.
+    pub varies: bool,
+}
+
+/// What has changed since the changes were last taken.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// The records: what is to be kept of each, or nothing any more.
+    pub records: Vec<(RecordId, Option<Box<Entry>>)>,
+    /// Records that send nothing until this is kept.
+    pub held: Vec<RecordId>,
+}
+
+type Ids = HashSet<RecordId, foldhash::fast::FixedState>;
+
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    on: bool,
+    // LIMIT: the records in the outbox and those that are kept; others are left out at `tidy_at`.
+    changed: Ids,
+    /// Records of which something is kept, or may be.
+    // LIMIT: as many as were in the outbox when the changes were last taken, and those that have gone since.
+    kept: Ids,
+    held: Vec<RecordId>,
+    tidy_at: usize,
+}
+
+/// LIMIT: changed records that are noted before those are left out of which nothing needs to be kept.
+const TIDY_AT: usize = 4096;
+
+impl Outbox {
+    /// From now on changes are noted, for somebody to take.
+    pub fn keep_journal(&mut self) {
+        self.journal.on = true;
+    }
+
+    /// Whether something has changed since the changes were last taken.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        !self.journal.changed.is_empty()
+    }
+
+    /// Takes what has changed.
+    pub fn take_changes(&mut self) -> Changes {
+        let mut records = Vec::with_capacity(self.journal.changed.len());
+        for id in std::mem::take(&mut self.journal.changed) {
+            match self.records.get(&id).filter(|record| record.waiting().total() > 0) {
+                Some(record) => {
+                    self.journal.kept.insert(id);
+                    records.push((id, Some(Box::new(self.entry(record)))));
+                }
+                None if self.journal.kept.remove(&id) => records.push((id, None)),
+                None => {}
+            }
+        }
+        Changes { records, held: std::mem::take(&mut self.journal.held) }
+    }
+
+    /// Changes that were taken are kept: what was held for them may be sent.
+    pub fn changes_kept(&mut self, held: &[RecordId], now: Now) {
+        for id in held {
+            self.resume(*id, now);
+        }
+    }
+
+    /// Changes that were taken could not be kept, and are to be taken again. What was held for them goes on without.
+    pub fn changes_not_kept(&mut self, records: impl Iterator<Item = RecordId>, held: &[RecordId], now: Now) {
+        for id in records {
+            self.journal.changed.insert(id);
+            self.journal.kept.insert(id);
+        }
+        self.changes_kept(held, now);
+    }
+
+    /// Nothing can be kept for now: what was held for it goes on without.
+    pub fn go_on_unkept(&mut self, now: Now) {
+        let held = std::mem::take(&mut self.journal.held);
+        self.changes_kept(&held, now);
+    }
+
+    /// Everything is to be taken again: what was kept is no more.
+    pub fn change_all(&mut self) {
+        self.journal.kept.clear();
+        self.journal.changed.extend(self.records.keys());
+    }
+
+    /// Takes in a record of an earlier process. Nobody knows whether a write of it was on its way when that one ended, so it
+    /// is not folded, and its first write pays with no token.
+    ///
+    /// LIMIT: as many as the earlier process let wait, whatever this one's limits are; new records are refused meanwhile.
+    pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, now: Now) {
+        let account_id = match entry.budget {
+            Some(budget) => AccountId::Budget(entry.source, budget),
+            None => AccountId::Prepaid(entry.source),
+        };
+        let id = if entry.is_digest { self.digest_id() } else { id };
+        let rate = entry.budget.map(|_| rate);
+        self.accounts.get_or_insert_mut(account_id, || Account::new(account_id, rate)).members += 1;
+        let size = entry.event.approximate_size();
+        self.bytes += size;
+        let version = entry.event.metadata.resource_version.clone();
+        let owed = u32::try_from(entry.occurrences.total()).unwrap_or(u32::MAX);
+        // Only who can tell his own occurrences from others' finds out anything by reading.
+        let tells = self.annotation.is_some() && !entry.writer.is_empty();
+        let record = Record {
+            source: entry.source,
+            key: entry.key,
+            account: account_id,
+            size,
+            stored: entry.stored,
+            look_first: tells && entry.stored && version.is_empty(),
+            base: Base { version, tally: entry.tally, removed: Vec::new() },
+            attempt: Attempt { count: entry.event.count, tally: entry.tally.saturating_add(owed) },
+            event: entry.event,
+            pending: Occurrences::default(),
+            since: now.mono,
+            newest: now.mono,
+            next_write: now.mono,
+            phase: Phase::Settled,
+            paid: true,
+            ambiguous: true,
+            refusal: None,
+            tries: 0,
+            failing_since: None,
+            timer_set: false,
+            is_digest: entry.is_digest,
+            varies: entry.varies,
+            writer: tells.then_some(entry.writer),
+        };
+        self.records.insert(id, Box::new(record));
+        self.note(id);
+        self.owe(id, entry.occurrences, now.mono, now);
+        self.trim_accounts(now.mono);
+    }
+
+    /// A number for a new digest.
+    pub(super) fn digest_id(&mut self) -> RecordId {
+        self.next_digest += 1;
+        RecordId(FIRST_DIGEST + self.next_digest)
+    }
+
+    /// Notes that a record may have changed.
+    pub(super) fn note(&mut self, id: RecordId) {
+        let Self { journal, records, .. } = self;
+        if !journal.on {
+            return;
+        }
+        journal.changed.insert(id);
+        if journal.changed.len() >= journal.tidy_at.max(TIDY_AT) {
+            journal.changed.retain(|id| records.contains_key(id) || journal.kept.contains(id));
+            journal.tidy_at = journal.changed.len().saturating_mul(2);
+        }
+    }
+
+    /// A record stands for what another one stood for before, or under another name: it sends nothing until that is kept, or
+    /// a process that began from what is kept would write the same occurrences a second time.
+    pub(super) fn hold_until_kept(&mut self, id: RecordId) {
+        if self.journal.on {
+            self.note(id);
+            self.pause(id);
+            self.journal.held.push(id);
+        }
+    }
+
+    fn entry(&self, record: &Record) -> Entry {
+        let budget = match record.account {
+            AccountId::Budget(_, budget) if !record.is_digest => Some(budget),
+            AccountId::Budget(..) | AccountId::Prepaid(_) => None,
+        };
+        let mut event = record.event.clone();
+        event.metadata.resource_version = record.base.version.clone();
+        Entry {
+            source: record.source,
+            key: record.key,
+            budget,
+            event,
+            occurrences: record.waiting(),
+            stored: record.stored,
+            tally: record.base.tally,
+            writer: self.writer_of(record).cloned().unwrap_or_default(),
+            is_digest: record.is_digest,
+            varies: record.varies,
+        }
+    }
+
+    /// Under which name occurrences are counted on a record: this process's own, but for a record of an earlier one.
+    pub(super) fn writer_of<'a>(&'a self, record: &'a Record) -> Option<&'a SmolStr> {
+        record.writer.as_ref().or(self.annotation.as_ref())
+    }
+}
+
+impl Record {
+    /// Occurrences that the upstream has not acknowledged.
+    pub(super) fn waiting(&self) -> Occurrences {
+        let mut waiting = self.pending;
+        if let Phase::InFlight(sent) = self.phase {
+            waiting.merge(sent.occurrences);
+        }
+        waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlator::Fold;
+    use crate::outbox::{Answer, Offer, Payment, Request, Settings, Why};
+
+    /// An outbox that keeps a journal, with records whose budget has no token.
+    fn outbox(records: u64) -> Outbox {
+        let mut outbox = Outbox::new(Settings { digest_after: 2, ..Settings::default() }, 0);
+        outbox.keep_journal();
+        outbox.identify("a");
+        for number in 0..records {
+            offer(&mut outbox, number, Payment::Owed { budget: Key(2), rate: Rate { qps: 0.0, burst: 0 } });
+        }
+        outbox
+    }
+
+    fn offer(outbox: &mut Outbox, number: u64, payment: Payment) -> Why {
+        let mut event = Event { count: 1, ..Event::default() };
+        event.metadata.name = format!("n{number}").into();
+        let (record, key) = (RecordId(number), Key(number.into()));
+        let (fold, source) = (Fold::Created, Key(1));
+        let offer = Offer { record, source, key, event, occurrences: 1, fold, stored: false, tally: 0, payment };
+        outbox.offer(offer, Now::at(0))
+    }
+
+    fn entries(changes: &Changes) -> Vec<u64> {
+        let mut owed: Vec<u64> =
+            changes.records.iter().filter_map(|(_, entry)| Some(entry.as_ref()?.occurrences.total())).collect();
+        owed.sort_unstable();
+        owed
+    }
+
+    #[test]
+    fn without_a_keeper_nothing_is_noted() {
+        let mut outbox = Outbox::new(Settings::default(), 0);
+        offer(&mut outbox, 1, Payment::Paid);
+        assert!(!outbox.has_changes());
+    }
+
+    #[test]
+    fn a_digest_is_not_sent_before_it_is_kept_in_the_place_of_its_records() {
+        let mut outbox = outbox(2);
+        assert_eq!(entries(&outbox.take_changes()), [1, 1]);
+        assert!(!outbox.has_changes());
+        offer(&mut outbox, 2, Payment::Owed { budget: Key(2), rate: Rate { qps: 0.0, burst: 0 } });
+        outbox.drain(Now::at(1));
+        assert_eq!(outbox.next_write(Now::at(1)), None);
+        let changes = outbox.take_changes();
+        // The third was never kept, so there is nothing of it to remove.
+        assert_eq!((entries(&changes), changes.records.len()), (vec![3], 3));
+        outbox.changes_kept(&changes.held, Now::at(2));
+        let write = outbox.next_write(Now::at(2)).unwrap();
+        assert!(matches!(write.request, Request::Create { event, .. } if event.count == 3));
+    }
+
+    #[test]
+    fn a_new_name_is_not_used_before_it_is_kept_but_for_a_disk_that_fails() {
+        for kept in [true, false] {
+            let mut outbox = outbox(0);
+            offer(&mut outbox, 1, Payment::Paid);
+            let id = outbox.next_write(Now::at(1)).unwrap().record;
+            outbox.settle(id, Answer::Exists, Now::at(1));
+            assert!(matches!(outbox.next_write(Now::at(1)).unwrap().request, Request::Read { .. }));
+            let stranger = Event { reason: "Stranger".into(), ..Event::default() };
+            outbox.settle(id, Answer::Stored(Box::new(stranger)), Now::at(1));
+            assert_eq!(outbox.next_write(Now::at(1)), None);
+            let changes = outbox.take_changes();
+            if kept {
+                outbox.changes_kept(&changes.held, Now::at(1));
+            } else {
+                outbox.changes_not_kept(changes.records.iter().map(|(id, _)| *id), &changes.held, Now::at(1));
+            }
+            // After the coalescing interval, which begins anew with each request.
+            let write = outbox.next_write(Now::at(2_000_000_000)).unwrap();
+            assert!(matches!(write.request, Request::Create { event, .. } if event.metadata.name != "n1"));
+            assert_eq!(outbox.has_changes(), !kept);
+        }
+    }
+
+    #[test]
+    fn what_is_written_leaves_the_journal() {
+        let mut outbox = outbox(0);
+        offer(&mut outbox, 1, Payment::Paid);
+        assert_eq!(entries(&outbox.take_changes()), [1]);
+        let write = outbox.next_write(Now::at(1)).unwrap();
+        let Request::Create { event, .. } = write.request else { unreachable!("never stored") };
+        outbox.settle(write.record, Answer::Stored(event), Now::at(1));
+        assert!(matches!(outbox.take_changes().records.as_slice(), [(RecordId(1), None)]));
+        // Written before anybody asked: nothing of it has to be kept.
+        offer(&mut outbox, 2, Payment::Paid);
+        let write = outbox.next_write(Now::at(2)).unwrap();
+        let Request::Create { event, .. } = write.request else { unreachable!("never stored") };
+        outbox.settle(write.record, Answer::Stored(event), Now::at(2));
+        assert!(outbox.take_changes().records.is_empty());
+    }
+}

@@ -1,0 +1,136 @@
+//! What outlives the process: changes of all shards for who keeps them, and records that an earlier process has left.
+
+use super::{Shard, Shards};
+use crate::clock::Now;
+use crate::correlator::{Correlator, Observation, Policy, Rate, RecordId};
+use crate::outbox::{Changes, Entry};
+
+impl Shard {
+    /// From now on changes are noted; see [`Outbox::keep_journal`](crate::outbox::Outbox::keep_journal).
+    pub fn keep_journal(&mut self) {
+        self.outbox.keep_journal();
+    }
+
+    /// Whether something has changed since the changes were last taken.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        self.outbox.has_changes()
+    }
+
+    /// Takes what has changed.
+    pub fn take_changes(&mut self) -> Changes {
+        self.outbox.take_changes()
+    }
+
+    /// Changes that were taken are kept.
+    pub fn changes_kept(&mut self, held: &[RecordId], now: Now) {
+        self.outbox.changes_kept(held, now);
+    }
+
+    /// Changes that were taken could not be kept.
+    pub fn changes_not_kept(&mut self, records: impl Iterator<Item = RecordId>, held: &[RecordId], now: Now) {
+        self.outbox.changes_not_kept(records, held, now);
+    }
+
+    /// Takes in a record of an earlier process: it is owed, and repeats of its event count on it. Its occurrences enter the
+    /// ledger as received.
+    pub fn restore(&mut self, entry: Entry, now: Now, policy: &Policy) {
+        self.ledger.receive(entry.occurrences.total());
+        let settings = policy.select(&entry.event);
+        let record = RecordId(self.next_record);
+        self.next_record += 1;
+        if !entry.is_digest {
+            let secret = self.secret;
+            let correlator = self.sources.get_or_insert_mut(entry.source, || Correlator::new(secret));
+            let before = correlator.tracked_keys();
+            let observation = Observation {
+                count: entry.event.count,
+                first_timestamp: entry.event.first_timestamp,
+                name: entry.event.metadata.name.clone(),
+                resource_version: entry.event.metadata.resource_version.clone(),
+                record,
+                tally: 0,
+                stored: entry.stored,
+            };
+            correlator.remember(entry.key, observation, settings);
+            self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+            self.trim_sources();
+        }
+        let rate = Rate { qps: settings.qps, burst: settings.burst_size };
+        self.outbox.restore(record, entry, rate, now);
+    }
+
+    /// Ends without giving up what is left: it is kept for the next process. Nothing more is accepted afterwards.
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+}
+
+impl Shards {
+    /// From now on changes are noted, for [`take_changes`](Self::take_changes).
+    pub fn keep_journal(&self) {
+        for shard in &self.0.shards {
+            shard.lock().keep_journal();
+        }
+    }
+
+    /// Waits until there are changes to take.
+    pub async fn changed(&self) {
+        while !self.0.shards.iter().any(|shard| shard.lock().has_changes()) {
+            self.0.changed.notified().await;
+        }
+    }
+
+    /// Takes the changes of each shard; those of one shard belong together.
+    #[must_use]
+    pub fn take_changes(&self) -> Vec<Changes> {
+        self.0.shards.iter().map(|shard| shard.lock().take_changes()).collect()
+    }
+
+    /// Tells each shard whether its changes are kept.
+    pub fn settle_changes(&self, changes: &[Changes], kept: bool) {
+        for (index, changes) in changes.iter().enumerate() {
+            self.with(index, |shard, now| {
+                if kept {
+                    shard.changes_kept(&changes.held, now);
+                } else {
+                    shard.changes_not_kept(changes.records.iter().map(|(id, _)| *id), &changes.held, now);
+                }
+            });
+        }
+        if changes.iter().any(|changes| !changes.held.is_empty()) {
+            self.wake();
+        }
+    }
+
+    /// Nothing can be kept for now: what was held for it goes on without.
+    pub fn go_on_unkept(&self) {
+        for index in 0..self.count() {
+            self.with(index, |shard, now| shard.outbox.go_on_unkept(now));
+        }
+        self.wake();
+    }
+
+    /// Everything is to be taken again.
+    pub fn change_all(&self) {
+        for index in 0..self.count() {
+            self.with(index, |shard, _| shard.outbox.change_all());
+        }
+    }
+
+    /// Takes in a record of an earlier process.
+    pub fn restore(&self, entry: Entry) {
+        let policy = self.policy();
+        let shard = self.shard_of_source(entry.source);
+        self.with(shard, |shard, now| shard.restore(entry, now, &policy));
+        self.wake();
+    }
+
+    /// Ends without giving up what is left.
+    pub fn close(&self) {
+        for shard in &self.0.shards {
+            shard.lock().close();
+        }
+        self.0.waiters.lock().senders.clear();
+    }
+}

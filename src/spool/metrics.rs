@@ -1,0 +1,73 @@
+//! What the spool counts.
+
+use std::time::Duration;
+
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Registry};
+
+/// Metrics of the spool; clones count together.
+#[derive(Debug, Clone)]
+pub(super) struct Metrics {
+    pub(super) entries: IntGauge,
+    pub(super) bytes: IntGauge,
+    pub(super) degraded: IntGauge,
+    pub(super) errors: IntCounter,
+    pub(super) restored: IntCounter,
+    pub(super) torn: IntCounter,
+    pub(super) damaged: IntCounter,
+    commits: Histogram,
+}
+
+/// Upper bounds in seconds: a commit is mostly one fsync, 0.1 ms on a good disk, 10 ms and more on a network's.
+const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
+
+impl Metrics {
+    /// Registers the metrics.
+    ///
+    /// # Errors
+    /// When the registry already has metrics of these names.
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone())).map(|()| gauge)
+        };
+        let counter = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone())).map(|()| counter)
+        };
+        let duration = "Time of one commit, which makes the changes of a moment durable together.";
+        let duration = HistogramOpts::new("eventweir_spool_commit_duration_seconds", duration);
+        let commits = Histogram::with_opts(duration.buckets(BUCKETS.to_vec()))?;
+        registry.register(Box::new(commits.clone()))?;
+        Ok(Self {
+            entries: gauge("eventweir_spool_entries", "Records in the spool.")?,
+            bytes: gauge("eventweir_spool_file_bytes", "Bytes of the spool's file.")?,
+            degraded: gauge(
+                "eventweir_spool_degraded",
+                "1 while what waits is in memory only, 0 while it is in the spool.",
+            )?,
+            errors: counter("eventweir_spool_errors_total", "Commits that failed, and vain tries to open the spool.")?,
+            restored: counter(
+                "eventweir_spool_restored_occurrences_total",
+                "Occurrences that an earlier process has left in the spool.",
+            )?,
+            torn: counter(
+                "eventweir_spool_torn_entries_total",
+                "Entries of the spool that were damaged, and are lost.",
+            )?,
+            damaged: counter(
+                "eventweir_spool_damaged_files_total",
+                "Files of the spool that were damaged and set aside, after what was whole in them was taken over.",
+            )?,
+            commits,
+        })
+    }
+
+    pub(super) fn committed(&self, took: Duration) {
+        self.commits.observe(took.as_secs_f64());
+    }
+}
+
+/// As a gauge takes it.
+pub(super) fn size(size: u64) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,304 @@
+//! The spool: what waits in the outbox is also on a disk, so that it outlives a crash.
+//!
+//! One entry a record that owes something, in an embedded store (redb). A task commits the changes of all shards together:
+//! at once when a client waits for it (`ack: durable`), otherwise a moment after the first of them. What cannot be kept stays
+//! in memory and is tried again (`eventweir_spool_degraded`); nothing that is wrong with the disk keeps events from being
+//! taken in, delivered, or the program from starting.
+//!
+//! Why nothing counts twice after a crash: an entry is what its record owed at its last commit, and the tally on the record
+//! upstream (`outbox/claim.rs`) tells how much of that has arrived since. Where one record comes to stand for another – a
+//! digest, a new name – its write waits for the commit (`outbox/journal.rs`).
+
+mod entry;
+mod keeper;
+mod medium;
+mod metrics;
+mod store;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus::Registry;
+use tokio::sync::{Mutex, Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+pub use keeper::{Keeper, Opened};
+pub use medium::{Directory, Medium};
+pub use store::Error;
+
+use crate::correlator::KeySecret;
+use crate::outbox::Entry;
+use crate::shard::Shards;
+use metrics::{Metrics, size};
+
+/// Settings of the spool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The directory of its file; without one there is no spool.
+    pub dir: Option<PathBuf>,
+    /// How long a change waits for others to be committed with, when no client waits. Default 10 ms.
+    pub commit_interval: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { dir: None, commit_interval: Duration::from_millis(10) }
+    }
+}
+
+/// Pause between tries while the spool cannot be used.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The spool of a running program; clones share it.
+#[derive(Debug, Clone)]
+pub struct Spool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    keeper: Arc<Mutex<Keeper>>,
+    metrics: Metrics,
+    commit_interval: Duration,
+    /// The number of the newest round that may have taken changes.
+    started: AtomicU64,
+    progress: watch::Sender<Progress>,
+    /// Somebody waits for a commit.
+    asked: Notify,
+    degraded: AtomicBool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    /// The number of the newest round that has ended.
+    ended: u64,
+    /// Whether everything was durable then.
+    kept: bool,
+}
+
+/// A spool that is open, or cannot be yet, and what it held.
+#[derive(Debug)]
+pub struct Beginning {
+    spool: Spool,
+    entries: Vec<Entry>,
+    secret: KeySecret,
+}
+
+impl Beginning {
+    /// The spool that `settings` ask for.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of(settings: &Settings, secret: KeySecret, registry: &Registry) -> Result<Option<Self>, prometheus::Error> {
+        let directory = settings.dir.clone().map(|dir| Arc::new(Directory(dir)));
+        directory.map(|directory| Self::new(directory, settings.commit_interval, secret, registry)).transpose()
+    }
+
+    /// Opens what is there. A spool that cannot be used is no error: it is tried again while the program runs.
+    ///
+    /// # Errors
+    /// When a metric is registered twice.
+    pub fn new(
+        medium: Arc<dyn Medium>,
+        commit_interval: Duration,
+        secret: KeySecret,
+        registry: &Registry,
+    ) -> Result<Self, prometheus::Error> {
+        let metrics = Metrics::new(registry)?;
+        let mut keeper = Keeper::new(medium, fastrand::u64(..), secret);
+        let opened = keeper.open();
+        let secret = keeper.take_secret();
+        let spool = Spool(Arc::new(Inner {
+            keeper: Arc::new(Mutex::new(keeper)),
+            metrics,
+            commit_interval,
+            started: AtomicU64::new(0),
+            progress: watch::Sender::default(),
+            asked: Notify::new(),
+            degraded: AtomicBool::new(false),
+        }));
+        let entries = match opened {
+            Ok(opened) => spool.report(opened),
+            Err(error) => {
+                spool.degrade(&error);
+                Vec::new()
+            }
+        };
+        Ok(Self { spool, entries, secret })
+    }
+
+    /// What the shards have to hash keys with, so that records of an earlier process are found again.
+    #[must_use]
+    pub const fn secret(&self) -> KeySecret {
+        self.secret
+    }
+
+    /// Hands the shards what an earlier process has left; from now on their changes are kept.
+    #[must_use]
+    pub fn restore(self, shards: &Shards) -> Spool {
+        shards.keep_journal();
+        self.spool.restore(self.entries, shards);
+        self.spool
+    }
+}
+
+impl Spool {
+    /// Keeps the changes of `shards` until `stop` is cancelled.
+    pub async fn run(self, shards: Shards, stop: CancellationToken) {
+        // At once: what was restored is not safe before it is committed in the place of what was there.
+        self.round(&shards).await;
+        loop {
+            if self.is_degraded() {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(RETRY) => {}
+                }
+            } else {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = self.0.asked.notified() => {}
+                    () = shards.changed() => tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = self.0.asked.notified() => {}
+                        () = tokio::time::sleep(self.0.commit_interval) => {}
+                    },
+                }
+            }
+            self.round(&shards).await;
+        }
+    }
+
+    /// Waits until everything that is in the shards now is durable. False when it is in memory only.
+    pub async fn durable(&self) -> bool {
+        // The round after this one begins later, and so takes all that is there now.
+        let round = self.0.started.load(Ordering::SeqCst) + 1;
+        let mut progress = self.0.progress.subscribe();
+        self.0.asked.notify_one();
+        progress.wait_for(|progress| progress.ended >= round).await.is_ok_and(|progress| progress.kept)
+    }
+
+    /// Whether what waits is in memory only, because the spool cannot be used.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.0.degraded.load(Ordering::Relaxed)
+    }
+
+    /// The last round; then the file is closed. False when what waits is in memory only.
+    pub async fn finish(&self, shards: &Shards) -> bool {
+        let kept = self.round(shards).await;
+        self.0.keeper.lock().await.close();
+        kept
+    }
+
+    /// Takes all changes and makes them durable. False when they are in memory only.
+    async fn round(&self, shards: &Shards) -> bool {
+        let mut keeper = Arc::clone(&self.0.keeper).lock_owned().await;
+        if keeper.is_closed() {
+            return false;
+        }
+        let round = self.0.started.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut kept = true;
+        if !keeper.is_open() {
+            let (back, opened) = blocking(keeper, Keeper::open).await;
+            keeper = back;
+            match opened {
+                Ok(opened) => {
+                    if opened.is_anew {
+                        shards.change_all();
+                    }
+                    let entries = self.report(opened);
+                    self.restore(entries, shards);
+                }
+                Err(error) => {
+                    shards.go_on_unkept();
+                    kept = self.degrade(&error);
+                }
+            }
+        }
+        if kept {
+            kept = self.commit(keeper, shards).await;
+        }
+        self.0.progress.send_replace(Progress { ended: round, kept });
+        kept
+    }
+
+    async fn commit(&self, keeper: tokio::sync::OwnedMutexGuard<Keeper>, shards: &Shards) -> bool {
+        let changes = Arc::new(shards.take_changes());
+        let taken = Arc::clone(&changes);
+        let before = shards.clock().now().mono;
+        let (keeper, committed) = blocking(keeper, move |keeper| keeper.commit(&taken)).await;
+        self.0.metrics.committed(shards.clock().now().mono.since(before));
+        self.0.metrics.entries.set(size(keeper.entries()));
+        self.0.metrics.bytes.set(size(keeper.bytes()));
+        shards.settle_changes(&changes, committed.is_ok());
+        match committed {
+            Ok(()) => {
+                if self.0.degraded.swap(false, Ordering::Relaxed) {
+                    self.0.metrics.degraded.set(0);
+                    tracing::info!("the spool can be used again");
+                }
+                true
+            }
+            Err(error) => self.degrade(&error),
+        }
+    }
+
+    fn restore(&self, entries: Vec<Entry>, shards: &Shards) {
+        if entries.is_empty() {
+            return;
+        }
+        let occurrences = entries.iter().map(|entry| entry.occurrences.total()).sum();
+        tracing::info!(records = entries.len(), occurrences, "an earlier process has left these to be written");
+        self.0.metrics.restored.inc_by(occurrences);
+        for entry in entries {
+            shards.restore(entry);
+        }
+    }
+
+    /// Says what was wrong with a file that could be opened in the end.
+    fn report(&self, opened: Opened) -> Vec<Entry> {
+        self.0.metrics.torn.inc_by(opened.torn);
+        if opened.torn > 0 {
+            tracing::error!(entries = opened.torn, "entries of the spool are damaged and lost");
+        }
+        if let Some((damage, file)) = opened.damaged {
+            self.0.metrics.damaged.inc();
+            let records = opened.entries.len();
+            tracing::error!(
+                damage,
+                file,
+                records,
+                "the spool is damaged; it was set aside, and whole entries taken over"
+            );
+        }
+        opened.entries
+    }
+
+    /// Goes on in memory. Always false.
+    fn degrade(&self, error: &Error) -> bool {
+        self.0.metrics.errors.inc();
+        self.0.metrics.degraded.set(1);
+        if !self.0.degraded.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "the spool cannot be used; what waits is in memory only until it can");
+        }
+        false
+    }
+}
+
+/// Runs `act` where it may block.
+async fn blocking<T: Send + 'static>(
+    keeper: tokio::sync::OwnedMutexGuard<Keeper>,
+    act: impl FnOnce(&mut Keeper) -> Result<T, Error> + Send + 'static,
+) -> (tokio::sync::OwnedMutexGuard<Keeper>, Result<T, Error>) {
+    let lock = Arc::clone(tokio::sync::OwnedMutexGuard::mutex(&keeper));
+    let task = tokio::task::spawn_blocking(move || {
+        let mut keeper = keeper;
+        let result = act(&mut keeper);
+        (keeper, result)
+    });
+    match task.await {
+        Ok(done) => done,
+        // It panicked, and has let go of the lock.
+        Err(error) => (lock.lock_owned().await, Err(Error::Unavailable(error.to_string()))),
+    }
+}

@@ -1,0 +1,167 @@
+//! The entries in redb: one table for them, one for what is known of the file as a whole.
+
+use std::collections::HashMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
+
+use super::entry;
+use crate::correlator::{KeySecret, RecordId};
+use crate::outbox::{Changes, Entry};
+
+const ENTRIES: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("entries");
+const FACTS: TableDefinition<'static, &str, u64> = TableDefinition::new("facts");
+
+/// Who wrote the file last.
+const PROCESS: &str = "process";
+const SECRET: [&str; 2] = ["secret.0", "secret.1"];
+
+/// Why something could not be kept, or what is kept cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another process has the file.
+    #[error("another process uses the spool")]
+    Busy,
+    /// What the file holds makes no sense.
+    #[error("the spool is damaged: {0}")]
+    Damaged(String),
+    /// The disk, the directory or the rights do not let us.
+    #[error("the spool cannot be used: {0}")]
+    Unavailable(String),
+}
+
+impl<T: Into<redb::Error>> From<T> for Error {
+    fn from(error: T) -> Self {
+        let error = error.into();
+        match &error {
+            redb::Error::DatabaseAlreadyOpen => Self::Busy,
+            redb::Error::Io(cause) if !is_damage(cause) => Self::Unavailable(error.to_string()),
+            // After a failed write redb wants to be opened anew.
+            redb::Error::PreviousIo | redb::Error::DatabaseClosed => Self::Unavailable(error.to_string()),
+            _ => Self::Damaged(error.to_string()),
+        }
+    }
+}
+
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
+/// An open spool.
+#[derive(Debug)]
+pub(super) struct Store(Database);
+
+/// What an open spool holds.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    /// The entries, the newest record first.
+    pub(super) entries: Vec<Entry>,
+    /// Entries that are damaged.
+    pub(super) torn: u64,
+    /// Who wrote it; `None` when nobody has.
+    pub(super) process: Option<u64>,
+    /// What its keys were hashed with.
+    pub(super) secret: Option<KeySecret>,
+}
+
+impl Store {
+    pub(super) fn new(database: Database) -> Self {
+        Self(database)
+    }
+
+    /// Everything in the file.
+    pub(super) fn load(&self) -> Result<Content, Error> {
+        // A damaged page can make redb panic.
+        contained(|| {
+            let reading = self.0.begin_read()?;
+            let mut content = Content::default();
+            let tables: Vec<String> = reading.list_tables()?.map(|table| table.name().to_owned()).collect();
+            if !tables.iter().any(|name| name == FACTS.name()) {
+                return Ok(content);
+            }
+            let facts = reading.open_table(FACTS)?;
+            content.process = facts.get(PROCESS)?.map(|fact| fact.value());
+            if let (Some(first), Some(second)) = (facts.get(SECRET[0])?, facts.get(SECRET[1])?) {
+                content.secret = Some(KeySecret(first.value(), second.value()));
+            }
+            let entries = reading.open_table(ENTRIES)?;
+            for entry in entries.iter()? {
+                let (_, bytes) = entry?;
+                match entry::decode(bytes.value()) {
+                    Some(found) => content.entries.push(found.entry),
+                    None => content.torn += 1,
+                }
+            }
+            let counted = content.entries.len() as u64 + content.torn;
+            if counted != entries.len()? {
+                return Err(Error::Damaged("its entries cannot all be reached".to_owned()));
+            }
+            // Keys sort as numbers do; where two records stand under one key of the correlator, the newer is remembered.
+            content.entries.reverse();
+            Ok(content)
+        })
+    }
+
+    /// Writes changes in one transaction, and makes them durable. With `begin`, everything that was there before goes in the
+    /// same transaction. Returns how many entries there are now.
+    pub(super) fn commit(
+        &self,
+        changes: &[Changes],
+        round: u64,
+        begin: Option<(u64, KeySecret)>,
+    ) -> Result<u64, Error> {
+        contained(|| {
+            let writing = self.0.begin_write()?;
+            if let Some((process, KeySecret(first, second))) = begin {
+                writing.delete_table(ENTRIES)?;
+                let mut facts = writing.open_table(FACTS)?;
+                facts.insert(PROCESS, process)?;
+                facts.insert(SECRET[0], first)?;
+                facts.insert(SECRET[1], second)?;
+            }
+            let mut entries = writing.open_table(ENTRIES)?;
+            for (shard, changes) in changes.iter().enumerate() {
+                for (record, entry) in &changes.records {
+                    let id = id(shard, *record);
+                    match entry {
+                        Some(entry) => entries.insert(id.as_str(), entry::encode(&id, round, entry).as_slice())?,
+                        None => entries.remove(id.as_str())?,
+                    };
+                }
+            }
+            let number = entries.len()?;
+            drop(entries);
+            writing.commit()?;
+            Ok(number)
+        })
+    }
+}
+
+/// The newest whole entry of each record in a damaged file.
+pub(super) fn salvage(file: &mut dyn io::Read) -> Vec<Entry> {
+    let mut newest: HashMap<String, (u64, Entry)> = HashMap::new();
+    entry::salvage(file, |found| {
+        let known = newest.get(&found.id);
+        if known.is_none_or(|(round, _)| *round <= found.round) {
+            newest.insert(found.id, (found.round, found.entry));
+        }
+    });
+    let mut ids: Vec<String> = newest.keys().cloned().collect();
+    ids.sort_unstable();
+    ids.into_iter().rev().filter_map(|id| newest.remove(&id)).map(|(_, entry)| entry).collect()
+}
+
+fn id(shard: usize, record: RecordId) -> String {
+    format!("{shard:04x}-{:016x}", record.0)
+}
+
+/// Runs `act` and makes an error of a panic.
+fn contained<T>(act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_panic| Err(Error::Damaged("redb panicked over it".to_owned())))
+}
+
+/// As [`contained`], for opening.
+pub(super) fn opened(open: impl FnOnce() -> Result<Database, redb::DatabaseError>) -> Result<Store, Error> {
+    contained(|| Ok(Store::new(open()?)))
+}

@@ -1,0 +1,325 @@
+//! A process that ends without warning, and the next one on the same spool: what was acknowledged as durable shows upstream
+//! exactly once, and what was only accepted at most once.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eventweir::clock::Clock;
+use eventweir::correlator::{self, KeySecret};
+use eventweir::deliver::{self, Monitor};
+use eventweir::event::Event;
+use eventweir::outbox::{self, GateSettings};
+use eventweir::shard::{self, Shards};
+use eventweir::spool::{Beginning, Directory, Medium, Spool};
+use eventweir::upstream::{Embedded, ListOptions, Metrics, Upstream, store};
+use prometheus::Registry;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::support::bench::policy;
+use super::support::disk::Disk;
+use super::support::events::{START, event, plain};
+use super::support::fake::{FakeApiserver, Fault};
+use super::support::seeds::{Seed, fresh_seeds};
+
+/// What outlives a process.
+struct World {
+    fake: FakeApiserver,
+    disk: Disk,
+    rng: fastrand::Rng,
+    correlator: correlator::Settings,
+    outbox: outbox::Settings,
+}
+
+/// One process.
+struct Life {
+    shards: Shards,
+    spool: Spool,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let fake = FakeApiserver::new(Clock::simulated(START));
+        let (correlator, outbox) = (correlator::Settings::default(), outbox::Settings::default());
+        Self { fake, disk: Disk::default(), rng: fastrand::Rng::with_seed(seed), correlator, outbox }
+    }
+
+    fn begin(&mut self) -> Life {
+        let writer = format!("{:x}", self.rng.u64(..));
+        self.begin_before(self.fake.upstream(), Some(&writer))
+    }
+
+    fn begin_before(&mut self, upstream: Upstream, writer: Option<&str>) -> Life {
+        self.begin_on(Arc::new(self.disk.clone()), upstream, writer)
+    }
+
+    fn begin_on(&mut self, medium: Arc<dyn Medium>, upstream: Upstream, writer: Option<&str>) -> Life {
+        let secret = KeySecret(self.rng.u64(..), self.rng.u64(..));
+        let beginning = Beginning::new(medium, Duration::from_millis(10), secret, &Registry::new()).unwrap();
+        let settings = shard::Settings { outbox: self.outbox.clone(), ..shard::Settings::default() };
+        let count = NonZeroUsize::new(self.rng.usize(1..4)).unwrap();
+        let policy = policy(self.correlator.clone());
+        let shards = Shards::new(count, &settings, policy, self.fake.clock(), beginning.secret(), self.rng.u64(..));
+        if let Some(writer) = writer {
+            shards.identify(writer);
+        }
+        let spool = beginning.restore(&shards);
+        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        tasks.spawn(spool.clone().run(shards.clone(), stop.clone()));
+        let monitor = Monitor::new(GateSettings::default());
+        tasks.spawn(deliver::run(shards.clone(), upstream, monitor, stop.clone(), 1));
+        Life { shards, spool, stop, tasks }
+    }
+
+    /// The process ends in the middle of whatever it does.
+    async fn crash(&mut self, mut life: Life) {
+        self.disk.crash(&mut self.rng);
+        life.tasks.abort_all();
+        while life.tasks.join_next().await.is_some() {}
+    }
+
+    /// Occurrences that the upstream shows, by object.
+    fn shown(&self) -> BTreeMap<String, u64> {
+        let mut shown = BTreeMap::new();
+        for event in self.fake.events().iter().filter(|event| event.source.component != "stranger") {
+            *shown.entry(event.involved_object.name.to_string()).or_default() += u64::try_from(event.count).unwrap();
+        }
+        shown
+    }
+}
+
+impl Life {
+    fn offer(&self, event: Event) {
+        self.shards.accept(event, 1).unwrap();
+    }
+
+    async fn settle(&self) {
+        let resting = async {
+            while self.shards.owe() {
+                assert!(self.shards.balance().is_exact());
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        };
+        let rested = tokio::time::timeout(Duration::from_secs(7 * 86_400), resting).await;
+        assert!(rested.is_ok(), "never comes to rest: {:?}", self.shards.balance());
+    }
+
+    async fn end(mut self) {
+        self.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// One event is written, then two repeats meet `faults` and the process ends. The next one makes these requests, for the `left`
+/// occurrences that were not acknowledged.
+async fn crash_amid(faults: &[Fault], before_crash: Duration, requests: &[&str], left: u64) {
+    let mut world = World::new(1);
+    let life = world.begin();
+    life.offer(plain());
+    life.settle().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    world.fake.fail_next(faults);
+    for _ in 0..2 {
+        life.offer(plain());
+        assert!(life.spool.durable().await);
+    }
+    tokio::time::sleep(before_crash).await;
+    world.crash(life).await;
+    world.fake.take_methods();
+    let life = world.begin();
+    life.settle().await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(world.fake.take_methods(), requests, "{faults:?}");
+    assert_eq!((world.fake.shown(), world.fake.events().len()), (3, 1), "{faults:?}");
+    assert_eq!(life.shards.balance().ledger.total_written(), left);
+    // Repeats count on, in the new process's own name.
+    life.offer(plain());
+    life.settle().await;
+    // A record of which nothing was left is not known any more after a restart.
+    let records = if left > 0 { 1 } else { 2 };
+    assert_eq!((world.fake.shown(), world.fake.events().len()), (4, records), "{faults:?}");
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_whose_fate_was_unknown_at_the_crash_counts_once() {
+    let soon = Duration::from_millis(100);
+    crash_amid(&[Fault::Hang], soon, &["PATCH"], 2).await;
+    crash_amid(&[Fault::HangAfter], soon, &["PATCH", "GET", "PATCH"], 2).await;
+    crash_amid(&[Fault::LateAfter(1)], soon, &["PATCH"], 2).await;
+    // The first of the two has arrived and was acknowledged; the second waits for the coalescing interval.
+    crash_amid(&[], soon, &["PATCH"], 1).await;
+    // Both have.
+    crash_amid(&[], Duration::from_secs(5), &[], 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_never_written_is_written_by_the_next_process() {
+    let mut world = World::new(2);
+    world.fake.set_up(false);
+    let life = world.begin();
+    for number in 0..40 {
+        life.offer(event("node-1", &format!("web-{}", number % 8), "BackOff", "restarting"));
+    }
+    assert!(life.spool.durable().await);
+    world.crash(life).await;
+    world.fake.set_up(true);
+    let life = world.begin();
+    let waiting = life.shards.balance();
+    assert_eq!((waiting.ledger.received(), waiting.total_waiting()), (40, 40));
+    // While it waits, a repeat counts on it.
+    life.offer(event("node-1", "web-0", "BackOff", "restarting"));
+    life.settle().await;
+    assert_eq!((world.fake.events().len(), world.fake.shown()), (8, 41));
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_is_told_and_over_once_there_is_room() {
+    let mut world = World::new(3);
+    let life = world.begin();
+    life.offer(plain());
+    assert!(life.spool.durable().await);
+    world.disk.set_full(true);
+    world.fake.set_up(false);
+    life.offer(plain());
+    assert!(!life.spool.durable().await && life.spool.is_degraded());
+    world.disk.set_full(false);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!life.spool.is_degraded() && life.spool.durable().await);
+    world.crash(life).await;
+    world.fake.set_up(true);
+    let life = world.begin();
+    life.settle().await;
+    assert_eq!(world.fake.shown(), 2);
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_embedded_store_which_forgets_records_are_made_again() {
+    let mut world = World::new(4);
+    let embedded = |clock| {
+        let metrics = Metrics::new(&Registry::new()).unwrap();
+        Upstream::Embedded(Embedded::new(store::Settings::default(), clock, metrics))
+    };
+    let life = world.begin_before(embedded(world.fake.clock()), None);
+    life.offer(plain());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for _ in 0..2 {
+        life.offer(plain());
+        assert!(life.spool.durable().await);
+    }
+    world.crash(life).await;
+    let upstream = embedded(world.fake.clock());
+    let life = world.begin_before(upstream.clone(), None);
+    life.settle().await;
+    let stored = upstream.list(None, &ListOptions::default()).await.unwrap().items;
+    assert_eq!(stored.iter().map(|event| event.count).collect::<Vec<_>>(), [3]);
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spool_that_another_process_still_has_is_taken_over_when_that_one_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new(5);
+    let mut begin = |writer| {
+        let upstream = world.fake.upstream();
+        world.begin_on(Arc::new(Directory(folder.path().to_owned())), upstream, Some(writer))
+    };
+    let (first, second) = (begin("a"), begin("b"));
+    assert!(!first.spool.is_degraded() && second.spool.is_degraded());
+    world.fake.set_up(false);
+    first.offer(plain());
+    assert!(first.spool.durable().await);
+    second.offer(event("node-2", "web-1", "Pulled", "pulled"));
+    assert!(first.spool.finish(&first.shards).await);
+    first.end().await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!second.spool.is_degraded());
+    assert_eq!(second.shards.balance().total_waiting(), 2, "its own, and what the first has left");
+    world.fake.set_up(true);
+    second.settle().await;
+    assert_eq!((world.fake.shown(), world.fake.events().len()), (2, 2));
+    second.end().await;
+}
+
+fn faults(mut rng: fastrand::Rng) -> impl FnMut(&super::support::fake::Seen) -> Fault {
+    move |_| match rng.u32(..100) {
+        0..5 => Fault::TooMany(None),
+        5..10 => Fault::Before(500),
+        10..17 => Fault::After(500),
+        17..22 => Fault::ResetAfter,
+        22..27 => Fault::HangAfter,
+        27..30 => Fault::Hang,
+        30..35 => Fault::LateAfter(rng.u64(1..60)),
+        35..37 => Fault::GarbledAfter,
+        37..40 => Fault::Taken,
+        _ => Fault::None,
+    }
+}
+
+/// Many processes after one another, each ended at a random moment. With odd seeds the disk does all that it should; where it
+/// fails, a digest goes on without it, and its records may come back after a crash.
+async fn crashes(seed: u64) {
+    let seed = Seed(seed);
+    let mut world = World::new(seed.0);
+    let disk_holds = seed.0 % 2 == 1;
+    // Small budgets, so that records wait for tokens and fold into digests.
+    world.correlator.burst_size = 4;
+    world.correlator.qps = 1.0 / 20.0;
+    world.outbox.digest_after = 3;
+    world.outbox.digest_max_age = Duration::from_secs(30);
+    let rng = world.rng.fork();
+    world.fake.plan(faults(rng));
+    let (mut durable, mut accepted) = (BTreeMap::<String, u64>::new(), BTreeMap::<String, u64>::new());
+    for _ in 0..12 {
+        let life = world.begin();
+        let mut unsure: Vec<String> = Vec::new();
+        for _ in 0..world.rng.u32(1..60) {
+            let object = format!("web-{}", world.rng.u32(..4));
+            let reason = ["BackOff", "Failed", "Pulled", "Killing"][world.rng.usize(..4)];
+            let message = format!("message {}", world.rng.u32(..15));
+            life.offer(event("node-1", &object, reason, &message));
+            *accepted.entry(object.clone()).or_default() += 1;
+            unsure.push(object);
+            match world.rng.u32(..20) {
+                0 => world.fake.set_up(world.rng.u32(..3) > 0),
+                1 if !disk_holds => world.disk.fail_in(world.rng.u32(..30)),
+                2 => tokio::time::sleep(Duration::from_secs(world.rng.u64(..100))).await,
+                3..10 => tokio::time::sleep(Duration::from_millis(world.rng.u64(..700))).await,
+                10..15 if life.spool.durable().await => {
+                    for object in unsure.drain(..) {
+                        *durable.entry(object).or_default() += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert!(life.shards.balance().is_exact());
+        world.crash(life).await;
+    }
+    world.fake.set_up(true);
+    let life = world.begin();
+    life.settle().await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let shown = world.shown();
+    for (object, accepted) in accepted {
+        let durable = durable.get(&object).copied().unwrap_or(0);
+        let shown = shown.get(&object).copied().unwrap_or(0);
+        let once = shown <= accepted || !disk_holds;
+        assert!(durable <= shown && once, "{object}: {durable} <= {shown} <= {accepted}");
+    }
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn across_many_crashes_nothing_durable_is_lost_and_nothing_counts_twice() {
+    for seed in (1..=8).chain(fresh_seeds()) {
+        crashes(seed).await;
+    }
+}

@@ -1,0 +1,266 @@
+//! The spool's file against a model, on a disk that stops, tears, fills up and fails; and what becomes of a damaged one.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use eventweir::correlator::{Key, KeySecret, RecordId};
+use eventweir::outbox::{Changes, Entry, Occurrences, WrittenAs};
+use eventweir::spool::{Directory, Error, Keeper, Opened};
+use proptest::prelude::*;
+
+use super::support::disk::Disk;
+use super::support::events::plain;
+
+fn entry(record: u64, count: i32) -> Entry {
+    let mut event = plain();
+    event.metadata.name = record.to_string().into();
+    event.message = "m".repeat(usize::try_from(count).unwrap() * 97 % 3_000).into();
+    event.count = count;
+    Entry {
+        source: Key(1),
+        key: Key(record.into()),
+        budget: Some(Key(2)),
+        event,
+        occurrences: Occurrences::of(WrittenAs::Counted, 1),
+        stored: false,
+        tally: 0,
+        writer: "tally.eventweir/a".into(),
+        is_digest: false,
+        varies: false,
+    }
+}
+
+/// Records and their counts; `None` for what is no longer owed.
+type Owed = BTreeMap<u64, Option<i32>>;
+
+fn changes(owed: &Owed) -> [Changes; 1] {
+    let change =
+        |(record, count): (&u64, &Option<i32>)| (RecordId(*record), count.map(|count| Box::new(entry(*record, count))));
+    [Changes { records: owed.iter().map(change).collect(), held: Vec::new() }]
+}
+
+fn found(opened: &Opened) -> BTreeMap<u64, i32> {
+    assert!(opened.damaged.is_none() && opened.torn == 0, "{opened:?}");
+    let found: BTreeMap<u64, i32> = opened
+        .entries
+        .iter()
+        .map(|found| {
+            let record = found.event.metadata.name.parse().unwrap();
+            // Every part of an entry comes back as it was; the name of `plain` events differs.
+            assert_eq!(*found, Entry { event: found.event.clone(), ..entry(record, found.event.count) });
+            (record, found.event.count)
+        })
+        .collect();
+    assert_eq!(found.len(), opened.entries.len());
+    found
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A record changes.
+    Change(u64, Option<i32>),
+    Commit,
+    /// The disk is full, or has room again.
+    Full(bool),
+    /// A change of the disk fails; if so, the machine stops there.
+    FailIn(u32),
+    Crash(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..12_u64, proptest::option::weighted(0.7, 1..500_i32)).prop_map(|(record, count)| Step::Change(record, count)),
+        4 => Just(Step::Commit),
+        1 => any::<bool>().prop_map(Step::Full),
+        1 => (0..12_u32).prop_map(Step::FailIn),
+        1 => any::<u64>().prop_map(Step::Crash),
+    ]
+}
+
+/// What the spool's task does with a keeper, and what has to be found after a crash.
+struct Model {
+    disk: Disk,
+    keeper: Keeper,
+    process: u64,
+    /// What the last commit that succeeded holds.
+    kept: BTreeMap<u64, i32>,
+    /// What commits that failed since may have brought all the same.
+    perhaps: Vec<BTreeMap<u64, i32>>,
+    owed: Owed,
+}
+
+impl Model {
+    fn new() -> Self {
+        let disk = Disk::default();
+        let keeper = Keeper::new(Arc::new(disk.clone()), 0, KeySecret(1, 2));
+        let (kept, owed) = (BTreeMap::new(), Owed::new());
+        let mut model = Self { disk, keeper, process: 0, kept, perhaps: Vec::new(), owed };
+        assert!(found(&model.keeper.open().unwrap()).is_empty());
+        model
+    }
+
+    fn commit(&mut self) {
+        if !self.keeper.is_open() {
+            let Ok(opened) = self.keeper.open() else { return };
+            assert!(opened.entries.is_empty() && opened.damaged.is_none() && !opened.is_anew, "{opened:?}");
+        }
+        let mut next = self.kept.clone();
+        for (record, count) in &self.owed {
+            match count {
+                Some(count) => next.insert(*record, *count),
+                None => next.remove(record),
+            };
+        }
+        match self.keeper.commit(&changes(&self.owed)) {
+            Ok(()) => {
+                self.kept = next;
+                self.perhaps.clear();
+                self.owed.clear();
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::Unavailable(_)), "{error}");
+                self.perhaps.push(next);
+            }
+        }
+    }
+
+    fn crash(&mut self, seed: u64) {
+        self.disk.crash(&mut fastrand::Rng::with_seed(seed));
+        self.process += 1;
+        self.keeper = Keeper::new(Arc::new(self.disk.clone()), self.process, KeySecret(3, 4));
+        let found = found(&self.keeper.open().unwrap());
+        let perhaps = std::mem::take(&mut self.perhaps);
+        assert!(found == self.kept || perhaps.contains(&found), "{found:?} {:?} {perhaps:?}", self.kept);
+        // The next process owes what it has found, and commits that in its own name.
+        self.owed = found.iter().map(|(record, count)| (*record, Some(*count))).collect();
+        self.kept = found;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_committed_outlives_a_crash_and_nothing_else_changes(steps in prop::collection::vec(step(), 1..60)) {
+        let mut model = Model::new();
+        for step in steps.into_iter().chain([Step::Commit, Step::Crash(7)]) {
+            match step {
+                Step::Change(record, count) => drop(model.owed.insert(record, count)),
+                Step::Commit => model.commit(),
+                Step::Full(full) => model.disk.set_full(full),
+                Step::FailIn(changes) => model.disk.fail_in(changes),
+                Step::Crash(seed) => model.crash(seed),
+            }
+        }
+    }
+}
+
+/// A spool with these records, committed one after the other, and closed.
+fn spool_of(disk: &Disk, records: std::ops::Range<u64>) {
+    let mut keeper = Keeper::new(Arc::new(disk.clone()), 1, KeySecret(1, 2));
+    keeper.open().unwrap();
+    for record in records {
+        keeper.commit(&changes(&Owed::from([(record, Some(40))]))).unwrap();
+    }
+}
+
+fn reopened(disk: &Disk) -> (Keeper, Opened) {
+    let mut keeper = Keeper::new(Arc::new(disk.clone()), 2, KeySecret(3, 4));
+    let opened = keeper.open().unwrap();
+    (keeper, opened)
+}
+
+#[test]
+fn the_secret_of_the_keys_outlives_the_process() {
+    let disk = Disk::default();
+    spool_of(&disk, 0..1);
+    let (mut keeper, _) = reopened(&disk);
+    assert!(matches!(keeper.take_secret(), KeySecret(1, 2)));
+}
+
+#[test]
+fn a_damaged_entry_is_lost_alone_and_said_so() {
+    let disk = Disk::default();
+    spool_of(&disk, 0..20);
+    let message = "m".repeat(40 * 97 % 3_000);
+    disk.damage(|file| {
+        // Every copy, older ones in pages that are free again too: of one message that only record 7 has.
+        let name = b"\"name\":\"7\"";
+        let places: Vec<usize> =
+            file.windows(name.len()).enumerate().filter(|(_, w)| w == name).map(|(at, _)| at).collect();
+        assert!(!places.is_empty() && message.len() > 100);
+        for place in places {
+            file[place + 8] = b'x';
+        }
+    });
+    let (_, opened) = reopened(&disk);
+    assert_eq!((opened.entries.len(), opened.torn), (19, 1));
+}
+
+#[test]
+fn a_file_without_its_end_is_set_aside_and_whole_entries_are_taken_over() {
+    let disk = Disk::default();
+    spool_of(&disk, 0..200);
+    disk.damage(|file| file.truncate(file.len() / 2));
+    let (mut keeper, opened) = reopened(&disk);
+    let (damage, name) = opened.damaged.unwrap();
+    assert!(!damage.is_empty() && name == "aside");
+    assert!(opened.entries.len() > 50, "{}", opened.entries.len());
+    // What was taken over is committed in a new file.
+    let owed: Owed =
+        opened.entries.iter().map(|found| (found.event.metadata.name.parse().unwrap(), Some(40))).collect();
+    keeper.commit(&changes(&owed)).unwrap();
+    drop(keeper);
+    let (_, again) = reopened(&disk);
+    assert!(again.damaged.is_none());
+    assert_eq!(again.entries.len(), opened.entries.len());
+}
+
+#[test]
+fn whatever_is_in_the_file_the_spool_opens() {
+    let mut rng = fastrand::Rng::with_seed(5);
+    for _ in 0..60 {
+        let disk = Disk::default();
+        spool_of(&disk, 0..30);
+        disk.damage(|file| {
+            for _ in 0..rng.usize(1..40) {
+                let at = rng.usize(..file.len());
+                let end = (at + rng.usize(1..2_000)).min(file.len());
+                rng.fill(&mut file[at..end]);
+            }
+        });
+        let (mut keeper, opened) = reopened(&disk);
+        assert!(opened.entries.len() <= 30);
+        // Damage that shows only now ends with the file set aside, and everything in a new one.
+        let mut tries = 0;
+        while keeper.commit(&changes(&Owed::from([(1, Some(1))]))).is_err() {
+            keeper.open().unwrap();
+            tries += 1;
+            assert!(tries < 3);
+        }
+    }
+}
+
+#[test]
+fn a_directory_is_made_and_its_file_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("a/b");
+    let keeper = |place: &Path| Keeper::new(Arc::new(Directory(place.to_owned())), 1, KeySecret(1, 2));
+    let mut first = keeper(&place);
+    first.open().unwrap();
+    let mode = std::fs::metadata(place.join("spool.redb")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(matches!(keeper(&place).open(), Err(Error::Busy)), "one process at a time");
+    drop(first);
+    // A file of something else altogether.
+    std::fs::write(place.join("spool.redb"), "this is no spool").unwrap();
+    let opened = keeper(&place).open().unwrap();
+    assert!(opened.damaged.unwrap().1.ends_with("spool.redb.damaged"));
+    assert_eq!(std::fs::read(place.join("spool.redb.damaged")).unwrap(), b"this is no spool");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    assert!(matches!(keeper(&file).open(), Err(Error::Unavailable(_))));
+}

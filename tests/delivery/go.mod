@@ -1,0 +1,3 @@
+module eventweir.dev/tests/delivery
+
+go 1.26.0

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+const settleLimit = 3 * time.Minute
+
+// large budgets: what is tested is delivery, not suppression.
+const large = "correlation: {burstSize: 100000, qps: 1000000}\n"
+
+// config of an eventweir that is impatient, so that runs are short.
+func (r *run) config(kubeconfig, more string) string {
+	return fmt.Sprintf(`listen: 127.0.0.1:0
+adminListen: 127.0.0.1:0
+upstream:
+  kind: apiserver
+  kubeconfig: %s
+  timeout: 1s
+  backoff: {initial: 10ms, max: 300ms}
+outbox: {coalesceInterval: 200ms}
+shutdown: {drainTimeout: 60s}
+%s%s`, kubeconfig, more, r.extra)
+}
+
+// stage is a proxy with a kubeconfig of the administrator.
+func (r *run) stage(s *apiserver, http2 bool, p *plan) (*proxy, string, error) {
+	x, err := startProxy(s, r.dir, http2, p)
+	if err != nil {
+		return nil, "", err
+	}
+	kubeconfig := filepath.Join(r.dir, "kubeconfig")
+	return x, kubeconfig, x.kubeconfig(kubeconfig, adminToken)
+}
+
+func to(w *weir) func(*rand.Rand) *weir { return func(*rand.Rand) *weir { return w } }
+
+// finish waits until w has nothing to write any more, and the proxy carries out nothing late.
+func finish(w *weir, x *proxy) (samples, error) {
+	end, err := w.settled(settleLimit)
+	x.pending.Wait()
+	return end, err
+}
+
+func (r *run) tell(x *proxy, records []record) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	r.logf("%d records for %d occurrences; %d requests upstream, faults %v, answers %v", len(records), sums(records).total(),
+		len(x.arrivals), x.faults, x.answers)
+}
+
+// faults: every kind of harm on the way to the apiserver; each occurrence counts exactly once.
+func faults(r *run) error {
+	x, kubeconfig, err := r.stage(r.long, r.seed%2 == 1, newPlan(r.seed, wild))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir.log"))
+	if err != nil {
+		return err
+	}
+	defer w.kill()
+	account := newAccount()
+	load := load{to: to(w), workers: 8}
+	load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, true).scripts(r.occurrences), account)
+	end, err := finish(w, x)
+	if err != nil {
+		return err
+	}
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	return first(
+		account.sent(r.occurrences),
+		exact("eventweir", end, r.occurrences),
+		between(records, account.acked, account.acked),
+		tallied(records),
+	)
+}
+
+// budgets: the default budgets, so that much folds into digests; and a drain that writes what is left.
+func budgets(r *run) error {
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, mild))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	w, err := startWeir(r.eventweir, r.config(kubeconfig, ""), filepath.Join(r.dir, "eventweir.log"))
+	if err != nil {
+		return err
+	}
+	defer w.kill()
+	account := newAccount()
+	load := load{to: to(w), workers: 8}
+	load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, true).scripts(r.occurrences), account)
+	before, err := w.scrape()
+	if err != nil {
+		return err
+	}
+	end, err := w.stop(90 * time.Second)
+	if err != nil {
+		return err
+	}
+	x.pending.Wait()
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	r.logf("waiting when the drain began: %s", before.nonzero("eventweir_ledger_waiting"))
+	if before.sum("eventweir_ledger_waiting", `why="budget"`) == 0 {
+		return fmt.Errorf("nothing waited for its budget")
+	}
+	if end.Written != r.occurrences || end.Lost != 0 {
+		return fmt.Errorf("the last balance is %+v", end)
+	}
+	return first(account.sent(r.occurrences), between(records, account.acked, account.acked), tallied(records))
+}
+
+// restart: SIGTERM under load, and a second process that goes on. A request that the end of the first cut off has an
+// unknown fate; everything that was answered counts exactly.
+func restart(r *run) error {
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, mild))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	one, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir-1.log"))
+	if err != nil {
+		return err
+	}
+	defer one.kill()
+	var current atomic.Pointer[weir]
+	current.Store(one)
+	half := make(chan struct{})
+	var acked atomic.Int64
+	account := newAccount()
+	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8, progress: func(n int) {
+		if now := acked.Add(int64(n)); now >= int64(r.occurrences/2) && now-int64(n) < int64(r.occurrences/2) {
+			close(half)
+		}
+	}}
+	done := make(chan struct{})
+	go func() {
+		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(r.occurrences), account)
+		close(done)
+	}()
+	select {
+	case <-half:
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+	drained, err := one.stop(90 * time.Second)
+	if err != nil {
+		return err
+	}
+	two, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir-2.log"))
+	if err != nil {
+		return err
+	}
+	defer two.kill()
+	current.Store(two)
+	<-done
+	end, err := finish(two, x)
+	if err != nil {
+		return err
+	}
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	r.logf("the first wrote %d, the second %d; %d requests had no answer", drained.Written, end.written(), account.unknown.total())
+	if drained.Lost != 0 || end.lost() != 0 {
+		return fmt.Errorf("lost: %+v and %s", drained, end.nonzero("eventweir_ledger_lost_total"))
+	}
+	if all, written := sums(records).total(), drained.Written+end.written(); all != written {
+		return fmt.Errorf("the apiserver holds %d occurrences, and %d were written", all, written)
+	}
+	return first(account.sent(r.occurrences), between(records, account.acked, account.high()), tallied(records))
+}
+
+// recovery: the apiserver is gone for a minute under load; what comes after is no storm.
+func recovery(r *run) error {
+	const qps, burst, inFlight, perSecond = 200, 50, 16, 500
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, nil))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	limits := fmt.Sprintf("  qps: %d\n  burst: %d\n  maxInFlight: %d\noutbox:", qps, burst, inFlight)
+	config := strings.Replace(r.config(kubeconfig, large), "outbox:", limits, 1)
+	w, err := startWeir(r.eventweir, config, filepath.Join(r.dir, "eventweir.log"))
+	if err != nil {
+		return err
+	}
+	defer w.kill()
+	account := newAccount()
+	load := load{to: to(w), workers: 10, every: 10 * time.Second / perSecond}
+	author := newAuthor(r.seed, r.namespace(), r.name, true)
+	x.down.Store(true)
+	down := time.Now()
+	total := 0
+	for time.Since(down) < r.outage && r.ctx.Err() == nil {
+		scripts := author.scripts(perSecond)
+		load.send(r.ctx, r.seed, scripts, account)
+		total += perSecond
+	}
+	probes := len(x.since(down))
+	x.down.Store(false)
+	up := time.Now()
+	end, err := finish(w, x)
+	if err != nil {
+		return err
+	}
+	took := time.Since(up)
+	arrivals := x.since(up)
+	most, peak := busiest(arrivals, time.Second), x.peak.Load()
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	r.logf("%d occurrences in %.0f s of outage; %d requests meanwhile, then %d in %.1f s, at most %d in a second and %d at once",
+		total, up.Sub(down).Seconds(), probes, len(arrivals), took.Seconds(), most, peak)
+	// One probe at a time, each until its deadline of a second, after what was on its way when it began.
+	if limit := inFlight + int(up.Sub(down).Seconds()) + 1; probes > limit {
+		return fmt.Errorf("%d requests while the apiserver was away, expected at most %d", probes, limit)
+	}
+	if most > qps+burst || peak > inFlight {
+		return fmt.Errorf("%d requests in a second, %d at once", most, peak)
+	}
+	return first(
+		account.sent(total), exact("eventweir", end, total), between(records, account.acked, account.acked), tallied(records),
+	)
+}
+
+// busiest is the largest number of arrivals in any span.
+func busiest(arrivals []time.Time, span time.Duration) int {
+	most, begin := 0, 0
+	for i, at := range arrivals {
+		for at.Sub(arrivals[begin]) >= span {
+			begin++
+		}
+		most = max(most, i-begin+1)
+	}
+	return most
+}
+
+// first is the first error.
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -104,6 +104,9 @@ func (s *apiserver) do(method, path string, body, out any) error {
 	}
 	req.Header.Set("Authorization", "Bearer "+adminToken)
 	req.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	res, err := s.client.Do(req)
 	if err != nil {
 		return err

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -54,12 +58,14 @@ func between(records []record, low, high counts) error {
 		}
 	}
 	var faults []string
-	wrong := 0
+	wrong, suspect := 0, ""
 	for _, object := range slices.Sorted(maps.Keys(objects)) {
 		if got[object] >= low[object] && got[object] <= high[object] {
 			continue
 		}
-		wrong++
+		if wrong++; wrong == 1 {
+			suspect = object
+		}
 		if len(faults) >= 10 {
 			continue
 		}
@@ -75,8 +81,31 @@ func between(records []record, low, high counts) error {
 	if wrong == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %d objects have wrong counts (%d occurrences, expected %d to %d):\n    %s", wrong, len(objects),
+	text := fmt.Sprintf("%d of %d objects have wrong counts (%d occurrences, expected %d to %d):\n    %s", wrong, len(objects),
 		got.total(), low.total(), high.total(), strings.Join(faults, "\n    "))
+	return &miscounted{text, suspect}
+}
+
+// miscounted tells of wrong counts, the first of them about one object.
+type miscounted struct{ text, object string }
+
+func (m *miscounted) Error() string { return m.text }
+
+// evidence is what the proxy has noted about an object's records.
+func (r *run) evidence(object string) {
+	log, err := os.Open(filepath.Join(r.dir, "proxy.log"))
+	if err != nil {
+		return
+	}
+	defer log.Close()
+	about := regexp.MustCompile(regexp.QuoteMeta(object) + `\b[^-]`)
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 8<<20)
+	for lines.Scan() {
+		if about.MatchString(lines.Text()) {
+			r.logf("%.1500s", lines.Text())
+		}
+	}
 }
 
 // tallied checks that each record's count is what its writers say to have counted.

@@ -40,9 +40,9 @@ type rates []struct {
 
 // wild is about one fault in four requests.
 var wild = rates{
-	{cutBefore, 10}, {cutAfter, 15}, {resetBefore, 15}, {resetAfter, 30}, {slowBefore, 30}, {slowAfter, 20},
+	{cutBefore, 5}, {cutAfter, 8}, {resetBefore, 15}, {resetAfter, 30}, {slowBefore, 30}, {slowAfter, 20},
 	{failBefore, 10}, {failAfter, 15}, {late504, 10}, {overloaded, 15}, {quiet, 1}, {unavailable, 2}, {truncated, 20},
-	{halfClosed, 8}, {holeBefore, 8}, {holeAfter, 10}, {appliedLate, 25},
+	{halfClosed, 5}, {holeBefore, 5}, {holeAfter, 8}, {appliedLate, 25},
 }
 
 // mild leaves most requests alone.

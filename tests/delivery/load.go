@@ -49,17 +49,22 @@ func (a *author) number() int {
 
 func pick[T any](rng *rand.Rand, from ...T) T { return from[rng.IntN(len(from))] }
 
-// scripts are scripts of mixed shapes with this many occurrences in all.
-func (a *author) scripts(occurrences int) []script {
-	shapes := []func() script{
-		a.once, a.once, a.repeated, a.repeated, a.differing, a.burst, a.newStyle, a.ofNode, a.manySources,
-	}
-	if a.growth {
-		shapes = append(shapes, a.series, a.counted)
+// scripts are scripts with this many occurrences in all, of these shapes or, without any, of all.
+func (a *author) scripts(occurrences int, shapes ...func() script) []script {
+	if len(shapes) == 0 {
+		shapes = []func() script{
+			a.once, a.once, a.repeated, a.repeated, a.differing, a.burst, a.newStyle, a.ofNode, a.manySources,
+		}
+		if a.growth {
+			shapes = append(shapes, a.series, a.counted)
+		}
 	}
 	var scripts []script
 	for left := occurrences; left > 0; {
 		script := pick(a.rng, shapes...)()
+		if left == 1 {
+			script = a.once()
+		}
 		for i, step := range script {
 			if left -= step.occurrences; left < 0 {
 				// What is too much is cut off; the last step would be too large only in a script that counts by itself.
@@ -265,8 +270,11 @@ type account struct {
 	// acked was answered 2xx; unknown got no answer after it may have left; by is acked, by who answered.
 	acked, unknown counts
 	by             map[*weir]counts
-	retried        int
-	faults         []string
+	// reached is closed when this many occurrences are acknowledged.
+	mark, answered int
+	reached        chan struct{}
+	// why are the errors behind unknown; faults are refusals.
+	why, faults []string
 }
 
 func newAccount() *account {
@@ -280,10 +288,8 @@ type load struct {
 	// ack is the header Eventweir-Ack; empty: none.
 	ack     func(w *weir) string
 	workers int
-	// every is the pause between two requests of a worker.
+	// every is the time from one request of a worker to its next.
 	every time.Duration
-	// progress is called after each occurrence that was answered, from several goroutines.
-	progress func(acked int)
 }
 
 // send sends all scripts: each worker tells its own, shuffled into each other. Returns when all are told or ctx ends.
@@ -303,7 +309,7 @@ func (l *load) work(ctx context.Context, rng *rand.Rand, scripts []script, accou
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: 2 * time.Minute}
-	open := scripts
+	open, next := scripts, time.Now()
 	for len(open) > 0 && ctx.Err() == nil {
 		// A few scripts at a time, so that repeats come soon enough to be folded and yet between others.
 		i := rng.IntN(min(len(open), 20))
@@ -313,7 +319,8 @@ func (l *load) work(ctx context.Context, rng *rand.Rand, scripts []script, accou
 			open = open[1:]
 		}
 		if l.every > 0 {
-			time.Sleep(l.every)
+			next = next.Add(l.every)
+			time.Sleep(time.Until(next))
 		}
 	}
 }
@@ -328,7 +335,6 @@ func (l *load) tell(ctx context.Context, rng *rand.Rand, client *http.Client, s 
 		}
 		code, text, err := l.request(client, w, s)
 		account.mu.Lock()
-		acked := 0
 		switch {
 		case err == nil && code/100 == 2:
 			account.acked[s.object] += s.occurrences
@@ -336,21 +342,21 @@ func (l *load) tell(ctx context.Context, rng *rand.Rand, client *http.Client, s 
 				account.by[w] = counts{}
 			}
 			account.by[w][s.object] += s.occurrences
-			acked = s.occurrences
+			if before := account.answered; before < account.mark && before+s.occurrences >= account.mark {
+				close(account.reached)
+			}
+			account.answered += s.occurrences
 		case err == nil && (code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable), notSent(err):
-			account.retried++
 			account.mu.Unlock()
 			time.Sleep(50 * time.Millisecond)
 			continue
 		case err != nil:
 			account.unknown[s.object] += s.occurrences
+			account.why = append(account.why, err.Error())
 		default:
 			account.faults = append(account.faults, fmt.Sprintf("%s %s: %d %s", s.method, s.path, code, text))
 		}
 		account.mu.Unlock()
-		if acked > 0 && l.progress != nil {
-			l.progress(acked)
-		}
 		return
 	}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -40,6 +41,7 @@ type scenario struct {
 var scenarios = []scenario{
 	{"recovery", false, recovery},
 	{"faults", true, faults},
+	{"neighbour", true, neighbour},
 	{"budgets", false, budgets},
 	{"replicas-2", false, func(r *run) error { return replicas(r, 2) }},
 	{"replicas-3", false, func(r *run) error { return replicas(r, 3) }},
@@ -189,6 +191,10 @@ func runAll(ctx context.Context, o options, names string) (failed int, err error
 			} else if err != nil {
 				result = "FAILED: " + err.Error()
 				failed++
+				var wrong *miscounted
+				if errors.As(err, &wrong) {
+					r.evidence(wrong.object)
+				}
 			}
 			fmt.Printf("%s (%.0f s): %s\n%s", r.name, time.Since(begin).Seconds(), result, out.String())
 		})

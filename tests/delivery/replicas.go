@@ -16,14 +16,14 @@ import (
 //
 // Exact for every replica that lives or was drained: all that it answered. Exact for the killed one: all that it answered
 // with `Eventweir-Ack: written`; what it had only in memory is lost, and what it wrote its tallies tell.
-func replicas(r *run, number int) error {
+func replicas(r *run, size int) error {
 	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, mild))
 	if err != nil {
 		return err
 	}
 	defer x.close()
 	var group replicaGroup
-	for n := range number {
+	for n := range size {
 		w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, fmt.Sprintf("eventweir-%d.log", n)))
 		if err != nil {
 			return err
@@ -32,9 +32,8 @@ func replicas(r *run, number int) error {
 		group.live = append(group.live, w)
 	}
 	killed, drained := group.live[0], group.live[1]
-	account := newAccount()
-	half := make(chan struct{})
-	var acked atomic.Int64
+	account, number := newAccount(), r.occurrences/2
+	account.mark = number / 2
 	load := load{
 		to: group.any, workers: 32,
 		// The killed one's clients wait until their events are written: only that survives a crash.
@@ -44,26 +43,21 @@ func replicas(r *run, number int) error {
 			}
 			return ""
 		},
-		progress: func(n int) {
-			if now := acked.Add(int64(n)); now >= int64(r.occurrences/2) && now-int64(n) < int64(r.occurrences/2) {
-				close(half)
-			}
-		},
 	}
 	done := make(chan struct{})
 	go func() {
-		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(r.occurrences), account)
+		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(number), account)
 		close(done)
 	}()
 	select {
-	case <-half:
+	case <-account.reached:
 	case <-r.ctx.Done():
 		return r.ctx.Err()
 	}
 	group.leave(killed)
 	killed.kill()
 	var writtenBy []int
-	if number > 2 {
+	if size > 2 {
 		group.leave(drained)
 		end, err := drained.stop(90 * time.Second)
 		if err != nil {
@@ -94,7 +88,7 @@ func replicas(r *run, number int) error {
 	r.logf("the others wrote %v; tallies %v; the killed one had acknowledged %d; %d requests had no answer", writtenBy, tallies,
 		account.by[killed].total(), account.unknown.total())
 	return first(
-		account.sent(r.occurrences),
+		account.sent(number),
 		between(records, account.acked, account.high()),
 		tallied(records),
 		attributed(tallies, writtenBy, account.by[killed].total()),

@@ -140,21 +140,16 @@ func restart(r *run) error {
 	defer one.kill()
 	var current atomic.Pointer[weir]
 	current.Store(one)
-	half := make(chan struct{})
-	var acked atomic.Int64
 	account := newAccount()
-	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8, progress: func(n int) {
-		if now := acked.Add(int64(n)); now >= int64(r.occurrences/2) && now-int64(n) < int64(r.occurrences/2) {
-			close(half)
-		}
-	}}
+	account.mark = r.occurrences / 2
+	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8}
 	done := make(chan struct{})
 	go func() {
 		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(r.occurrences), account)
 		close(done)
 	}()
 	select {
-	case <-half:
+	case <-account.reached:
 	case <-r.ctx.Done():
 		return r.ctx.Err()
 	}
@@ -178,7 +173,8 @@ func restart(r *run) error {
 		return err
 	}
 	r.tell(x, records)
-	r.logf("the first wrote %d, the second %d; %d requests had no answer", drained.Written, end.written(), account.unknown.total())
+	r.logf("the first wrote %d, the second %d; %d requests had no answer %.150q", drained.Written, end.written(),
+		account.unknown.total(), account.why)
 	if drained.Lost != 0 || end.lost() != 0 {
 		return fmt.Errorf("lost: %+v and %s", drained, end.nonzero("eventweir_ledger_lost_total"))
 	}
@@ -205,15 +201,11 @@ func recovery(r *run) error {
 	defer w.kill()
 	account := newAccount()
 	load := load{to: to(w), workers: 10, every: 10 * time.Second / perSecond}
-	author := newAuthor(r.seed, r.namespace(), r.name, true)
+	author := newAuthor(r.seed, r.namespace(), r.name, false)
 	x.down.Store(true)
 	down := time.Now()
-	total := 0
-	for time.Since(down) < r.outage && r.ctx.Err() == nil {
-		scripts := author.scripts(perSecond)
-		load.send(r.ctx, r.seed, scripts, account)
-		total += perSecond
-	}
+	total := perSecond * int(r.outage.Seconds())
+	load.send(r.ctx, r.seed, author.scripts(total, author.repeated, author.differing), account)
 	probes := len(x.since(down))
 	x.down.Store(false)
 	up := time.Now()

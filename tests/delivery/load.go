@@ -278,7 +278,7 @@ type account struct {
 }
 
 func newAccount() *account {
-	return &account{acked: counts{}, unknown: counts{}, by: map[*weir]counts{}}
+	return &account{acked: counts{}, unknown: counts{}, by: map[*weir]counts{}, reached: make(chan struct{})}
 }
 
 // load sends scripts.

@@ -101,9 +101,10 @@ func (r *run) evidence(object string) {
 	about := regexp.MustCompile(regexp.QuoteMeta(object) + `\b[^-]`)
 	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, 8<<20)
-	for lines.Scan() {
+	for shown := 0; shown < 100 && lines.Scan(); {
 		if about.MatchString(lines.Text()) {
-			r.logf("%.1500s", lines.Text())
+			r.logf("%.800s", lines.Text())
+			shown++
 		}
 	}
 }

@@ -89,7 +89,13 @@ func (r *run) countToo(stop <-chan struct{}, counted counts) error {
 					"resourceVersion": found.Metadata.ResourceVersion,
 					"annotations":     map[string]any{tally: strconv.Itoa(found.tallies()["neighbour"] + more)},
 				},
-				"count": found.occurrences() + more,
+			}
+			// As the record is counted already: a new-style one by its series.
+			if count := found.occurrences() + more; found.Count > 0 {
+				patch["count"] = count
+			} else {
+				now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")
+				patch["series"] = map[string]any{"count": count, "lastObservedTime": now}
 			}
 			var no *refused
 			if err := r.long.do(http.MethodPatch, path+"/"+name, patch, nil); err == nil {

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"sigs.k8s.io/yaml"
 )
 
 type options struct {
@@ -66,7 +68,7 @@ func main() {
 	flag.IntVar(&o.kills, "kills", 50, "how often the scenario kill9 kills")
 	flag.DurationVar(&o.outage, "outage", time.Minute, "how long the scenario recovery keeps the apiserver away")
 	flag.StringVar(&o.keep, "keep", "", "a folder that keeps logs and configurations (default: a temporary one)")
-	flag.StringVar(&o.extra, "extra-config", "", "a file with top-level keys that is appended to each configuration")
+	flag.StringVar(&o.extra, "extra-config", "", "a file with keys of the configuration that are laid over those of each scenario")
 	flag.BoolVar(&list, "list", false, "list the scenarios and end")
 	flag.Parse()
 	if list {
@@ -138,6 +140,9 @@ func runAll(ctx context.Context, o options, names string) (failed int, err error
 		raw, err := os.ReadFile(o.extra)
 		if err != nil {
 			return 0, err
+		}
+		if err := yaml.Unmarshal(raw, &map[string]any{}); err != nil {
+			return 0, fmt.Errorf("%s: %w", o.extra, err)
 		}
 		b.extra = string(raw)
 	}

@@ -193,7 +193,7 @@ func nobody(r *run) error {
 		if err := x.kubeconfig(kubeconfig, c.token); err != nil {
 			return err
 		}
-		config := strings.Replace(r.config(kubeconfig, large), "drainTimeout: 60s", "drainTimeout: 500ms", 1)
+		config := r.config(kubeconfig, large+"shutdown: {drainTimeout: 500ms}\n")
 		w, err := startWeir(r.eventweir, config, filepath.Join(r.dir, "eventweir-"+c.token+".log"))
 		if err != nil {
 			return err

@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
+
+	"sigs.k8s.io/yaml"
 )
 
 const settleLimit = 3 * time.Minute
@@ -14,9 +15,9 @@ const settleLimit = 3 * time.Minute
 // large budgets: what is tested is delivery, not suppression.
 const large = "correlation: {burstSize: 100000, qps: 1000000}\n"
 
-// config of an eventweir that is impatient, so that runs are short.
+// config of an eventweir that is impatient, so that runs are short; `more` and then --extra-config are laid over it.
 func (r *run) config(kubeconfig, more string) string {
-	return fmt.Sprintf(`listen: 127.0.0.1:0
+	base := fmt.Sprintf(`listen: 127.0.0.1:0
 adminListen: 127.0.0.1:0
 upstream:
   kind: apiserver
@@ -25,7 +26,29 @@ upstream:
   backoff: {initial: 10ms, max: 300ms}
 outbox: {coalesceInterval: 200ms}
 shutdown: {drainTimeout: 60s}
-%s%s`, kubeconfig, more, r.extra)
+`, kubeconfig)
+	config := map[string]any{}
+	for _, layer := range []string{base, more, r.extra} {
+		var keys map[string]any
+		must(yaml.Unmarshal([]byte(layer), &keys))
+		overlay(config, keys)
+	}
+	text, err := yaml.Marshal(config)
+	must(err)
+	return string(text)
+}
+
+// overlay lays keys over a configuration, section by section.
+func overlay(config, keys map[string]any) {
+	for key, value := range keys {
+		below, isSection := config[key].(map[string]any)
+		above, wantsSection := value.(map[string]any)
+		if isSection && wantsSection {
+			overlay(below, above)
+		} else {
+			config[key] = value
+		}
+	}
 }
 
 // stage is a proxy with a kubeconfig of the administrator.
@@ -192,8 +215,8 @@ func recovery(r *run) error {
 		return err
 	}
 	defer x.close()
-	limits := fmt.Sprintf("  qps: %d\n  burst: %d\n  maxInFlight: %d\noutbox:", qps, burst, inFlight)
-	config := strings.Replace(r.config(kubeconfig, large), "outbox:", limits, 1)
+	limits := fmt.Sprintf("upstream: {qps: %d, burst: %d, maxInFlight: %d}\n", qps, burst, inFlight)
+	config := r.config(kubeconfig, large+limits)
 	w, err := startWeir(r.eventweir, config, filepath.Join(r.dir, "eventweir.log"))
 	if err != nil {
 		return err

@@ -194,7 +194,7 @@ fn create(c: &mut Criterion) {
             let now = Now::at(at);
             let accepted = shard.accept(event, 1, now, &policy).unwrap();
             let write = shard.next_write(now).unwrap();
-            let Request::Create(created) = write.request else { return (accepted, None) };
+            let Request::Create { event: created, .. } = write.request else { return (accepted, None) };
             (accepted, Some(shard.settle(write.record, Answer::Stored(created), now)))
         };
         b.iter_batched(next, through, BATCH);

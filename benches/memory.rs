@@ -51,7 +51,7 @@ fn deliver(shard: &mut Shard, now: Now) -> usize {
     let mut requests = 0;
     while let Some(write) = shard.next_write(now) {
         let answer = match write.request {
-            Request::Create(mut created) => {
+            Request::Create { event: mut created, .. } => {
                 created.metadata.resource_version = format_smolstr!("{}", 48_000_000 + requests);
                 Answer::Stored(created)
             }

@@ -19,6 +19,9 @@ pub struct Status {
     /// HTTP status code.
     #[serde(default)]
     pub code: u16,
+    /// Where a list that cannot be consistent any more can go on (`metadata.continue`).
+    #[serde(skip)]
+    pub continue_token: String,
 }
 
 /// Details of a [`Status`].
@@ -69,7 +72,7 @@ impl Status {
     /// A failure with a code, a reason and a message.
     #[must_use]
     pub fn new(code: u16, reason: &str, message: impl Into<String>) -> Self {
-        Self { message: message.into(), reason: reason.to_owned(), details: None, code }
+        Self { message: message.into(), reason: reason.to_owned(), details: None, code, continue_token: String::new() }
     }
 
     /// The same with details.
@@ -143,15 +146,18 @@ impl Status {
             kind: &'static str,
             #[serde(rename = "apiVersion")]
             api_version: &'static str,
-            metadata: Empty,
+            metadata: ListMeta<'a>,
             status: &'static str,
             #[serde(flatten)]
             status_fields: &'a Status,
         }
         #[derive(Serialize)]
-        struct Empty {}
-        let document =
-            Document { kind: "Status", api_version: "v1", metadata: Empty {}, status: "Failure", status_fields: self };
+        struct ListMeta<'a> {
+            #[serde(rename = "continue", skip_serializing_if = "str::is_empty")]
+            continue_token: &'a str,
+        }
+        let metadata = ListMeta { continue_token: &self.continue_token };
+        let document = Document { kind: "Status", api_version: "v1", metadata, status: "Failure", status_fields: self };
         serde_json::to_vec(&document).unwrap_or_default()
     }
 }

@@ -214,7 +214,7 @@ fn reload_tells_what_needs_a_restart() {
     let new = parse(
         "listen: 127.0.0.1:81
 log: {level: debug, format: json}
-upstream: {kind: apiserver, qps: 5, burst: 5, maxInFlight: 4, backoff: {max: 6s}, embedded: {ttl: 2h}}
+upstream: {kind: apiserver, group: events, qps: 5, burst: 5, maxInFlight: 4, backoff: {max: 6s}, embedded: {ttl: 2h}}
 correlation: {burstSize: 1, rules: [{match: {reason: A}}]}
 outbox: {digest: {after: 1}}
 shards: 2
@@ -222,7 +222,10 @@ shards: 2
     )
     .unwrap();
     let diff = old.reload_diff(&new);
-    assert_eq!(diff.at_restart, ["listen", "log.format", "shards", "upstream.embedded.ttl", "upstream.kind"]);
+    assert_eq!(
+        diff.at_restart,
+        ["listen", "log.format", "shards", "upstream.embedded.ttl", "upstream.group", "upstream.kind"]
+    );
     let at_run_time = [
         "correlation.burstSize",
         "correlation.rules",

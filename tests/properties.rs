@@ -164,7 +164,7 @@ impl World {
             return; // repeats cannot be told from writes by their content
         }
         let event = match &write.request {
-            Request::Create(event) => event.as_ref().clone(),
+            Request::Create { event, .. } => event.as_ref().clone(),
             Request::Patch { name, .. } => match self.stored.get(name.as_str()) {
                 Some(event) => event.clone(),
                 None => return, // answered "not found" and created in the same try
@@ -181,7 +181,7 @@ impl World {
     fn apply(&mut self, request: &Request) -> Answer {
         self.version += 1;
         match request {
-            Request::Create(event) => {
+            Request::Create { event, .. } => {
                 let name = event.metadata.name.to_string();
                 assert!(!self.deleted.contains(&name), "a deleted record came back");
                 if self.stored.contains_key(&name) {

@@ -1,7 +1,6 @@
 //! Replays the recorded protobuf of a real apiserver: what bodies decode to, with which words they are refused, and that what
-//! we write is the server's, byte by byte. The files are `vectors/api/protobuf.jsonl`; `protobuf-reads.jsonl`, the cases of
-//! other topics that answer in protobuf; and every file of `EVENTWEIR_VECTORS` where set. Whatever holds for any event is in
-//! `tests/protobuf_properties.rs`.
+//! we write is the server's, byte by byte, in every file of `vectors/api` and of `EVENTWEIR_VECTORS` where set. The same cases over HTTP
+//! are in `tests/api`; whatever holds for any event is in `tests/protobuf_properties.rs`.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are not in tests for clippy")]
 
 use std::collections::BTreeSet;

@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 
 use eventweir::event::{
-    ApiGroup, Event, EventSeries, EventSource, MicroTime, ObjectMeta, ObjectReference, OwnerReference, RareMeta, Time,
-    core_v1, events_v1, protobuf,
+    ApiGroup, Event, EventSeries, EventSource, ManagedFields, ManagedFieldsEntry, MicroTime, ObjectMeta,
+    ObjectReference, OwnerReference, RareMeta, Time, core_v1, events_v1, protobuf,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use serde_json::json;
 use smol_str::SmolStr;
 
 fn text() -> impl Strategy<Value = SmolStr> {
@@ -64,20 +63,27 @@ fn map() -> impl Strategy<Value = BTreeMap<SmolStr, SmolStr>> {
     proptest::collection::btree_map(text(), text(), 0..4)
 }
 
-fn managed_fields() -> impl Strategy<Value = Vec<serde_json::Value>> {
-    let entry = prop_oneof![
-        Just(json!({})),
-        Just(json!({"manager": "m", "operation": "Update", "apiVersion": "v1", "time": "2024-05-01T10:00:00Z",
-            "fieldsType": "FieldsV1", "fieldsV1": {"f:count": {}, "f:a\u{e9}<": {".": {}}}})),
-        Just(json!({"manager": "kubectl", "fieldsV1": {}, "subresource": "status"})),
-    ];
-    proptest::collection::vec(entry, 0..3)
+fn managed_fields() -> impl Strategy<Value = ManagedFields> {
+    let full = ManagedFieldsEntry {
+        manager: "m".into(),
+        operation: "Update".into(),
+        api_version: "v1".into(),
+        time: Some(Time(1_714_557_600)),
+        fields_type: "FieldsV1".into(),
+        fields: Some("{\"f:count\":{},\"f:a\u{e9}<\":{\".\":{}}}".into()),
+        subresource: "".into(),
+    };
+    let other =
+        ManagedFieldsEntry { fields: Some("{}".into()), subresource: "status".into(), ..ManagedFieldsEntry::default() };
+    let entry = prop_oneof![Just(ManagedFieldsEntry::default()), Just(full), Just(other)];
+    // An empty list is not written.
+    proptest::collection::vec(entry, 0..3).prop_map(|list| (!list.is_empty()).then(|| list.into()))
 }
 
 fn rare() -> impl Strategy<Value = Option<Box<RareMeta>>> {
     let names = (text(), text(), any::<i64>(), time(), any::<Option<i64>>());
     let lists = (map(), map(), proptest::collection::vec(owner(), 0..3), proptest::collection::vec(text(), 0..3));
-    let rare = (names, lists, managed_fields()).prop_map(|(names, lists, managed_fields)| {
+    let rare = (names, lists).prop_map(|(names, lists)| {
         let (generate_name, self_link, generation, deletion_timestamp, deletion_grace_period_seconds) = names;
         let (labels, annotations, owner_references, finalizers) = lists;
         Box::new(RareMeta {
@@ -90,7 +96,6 @@ fn rare() -> impl Strategy<Value = Option<Box<RareMeta>>> {
             annotations,
             owner_references,
             finalizers,
-            managed_fields,
         })
     });
     // Nothing in the box means no box.
@@ -98,13 +103,14 @@ fn rare() -> impl Strategy<Value = Option<Box<RareMeta>>> {
 }
 
 fn metadata() -> impl Strategy<Value = ObjectMeta> {
-    (text(), text(), text(), text(), time(), rare()).prop_map(
-        |(name, namespace, resource_version, uid, creation_timestamp, rare)| ObjectMeta {
+    (text(), text(), text(), text(), time(), managed_fields(), rare()).prop_map(
+        |(name, namespace, resource_version, uid, creation_timestamp, managed_fields, rare)| ObjectMeta {
             name,
             namespace,
             resource_version,
             uid,
             creation_timestamp,
+            managed_fields,
             rare,
         },
     )

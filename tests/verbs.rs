@@ -1,8 +1,5 @@
-//! DELETE, PUT and WATCH at HTTP level against what a real apiserver was recorded to answer (`vectors/api/README.md`), and
-//! what eventweir adds: records that are forgotten or followed, limits, a clean end.
-//!
-//! Events come in by direct access to the embedded store, so that correlation does not matter; so do patches, which are
-//! another topic. managedFields are not kept by the embedded store and compared without.
+//! What eventweir adds to DELETE, PUT and WATCH: records that are forgotten or followed, limits, a clean end. What a real
+//! apiserver was recorded to answer is replayed in `tests/api`.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,8 +10,7 @@ use std::time::Duration;
 use eventweir::app::{App, ConfigSource, Listeners};
 use eventweir::clock::Clock;
 use eventweir::config::{Config, Overrides, RawConfig};
-use eventweir::event::json::{self, Strictness};
-use eventweir::event::{ApiGroup, Event};
+use eventweir::event::Event;
 use eventweir::outbox::LostReason;
 use eventweir::upstream::store::{self, Store};
 use eventweir::upstream::{Embedded, ListOptions, Metrics, Upstream, Version, Watch, WatchEvent, WatchOptions};
@@ -26,14 +22,6 @@ use tokio::net::TcpStream;
 const START: i64 = 1_772_352_000 * 1_000_000_000;
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Cases that are not replayed, and why.
-const LEFT_OUT: [(&str, &str); 4] = [
-    ("watch-kubectl-events", "the replay does not read protobuf frames; tests/protobuf.rs compares their bytes"),
-    ("watch-protobuf", "the replay does not read protobuf frames; tests/protobuf.rs compares their bytes"),
-    ("watch-protobuf-nostream", "the replay does not read protobuf frames; tests/protobuf.rs compares their bytes"),
-    ("watch-protobuf-too-old", "the replay does not read protobuf frames; tests/protobuf.rs compares their bytes"),
-];
-
 struct Program {
     app: Arc<App>,
     embedded: Embedded,
@@ -41,13 +29,12 @@ struct Program {
 }
 
 impl Program {
-    async fn start(yaml: &str, ttl: u64) -> Self {
+    async fn start(yaml: &str) -> Self {
         let local = || Some("127.0.0.1:0".to_owned());
         let overrides = Overrides { listen: local(), admin_listen: local(), ..Overrides::default() };
         let config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
         let (clock, registry) = (Clock::manual(START), Registry::new());
-        let settings = store::Settings { ttl: Duration::from_secs(ttl), ..store::Settings::default() };
-        let embedded = Embedded::new(settings, clock.clone(), Metrics::new(&registry).unwrap());
+        let embedded = Embedded::new(store::Settings::default(), clock.clone(), Metrics::new(&registry).unwrap());
         let listeners = Listeners::bind(&config).await.unwrap();
         let upstream = Upstream::Embedded(embedded.clone());
         let app = App::start(config, ConfigSource::default(), listeners, upstream, registry, clock.clone()).unwrap();
@@ -146,223 +133,6 @@ impl Answer {
     }
 }
 
-/// The values behind the placeholders of a case.
-#[derive(Default)]
-struct Known(BTreeMap<String, String>);
-
-impl Known {
-    fn fill(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
-    }
-
-    fn check(&mut self, expected: &Value, actual: &Value, at: &str) {
-        match (expected, actual) {
-            (Value::Object(expected), Value::Object(actual)) => {
-                let names = |map: &serde_json::Map<String, Value>| {
-                    let mut names: Vec<String> = map.keys().filter(|name| *name != "managedFields").cloned().collect();
-                    names.sort();
-                    names
-                };
-                assert_eq!(names(expected), names(actual), "{at}: {actual:?}");
-                for (name, value) in expected.iter().filter(|(name, _)| *name != "managedFields") {
-                    self.check(value, &actual[name], &format!("{at}.{name}"));
-                }
-            }
-            (Value::Array(expected), Value::Array(actual)) => {
-                assert_eq!(expected.len(), actual.len(), "{at}");
-                for (index, (expected, actual)) in expected.iter().zip(actual).enumerate() {
-                    self.check(expected, actual, &format!("{at}[{index}]"));
-                }
-            }
-            (Value::String(expected), Value::String(actual)) => self.check_text(expected, actual, at),
-            _ => assert_eq!(expected, actual, "{at}"),
-        }
-    }
-
-    fn check_text(&mut self, expected: &str, actual: &str, at: &str) {
-        let Some((before, rest)) = expected.split_once('<').filter(|(_, rest)| rest.contains('>')) else {
-            assert_eq!(expected, actual, "{at}");
-            return;
-        };
-        let (name, after) = rest.split_once('>').unwrap();
-        let found = actual.strip_prefix(before).unwrap_or_else(|| panic!("{at}: {expected} and {actual}"));
-        let next = after.split('<').next().unwrap();
-        let end = if next.is_empty() { found.len() } else { found.find(next).unwrap_or(found.len()) };
-        let (value, left) = found.split_at(end);
-        assert!(!value.is_empty() || name == "uid", "{at}: {expected} and {actual}");
-        if name.contains(':') {
-            let known = self.0.entry(format!("<{name}>")).or_insert_with(|| value.to_owned());
-            assert_eq!(known, value, "{at}: <{name}>");
-        }
-        self.check_text(after, left, at);
-    }
-}
-
-struct Replay {
-    program: Program,
-    known: Known,
-    id: String,
-    sleeps: bool,
-}
-
-impl Replay {
-    async fn play(&mut self, step: &Value) {
-        if let Some(action) = step["action"].as_str() {
-            return self.act(action).await;
-        }
-        let (request, expected) = (&step["request"], &step["response"]);
-        match request["method"].as_str().unwrap() {
-            "POST" | "PATCH" => self.write_directly(request, expected),
-            _ => Box::pin(self.ask(request, expected, step["during"].as_array())).await,
-        }
-    }
-
-    async fn act(&self, action: &str) {
-        match action {
-            "compact" => self.program.embedded.access(|store, _| store.compact()),
-            sleep if self.sleeps => {
-                let seconds = sleep.trim_start_matches("sleep-").trim_end_matches('s').parse().unwrap();
-                self.program.clock.advance(Duration::from_secs(seconds));
-            }
-            _sleep => tokio::time::sleep(Duration::from_millis(30)).await,
-        }
-    }
-
-    /// A create or a patch of some members.
-    fn write_directly(&mut self, request: &Value, expected: &Value) {
-        let path = request["path"].as_str().unwrap();
-        let group = if path.starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
-        let parts: Vec<&str> =
-            path.trim_start_matches("/apis/events.k8s.io").trim_start_matches("/api").split('/').collect();
-        let (namespace, name) = (parts[3], parts.get(5));
-        let decode = |body: &Value| json::decode(group, body.to_string().as_bytes(), Strictness::Report).unwrap().event;
-        let shown = |event: &Event| {
-            let mut body = Vec::new();
-            json::write_json(group, event, &mut body);
-            serde_json::from_slice::<Value>(&body).unwrap()
-        };
-        let outcome = self.program.embedded.access(|store, now| match name {
-            None => {
-                let mut event = decode(&request["body"]);
-                event.metadata.namespace = namespace.into();
-                store.create(event, now)
-            }
-            Some(name) => store.update(namespace, name, now, |event| {
-                let mut document = shown(event);
-                for (member, value) in request["body"].as_object().unwrap() {
-                    document[member] = value.clone();
-                }
-                *event = decode(&document);
-                Ok(())
-            }),
-        });
-        match outcome {
-            Ok(event) => {
-                assert!([200, 201].contains(&expected["status"].as_u64().unwrap()));
-                self.known.check(&expected["body"], &shown(&event), &format!("{} {path}", self.id));
-            }
-            Err(status) => assert_eq!(Some(u64::from(status.code)), expected["status"].as_u64()),
-        }
-    }
-
-    async fn ask(&mut self, request: &Value, expected: &Value, during: Option<&Vec<Value>>) {
-        let mut path = request["path"].as_str().unwrap().to_owned();
-        if let Some(query) = request["query"].as_str() {
-            path = self.known.fill(&format!("{path}?{query}"));
-        }
-        let body = match (&request["body"], &request["bodyText"]) {
-            (Value::Null, Value::Null) => String::new(),
-            (Value::Null, text) => text.as_str().unwrap().to_owned(),
-            (body, _) => self.known.fill(&body.to_string()),
-        };
-        let headers = request["headers"].as_object().unwrap().iter();
-        let headers: Vec<(String, String)> =
-            headers.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect();
-        let method = request["method"].as_str().unwrap();
-        let at = format!("{} {method} {path}", self.id);
-        let mut answer = Answer::ask(self.program.app.address(), method, &path, &headers, body.as_bytes()).await;
-        assert_eq!(Some(u64::from(answer.status)), expected["status"].as_u64(), "{at}: {}", {
-            if answer.status == 200 { String::new() } else { answer.rest().await }
-        });
-        assert_eq!(
-            answer.headers.get("content-type").map(String::as_str),
-            expected["headers"]["Content-Type"].as_str(),
-            "{at}"
-        );
-        let frames = expected["frames"].as_array().cloned().unwrap_or_default();
-        let is_stream = expected["body"].is_null()
-            && frames.first().is_none_or(|frame| !frame["type"].is_null() && !frame["object"].is_null());
-        if !is_stream {
-            let body = if expected["body"].is_null() { &frames[0] } else { &expected["body"] };
-            let text = answer.rest().await;
-            assert!(text.ends_with('\n'), "{at}");
-            self.known.check(body, &serde_json::from_str(&text).unwrap(), &at);
-            return;
-        }
-        assert_eq!(answer.headers.get("transfer-encoding").map(String::as_str), Some("chunked"));
-        for step in during.into_iter().flatten() {
-            self.play(step).await;
-        }
-        for (index, frame) in frames.iter().enumerate() {
-            let Some(actual) = answer.frame().await else { panic!("{at}: ends before frame {index}") };
-            self.known.check(frame, &actual, &format!("{at} frame {index}"));
-        }
-        // No further frame comes, and the timeout ends the stream in an orderly way.
-        self.program.clock.advance(Duration::from_secs(10));
-        assert_eq!(answer.frame().await, None, "{at}");
-    }
-}
-
-async fn replay(topic: &str, text: &str) {
-    let mut played = 0;
-    for line in text.lines() {
-        let case: Value = serde_json::from_str(line).unwrap();
-        let id = case["id"].as_str().unwrap().to_owned();
-        if LEFT_OUT.iter().any(|(left_out, _)| *left_out == id) {
-            continue;
-        }
-        let ttl = if topic == "ttl" { 4 } else { 3600 };
-        let program = Program::start("{}", ttl).await;
-        // What other cases of the recording left behind: no version of a case is the first of the store.
-        program.embedded.access(|store, now| {
-            for number in 0..3 {
-                let mut event = Event::default();
-                event.metadata.namespace = "elsewhere".into();
-                event.metadata.name = format!("e{number}").into();
-                store.create(event, now).unwrap();
-            }
-        });
-        let mut replay = Replay { program, known: Known::default(), id, sleeps: topic == "ttl" };
-        for step in case["steps"].as_array().unwrap() {
-            replay.play(step).await;
-        }
-        replay.program.app.stop().await;
-        played += 1;
-    }
-    let left_out = LEFT_OUT.iter().filter(|(id, _)| id.starts_with(topic)).count();
-    assert_eq!(played + left_out, text.lines().count());
-}
-
-#[tokio::test]
-async fn watches_answer_as_recorded() {
-    replay("watch", include_str!("vectors/api/watch.jsonl")).await;
-}
-
-#[tokio::test]
-async fn deletes_answer_as_recorded() {
-    replay("delete", include_str!("vectors/api/delete.jsonl")).await;
-}
-
-#[tokio::test]
-async fn puts_answer_as_recorded() {
-    replay("put", include_str!("vectors/api/put.jsonl")).await;
-}
-
-#[tokio::test]
-async fn expiry_shows_as_recorded() {
-    replay("ttl", include_str!("vectors/api/ttl.jsonl")).await;
-}
-
 const EVENTS: &str = "/api/v1/namespaces/shop/events";
 
 fn event(name: &str, count: i32) -> Value {
@@ -376,7 +146,7 @@ fn event(name: &str, count: i32) -> Value {
 
 #[tokio::test]
 async fn what_is_deleted_does_not_come_back_and_its_next_occurrence_begins_anew() {
-    let program = Program::start("{}", 3600).await;
+    let program = Program::start("{}").await;
     for name in ["a", "b", "c"] {
         assert_eq!(program.send("POST", EVENTS, &event(name, 1).to_string()).await.0, 201);
         if name == "a" {
@@ -415,7 +185,7 @@ async fn what_is_deleted_does_not_come_back_and_its_next_occurrence_begins_anew(
 
 #[tokio::test]
 async fn a_refused_delete_changes_nothing() {
-    let program = Program::start("{}", 3600).await;
+    let program = Program::start("{}").await;
     for name in ["a", "b"] {
         program.send("POST", EVENTS, &event(name, 1).to_string()).await;
     }
@@ -428,7 +198,7 @@ async fn a_refused_delete_changes_nothing() {
 
 #[tokio::test]
 async fn a_put_is_no_occurrence_and_counting_goes_on_from_it() {
-    let program = Program::start("{}", 3600).await;
+    let program = Program::start("{}").await;
     program.send("POST", EVENTS, &event("a", 1).to_string()).await;
     program.settle().await;
     let (code, put) = program.send("PUT", &format!("{EVENTS}/a"), &event("a", 10).to_string()).await;
@@ -446,7 +216,7 @@ async fn a_put_is_no_occurrence_and_counting_goes_on_from_it() {
 
 #[tokio::test]
 async fn watches_are_limited_counted_and_ended_by_a_stop() {
-    let program = Program::start("ingest: {maxWatches: 1}", 3600).await;
+    let program = Program::start("ingest: {maxWatches: 1}").await;
     let address = program.app.address();
     let mut watch = Answer::ask(address, "GET", &format!("{EVENTS}?watch=true"), &[], b"").await;
     assert_eq!(watch.status, 200);

@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
-use super::read::{ACK, WRITES};
+use super::read::{ACK, UPSTREAM_GROUP, WRITES};
 use super::units::{duration_text, size_text};
 use super::{Backend, Config, EventLog, LogFormat, Shards, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
 use crate::ingest::Repair;
-use crate::outbox::{self, GateSettings};
+use crate::outbox::{self, GateSettings, UpstreamGroup};
 use crate::shard;
 use crate::upstream::store::Namespaces;
 use crate::upstream::{apiserver, store};
@@ -88,7 +88,7 @@ fn tree(config: &Config) -> Value {
             EventLog::Stdout => "stdout".to_owned(),
             EventLog::File(path) => path.display().to_string(),
         },
-        "upstream": upstream_tree(upstream, gate),
+        "upstream": upstream_tree(upstream, gate, outbox.group),
         "correlation": correlation_tree,
         "outbox": outbox_tree(outbox),
         "ingest": {
@@ -122,6 +122,7 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
         max_age,
         first_backoff: _,
         max_backoff: _,
+        group: _, // stands under `upstream`
     } = outbox;
     json!({
         "coalesceInterval": duration(*coalesce_interval),
@@ -138,7 +139,7 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
     })
 }
 
-fn upstream_tree(upstream: &Upstream, gate: &GateSettings) -> Map<String, Value> {
+fn upstream_tree(upstream: &Upstream, gate: &GateSettings, group: UpstreamGroup) -> Map<String, Value> {
     let Upstream { backend, apiserver: apiserver::Settings { kubeconfig, context, timeout }, writes, store } = upstream;
     let GateSettings { max_in_flight, rate, first_backoff, max_backoff } = gate;
     let mut tree = Map::new();
@@ -150,6 +151,7 @@ fn upstream_tree(upstream: &Upstream, gate: &GateSettings) -> Map<String, Value>
             Backend::Apiserver => "apiserver",
         }),
     );
+    put("group", named(&UPSTREAM_GROUP, group));
     if let Some(path) = kubeconfig {
         put("kubeconfig", json!(path.display().to_string()));
     }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::correlator::{Policy, Rate};
 use crate::ingest::{Ack, Repair};
-use crate::outbox::{self, GateSettings};
+use crate::outbox::{self, GateSettings, UpstreamGroup};
 use crate::shard;
 use crate::upstream::store::Namespaces;
 use crate::upstream::{apiserver, store};
@@ -80,7 +80,10 @@ fn config(section: &mut Section<'_>) -> Config {
     let log = section.within("log", log);
     let event_log = section.value("eventLog", default.event_log, event_log);
     let Config { mut gate, mut shard, .. } = default;
-    let upstream = section.within("upstream", |section| upstream(section, &mut gate));
+    let upstream = section.within("upstream", |section| {
+        shard.outbox.group = section.value("group", shard.outbox.group, values::choice(&UPSTREAM_GROUP));
+        upstream(section, &mut gate)
+    });
     let policy = section.within("correlation", |section| correlation(section, &mut shard));
     section.within("outbox", |section| outbox(section, &mut shard.outbox));
     // The same pauses for a record that failed and for an upstream that is down.
@@ -201,6 +204,9 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
         outbox.digest_reasons = section.value("reasons", outbox.digest_reasons, values::whole(1..=1000));
     });
 }
+
+pub(super) const UPSTREAM_GROUP: [(&str, UpstreamGroup); 3] =
+    [("preserve", UpstreamGroup::Preserve), ("core", UpstreamGroup::Core), ("events", UpstreamGroup::Events)];
 
 pub(super) const ACK: [(&str, Ack); 2] = [("accepted", Ack::Accepted), ("written", Ack::Written)];
 

@@ -7,11 +7,15 @@
 pub mod core_v1;
 pub mod events_v1;
 pub mod json;
+pub mod managed_fields;
+pub mod patching;
 pub mod protobuf;
 pub mod repair;
+pub mod spelling;
 mod time;
 pub mod validate;
 
+pub use managed_fields::{ManagedFields, ManagedFieldsEntry};
 pub use time::{MicroTime, Time, TimeError};
 
 use smol_str::SmolStr;
@@ -96,6 +100,8 @@ pub struct ObjectMeta {
     pub uid: SmolStr,
     /// When the apiserver stored the object.
     pub creation_timestamp: Option<Time>,
+    /// Who set which field; `None` when absent.
+    pub managed_fields: ManagedFields,
     /// Everything that events seldom carry.
     pub rare: Option<Box<RareMeta>>,
 }
@@ -122,8 +128,6 @@ pub struct RareMeta {
     pub owner_references: Vec<OwnerReference>,
     /// Finalizers.
     pub finalizers: Vec<SmolStr>,
-    /// Field managers, kept as the JSON they came in.
-    pub managed_fields: Vec<serde_json::Value>,
 }
 
 /// An owner of an object.
@@ -249,11 +253,9 @@ impl Event {
                 .chain(&rare.annotations)
                 .map(|(key, value)| 64 + key.len() + value.len())
                 .sum::<usize>();
-            let managed =
-                rare.managed_fields.iter().map(|field| field.to_string().len().saturating_mul(4)).sum::<usize>();
             let owners = rare.owner_references.len().saturating_mul(256);
             let finalizers = rare.finalizers.iter().map(|text| 24 + text.len()).sum::<usize>();
-            size_of::<RareMeta>() + pairs + managed + owners + finalizers
+            size_of::<RareMeta>() + pairs + owners + finalizers
         });
         let strings = [
             &self.metadata.name,
@@ -269,7 +271,9 @@ impl Event {
             &self.reporting_controller,
             &self.reporting_instance,
         ];
+        let managed = self.metadata.managed_fields.iter().flat_map(|entries| entries.iter());
         size_of::<Self>()
+            + managed.map(ManagedFieldsEntry::approximate_size).sum::<usize>()
             + strings.into_iter().map(heap).sum::<usize>()
             + reference(&self.involved_object)
             + self.related.as_deref().map_or(0, |object| size_of::<ObjectReference>() + reference(object))

@@ -33,6 +33,13 @@ pub(super) struct Growth {
     pub(super) series: Option<EventSeries>,
 }
 
+/// Whether a patch was about the count or the series of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Line {
+    Stated,
+    Untold,
+}
+
 /// How far a client has counted: its series, or its count; an event that tells neither has happened once.
 fn line(event: &Event) -> i64 {
     i64::from(event.series.as_ref().map_or(event.count, |series| series.count).max(1))
@@ -98,6 +105,18 @@ impl Aliases {
         // A line that shrinks or stands still (a repeated request) brings no occurrence.
         let grown = u32::try_from(line(event) - before).unwrap_or(0);
         Some((event.clone(), grown))
+    }
+
+    /// Takes over what a plain patch has made of the record that a name leads to. The client's line stays as it was unless
+    /// the patch was about it, and so does what the record is found by.
+    pub(super) fn relabel(&self, namespace: &str, name: &str, stored: &Event, line: Line) {
+        let mut known = self.known.lock();
+        let Some(event) = known.get_mut(&(namespace.into(), name.into())) else { return };
+        event.metadata.rare.clone_from(&stored.metadata.rare);
+        if line == Line::Stated {
+            event.count = stored.count;
+            event.series.clone_from(&stored.series);
+        }
     }
 
     /// Takes back a growth that could not be taken in: the client will repeat it.

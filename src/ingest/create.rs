@@ -9,10 +9,11 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::decode::Refusal;
 use super::form::Form;
-use super::{Ack, Face, decode, respond};
-use crate::event::json::{Decoded, Strictness};
+pub(super) use super::options::Options;
+use super::{Ack, Face, decode, manager, options, respond};
+use crate::event::json::{Decoded, FieldValidation, Strictness};
 use crate::event::repair::{self, Repair};
-use crate::event::{ApiGroup, Event, Time, validate};
+use crate::event::{ApiGroup, Event, Time, managed_fields, validate};
 use crate::ledger::RejectReason;
 use crate::shard::{Fate, Full, Outcome};
 use crate::status::Status;
@@ -20,21 +21,6 @@ use crate::upstream::store;
 
 /// When this request wants its answer.
 const ACK: HeaderName = HeaderName::from_static("eventweir-ack");
-
-/// What the query asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Options {
-    pub(super) validation: FieldValidation,
-    pub(super) dry_run: bool,
-}
-
-/// What unknown and duplicate fields mean (`fieldValidation`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FieldValidation {
-    Ignore,
-    Warn,
-    Strict,
-}
 
 /// `POST /api/v1/namespaces/{namespace}/events`
 pub(super) async fn create(
@@ -61,7 +47,7 @@ async fn receive(
 ) -> Result<Response, Refusal> {
     let form = face.form(group, query, headers)?;
     let media = decode::media(headers)?;
-    let options = options(query)?;
+    let options = options::of_write("CreateOptions", query).map_err(|status| (RejectReason::Invalid, status.into()))?;
     let body = decode::read(body, &face.0.settings).await?;
     let strictness = match options.validation {
         FieldValidation::Strict => Strictness::Refuse,
@@ -74,8 +60,10 @@ async fn receive(
     };
     let repairs = admit(face, group, namespace, &mut event)?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
+    let writer = manager::writer(group, query, headers);
+    event.metadata.managed_fields = managed_fields::claim(&writer.manager, group);
     if options.dry_run {
-        return Ok(respond::event(form, StatusCode::CREATED, &event, None, &warnings));
+        return Ok(dry_run(face, form, event, &warnings).await);
     }
     Ok(take(face, form, StatusCode::CREATED, event, &warnings, headers).await)
 }
@@ -102,6 +90,19 @@ pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut E
     Ok(repairs)
 }
 
+/// What the upstream would answer. Nothing has occurred, so neither ledger nor correlator hear of it.
+async fn dry_run(face: &Face, form: Form, mut event: Event, warnings: &[String]) -> Response {
+    match face.0.upstream.try_create(&event).await {
+        Ok(shown) => respond::event(form, StatusCode::CREATED, &shown, None, warnings),
+        // To a correlator a name that is taken is no hindrance.
+        Err(status) if status.reason == "AlreadyExists" && face.0.shards.correlates(&event) => {
+            event.metadata.managed_fields = None;
+            respond::event(form, StatusCode::CREATED, &event, None, warnings)
+        }
+        Err(status) => respond::refusal(&through(form.group, status)),
+    }
+}
+
 /// Drops what only the upstream can assign: nothing of it is invented or believed.
 ///
 /// DIFFERENCE(apiserver): a resourceVersion in a create is dropped instead of refused with a bare 500
@@ -110,25 +111,27 @@ fn strip(event: &mut Event) {
     event.metadata.uid = SmolStr::default();
     event.metadata.resource_version = SmolStr::default();
     event.metadata.creation_timestamp = None;
+    event.metadata.managed_fields = None;
     if let Some(rare) = &mut event.metadata.rare {
         rare.self_link = SmolStr::default();
         rare.deletion_timestamp = None;
         rare.deletion_grace_period_seconds = None;
-        rare.managed_fields = Vec::new();
     }
 }
 
-/// Hands a valid event to its shard and answers.
+/// Hands a valid event to its shard and answers. The event may claim in its managedFields to be its client's own.
 pub(super) async fn take(
     face: &Face,
     form: Form,
     code: StatusCode,
-    event: Event,
+    mut event: Event,
     warnings: &[String],
     headers: &HeaderMap,
 ) -> Response {
     // Two copies: the shard keeps one, the alias another. Their strings are shared.
-    let occurrence = as_occurrence(event.clone());
+    let correlates = face.0.shards.correlates(&event);
+    let occurrence = if correlates { as_occurrence(event.clone()) } else { event.clone() };
+    event.metadata.managed_fields = None;
     let taken = match ack(face, headers) {
         Ack::Accepted => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
         Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
@@ -196,43 +199,7 @@ pub(super) fn full() -> Response {
     respond::refusal(&Status::too_many_requests(message, 1))
 }
 
+/// The options of a write that is not a create.
 pub(super) fn options(query: Option<&str>) -> Result<Options, Refusal> {
-    let mut options = Options { validation: FieldValidation::Warn, dry_run: false };
-    for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        match (key.as_ref(), value.as_ref()) {
-            ("fieldValidation", "Ignore") => options.validation = FieldValidation::Ignore,
-            ("fieldValidation", "Warn" | "") => options.validation = FieldValidation::Warn,
-            ("fieldValidation", "Strict") => options.validation = FieldValidation::Strict,
-            ("dryRun", "All") => options.dry_run = true,
-            ("fieldValidation", other) => {
-                let fault = format!(
-                    "fieldValidation: Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\""
-                );
-                return Err(invalid_option(&fault));
-            }
-            ("dryRun", other) if !other.is_empty() => {
-                let fault = format!("dryRun: Unsupported value: [\"{other}\"]: supported values: \"All\"");
-                return Err(invalid_option(&fault));
-            }
-            _ => {}
-        }
-    }
-    Ok(options)
-}
-
-fn invalid_option(fault: &str) -> Refusal {
-    let (field, message) = fault.split_once(": ").unwrap_or_default();
-    let cause = crate::status::StatusCause {
-        reason: "FieldValueNotSupported".to_owned(),
-        message: message.to_owned(),
-        field: field.to_owned(),
-    };
-    let status = Status::new(422, "Invalid", format!("CreateOptions.meta.k8s.io \"\" is invalid: {fault}"))
-        .with_details(crate::status::StatusDetails {
-            group: "meta.k8s.io".to_owned(),
-            kind: "CreateOptions".to_owned(),
-            causes: vec![cause],
-            ..crate::status::StatusDetails::default()
-        });
-    (RejectReason::Invalid, Box::new(status))
+    options::of_write("UpdateOptions", query).map_err(|status| (RejectReason::Invalid, status.into()))
 }

@@ -11,10 +11,12 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::form::{Form, Media};
-use super::{Face, QUIET, decode, not_found, read, respond, yaml};
-use crate::event::{ApiGroup, json, protobuf};
+use super::options::Faults;
+use super::{Face, QUIET, decode, not_found, options, respond, yaml};
+use crate::event::json::{self, go};
+use crate::event::{ApiGroup, protobuf};
 use crate::shard::Lead;
-use crate::status::{Status, StatusCause, StatusDetails};
+use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted};
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
@@ -101,7 +103,7 @@ pub(super) async fn delete_collection(
         Ok(asked) => asked,
         Err(status) => return respond::refusal(&status),
     };
-    let list = match read::options(group, query.as_deref()) {
+    let list = match options::of_list(group, query.as_deref()) {
         Ok(list) => list,
         Err(status) => return respond::refusal(&status),
     };
@@ -133,11 +135,11 @@ async fn asked(
     let form = face.form(group, query, headers).map_err(|(_, status)| *status)?;
     let body = decode::read(body, &face.0.settings).await.map_err(|(_, status)| *status)?;
     if body.is_empty() {
-        return Ok((form, options(query, &body)?));
+        return Ok((form, delete_options(query, &body)?));
     }
     let options = match decode::media(headers).map_err(|(_, status)| *status)? {
-        Media::Json => options(query, &body)?,
-        Media::Yaml => options(query, &yaml::to_json(&body).map_err(Status::bad_request)?.into())?,
+        Media::Json => delete_options(query, &body)?,
+        Media::Yaml => delete_options(query, &yaml::to_json(&body).map_err(Status::bad_request)?.into())?,
         Media::Protobuf => protobuf_options(&body)?,
     };
     Ok((form, options))
@@ -145,70 +147,43 @@ async fn asked(
 
 fn protobuf_options(body: &[u8]) -> Result<DeleteOptions, Status> {
     let decoded = protobuf::decode_delete_options(body).map_err(|error| error.status)?;
-    if let Some(policy) = &decoded.propagation_policy {
-        check_policy(policy)?;
-    }
-    let dry_run = decoded.dry_run.first().map_or(Ok(false), |scope| dry_run(scope))?;
+    let dry_run: Vec<&str> = decoded.dry_run.iter().map(AsRef::as_ref).collect();
+    let policy = decoded.propagation_policy.as_deref().unwrap_or_default();
+    check(&dry_run, policy)?;
     let (uid, resource_version) = (decoded.uid, decoded.resource_version);
-    Ok(DeleteOptions { uid, resource_version, dry_run })
+    Ok(DeleteOptions { uid, resource_version, dry_run: !dry_run.is_empty() })
 }
 
 /// The options of the body, or of the query where there is none.
-fn options(query: Option<&str>, body: &Bytes) -> Result<DeleteOptions, Status> {
-    let mut options = DeleteOptions::default();
+fn delete_options(query: Option<&str>, body: &Bytes) -> Result<DeleteOptions, Status> {
     if body.is_empty() {
-        for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-            match key.as_ref() {
-                "dryRun" => options.dry_run = dry_run(&value)?,
-                "propagationPolicy" => check_policy(&value)?,
-                _ => {}
-            }
-        }
-        return Ok(options);
+        let pairs: Vec<_> = form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect();
+        let given =
+            |name: &'static str| pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_ref());
+        let dry_run: Vec<&str> = given("dryRun").collect();
+        check(&dry_run, given("propagationPolicy").next().unwrap_or_default())?;
+        return Ok(DeleteOptions { dry_run: !dry_run.is_empty(), ..DeleteOptions::default() });
     }
     let document: Value = serde_json::from_slice(body).map_err(|_fault| {
         let fault = json::syntax_fault(body);
         Status::bad_request(format!("couldn't get version/kind; json parse error: {fault}"))
     })?;
     let text = |value: &Value| value.as_str().map(Into::into);
-    options.uid = text(&document["preconditions"]["uid"]);
-    options.resource_version = text(&document["preconditions"]["resourceVersion"]);
-    if let Some(value) = document["dryRun"].get(0) {
-        options.dry_run = dry_run(value.as_str().unwrap_or_default())?;
-    }
-    if let Some(policy) = document["propagationPolicy"].as_str() {
-        check_policy(policy)?;
-    }
-    Ok(options)
+    let scopes = document["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let dry_run: Vec<&str> = scopes.iter().map(|scope| scope.as_str().unwrap_or_default()).collect();
+    check(&dry_run, document["propagationPolicy"].as_str().unwrap_or_default())?;
+    let (uid, resource_version) =
+        (text(&document["preconditions"]["uid"]), text(&document["preconditions"]["resourceVersion"]));
+    Ok(DeleteOptions { uid, resource_version, dry_run: !dry_run.is_empty() })
 }
 
-fn dry_run(value: &str) -> Result<bool, Status> {
-    match value {
-        "All" => Ok(true),
-        "" => Ok(false),
-        other => Err(unsupported("dryRun", &format!("[\"{other}\"]"), r#""All""#)),
+/// `ValidateDeleteOptions`. Events have no dependents, so that every policy does the same.
+fn check(dry_run: &[&str], policy: &str) -> Result<(), Status> {
+    let mut faults = Faults::default();
+    if !matches!(policy, "" | "Foreground" | "Background" | "Orphan") {
+        let supported = r#""Foreground", "Background", "Orphan", "nil""#;
+        faults.unsupported("propagationPolicy", &go::quote(policy), supported);
     }
-}
-
-/// Events have no dependents, so that every policy does the same.
-fn check_policy(value: &str) -> Result<(), Status> {
-    match value {
-        "" | "Foreground" | "Background" | "Orphan" => Ok(()),
-        other => {
-            let supported = r#""Foreground", "Background", "Orphan", "nil""#;
-            Err(unsupported("propagationPolicy", &format!("\"{other}\""), supported))
-        }
-    }
-}
-
-fn unsupported(field: &str, value: &str, supported: &str) -> Status {
-    let message = format!("Unsupported value: {value}: supported values: {supported}");
-    let text = format!("DeleteOptions.meta.k8s.io \"\" is invalid: {field}: {message}");
-    let cause = StatusCause { reason: "FieldValueNotSupported".to_owned(), message, field: field.to_owned() };
-    Status::new(422, "Invalid", text).with_details(StatusDetails {
-        group: "meta.k8s.io".to_owned(),
-        kind: "DeleteOptions".to_owned(),
-        causes: vec![cause],
-        ..StatusDetails::default()
-    })
+    options::check_dry_run(dry_run, &mut faults);
+    faults.refuse("DeleteOptions")
 }

@@ -7,7 +7,7 @@ use std::io::Write as _;
 
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
-use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
+use axum::http::header::{ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -31,7 +31,11 @@ pub(super) async fn dress(request: Request, next: Next) -> Response {
     if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
         dress_refusal(&status, form, &mut response);
     }
-    if compresses { compressed(response).await } else { response }
+    let mut response = if compresses { compressed(response).await } else { response };
+    // COMPAT(apiserver): whoever stands between must not keep answers; and its 405 does not say what is allowed.
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response.headers_mut().remove(ALLOW);
+    response
 }
 
 fn dress_refusal(status: &Status, form: Option<(Media, bool)>, response: &mut Response) {

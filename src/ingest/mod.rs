@@ -6,8 +6,10 @@
 
 mod accept;
 mod aliases;
+mod apply;
 mod batch;
 mod create;
+mod deadline;
 mod decode;
 mod delete;
 mod discovery;
@@ -15,7 +17,9 @@ mod dress;
 mod form;
 mod frame;
 mod indent;
+mod manager;
 mod metrics;
+mod options;
 mod partial;
 mod patch;
 mod read;
@@ -142,6 +146,7 @@ impl Face {
         Router::new()
             // Before the table of paths, which does not ignore a slash at the end as the apiserver does.
             .fallback_service(tower::util::MapRequest::new(paths, without_last_slash))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), deadline::deadline))
             .layer(axum::middleware::from_fn(dress::dress))
             // Outermost, so that every answer is counted, refusals and unknown paths included.
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))
@@ -176,6 +181,7 @@ fn door(group: ApiGroup) -> Router<Face> {
         .route("/namespaces/{namespace}/events/{name}", only(item))
         .route("/events", only(get(read::list_all)))
         .route("/watch/namespaces/{namespace}/events", only(get(watch::watch_namespace)))
+        .route("/watch/namespaces/{namespace}/events/{name}", only(get(watch::watch_one)))
         .route("/watch/events", only(get(watch::watch_all)))
         .layer(Extension(group))
 }

@@ -6,10 +6,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use smol_str::SmolStr;
 
-use super::{Face, not_found, respond, watch};
-use crate::event::ApiGroup;
-use crate::status::Status;
-use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version};
+use super::{Face, not_found, options, respond, watch};
+use crate::event::{ApiGroup, spelling};
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`
 ///
@@ -26,14 +24,16 @@ pub(super) async fn get(
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
     };
+    let version = match options::version_of_get(query.as_deref()) {
+        Ok(version) => version,
+        Err(status) => return respond::refusal(&status),
+    };
     let found = face.0.aliases.get(&namespace, &name).and_then(|told| face.0.shards.find(&told));
     let (stored_name, unsettled) = found.map_or((SmolStr::from(&name), None), |found| (found.name, found.unsettled));
-    let event = match (unsettled, face.0.upstream.get(&namespace, &stored_name).await) {
+    let event = match (unsettled, face.0.upstream.get_not_older(&namespace, &stored_name, version).await) {
         // The upstream's own members, with what is owed to it laid over them.
         (Some(owed), Ok(mut stored)) => {
-            stored.count = owed.count;
-            stored.message = owed.message;
-            stored.last_timestamp = owed.last_timestamp;
+            spelling::advance(&mut stored, &owed);
             Ok(stored)
         }
         (Some(owed), Err(_)) => Ok(owed),
@@ -77,14 +77,14 @@ async fn list_events(
     query: Option<&str>,
     headers: &HeaderMap,
 ) -> Response {
-    if watch::is_asked(query) {
+    if options::asks_for_watch(query) {
         return watch::watch(face, group, namespace, query, headers).await;
     }
     let form = match face.form(group, query, headers) {
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
     };
-    let options = match options(group, query) {
+    let options = match options::of_list(group, query) {
         Ok(options) => options,
         Err(status) => return respond::refusal(&status),
     };
@@ -92,28 +92,4 @@ async fn list_events(
         Ok(list) => respond::list(form, &list),
         Err(status) => respond::refusal(&status),
     }
-}
-
-pub(super) fn options(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> {
-    let mut options = ListOptions::default();
-    let (mut resource_version, mut exact) = (0, false);
-    for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        let number =
-            || value.parse::<u64>().map_err(|error| Status::bad_request(format!("{key}: \"{value}\": {error}")));
-        match key.as_ref() {
-            "limit" => options.limit = usize::try_from(number()?).unwrap_or(usize::MAX),
-            "continue" => options.continue_token = value.into_owned(),
-            "fieldSelector" => options.field_selector = FieldSelector::parse(&value, group)?,
-            "resourceVersion" if !value.is_empty() => resource_version = number()?,
-            "resourceVersionMatch" => exact = value == "Exact",
-            "labelSelector" => options.label_selector = LabelSelector::parse(&value)?,
-            _ => {}
-        }
-    }
-    options.version = match (resource_version, exact) {
-        (0, _) => Version::Newest,
-        (version, true) => Version::Exact(version),
-        (version, false) => Version::AtLeast(version),
-    };
-    Ok(options)
 }

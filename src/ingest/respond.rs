@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
-use super::form::{Form, Media, View};
+use super::form::{Form, Include, Media, MetaVersion, View};
 use super::{indent, partial, table, yaml};
 use crate::event::Event;
 use crate::event::json::{self, EventList};
@@ -76,6 +76,13 @@ pub(super) fn success(details: &crate::status::StatusDetails) -> Response {
     document(StatusCode::OK, Media::Json, false, crate::status::success_json(details))
 }
 
+/// What is answered with.
+#[derive(Clone, Copy)]
+enum Shown<'a> {
+    One(&'a Event),
+    Many(&'a EventList),
+}
+
 /// An event; `outcome` when it has been taken in.
 pub(super) fn event(
     form: Form,
@@ -84,43 +91,7 @@ pub(super) fn event(
     outcome: Option<Outcome>,
     warnings: &[String],
 ) -> Response {
-    let mut body = Vec::with_capacity(1024);
-    let mut response = match (form.view, form.media) {
-        (View::PartialList(_), _) => {
-            return refusal(&mismatch("PartialObjectMetadataList", "is not a list (*core.Event)"));
-        }
-        (View::Whole, Media::Protobuf) => {
-            protobuf::write(form.group, event, &mut body);
-            bytes(code, form.media, body)
-        }
-        (View::Partial(version), Media::Protobuf) => {
-            protobuf::write_partial(version.api_version(), event, &mut body);
-            bytes(code, form.media, body)
-        }
-        (View::Whole, Media::Json | Media::Yaml) => {
-            json::write_json(form.group, event, &mut body);
-            document(code, form.media, form.pretty, body)
-        }
-        (View::Partial(version), Media::Json | Media::Yaml) => {
-            partial::write(version, event, &mut body);
-            document(code, form.media, form.pretty, body)
-        }
-        (View::Table(version, include), _) => {
-            let list = one(event);
-            table::write(
-                &table::Table {
-                    group: form.group,
-                    version,
-                    include,
-                    columns: table::Columns::Described,
-                    now: form.now,
-                },
-                &list,
-                &mut body,
-            );
-            document(code, form.media, form.pretty, body)
-        }
-    };
+    let mut response = shown(form, code, Shown::One(event));
     if let Some(outcome) = outcome {
         response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
     }
@@ -136,41 +107,42 @@ pub(super) fn event(
 
 /// A list of events.
 pub(super) fn list(form: Form, list: &EventList) -> Response {
-    let mut body = Vec::new();
-    let code = StatusCode::OK;
-    match (form.view, form.media) {
-        (View::Partial(_), _) => refusal(&mismatch("PartialObjectMetadata", "is a list (*core.EventList)")),
-        (View::Whole, Media::Protobuf) => {
-            protobuf::write_list(form.group, list, &mut body);
-            bytes(code, form.media, body)
+    shown(form, StatusCode::OK, Shown::Many(list))
+}
+
+fn shown(form: Form, code: StatusCode, shown: Shown<'_>) -> Response {
+    let mut body = Vec::with_capacity(1024);
+    let out = &mut body;
+    let is_protobuf = form.media == Media::Protobuf;
+    match (shown, form.view) {
+        (Shown::One(_), View::PartialList(_)) => {
+            return refusal(&mismatch("PartialObjectMetadataList", "is not a list (*core.Event)"));
         }
-        (View::PartialList(version), Media::Protobuf) => {
-            protobuf::write_partial_list(version.api_version(), list, &mut body);
-            bytes(code, form.media, body)
+        (Shown::Many(_), View::Partial(_)) => {
+            return refusal(&mismatch("PartialObjectMetadata", "is a list (*core.EventList)"));
         }
-        (View::Whole, Media::Json | Media::Yaml) => {
-            json::write_list(form.group, list, &mut body);
-            document(code, form.media, form.pretty, body)
+        (Shown::One(event), View::Whole) if is_protobuf => protobuf::write(form.group, event, out),
+        (Shown::One(event), View::Whole) => json::write_json(form.group, event, out),
+        (Shown::One(event), View::Partial(version)) if is_protobuf => {
+            protobuf::write_partial(version.api_version(), event, out);
         }
-        (View::PartialList(version), Media::Json | Media::Yaml) => {
-            partial::write_list(version, list, &mut body);
-            document(code, form.media, form.pretty, body)
+        (Shown::One(event), View::Partial(version)) => partial::write(version, event, out),
+        (Shown::Many(list), View::Whole) if is_protobuf => protobuf::write_list(form.group, list, out),
+        (Shown::Many(list), View::Whole) => json::write_list(form.group, list, out),
+        (Shown::Many(list), View::PartialList(version)) if is_protobuf => {
+            protobuf::write_partial_list(version.api_version(), list, out);
         }
-        (View::Table(version, include), _) => {
-            table::write(
-                &table::Table {
-                    group: form.group,
-                    version,
-                    include,
-                    columns: table::Columns::Described,
-                    now: form.now,
-                },
-                list,
-                &mut body,
-            );
-            document(code, form.media, form.pretty, body)
-        }
+        (Shown::Many(list), View::PartialList(version)) => partial::write_list(version, list, out),
+        (Shown::One(event), View::Table(version, include)) => write_table(form, version, include, &one(event), out),
+        (Shown::Many(list), View::Table(version, include)) => write_table(form, version, include, list, out),
     }
+    if is_protobuf { bytes(code, form.media, body) } else { document(code, form.media, form.pretty, body) }
+}
+
+/// A table, which is never negotiated in protobuf.
+fn write_table(form: Form, version: MetaVersion, include: Include, list: &EventList, out: &mut Vec<u8>) {
+    let columns = table::Columns::Described;
+    table::write(&table::Table { group: form.group, version, include, columns, now: form.now }, list, out);
 }
 
 /// One event as a list, for its table. A copy, because tables are asked for by people.
@@ -186,4 +158,16 @@ fn mismatch(requested: &str, but: &str) -> Status {
 /// A plain text, as the apiserver gives it off the API.
 pub(super) fn text(code: StatusCode, text: &'static str) -> Response {
     (code, [(CONTENT_TYPE, TEXT), (X_CONTENT_TYPE_OPTIONS, NO_SNIFF)], text).into_response()
+}
+
+/// 504 for a request whose client gave it too little time.
+///
+/// COMPAT(apiserver): a Status without kind and apiVersion, labelled as text, whatever the client accepts.
+pub(super) fn out_of_time() -> Response {
+    const BODY: &str = concat!(
+        r#"{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","#,
+        r#""reason":"Timeout","details":{},"code":504}"#,
+        "\n"
+    );
+    (StatusCode::GATEWAY_TIMEOUT, [(CONTENT_TYPE, TEXT)], BODY).into_response()
 }

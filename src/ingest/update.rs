@@ -7,8 +7,8 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
-use super::{Face, QUIET, create, decode, respond};
-use crate::event::json::{self, Strictness};
+use super::{Face, QUIET, create, decode, manager, respond};
+use crate::event::json::{self, FieldValidation, Strictness};
 use crate::event::{ApiGroup, Event, validate};
 use crate::shard::Lead;
 use crate::status::Status;
@@ -47,10 +47,10 @@ async fn replace(
     let warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;
     check_name(&mut event, namespace, name)?;
-    let asked = UpdateOptions { group, dry_run: options.dry_run };
+    let asked = UpdateOptions { writer: manager::writer(group, query, headers), dry_run: options.dry_run };
     let putting = {
         let (face, name) = (face.clone(), name.to_owned());
-        async move { put(&face, event, &name, asked).await }
+        async move { put(&face, event, &name, &asked).await }
     };
     let Updated { event: mut stored, created } = face.to_the_end(putting).await?;
     stored.metadata.name = name.into();
@@ -62,7 +62,7 @@ async fn replace(
     Ok(respond::event(form, code, &stored, None, &warnings))
 }
 
-async fn put(face: &Face, mut event: Event, name: &str, options: UpdateOptions) -> Result<Updated, Status> {
+async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions) -> Result<Updated, Status> {
     let namespace = event.metadata.namespace.clone();
     let upstream = &face.0.upstream;
     let told = face.0.aliases.get(&namespace, name);
@@ -100,15 +100,15 @@ fn check_name(event: &mut Event, namespace: &str, name: &str) -> Result<(), Stat
 impl create::Options {
     fn strictness(self) -> Strictness {
         match self.validation {
-            create::FieldValidation::Strict => Strictness::Refuse,
-            create::FieldValidation::Warn | create::FieldValidation::Ignore => Strictness::Report,
+            FieldValidation::Strict => Strictness::Refuse,
+            FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
         }
     }
 
     fn warnings(self, faults: &[json::StrictFault]) -> Vec<String> {
         match self.validation {
-            create::FieldValidation::Warn => faults.iter().map(ToString::to_string).collect(),
-            create::FieldValidation::Ignore | create::FieldValidation::Strict => Vec::new(),
+            FieldValidation::Warn => faults.iter().map(ToString::to_string).collect(),
+            FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
         }
     }
 }

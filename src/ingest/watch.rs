@@ -22,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::form::Form;
 use super::table::Columns;
-use super::{Face, frame, respond};
+use super::{Face, frame, options, respond};
 use crate::clock::{Clock, Mono};
 use crate::event::ApiGroup;
-use crate::status::{Status, StatusCause, StatusDetails};
-use crate::upstream::{FieldSelector, LabelSelector, Watch, WatchOptions};
+use crate::status::Status;
+use crate::upstream::{FieldSelector, Watch, WatchOptions};
 
 /// A watch without `timeoutSeconds` ends by itself between once and twice this, as an apiserver's does
 /// (`--min-request-timeout`).
@@ -77,6 +77,32 @@ pub(super) async fn watch_namespace(
     watch(&face, group, Some(&namespace), query.as_deref(), &headers).await
 }
 
+/// `GET …/watch/namespaces/{namespace}/events/{name}`, which is a watch of the namespace for this name.
+pub(super) async fn watch_one(
+    State(face): State<Face>,
+    Extension(group): Extension<ApiGroup>,
+    Path((namespace, name)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let form = match frame::form(&face, group, query.as_deref(), &headers) {
+        Ok(form) => form,
+        Err((_, status)) => return respond::refusal(&status),
+    };
+    let options = options::of_watch(group, query.as_deref()).and_then(|mut options| {
+        let selector = &mut options.field_selector;
+        if !selector.is_empty() && selector.name() != Some(&name) {
+            return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
+        }
+        *selector = FieldSelector::of_name(&name);
+        Ok(options)
+    });
+    match options {
+        Ok(options) => open(&face, form, Some(&namespace), options).await,
+        Err(status) => respond::refusal(&status),
+    }
+}
+
 /// `GET …/watch/events`
 pub(super) async fn watch_all(
     State(face): State<Face>,
@@ -85,12 +111,6 @@ pub(super) async fn watch_all(
     headers: HeaderMap,
 ) -> Response {
     watch(&face, group, None, query.as_deref(), &headers).await
-}
-
-/// Whether the query of a LIST asks for a watch.
-pub(super) fn is_asked(query: Option<&str>) -> bool {
-    form_urlencoded::parse(query.unwrap_or_default().as_bytes())
-        .any(|(key, value)| key == "watch" && matches!(value.as_ref(), "1" | "true" | "True" | "t" | "T" | "TRUE"))
 }
 
 /// Opens a watch and streams it.
@@ -105,10 +125,13 @@ pub(super) async fn watch(
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
     };
-    let options = match options(group, query) {
-        Ok(options) => options,
-        Err(status) => return respond::refusal(&status),
-    };
+    match options::of_watch(group, query) {
+        Ok(options) => open(face, form, namespace, options).await,
+        Err(status) => respond::refusal(&status),
+    }
+}
+
+async fn open(face: &Face, form: Form, namespace: Option<&str>, options: WatchOptions) -> Response {
     let Some(place) = face.0.watches.place() else {
         return respond::refusal(&Status::too_many_requests("Too many watches, please try again later", 1));
     };
@@ -193,48 +216,4 @@ impl HttpBody for Frames {
         self.0 = Some(Box::pin(stream.next()));
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
-}
-
-fn options(group: ApiGroup, query: Option<&str>) -> Result<WatchOptions, Status> {
-    let mut options = WatchOptions::default();
-    let mut version_match = String::new();
-    for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        match key.as_ref() {
-            "fieldSelector" => options.field_selector = FieldSelector::parse(&value, group)?,
-            "labelSelector" => options.label_selector = LabelSelector::parse(&value)?,
-            "resourceVersion" if !value.is_empty() => options.resource_version = number(&value)?,
-            "resourceVersionMatch" => version_match = value.into_owned(),
-            "sendInitialEvents" if !value.is_empty() => {
-                options.send_initial_events = Some(matches!(value.as_ref(), "1" | "true"));
-            }
-            "allowWatchBookmarks" => options.bookmarks = matches!(value.as_ref(), "1" | "true"),
-            "timeoutSeconds" if !value.is_empty() => options.timeout_seconds = number(&value)?,
-            _ => {}
-        }
-    }
-    match (options.send_initial_events, version_match.as_str()) {
-        (Some(_), "NotOlderThan") | (None, "") => Ok(options),
-        (Some(_), _) => Err(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")),
-        (None, _) => Err(forbidden("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")),
-    }
-}
-
-fn number(text: &str) -> Result<u64, Status> {
-    text.parse()
-        .map_err(|_not_a_number| Status::bad_request(format!("strconv.ParseInt: parsing \"{text}\": invalid syntax")))
-}
-
-fn forbidden(text: &str) -> Status {
-    let cause = StatusCause {
-        reason: "FieldValueForbidden".to_owned(),
-        message: format!("Forbidden: {text}"),
-        field: "resourceVersionMatch".to_owned(),
-    };
-    let message = format!("ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: {text}");
-    Status::new(422, "Invalid", message).with_details(StatusDetails {
-        group: "meta.k8s.io".to_owned(),
-        kind: "ListOptions".to_owned(),
-        causes: vec![cause],
-        ..StatusDetails::default()
-    })
 }

@@ -102,12 +102,12 @@ impl Outbox {
 }
 
 impl Record {
-    /// What a patch of this record carries that brings `occurrences` more.
-    pub(super) fn claim(&self, annotation: &SmolStr, occurrences: u64) -> Claim {
+    /// What a patch of this record carries that brings this writer's tally to `tally`.
+    pub(super) fn claim(&self, annotation: &SmolStr, tally: u32) -> Claim {
         Claim {
             resource_version: self.base.version.clone(),
             annotation: annotation.clone(),
-            tally: self.tally_with(occurrences),
+            tally,
             removed: self.base.removed.clone(),
         }
     }

@@ -69,7 +69,7 @@ impl Outbox {
         let record = self.records.get_mut(&id)?;
         let sent = if let Phase::InFlight(sent) = record.phase { sent.occurrences.total() } else { 0 };
         let waiting = i32::try_from(record.pending.total() + sent).unwrap_or(i32::MAX);
-        let count = stored.count.saturating_add(waiting);
+        let count = self.settings.group.count(stored).saturating_add(waiting);
         let moved = count.saturating_sub(record.event.count);
         let last_timestamp = record.event.last_timestamp.max(stored.last_timestamp);
         record.event = Event { count, last_timestamp, type_meta: None, ..stored.clone() };
@@ -82,6 +82,12 @@ impl Outbox {
         self.bytes = self.bytes - record.size + size;
         record.size = size;
         Some(moved)
+    }
+
+    /// How many occurrences the record that is stored as `stored` tells of.
+    #[must_use]
+    pub fn count(&self, stored: &Event) -> i32 {
+        self.settings.group.count(stored)
     }
 
     /// The digest of this name. Looks at every budget: only for the rare delete of a digest.

@@ -14,6 +14,7 @@ mod digest;
 mod fold;
 mod forget;
 mod gate;
+mod group;
 mod offer;
 mod ready;
 mod record;
@@ -32,6 +33,7 @@ pub use crate::correlator::{Patch, RecordId};
 pub use claim::{Claim, TALLY_PREFIX};
 pub use digest::DIGEST_REASON;
 pub use gate::{Admission, Gate, GateSettings, HealthChange};
+pub use group::UpstreamGroup;
 pub use offer::{Forgotten, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
@@ -99,8 +101,11 @@ impl Outbox {
     }
 
     /// Takes over reloaded settings; what waits keeps waiting, new waits follow the new settings.
+    /// The group stays: it would change under the records.
     pub fn set_settings(&mut self, settings: Settings) {
-        self.settings = settings;
+        // A record that was counted in its series would go on in its count.
+        let group = std::mem::replace(&mut self.settings, settings).group;
+        self.settings.group = group;
     }
 
     /// Records in the outbox.
@@ -240,28 +245,32 @@ impl Outbox {
         let call = record.call();
         record.paid = true;
         record.next_write = now.mono.after(self.settings.coalesce_interval);
-        let occurrences = record.pending.take();
+        let group = self.settings.group.of(&record.event);
+        let spelled = group::spelled(group, &record.event, now);
+        let sent = Sent { occurrences: record.pending.take(), count: group::count(group, &spelled), call, group };
+        let tally = record.tally_with(sent.occurrences.total());
         if call != Call::Read {
-            record.attempt = Attempt { count: record.event.count, tally: record.tally_with(occurrences.total()) };
+            record.attempt = Attempt { count: sent.count, tally };
         }
-        record.phase = Phase::InFlight(Sent { occurrences, count: record.event.count, call });
-        let (namespace, name) = (record.event.metadata.namespace.clone(), record.event.metadata.name.clone());
+        let namespace = record.event.metadata.namespace.clone();
         let request = match call {
-            Call::Read => Request::Read { namespace, name },
+            Call::Read => Request::Read { group, namespace, name: spelled.metadata.name.clone() },
             Call::Patch => {
-                let claim = self.annotation.as_ref().map(|name| Box::new(record.claim(name, occurrences.total())));
-                Request::Patch { namespace, name, patch: Patch::of(&record.event), claim }
+                let patch = group::patch(group, &record.event, now);
+                let claim = self.annotation.as_ref().map(|annotation| Box::new(record.claim(annotation, tally)));
+                Request::Patch { group, namespace, name: record.event.metadata.name.clone(), patch, claim }
             }
             Call::Create => {
                 // The desired state stays here: it may have to be created again.
-                let mut event = record.event.clone();
+                let mut event = spelled.into_owned();
                 event.metadata.resource_version = smol_str::SmolStr::default();
                 if let Some(annotation) = &self.annotation {
-                    claim::mark(&mut event, annotation, record.attempt.tally);
+                    claim::mark(&mut event, annotation, tally);
                 }
-                Request::Create(Box::new(event))
+                Request::Create { group, event: Box::new(event) }
             }
         };
+        record.phase = Phase::InFlight(sent);
         Some(Write { record: id, request })
     }
 

@@ -6,7 +6,7 @@ use super::settings::Settings;
 use super::write::Refusal;
 use crate::clock::Mono;
 use crate::correlator::{Fold, Key};
-use crate::event::Event;
+use crate::event::{ApiGroup, Event};
 
 /// How an occurrence shows upstream; the ledger's label of what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -205,6 +205,8 @@ pub(super) struct Sent {
     pub(super) count: i32,
     /// What was asked.
     pub(super) call: Call,
+    /// The group it was asked through.
+    pub(super) group: ApiGroup,
 }
 
 /// A write as it was sent: what the upstream holds if it arrived.

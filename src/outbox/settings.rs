@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use super::UpstreamGroup;
+
 /// Settings of the outbox; the defaults are in [`Settings::default`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -32,6 +34,8 @@ pub struct Settings {
     pub max_age: Duration,
     /// Longest pause between tries of one record, and of probes while the upstream is down. Default 5 s.
     pub max_backoff: Duration,
+    /// In which API group records are written. Default core/v1. Not changed by a reload.
+    pub group: UpstreamGroup,
 }
 
 impl Default for Settings {
@@ -48,6 +52,7 @@ impl Default for Settings {
             first_backoff: Duration::from_millis(100),
             max_age: Duration::from_secs(3600),
             max_backoff: Duration::from_secs(5),
+            group: UpstreamGroup::Core,
         }
     }
 }

@@ -3,11 +3,12 @@
 use smol_str::SmolStr;
 
 use super::claim::tally;
+use super::group::{count, spelled};
 use super::record::{Call, Occurrences, Phase, Record, Sent};
 use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId, Settled, record_name};
-use crate::event::Event;
+use crate::event::{ApiGroup, Event};
 use crate::status::Status;
 
 /// What an answer settled.
@@ -128,7 +129,8 @@ impl Outbox {
     /// The upstream holds what was sent.
     fn acknowledge(&mut self, id: RecordId, sent: Sent, stored: &Event, now: Now) -> Settlement {
         // Another writer or admission may have moved the count; the difference is theirs and stays.
-        self.hold(id, sent.occurrences, stored, stored.count.saturating_sub(sent.count), now)
+        let moved = count(sent.group, stored).saturating_sub(sent.count);
+        self.hold(id, sent, stored, moved, now)
     }
 
     /// Reads the record before anything else is asked.
@@ -167,7 +169,8 @@ impl Outbox {
     fn settle_read(&mut self, id: RecordId, sent: Sent, found: &Event, now: Now) -> Settlement {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.look_first = false;
-        if !is_same_record(record, found) {
+        let found_count = count(sent.group, found);
+        if !is_same_record(&spelled(sent.group, &record.event, now), found, record.varies) {
             // A stranger has the name: ours gets another one.
             // Not the plain time: two records of one object that are renamed in one instant must not meet.
             let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
@@ -182,15 +185,14 @@ impl Outbox {
         if let Some(annotation) = self.annotation.clone() {
             return self.settle_tally(id, sent, found, &annotation, now);
         }
-        if record.ambiguous && found.count >= sent.count {
+        if record.ambiguous && found_count >= sent.count {
             // Our own create, whose answer was lost.
-            return self.hold(id, sent.occurrences, found, found.count.saturating_sub(sent.count), now);
+            return self.hold(id, sent, found, found_count.saturating_sub(sent.count), now);
         }
         // Ours, with an older count; or the same event from before this process: its occurrences come on top.
-        let moved = if record.ambiguous { 0 } else { found.count };
+        let moved = if record.ambiguous { 0 } else { found_count };
         record.event.count = record.event.count.saturating_add(moved);
-        record.event.first_timestamp = found.first_timestamp;
-        record.stored = true;
+        adopt(record, found, sent.group);
         record.base.follow(found, None);
         let feedback = Some(feedback(id, record, found, moved));
         self.try_again(id, sent, now);
@@ -202,25 +204,25 @@ impl Outbox {
     fn settle_tally(&mut self, id: RecordId, sent: Sent, found: &Event, annotation: &SmolStr, now: Now) -> Settlement {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let own = tally(found, annotation);
+        let found_count = count(sent.group, found);
         let arrived = own.saturating_sub(record.base.tally);
         // What the count is if nobody else has moved it. Without a tally it holds everything that was acknowledged: it is as
         // we left it, or somebody has created it again with what we both knew.
         let held = if own == 0 { record.base.tally } else { own };
         let missing = record.attempt.tally.saturating_sub(held);
         let expected = if record.base.version == found.metadata.resource_version {
-            found.count
+            found_count
         } else {
             record.attempt.count.saturating_sub_unsigned(missing)
         };
-        let moved = found.count.saturating_sub(expected);
+        let moved = found_count.saturating_sub(expected);
         let mut rest = sent.occurrences;
         let written = rest.take_first(u64::from(arrived));
         if rest.total() == 0 {
-            return self.hold(id, written, found, moved, now);
+            return self.hold(id, Sent { occurrences: written, ..sent }, found, moved, now);
         }
         record.event.count = record.event.count.saturating_add(moved);
-        record.event.first_timestamp = found.first_timestamp;
-        record.stored = true;
+        adopt(record, found, sent.group);
         record.ambiguous = false;
         record.refusal = None;
         record.base.follow(found, Some(annotation));
@@ -245,12 +247,10 @@ impl Outbox {
     }
 
     /// The upstream holds the record as `stored`; its count is by `moved` ahead of ours.
-    fn hold(&mut self, id: RecordId, written: Occurrences, stored: &Event, moved: i32, now: Now) -> Settlement {
+    fn hold(&mut self, id: RecordId, sent: Sent, stored: &Event, moved: i32, now: Now) -> Settlement {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.event.count = record.event.count.saturating_add(moved);
-        record.event.metadata.name = stored.metadata.name.clone();
-        record.event.first_timestamp = stored.first_timestamp;
-        record.stored = true;
+        adopt(record, stored, sent.group);
         record.base.follow(stored, self.annotation.as_ref());
         record.paid = false;
         record.ambiguous = false;
@@ -268,7 +268,7 @@ impl Outbox {
                 self.set_record_timer(id);
             }
         }
-        let mut settlement = Settlement { written, feedback, ..Settlement::default() };
+        let mut settlement = Settlement { written: sent.occurrences, feedback, ..Settlement::default() };
         self.tickets.resolve(id, || Fate::Written(Box::new(stored.clone())), &mut settlement);
         settlement
     }
@@ -340,11 +340,20 @@ impl Outbox {
     }
 }
 
+/// What the upstream alone decides becomes the record's own.
+fn adopt(record: &mut Record, stored: &Event, group: ApiGroup) {
+    record.event.metadata.name = stored.metadata.name.clone();
+    if group == ApiGroup::Core {
+        record.event.first_timestamp = stored.first_timestamp;
+    }
+    record.stored = true;
+}
+
 fn feedback(id: RecordId, record: &Record, stored: &Event, count_moved: i32) -> Feedback {
     let settled = Settled::Stored {
         name: stored.metadata.name.clone(),
         resource_version: stored.metadata.resource_version.clone(),
-        first_timestamp: stored.first_timestamp,
+        first_timestamp: record.event.first_timestamp,
         count_moved,
         tally: record.base.tally,
     };
@@ -353,8 +362,7 @@ fn feedback(id: RecordId, record: &Record, stored: &Event, count_moved: i32) -> 
 
 /// Whether an event found under the record's name is the record: everything that identifies it is equal. Combined records
 /// and digests carry their newest message, so there the message may differ.
-fn is_same_record(record: &Record, found: &Event) -> bool {
-    let ours = &record.event;
+fn is_same_record(ours: &Event, found: &Event, varies: bool) -> bool {
     let object = |event: &Event| {
         let object = &event.involved_object;
         (
@@ -366,7 +374,7 @@ fn is_same_record(record: &Record, found: &Event) -> bool {
             object.field_path.clone(),
         )
     };
-    (record.varies || ours.message == found.message)
+    (varies || ours.message == found.message)
         && ours.reason == found.reason
         && ours.event_type == found.event_type
         && ours.source == found.source

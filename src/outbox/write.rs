@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use super::claim::Claim;
 use crate::correlator::{Patch, RecordId};
-use crate::event::Event;
+use crate::event::{ApiGroup, Event};
 use crate::status::Status;
 
 /// One request owed to the upstream for one record.
@@ -21,10 +21,18 @@ pub struct Write {
 /// The requests a record can need.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// POST of the whole event; `metadata.resourceVersion` is empty.
-    Create(Box<Event>),
-    /// Strategic merge PATCH through core/v1.
+    /// POST of the whole event.
+    Create {
+        /// The API group to ask.
+        group: ApiGroup,
+        /// The event as that group takes it; `metadata.resourceVersion` is empty.
+        event: Box<Event>,
+    },
+    /// Strategic merge PATCH.
     Patch {
+        /// The API group to ask. Through events.k8s.io/v1 the patch's count and time move the series, and its message stays
+        /// behind: nothing else may change there.
+        group: ApiGroup,
         /// Namespace of the record.
         namespace: SmolStr,
         /// Name of the record upstream.
@@ -36,6 +44,8 @@ pub enum Request {
     },
     /// GET of a record whose create was answered "already exists".
     Read {
+        /// The API group to ask.
+        group: ApiGroup,
         /// Namespace of the record.
         namespace: SmolStr,
         /// Name in question.

@@ -90,7 +90,7 @@ impl Shard {
     pub fn follow(&mut self, handle: &Handle, stored: &Event, now: Now) {
         let moved = self.outbox.rebase(handle.record, stored);
         if moved.is_none() {
-            self.tell(handle, &Settled::CountReset(stored.count));
+            self.tell(handle, &Settled::CountReset(self.outbox.count(stored)));
         }
         let settled = Settled::Stored {
             name: stored.metadata.name.clone(),
@@ -196,7 +196,7 @@ mod tests {
 
     fn stored(request: Request) -> Answer {
         match request {
-            Request::Create(event) => Answer::Stored(event),
+            Request::Create { event, .. } => Answer::Stored(event),
             Request::Patch { .. } | Request::Read { .. } => Answer::Missing,
         }
     }
@@ -243,7 +243,9 @@ mod tests {
         assert_eq!((balance.ledger.lost(LostReason::Deleted), balance.total_waiting()), (3, 0));
         shard.accept(event("c"), 1, now, &policy).unwrap();
         let write = shard.next_write(now).unwrap();
-        assert!(matches!(write.request, Request::Create(event) if event.metadata.name == "c" && event.count == 1));
+        assert!(
+            matches!(write.request, Request::Create { event, .. } if event.metadata.name == "c" && event.count == 1)
+        );
     }
 
     #[test]

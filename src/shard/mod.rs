@@ -207,8 +207,12 @@ impl Shard {
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox is at its limit; nothing has changed then, but for
     /// the ledger, where they are rejected.
-    pub fn accept(&mut self, event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
+    pub fn accept(&mut self, mut event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
         let settings = policy.select(&event);
+        if settings.correlation == Correlation::On {
+            // A record is written in our name; only where it is its client's own does the client's claim go with it.
+            event.metadata.managed_fields = None;
+        }
         let source = self.secret.source(&event);
         self.ledger.receive(u64::from(occurrences));
         if self.closed || !self.outbox.has_room() && !self.would_fold(source, &event, now, settings) {

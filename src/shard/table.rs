@@ -172,6 +172,12 @@ impl Shards {
         self.0.shards[self.shard_of(event)].lock().find(event, self.0.clock.now(), &policy)
     }
 
+    /// Whether an event like this is correlated, or only passed on.
+    #[must_use]
+    pub fn correlates(&self, event: &Event) -> bool {
+        self.0.policy.load().select(event).correlation == Correlation::On
+    }
+
     /// Runs `act` on one shard.
     pub fn with<T>(&self, index: usize, act: impl FnOnce(&mut Shard, Now) -> T) -> T {
         let now = self.0.clock.now();

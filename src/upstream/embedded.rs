@@ -5,14 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
 use super::store::{Settings, Store};
-use super::{DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, UpdateOptions, Updated, Verb, WatchOptions};
-use crate::clock::{Clock, Now};
+use super::{
+    ApplyOptions, ClientPatch, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, PatchOptions,
+    UpdateOptions, Updated, Verb, WatchOptions, Writer,
+};
+use crate::clock::{Clock, Mono, Now};
 use crate::event::Event;
 use crate::event::core_v1::EventList;
+use crate::event::patching::{self, Patched};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -67,6 +72,31 @@ impl Embedded {
         self.with(Verb::Get, |store, now| store.get(namespace, name, now))
     }
 
+    /// Reads one event from a state that is not older than this version.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and 504 when the store has not reached the version yet.
+    pub fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
+        self.with(Verb::Get, |store, now| {
+            store.reached(version)?;
+            store.get(namespace, name, now)
+        })
+    }
+
+    /// Shows what a create would store, and stores nothing.
+    ///
+    /// # Errors
+    /// As [`Store::create`].
+    pub fn try_create(&self, event: &Event) -> Result<Event, Status> {
+        // A copy, because the caller's stays as it is.
+        self.with(Verb::Create, |store, now| {
+            let writer = Writer::of(event);
+            let mut event = event.clone();
+            event.metadata.managed_fields = None;
+            store.try_create(&writer, event, now)
+        })
+    }
+
     /// Lists the events of one namespace or of all.
     ///
     /// # Errors
@@ -86,8 +116,59 @@ impl Embedded {
     ///
     /// # Errors
     /// As [`Store::replace`].
-    pub fn update(&self, event: Event, options: UpdateOptions) -> Result<Updated, Status> {
+    pub fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
         self.with(Verb::Update, |store, now| store.replace(event, options, now))
+    }
+
+    /// Merges an event into the one of its name.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    pub fn apply(
+        &self,
+        namespace: &str,
+        name: &str,
+        document: &Value,
+        options: &ApplyOptions,
+    ) -> Result<Updated, Status> {
+        self.with(Verb::Patch, |store, now| store.apply(namespace, name, document, options, now))
+    }
+
+    /// Applies a client's own patch to one event. The patch is applied while the store is free for others, and again if
+    /// the event was changed meanwhile: unless it states a version, its client never hears of a conflict.
+    ///
+    /// # Errors
+    /// As [`patching::apply`] and [`Store::commit`].
+    pub fn patch(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &ClientPatch,
+        options: &PatchOptions,
+    ) -> Result<Patched, Status> {
+        let started = self.clock.now().mono;
+        let result = self.apply_patch(namespace, name, patch, options);
+        self.count(Verb::Patch, started, &result);
+        result
+    }
+
+    fn apply_patch(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &ClientPatch,
+        options: &PatchOptions,
+    ) -> Result<Patched, Status> {
+        let ClientPatch { patch_type, body } = patch;
+        let group = options.writer.group;
+        loop {
+            let current = self.access(|store, now| store.current(namespace, name, group, now))?;
+            let Patched { event, warnings } =
+                patching::apply(*patch_type, body, group, options.validation, &current).map_err(|status| *status)?;
+            if let Some(event) = self.access(|store, now| store.commit(&current, event, options, now))? {
+                return Ok(Patched { event, warnings });
+            }
+        }
     }
 
     /// Deletes one event.
@@ -164,9 +245,13 @@ impl Embedded {
     fn with<T>(&self, verb: Verb, act: impl FnOnce(&mut Store, Now) -> Result<T, Status>) -> Result<T, Status> {
         let started = self.clock.now().mono;
         let result = self.access(act);
+        self.count(verb, started, &result);
+        result
+    }
+
+    fn count<T>(&self, verb: Verb, started: Mono, result: &Result<T, Status>) {
         let denied = result.as_ref().err().map(|status| judge(verb, &Failure::Denied(status.clone().into())));
         self.metrics.count(verb, denied.as_ref(), self.clock.now().mono.since(started));
-        result
     }
 }
 
@@ -184,9 +269,16 @@ pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answ
 fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> {
     match request {
         // A copy, because the outbox keeps its own until the answer is settled.
-        Request::Create(event) => store.create(Event::clone(event), now),
-        Request::Patch { namespace, name, patch, claim } => store.patch(namespace, name, patch, claim.as_deref(), now),
-        Request::Read { namespace, name } => store.get(namespace, name, now),
+        Request::Create { event, .. } => {
+            let mut event = Event::clone(event);
+            let writer = Writer::of(&event);
+            event.metadata.managed_fields = None;
+            store.create_by(&writer, event, now)
+        }
+        Request::Patch { group, namespace, name, patch, claim } => {
+            store.patch(namespace, name, patch, claim.as_deref(), *group, now)
+        }
+        Request::Read { namespace, name, .. } => store.get(namespace, name, now),
     }
 }
 
@@ -203,7 +295,7 @@ mod tests {
     use prometheus::Registry;
 
     use super::*;
-    use crate::event::Time;
+    use crate::event::{ApiGroup, Time};
     use crate::outbox::{Patch, Refusal, RefusalReason};
     use crate::upstream::Upstream;
     use crate::upstream::store::Namespaces;
@@ -217,7 +309,7 @@ mod tests {
         let mut event = Event::default();
         event.metadata.namespace = namespace.into();
         event.metadata.name = "a".into();
-        Request::Create(Box::new(event))
+        Request::Create { group: ApiGroup::Core, event: Box::new(event) }
     }
 
     #[tokio::test(start_paused = true)]
@@ -226,8 +318,9 @@ mod tests {
         let upstream = Upstream::Embedded(embedded(Settings { namespaces, ..Settings::default() }));
         upstream.check().await.unwrap();
         let patch = Patch { count: 2, last_timestamp: Some(Time(1)), message: "m".into() };
-        let patch = Request::Patch { namespace: "shop".into(), name: "a".into(), patch, claim: None };
-        let read = Request::Read { namespace: "shop".into(), name: "a".into() };
+        let group = ApiGroup::Core;
+        let patch = Request::Patch { group, namespace: "shop".into(), name: "a".into(), patch, claim: None };
+        let read = Request::Read { group, namespace: "shop".into(), name: "a".into() };
         assert_eq!(upstream.write(&patch).await, Answer::Missing);
         assert_eq!(upstream.write(&read).await, Answer::Missing);
         assert!(matches!(upstream.write(&create("shop")).await, Answer::Stored(_)));

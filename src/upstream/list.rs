@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use smol_str::SmolStr;
 
 use super::{FieldSelector, LabelSelector};
-use crate::event::{ApiGroup, Event};
+use crate::event::json::FieldValidation;
+use crate::event::patching::PatchType;
+use crate::event::{ApiGroup, Event, managed_fields};
 use crate::status::Status;
 
 /// How to list events. Build it with `..ListOptions::default()`: more will be added.
@@ -55,16 +58,71 @@ pub enum Deleted {
     Marked(Box<Event>),
 }
 
-/// How to replace an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UpdateOptions {
+/// Who writes: what managedFields remember.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writer {
+    /// The manager: `?fieldManager`, or the beginning of the User-Agent.
+    pub manager: SmolStr,
     /// The door, whose rules apply.
     pub group: ApiGroup,
+}
+
+impl Writer {
+    /// eventweir itself, which writes records through core/v1.
+    #[must_use]
+    pub const fn own() -> Self {
+        Self { manager: SmolStr::new_static("eventweir"), group: ApiGroup::Core }
+    }
+
+    /// In whose name an event is to be created: its client's, where that claims it, or eventweir's.
+    #[must_use]
+    pub fn of(event: &Event) -> Self {
+        managed_fields::claimed(&event.metadata.managed_fields)
+            .map_or(Self::own(), |(manager, group)| Self { manager: manager.clone(), group })
+    }
+}
+
+/// How to replace an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpdateOptions {
+    /// In whose name, and through which door.
+    pub writer: Writer,
     /// Answer as if it were done.
     pub dry_run: bool,
 }
 
-/// An event after a PUT.
+/// How to apply an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApplyOptions {
+    /// In whose name, and through which door.
+    pub writer: Writer,
+    /// Take fields from other managers.
+    pub force: bool,
+    /// Answer as if it were done.
+    pub dry_run: bool,
+}
+
+/// A patch as its client wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientPatch {
+    /// How it is to be read.
+    pub patch_type: PatchType,
+    /// What came.
+    pub body: Bytes,
+}
+
+/// How to patch an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatchOptions {
+    /// In whose name, and through which door; the name is empty when nobody says.
+    pub writer: Writer,
+    /// Answer as if it were done.
+    pub dry_run: bool,
+    /// What becomes of unknown and duplicate members.
+    pub validation: FieldValidation,
+}
+
+/// An event after a PUT or an apply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Updated {
     /// As it is stored now.

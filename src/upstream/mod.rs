@@ -17,13 +17,19 @@ mod watch;
 pub use apiserver::Apiserver;
 pub use embedded::{Embedded, answer_from_store};
 pub use labels::LabelSelector;
-pub use list::{DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Version, WatchEvent, WatchOptions};
+pub use list::{
+    ApplyOptions, ClientPatch, DeleteOptions, Deleted, ListOptions, PatchOptions, UpdateOptions, Updated, Version,
+    WatchEvent, WatchOptions, Writer,
+};
 pub use metrics::Metrics;
 pub use selector::FieldSelector;
 pub use watch::{EmbeddedWatch, Watch};
 
+use serde_json::Value;
+
 use crate::event::Event;
 use crate::event::core_v1::EventList;
+use crate::event::patching::Patched;
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -73,6 +79,28 @@ impl Upstream {
         }
     }
 
+    /// Reads one event from a state that is not older than this version; 0 for any.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and 504 when the upstream has not reached the version yet.
+    pub async fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.get_not_older(namespace, name, version),
+            Self::Apiserver(apiserver) => apiserver.get_not_older(namespace, name, version).await,
+        }
+    }
+
+    /// Shows what a create would store, and stores nothing.
+    ///
+    /// # Errors
+    /// The upstream's refusal, or 503 and 504 when there is no answer.
+    pub async fn try_create(&self, event: &Event) -> Result<Event, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.try_create(event),
+            Self::Apiserver(apiserver) => apiserver.try_create(event).await,
+        }
+    }
+
     /// Lists the events of one namespace or of all.
     ///
     /// # Errors
@@ -88,10 +116,44 @@ impl Upstream {
     ///
     /// # Errors
     /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
-    pub async fn update(&self, event: Event, options: UpdateOptions) -> Result<Updated, Status> {
+    pub async fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
         match self {
             Self::Embedded(embedded) => embedded.update(event, options),
             Self::Apiserver(apiserver) => apiserver.update(&event, options).await,
+        }
+    }
+
+    /// Merges an event into the one of its name as its manager wants it (server-side apply); a missing one is created.
+    ///
+    /// # Errors
+    /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
+    pub async fn apply(
+        &self,
+        namespace: &str,
+        name: &str,
+        document: &Value,
+        options: &ApplyOptions,
+    ) -> Result<Updated, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.apply(namespace, name, document, options),
+            Self::Apiserver(apiserver) => apiserver.apply(namespace, name, document, options).await,
+        }
+    }
+
+    /// Applies a client's own patch to one event.
+    ///
+    /// # Errors
+    /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
+    pub async fn patch(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &ClientPatch,
+        options: &PatchOptions,
+    ) -> Result<Patched, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.patch(namespace, name, patch, options),
+            Self::Apiserver(apiserver) => apiserver.patch(namespace, name, patch, options).await,
         }
     }
 
@@ -160,7 +222,7 @@ impl Verb {
 
     const fn of(request: &Request) -> Self {
         match request {
-            Request::Create(_) => Self::Create,
+            Request::Create { .. } => Self::Create,
             Request::Patch { .. } => Self::Patch,
             Request::Read { .. } => Self::Get,
         }

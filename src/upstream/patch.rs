@@ -1,14 +1,53 @@
 //! The strategic merge patch of a repeated event: its JSON, byte for byte as client-go sends it unless it carries a claim, and
 //! its effect.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::event::{Event, Time};
+use crate::event::json::go;
+use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::outbox::{Claim, Patch};
 use crate::status::Status;
 
 /// The value of lastTimestamp that client-go compares with, and therefore leaves out.
 const LEFT_OUT: Time = Time(0);
+
+/// The patch document through `group`.
+pub(super) fn document(patch: &Patch, claim: Option<&Claim>, group: ApiGroup) -> String {
+    if group == ApiGroup::Core {
+        return patch.to_json(claim);
+    }
+    let mut document = Map::new();
+    if let Some(claim) = claim {
+        document.insert("metadata".to_owned(), metadata(claim).into());
+    }
+    if let Some(series) = series(patch) {
+        let last = series.last_observed_time.map(|time| time.to_string());
+        document.insert("series".to_owned(), json!({"count": series.count, "lastObservedTime": last}));
+    }
+    Value::Object(document).to_string()
+}
+
+/// Does to `event` what the apiserver does when it receives that document through `group`.
+///
+/// # Errors
+/// 409 when the claim was made for another version.
+pub(super) fn apply(patch: &Patch, claim: Option<&Claim>, group: ApiGroup, event: &mut Event) -> Result<(), Status> {
+    if let Some(claim) = claim {
+        stake(claim, event)?;
+    }
+    match group {
+        ApiGroup::Core => apply_core(patch, event),
+        ApiGroup::Events => event.series = series(patch).or_else(|| event.series.take()),
+    }
+    Ok(())
+}
+
+/// What a patch can tell through events.k8s.io/v1: a series, which begins with 2.
+fn series(patch: &Patch) -> Option<EventSeries> {
+    let time = patch.last_timestamp?;
+    let last_observed_time = Some(MicroTime(time.0.saturating_mul(1_000_000)));
+    (patch.count >= 2).then_some(EventSeries { count: patch.count, last_observed_time })
+}
 
 impl Patch {
     /// The patch document: `count`, `lastTimestamp` and `message`, in this order, as far as they are told; before them the
@@ -29,7 +68,7 @@ impl Patch {
         if !self.message.is_empty() {
             document.insert("message".to_owned(), self.message.as_str().into());
         }
-        go_escaped(&Value::Object(document).to_string())
+        go::escaped(&Value::Object(document).to_string())
     }
 }
 
@@ -44,33 +83,19 @@ fn metadata(claim: &Claim) -> Map<String, Value> {
     metadata
 }
 
-/// JSON with the characters escaped that Go's `json.Marshal` escapes for HTML. They occur in strings only.
-fn go_escaped(json: &str) -> String {
-    let mut escaped = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
-            other => escaped.push(other),
-        }
+fn stake(claim: &Claim, event: &mut Event) -> Result<(), Status> {
+    let metadata = &mut event.metadata;
+    if !claim.resource_version.is_empty() && claim.resource_version != metadata.resource_version {
+        let text = "the object has been modified; please apply your changes to the latest version and try again";
+        return Err(Status::conflict("", "events", &metadata.name, text));
     }
-    escaped
+    let annotations = &mut metadata.rare.get_or_insert_default().annotations;
+    annotations.retain(|name, _| !claim.removed.contains(name));
+    annotations.insert(claim.annotation.clone(), claim.tally.to_string().into());
+    Ok(())
 }
 
-/// Does to `event` what the apiserver does when it receives [`Patch::to_json`].
-///
-/// # Errors
-/// 409 when the claim was made for another version.
-pub(super) fn apply(patch: &Patch, claim: Option<&Claim>, event: &mut Event) -> Result<(), Status> {
-    if let Some(claim) = claim {
-        let metadata = &mut event.metadata;
-        if !claim.resource_version.is_empty() && claim.resource_version != metadata.resource_version {
-            let text = "the object has been modified; please apply your changes to the latest version and try again";
-            return Err(Status::conflict("", "events", &metadata.name, text));
-        }
-        let annotations = &mut metadata.rare.get_or_insert_default().annotations;
-        annotations.retain(|name, _| !claim.removed.contains(name));
-        annotations.insert(claim.annotation.clone(), claim.tally.to_string().into());
-    }
+fn apply_core(patch: &Patch, event: &mut Event) {
     if patch.count != 0 {
         event.count = patch.count;
     }
@@ -80,7 +105,6 @@ pub(super) fn apply(patch: &Patch, claim: Option<&Claim>, event: &mut Event) -> 
     if !patch.message.is_empty() {
         event.message = patch.message.clone();
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -115,11 +139,25 @@ mod tests {
         let mut event = Event::default();
         event.metadata.resource_version = "8".into();
         let before = event.clone();
-        assert_eq!(apply(&patch, Some(&claim), &mut event).unwrap_err().code, 409);
+        let core = ApiGroup::Core;
+        assert_eq!(apply(&patch, Some(&claim), core, &mut event).unwrap_err().code, 409);
         assert_eq!(event, before);
         event.metadata.resource_version = "7".into();
-        apply(&patch, Some(&claim), &mut event).unwrap();
+        apply(&patch, Some(&claim), core, &mut event).unwrap();
         assert_eq!((event.count, event.metadata.rare.unwrap().annotations[&annotation].as_str()), (5, "3"));
+    }
+
+    #[test]
+    fn through_events_v1_only_the_series_moves() {
+        let patch = |count| Patch { count, last_timestamp: Some(Time(1_772_352_000)), message: "m".into() };
+        let document = document(&patch(2), None, ApiGroup::Events);
+        assert_eq!(document, r#"{"series":{"count":2,"lastObservedTime":"2026-03-01T08:00:00.000000Z"}}"#);
+        assert_eq!(super::document(&patch(1), None, ApiGroup::Events), "{}");
+        let mut event = Event { message: "first".into(), ..Event::default() };
+        apply(&patch(2), None, ApiGroup::Events, &mut event).unwrap();
+        apply(&patch(1), None, ApiGroup::Events, &mut event).unwrap();
+        assert_eq!(event.series.unwrap().count, 2);
+        assert_eq!((event.count, event.message.as_str()), (0, "first"));
     }
 
     #[test]
@@ -127,7 +165,8 @@ mod tests {
         let before = Event { count: 3, last_timestamp: Some(Time(9)), message: "m".into(), ..Event::default() };
         let check = |count, last_timestamp, message: &str, expected: (i32, Option<Time>, &str)| {
             let mut event = before.clone();
-            apply(&Patch { count, last_timestamp, message: message.into() }, None, &mut event).unwrap();
+            let patch = Patch { count, last_timestamp, message: message.into() };
+            apply(&patch, None, ApiGroup::Core, &mut event).unwrap();
             assert_eq!((event.count, event.last_timestamp, event.message.as_str()), expected);
         };
         check(0, Some(Time(0)), "", (3, Some(Time(9)), "m"));

@@ -116,6 +116,19 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
+    /// The event of this name only.
+    #[must_use]
+    pub fn of_name(name: &str) -> Self {
+        Self { terms: vec![Term { field: Field::Name, relation: Relation::Equal, value: name.into() }] }
+    }
+
+    /// The only name that can be selected, where the selector says it.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        let mut terms = self.terms.iter().filter(|term| term.relation == Relation::Equal);
+        terms.find(|term| term.field == Field::Name).map(|term| term.value.as_str())
+    }
+
     /// True when the event meets every term.
     #[must_use]
     pub fn matches(&self, event: &Event) -> bool {

@@ -17,10 +17,14 @@ mod pacing;
 mod fairness;
 mod limits;
 mod shutdown;
+// The group that records are written through.
+mod group;
 // The face over real sockets.
 mod http_refusals;
 mod http_events;
 mod http_clients;
+mod recorded;
+mod patches;
 mod http_limits;
 mod doors;
 mod ack;

@@ -4,6 +4,18 @@
 
 use std::fmt::Write as _;
 
+/// JSON with the characters escaped that Go's `json.Marshal` escapes for HTML. They occur in strings only.
+pub(crate) fn escaped(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => escaped.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
 /// Bytes of a body that the apiserver shows in `couldn't get version/kind` errors.
 const SUMMARY_BYTES: usize = 30;
 
@@ -74,7 +86,7 @@ fn push_quoted(out: &mut String, letter: char, quote: char) {
 
 /// `unicode.IsPrint`, as near as the standard library knows it: its escaping of a letter that follows another one tells
 /// printable letters (combining marks among them) from the rest.
-fn is_print(letter: char) -> bool {
+pub(crate) fn is_print(letter: char) -> bool {
     if letter.is_ascii() {
         return !letter.is_ascii_control();
     }

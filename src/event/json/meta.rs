@@ -2,13 +2,14 @@
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::decoder::{Decoder, Path};
 use super::reader::{Kind, Malformed};
-use crate::event::{ObjectMeta, OwnerReference, RareMeta, Time};
+use crate::event::{ManagedFields, ManagedFieldsEntry, ObjectMeta, OwnerReference, RareMeta};
 
 /// Decodes `metadata`. What events seldom carry is boxed only when it is there.
 pub(super) fn object_meta(decoder: &mut Decoder<'_>, at: &Path<'_>, meta: &mut ObjectMeta) -> Result<(), Malformed> {
@@ -26,6 +27,10 @@ pub(super) fn object_meta(decoder: &mut Decoder<'_>, at: &Path<'_>, meta: &mut O
             "creationTimestamp" => {
                 decoder.check_duplicate(at, key, &mut seen, 4);
                 return decoder.time(&path, &mut meta.creation_timestamp);
+            }
+            "managedFields" => {
+                decoder.check_duplicate(at, key, &mut seen, 14);
+                return managed_fields(decoder, &path, &mut meta.managed_fields);
             }
             _ => return rare_member(decoder, at, key, &mut seen, &mut meta.rare),
         };
@@ -55,7 +60,6 @@ fn rare_member(
         "annotations" => 11,
         "ownerReferences" => 12,
         "finalizers" => 13,
-        "managedFields" => 14,
         _ => return decoder.unknown(at, key),
     };
     decoder.check_duplicate(at, key, seen, member);
@@ -70,8 +74,7 @@ fn rare_member(
         10 => string_map(decoder, &path, &mut rare.labels),
         11 => string_map(decoder, &path, &mut rare.annotations),
         12 => list(decoder, &path, "[]v1.OwnerReference", &mut rare.owner_references, owner),
-        13 => list(decoder, &path, "[]string", &mut rare.finalizers, |decoder, at, name| decoder.string(at, name)),
-        _ => list(decoder, &path, "[]v1.ManagedFieldsEntry", &mut rare.managed_fields, managed_fields),
+        _ => list(decoder, &path, "[]string", &mut rare.finalizers, |decoder, at, name| decoder.string(at, name)),
     }
 }
 
@@ -155,72 +158,60 @@ fn owner(decoder: &mut Decoder<'_>, at: &Path<'_>, owner: &mut OwnerReference) -
     })
 }
 
-/// A `managedFields` entry, checked like the Go struct and kept as JSON in the struct's order.
-fn managed_fields(decoder: &mut Decoder<'_>, at: &Path<'_>, entry: &mut Value) -> Result<(), Malformed> {
-    let mut text: [SmolStr; 5] = Default::default();
-    let mut time: Option<Time> = None;
-    let mut fields: Option<Value> = None;
-    if let Value::Object(earlier) = &*entry {
-        // A duplicate `managedFields` is merged like any struct; the raw fields are all that is worth keeping of it.
-        fields = earlier.get("fieldsV1").cloned();
+/// `managedFields`, in which an empty list means something else than none.
+fn managed_fields(decoder: &mut Decoder<'_>, at: &Path<'_>, slot: &mut ManagedFields) -> Result<(), Malformed> {
+    if decoder.is_null()? {
+        *slot = None;
+        return Ok(());
     }
-    if decoder.is_object(at, "v1.ManagedFieldsEntry")? {
-        let mut seen = 0;
-        decoder.members(|decoder, key| {
-            let path = Path::field(at, "ManagedFieldsEntry", key);
-            let (member, go_type) = match key {
-                "manager" => (0, "string"),
-                "operation" => (1, "v1.ManagedFieldsOperationType"),
-                "apiVersion" => (2, "string"),
-                "fieldsType" => (3, "string"),
-                "subresource" => (4, "string"),
-                "time" => {
-                    decoder.check_duplicate(at, key, &mut seen, 5);
-                    return decoder.time(&path, &mut time);
-                }
-                "fieldsV1" => {
-                    decoder.check_duplicate(at, key, &mut seen, 6);
-                    return raw(decoder, &mut fields);
-                }
-                _ => return decoder.unknown(at, key),
-            };
-            decoder.check_duplicate(at, key, &mut seen, member);
-            let mut ignored = SmolStr::default();
-            let slot = usize::try_from(member).ok().and_then(|member| text.get_mut(member)).unwrap_or(&mut ignored);
-            decoder.string_of(&path, go_type, slot)
-        })?;
-    }
-    let [manager, operation, api_version, fields_type, subresource] = text;
-    let mut object = serde_json::Map::new();
-    let mut put = |name: &str, text: &str| {
-        if !text.is_empty() {
-            object.insert(name.to_owned(), Value::from(text));
-        }
-    };
-    put("manager", &manager);
-    put("operation", &operation);
-    put("apiVersion", &api_version);
-    put("time", &time.map(|time| time.to_string()).unwrap_or_default());
-    put("fieldsType", &fields_type);
-    if let Some(fields) = fields {
-        object.insert("fieldsV1".to_owned(), fields);
-    }
-    if !subresource.is_empty() {
-        object.insert("subresource".to_owned(), Value::from(subresource.as_str()));
-    }
-    *entry = Value::Object(object);
+    let mut entries = slot.as_deref().map(<[_]>::to_vec).unwrap_or_default();
+    list(decoder, at, "[]v1.ManagedFieldsEntry", &mut entries, managed_fields_entry)?;
+    *slot = Some(entries.into());
     Ok(())
 }
 
-/// A `FieldsV1`: any JSON. LIMIT: what nests deeper than `serde_json` reads (128) is dropped; the apiserver replaces managed
-/// fields on create, and makes none that deep.
-fn raw(decoder: &mut Decoder<'_>, slot: &mut Option<Value>) -> Result<(), Malformed> {
+fn managed_fields_entry(
+    decoder: &mut Decoder<'_>,
+    at: &Path<'_>,
+    entry: &mut ManagedFieldsEntry,
+) -> Result<(), Malformed> {
+    if !decoder.is_object(at, "v1.ManagedFieldsEntry")? {
+        return Ok(());
+    }
+    let mut seen = 0;
+    decoder.members(|decoder, key| {
+        let path = Path::field(at, "ManagedFieldsEntry", key);
+        let (member, go_type, slot) = match key {
+            "manager" => (0, "string", &mut entry.manager),
+            "operation" => (1, "v1.ManagedFieldsOperationType", &mut entry.operation),
+            "apiVersion" => (2, "string", &mut entry.api_version),
+            "fieldsType" => (3, "string", &mut entry.fields_type),
+            "subresource" => (4, "string", &mut entry.subresource),
+            "time" => {
+                decoder.check_duplicate(at, key, &mut seen, 5);
+                return decoder.time(&path, &mut entry.time);
+            }
+            "fieldsV1" => {
+                decoder.check_duplicate(at, key, &mut seen, 6);
+                return raw(decoder, &mut entry.fields);
+            }
+            _ => return decoder.unknown(at, key),
+        };
+        decoder.check_duplicate(at, key, &mut seen, member);
+        decoder.string_of(&path, go_type, slot)
+    })
+}
+
+/// A `FieldsV1`: any JSON. LIMIT: what nests deeper than `serde_json` reads (128) is dropped; the apiserver makes none that
+/// deep.
+fn raw(decoder: &mut Decoder<'_>, slot: &mut Option<Arc<str>>) -> Result<(), Malformed> {
     if decoder.is_null()? {
         *slot = None;
         return Ok(());
     }
     let start = decoder.reader.offset();
     decoder.reader.skip()?;
-    *slot = serde_json::from_slice(decoder.reader.since(start)).ok();
+    let value: Option<Value> = serde_json::from_slice(decoder.reader.since(start)).ok();
+    *slot = value.map(|value| value.to_string().into());
     Ok(())
 }

@@ -15,6 +15,7 @@ mod sniff;
 mod syntax;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod write;
 
 use smol_str::SmolStr;
@@ -22,6 +23,7 @@ use smol_str::SmolStr;
 pub(super) use list::list_from_json;
 pub(crate) use list::write_list_meta;
 pub use list::{EventList, write_list};
+pub(super) use tree::tree;
 pub(crate) use write::{object_meta as write_meta, text as write_text};
 pub(super) use write::{owner as write_owner, owners as write_owners, texts as write_texts};
 pub use write::{write_item, write_json};
@@ -75,6 +77,17 @@ impl std::fmt::Display for StrictFault {
     }
 }
 
+/// What a client wants done about unknown and duplicate members (`fieldValidation`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldValidation {
+    /// Nothing.
+    Ignore,
+    /// It is warned of them.
+    Warn,
+    /// They refuse its request.
+    Strict,
+}
+
 /// A body that the apiserver would not decode, with the Status it would answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .status.message)]
@@ -84,6 +97,16 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
+    /// Go's own text, without what the handler of a create puts around it.
+    pub(super) fn fault(&self) -> &str {
+        let message = self.status.message.as_str();
+        if let Some((_, fault)) = message.split_once(" cannot be handled as a Event: ") {
+            return fault;
+        }
+        let sniffed = message.strip_prefix("the object provided is unrecognized (must be of type Event): ");
+        sniffed.and_then(|fault| fault.rsplit_once(" (")).map_or(message, |(fault, _summary)| fault)
+    }
+
     fn bad_request(message: String) -> Box<Self> {
         Box::new(Self { status: Status::bad_request(message) })
     }

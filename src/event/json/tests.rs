@@ -1,10 +1,15 @@
 //! What is decoded, refused and written, by example; the vectors in `tests/wire.rs` have the rest.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::super::{core_v1, events_v1};
 use super::*;
-use crate::event::{EventSeries, EventSource, MicroTime, ObjectMeta, ObjectReference, OwnerReference, RareMeta, Time};
+use crate::event::{
+    EventSeries, EventSource, ManagedFields, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
+    OwnerReference, RareMeta, Time,
+};
 
 /// Decodes at core/v1 and checks the refusal's message.
 fn refused(body: &str, message: &str) {
@@ -212,27 +217,28 @@ fn owner() -> impl Strategy<Value = OwnerReference> {
     )
 }
 
+fn managed_fields() -> impl Strategy<Value = ManagedFields> {
+    let fields = proptest::option::of(Just(Arc::from("{\"f:reason\":{},\"z\":[1,null,\"<\u{2028}é\"]}")));
+    let entry = (text(), text(), time(), fields).prop_map(|(manager, operation, time, fields)| ManagedFieldsEntry {
+        manager,
+        operation,
+        time,
+        fields,
+        ..ManagedFieldsEntry::default()
+    });
+    // An empty list is not written.
+    proptest::collection::vec(entry, 0..3).prop_map(|list| (!list.is_empty()).then(|| list.into()))
+}
+
 fn rare() -> impl Strategy<Value = Option<Box<RareMeta>>> {
     let pairs = || proptest::collection::btree_map(text(), text(), 0..3);
-    let managed = (text(), any::<bool>()).prop_map(|(manager, fields)| {
-        let mut entry = serde_json::Map::new();
-        if !manager.is_empty() {
-            entry.insert("manager".to_owned(), manager.as_str().into());
-        }
-        entry.insert("time".to_owned(), "2024-05-01T10:00:00Z".into());
-        if fields {
-            entry.insert("fieldsV1".to_owned(), serde_json::json!({"f:reason": {}, "z": [1, null, "<"]}));
-        }
-        serde_json::Value::Object(entry)
-    });
     (
         (text(), text(), any::<i64>(), time(), any::<Option<i64>>()),
         (pairs(), pairs()),
         proptest::collection::vec(owner(), 0..3),
         proptest::collection::vec(text(), 0..3),
-        proptest::collection::vec(managed, 0..3),
     )
-        .prop_map(|(first, (labels, annotations), owner_references, finalizers, managed_fields)| {
+        .prop_map(|(first, (labels, annotations), owner_references, finalizers)| {
             let (generate_name, self_link, generation, deletion_timestamp, deletion_grace_period_seconds) = first;
             let rare = RareMeta {
                 generate_name,
@@ -244,20 +250,20 @@ fn rare() -> impl Strategy<Value = Option<Box<RareMeta>>> {
                 annotations,
                 owner_references,
                 finalizers,
-                managed_fields,
             };
             (rare != RareMeta::default()).then(|| Box::new(rare))
         })
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let metadata = ([text(), text(), text(), text()], time(), rare()).prop_map(
-        |([name, namespace, resource_version, uid], creation_timestamp, rare)| ObjectMeta {
+    let metadata = ([text(), text(), text(), text()], time(), managed_fields(), rare()).prop_map(
+        |([name, namespace, resource_version, uid], creation_timestamp, managed_fields, rare)| ObjectMeta {
             name,
             namespace,
             resource_version,
             uid,
             creation_timestamp,
+            managed_fields,
             rare,
         },
     );

@@ -6,7 +6,8 @@
 use smol_str::SmolStr;
 
 use crate::event::{
-    ApiGroup, Event, EventSeries, EventSource, MicroTime, ObjectMeta, ObjectReference, OwnerReference, RareMeta, Time,
+    ApiGroup, Event, EventSeries, EventSource, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
+    OwnerReference, RareMeta, Time,
 };
 
 /// Appends the whole document, kind and apiVersion first.
@@ -178,6 +179,9 @@ pub(crate) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
     if let Some(rare) = rare {
         rare_meta(rare, &mut object);
     }
+    if let Some(entries) = meta.managed_fields.as_deref().filter(|entries| !entries.is_empty()) {
+        list(entries, object.name("managedFields"), managed_fields_entry);
+    }
     object.close();
 }
 
@@ -196,9 +200,6 @@ fn rare_meta(rare: &RareMeta, object: &mut Object<'_>) {
     }
     if !rare.finalizers.is_empty() {
         list(&rare.finalizers, object.name("finalizers"), |finalizer, out| text(finalizer, out));
-    }
-    if !rare.managed_fields.is_empty() {
-        list(&rare.managed_fields, object.name("managedFields"), value);
     }
 }
 
@@ -251,24 +252,31 @@ pub(in crate::event) fn texts(texts: &[SmolStr], out: &mut Vec<u8>) {
     list(texts, out, |item, out| text(item, out));
 }
 
-/// Any JSON, with Go's escaping.
-fn value(json: &serde_json::Value, out: &mut Vec<u8>) {
-    match json {
-        serde_json::Value::Object(members) => {
-            out.push(b'{');
-            for (index, (key, member)) in members.iter().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                text(key, out);
-                out.push(b':');
-                value(member, out);
+fn managed_fields_entry(entry: &ManagedFieldsEntry, out: &mut Vec<u8>) {
+    let mut object = Object::open(out);
+    object.text("manager", &entry.manager);
+    object.text("operation", &entry.operation);
+    object.text("apiVersion", &entry.api_version);
+    object.time("time", entry.time);
+    object.text("fieldsType", &entry.fields_type);
+    if let Some(fields) = &entry.fields {
+        escaped_json(fields, object.name("fieldsV1"));
+    }
+    object.text("subresource", &entry.subresource);
+    object.close();
+}
+
+/// JSON, with the characters escaped that Go escapes for HTML; they stand in strings only.
+fn escaped_json(json: &str, out: &mut Vec<u8>) {
+    let special = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
+    for part in json.split_inclusive(special) {
+        match part.chars().next_back().filter(|&c| special(c)) {
+            Some(c) => {
+                out.extend_from_slice(part.strip_suffix(c).unwrap_or_default().as_bytes());
+                out.extend_from_slice(format!("\\u{:04x}", u32::from(c)).as_bytes());
             }
-            out.push(b'}');
+            None => out.extend_from_slice(part.as_bytes()),
         }
-        serde_json::Value::Array(items) => list(items, out, value),
-        serde_json::Value::String(string) => text(string, out),
-        scalar => out.extend_from_slice(scalar.to_string().as_bytes()),
     }
 }
 

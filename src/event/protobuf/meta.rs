@@ -1,16 +1,16 @@
 //! Object metadata, read. See `k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use serde_json::{Map, Value};
-use smol_str::SmolStr;
+use serde_json::Value;
 
 use super::fields::time;
 use super::reader::{Fault, fields};
-use crate::event::{ObjectMeta, OwnerReference, RareMeta};
+use crate::event::{ManagedFieldsEntry, ObjectMeta, OwnerReference, RareMeta};
 
 /// Reads `metadata`. Go writes empty members too; what events seldom carry is boxed only when there is something in it.
 pub(super) fn object_meta(data: &[u8], meta: &mut ObjectMeta) -> Result<(), Fault> {
-    let ObjectMeta { name, namespace, resource_version, uid, creation_timestamp, rare } = meta;
+    let ObjectMeta { name, namespace, resource_version, uid, creation_timestamp, managed_fields: account, rare } = meta;
+    let mut entries = Vec::new();
     fields(data, "ObjectMeta", |field| {
         match field.number {
             1 => field.string("Name", name)?,
@@ -48,12 +48,15 @@ pub(super) fn object_meta(data: &[u8], meta: &mut ObjectMeta) -> Result<(), Faul
             }
             17 => {
                 let entry = managed_fields(field.bytes("ManagedFields")?)?;
-                rare.get_or_insert_default().managed_fields.push(entry);
+                entries.push(entry);
             }
             _ => field.skip()?,
         }
         Ok(())
     })?;
+    if !entries.is_empty() {
+        *account = Some(entries.into());
+    }
     if rare.as_deref() == Some(&RareMeta::default()) {
         *rare = None;
     }
@@ -85,42 +88,24 @@ fn owner(data: &[u8]) -> Result<OwnerReference, Fault> {
     Ok(owner)
 }
 
-/// A `managedFields` entry, kept as the JSON that JSON's decoder would keep of it.
-fn managed_fields(data: &[u8]) -> Result<Value, Fault> {
-    let [mut manager, mut operation, mut api_version, mut fields_type, mut subresource]: [SmolStr; 5] =
-        Default::default();
-    let (mut at, mut raw) = (None, None);
+fn managed_fields(data: &[u8]) -> Result<ManagedFieldsEntry, Fault> {
+    let mut entry = ManagedFieldsEntry::default();
+    let mut raw = None;
     fields(data, "ManagedFieldsEntry", |field| match field.number {
-        1 => field.string("Manager", &mut manager),
-        2 => field.string("Operation", &mut operation),
-        3 => field.string("APIVersion", &mut api_version),
-        4 => time(field.bytes("Time")?, &mut at),
-        6 => field.string("FieldsType", &mut fields_type),
+        1 => field.string("Manager", &mut entry.manager),
+        2 => field.string("Operation", &mut entry.operation),
+        3 => field.string("APIVersion", &mut entry.api_version),
+        4 => time(field.bytes("Time")?, &mut entry.time),
+        6 => field.string("FieldsType", &mut entry.fields_type),
         7 => fields(field.bytes("FieldsV1")?, "FieldsV1", |field| match field.number {
             1 => field.bytes("Raw").map(|bytes| raw = Some(bytes)),
             _ => field.skip(),
         }),
-        8 => field.string("Subresource", &mut subresource),
+        8 => field.string("Subresource", &mut entry.subresource),
         _ => field.skip(),
     })?;
-    let mut entry = Map::new();
-    let mut put = |name: &str, text: &str| {
-        if !text.is_empty() {
-            entry.insert(name.to_owned(), Value::from(text));
-        }
-    };
-    put("manager", &manager);
-    put("operation", &operation);
-    put("apiVersion", &api_version);
-    put("time", &at.map(|time| time.to_string()).unwrap_or_default());
-    put("fieldsType", &fields_type);
-    // LIMIT: what is no JSON, or nests deeper than `serde_json` reads (128), is dropped; the apiserver replaces managed
-    // fields on create, and makes none that are either.
-    if let Some(fields) = raw.and_then(|raw| serde_json::from_slice(raw).ok()) {
-        entry.insert("fieldsV1".to_owned(), fields);
-    }
-    if !subresource.is_empty() {
-        entry.insert("subresource".to_owned(), Value::from(subresource.as_str()));
-    }
-    Ok(Value::Object(entry))
+    // LIMIT: what is no JSON, or nests deeper than `serde_json` reads (128), is dropped; the apiserver makes neither.
+    let value: Option<Value> = raw.and_then(|raw| serde_json::from_slice(raw).ok());
+    entry.fields = value.map(|value| value.to_string().into());
+    Ok(entry)
 }

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::WatchEvent;
 use super::writer::{bytes, integer, message, text};
 use crate::event::core_v1::EventList;
 use crate::event::{
-    ApiGroup, Event, EventSeries, EventSource, MicroTime, ObjectMeta, ObjectReference, OwnerReference, RareMeta, Time,
+    ApiGroup, Event, EventSeries, EventSource, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
+    OwnerReference, RareMeta, Time,
 };
 use crate::status::{Status, StatusDetails};
 
@@ -49,7 +49,7 @@ pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
 /// Appends a failure's Status with its envelope.
 pub fn write_status(status: &Status, out: &mut Vec<u8>) {
     envelope("v1", "Status", out, |out| {
-        message(1, out, |out| list_meta("", "", None, out));
+        message(1, out, |out| list_meta("", &status.continue_token, None, out));
         text(2, "Failure", out);
         text(3, &status.message, out);
         text(4, &status.reason, out);
@@ -163,6 +163,9 @@ pub(super) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
     if let Some(rare) = rare {
         rare_meta(rare, out);
     }
+    for entry in meta.managed_fields.iter().flat_map(|entries| entries.iter()) {
+        message(17, out, |out| managed_fields(entry, out));
+    }
 }
 
 fn rare_meta(rare: &RareMeta, out: &mut Vec<u8>) {
@@ -179,9 +182,6 @@ fn rare_meta(rare: &RareMeta, out: &mut Vec<u8>) {
     }
     for finalizer in &rare.finalizers {
         text(14, finalizer, out);
-    }
-    for entry in &rare.managed_fields {
-        message(17, out, |out| managed_fields(entry, out));
     }
 }
 
@@ -206,19 +206,18 @@ fn owner_reference(owner: &OwnerReference, out: &mut Vec<u8>) {
     }
 }
 
-fn managed_fields(entry: &Value, out: &mut Vec<u8>) {
-    let member = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
-    text(1, member("manager"), out);
-    text(2, member("operation"), out);
-    text(3, member("apiVersion"), out);
-    if let Ok(at) = Time::parse(member("time")) {
-        time(4, Some(at), out);
+fn managed_fields(entry: &ManagedFieldsEntry, out: &mut Vec<u8>) {
+    text(1, &entry.manager, out);
+    text(2, &entry.operation, out);
+    text(3, &entry.api_version, out);
+    if entry.time.is_some() {
+        time(4, entry.time, out);
     }
-    text(6, member("fieldsType"), out);
-    if let Some(fields) = entry.get("fieldsV1") {
-        message(7, out, |out| bytes(1, fields.to_string().as_bytes(), out));
+    text(6, &entry.fields_type, out);
+    if let Some(fields) = &entry.fields {
+        message(7, out, |out| bytes(1, fields.as_bytes(), out));
     }
-    text(8, member("subresource"), out);
+    text(8, &entry.subresource, out);
 }
 
 pub(super) fn list_meta(

@@ -2,10 +2,11 @@
 //! requests and answers are ours, so that HTTP/2 is spoken, bodies are byte for byte what client-go sends, and headers such
 //! as `Retry-After` are seen.
 //!
-//! Every event is written through core/v1, as client-go's recorder does. Each request is sent once: the outbox repeats.
+//! Every event is written through the group that the outbox names, by default core/v1, as client-go's recorder does. Each request is sent once: the outbox repeats.
 //! After `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
 
 mod connect;
+mod patch;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use http::StatusCode;
+use http::response::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
 
@@ -28,8 +30,9 @@ pub use watch::Frames;
 use super::answer::{Denial, Failure, judge, status_of};
 use super::{ListOptions, Metrics, NotReady, Verb};
 use crate::clock::Clock;
-use crate::event::Event;
 use crate::event::core_v1::{self, EventList};
+use crate::event::json::{self, Strictness};
+use crate::event::{ApiGroup, Event};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -67,7 +70,10 @@ impl Apiserver {
     /// Sends what a record needs, once, and sorts the answer.
     pub async fn write(&self, request: &Request) -> Answer {
         let verb = Verb::of(request);
-        match self.exchange_event(verb, request::of_write(request)).await {
+        let group = match request {
+            Request::Create { group, .. } | Request::Patch { group, .. } | Request::Read { group, .. } => *group,
+        };
+        match self.exchange_event(group, verb, request::of_write(request)).await {
             Ok(event) => Answer::Stored(Box::new(event)),
             Err(failure) => judge(verb, &failure),
         }
@@ -78,7 +84,24 @@ impl Apiserver {
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Event, Status> {
-        self.exchange_event(Verb::Get, request::get(namespace, name)).await.map_err(status_of)
+        self.exchange_event(ApiGroup::Core, Verb::Get, request::get(namespace, name)).await.map_err(status_of)
+    }
+
+    /// Reads one event from a state that is not older than this version; 0 for any.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and the apiserver's 504 when it has not reached the version yet.
+    pub async fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
+        let request = request::get_not_older(namespace, name, version);
+        self.exchange_event(ApiGroup::Core, Verb::Get, request).await.map_err(status_of)
+    }
+
+    /// Shows what a create would store, and stores nothing.
+    ///
+    /// # Errors
+    /// The apiserver's refusal, or 503 and 504 when there is no answer.
+    pub async fn try_create(&self, event: &Event) -> Result<Event, Status> {
+        self.exchange_event(ApiGroup::Core, Verb::Create, request::try_create(event)).await.map_err(status_of)
     }
 
     /// Lists the events of one namespace or of all.
@@ -102,8 +125,14 @@ impl Apiserver {
         }
     }
 
-    async fn exchange_event(&self, verb: Verb, request: http::Result<http::Request<Body>>) -> Result<Event, Failure> {
-        self.exchange(verb, request, BODY_BYTES_MAX, core_v1::from_json).await
+    async fn exchange_event(
+        &self,
+        group: ApiGroup,
+        verb: Verb,
+        request: http::Result<http::Request<Body>>,
+    ) -> Result<Event, Failure> {
+        let decode = |body: &[u8]| json::decode(group, body, Strictness::Report).map(|decoded| decoded.event);
+        self.exchange(verb, request, BODY_BYTES_MAX, decode).await
     }
 
     /// Sends, reads, decodes and counts.
@@ -114,21 +143,21 @@ impl Apiserver {
         body_bytes_max: usize,
         decode: impl FnOnce(&[u8]) -> Result<T, E>,
     ) -> Result<T, Failure> {
-        self.exchange_coded(verb, request, body_bytes_max, decode).await.map(|(_, decoded)| decoded)
+        self.exchange_whole(verb, request, body_bytes_max, decode).await.map(|(_, decoded)| decoded)
     }
 
-    /// The same, with the code of the answer.
-    async fn exchange_coded<T, E: fmt::Display>(
+    /// The same, with the head of the answer.
+    async fn exchange_whole<T, E: fmt::Display>(
         &self,
         verb: Verb,
         request: http::Result<http::Request<Body>>,
         body_bytes_max: usize,
         decode: impl FnOnce(&[u8]) -> Result<T, E>,
-    ) -> Result<(StatusCode, T), Failure> {
+    ) -> Result<(Parts, T), Failure> {
         let started = self.clock.now().mono;
         let answered = self.send_in_time(request, body_bytes_max).await;
-        let result = answered.and_then(|(code, body)| {
-            decode(&body).map(|decoded| (code, decoded)).map_err(|fault| Failure::Unreadable(fault.to_string()))
+        let result = answered.and_then(|(head, body)| {
+            decode(&body).map(|decoded| (head, decoded)).map_err(|fault| Failure::Unreadable(fault.to_string()))
         });
         let answer = result.as_ref().err().map(|failure| judge(verb, failure));
         self.metrics.count(verb, answer.as_ref(), self.clock.now().mono.since(started));
@@ -139,12 +168,12 @@ impl Apiserver {
         &self,
         request: http::Result<http::Request<Body>>,
         body_bytes_max: usize,
-    ) -> Result<(StatusCode, Bytes), Failure> {
+    ) -> Result<(Parts, Bytes), Failure> {
         let request = request.map_err(|fault| Failure::Unsendable(fault.to_string()))?;
         tokio::time::timeout(self.timeout, self.send(request, body_bytes_max)).await.unwrap_or(Err(Failure::Deadline))
     }
 
-    async fn send(&self, request: http::Request<Body>, body_bytes_max: usize) -> Result<(StatusCode, Bytes), Failure> {
+    async fn send(&self, request: http::Request<Body>, body_bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
         let response = self.client.send(request).await.map_err(|fault| connect::classify(&fault))?;
         let (parts, body) = response.into_parts();
         let limit = if parts.status.is_success() { body_bytes_max } else { BODY_BYTES_MAX };
@@ -156,7 +185,7 @@ impl Apiserver {
         }
         match body {
             Ok(_) if parts.status == StatusCode::NO_CONTENT => Err(Failure::Unreadable("no content".to_owned())),
-            Ok(body) => Ok((parts.status, body)),
+            Ok(body) => Ok((parts, body)),
             Err(fault) if fault.is::<LengthLimitError>() => Err(Failure::Unreadable(fault.to_string())),
             Err(fault) => Err(Failure::Lost(fault.to_string())),
         }

@@ -5,11 +5,15 @@ use std::fmt::Write as _;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{Method, Request as HttpRequest};
 use kube::client::Body;
+use serde_json::Value;
 
-use crate::event::json;
-use crate::event::{ApiGroup, Event, core_v1};
+use crate::event::json::{self, FieldValidation};
+use crate::event::{ApiGroup, Event};
 use crate::outbox::Request;
-use crate::upstream::{DeleteOptions, ListOptions, UpdateOptions, Version, WatchOptions};
+use crate::upstream::patch::document;
+use crate::upstream::{
+    ApplyOptions, ClientPatch, DeleteOptions, ListOptions, PatchOptions, UpdateOptions, Version, WatchOptions, Writer,
+};
 
 /// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
@@ -18,23 +22,43 @@ const JSON: &str = "application/json";
 /// POST, PATCH or GET: what a record needs.
 pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
     match request {
-        Request::Create(event) => {
-            let mut body = Vec::new();
-            core_v1::write_json(event, &mut body);
-            let path = events(Some(&event.metadata.namespace)) + "?fieldManager=eventweir";
-            with_body(Method::POST, path, JSON, body)
+        Request::Create { group, event } => create(*group, event, ""),
+        Request::Patch { group, namespace, name, patch, claim } => {
+            let path = through(*group, item(namespace, name)) + "?fieldManager=eventweir";
+            let body = document(patch, claim.as_deref(), *group).into();
+            with_body(Method::PATCH, path, "application/strategic-merge-patch+json", body)
         }
-        Request::Patch { namespace, name, patch, claim } => {
-            let path = item(namespace, name) + "?fieldManager=eventweir";
-            with_body(
-                Method::PATCH,
-                path,
-                "application/strategic-merge-patch+json",
-                patch.to_json(claim.as_deref()).into(),
-            )
+        Request::Read { group, namespace, name } => {
+            start(Method::GET, through(*group, item(namespace, name))).body(Body::empty())
         }
-        Request::Read { namespace, name } => get(namespace, name),
     }
+}
+
+/// POST of an event that is not to be stored.
+pub(super) fn try_create(event: &Event) -> http::Result<HttpRequest<Body>> {
+    create(ApiGroup::Core, event, "&dryRun=All")
+}
+
+fn create(group: ApiGroup, event: &Event, query: &str) -> http::Result<HttpRequest<Body>> {
+    let mut body = Vec::new();
+    let path = through(group, events(Some(&event.metadata.namespace)));
+    let path = format!("{path}?fieldManager={}{query}", encoded(&Writer::of(event).manager));
+    match event.metadata.managed_fields {
+        None => json::write_json(group, event, &mut body),
+        Some(_) => {
+            // A copy, because the outbox keeps its own: the claim is told in the query.
+            let mut event = Event::clone(event);
+            event.metadata.managed_fields = None;
+            json::write_json(group, &event, &mut body);
+        }
+    }
+    with_body(Method::POST, path, JSON, body)
+}
+
+/// GET of one event in a state not older than this.
+pub(super) fn get_not_older(namespace: &str, name: &str, version: u64) -> http::Result<HttpRequest<Body>> {
+    let query = if version == 0 { Vec::new() } else { vec![format!("resourceVersion={version}")] };
+    start(Method::GET, with_query(item(namespace, name), &query)).body(Body::empty())
 }
 
 /// GET of one event.
@@ -43,16 +67,52 @@ pub(super) fn get(namespace: &str, name: &str) -> http::Result<HttpRequest<Body>
 }
 
 /// PUT of an event through the door it came in by, whose rules the apiserver then keeps.
-pub(super) fn update(event: &Event, options: UpdateOptions) -> http::Result<HttpRequest<Body>> {
+pub(super) fn update(event: &Event, options: &UpdateOptions) -> http::Result<HttpRequest<Body>> {
     let mut body = Vec::new();
-    json::write_json(options.group, event, &mut body);
-    let item = item(&event.metadata.namespace, &event.metadata.name);
-    let path = match options.group {
-        ApiGroup::Core => item,
-        ApiGroup::Events => item.replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
-    };
+    let Writer { manager, group } = &options.writer;
+    json::write_json(*group, event, &mut body);
+    let path = through(*group, item(&event.metadata.namespace, &event.metadata.name));
     let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
-    with_body(Method::PUT, format!("{path}?fieldManager=eventweir{dry_run}"), JSON, body)
+    with_body(Method::PUT, format!("{path}?fieldManager={}{dry_run}", encoded(manager)), JSON, body)
+}
+
+/// PATCH that applies an event through the door it came in by. JSON is YAML.
+pub(super) fn apply(
+    namespace: &str,
+    name: &str,
+    document: &Value,
+    options: &ApplyOptions,
+) -> http::Result<HttpRequest<Body>> {
+    let Writer { manager, group } = &options.writer;
+    let path = through(*group, item(namespace, name));
+    let force = if options.force { "&force=true" } else { "" };
+    let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
+    let path = format!("{path}?fieldManager={}{force}{dry_run}", encoded(manager));
+    with_body(Method::PATCH, path, "application/apply-patch+yaml", document.to_string().into_bytes())
+}
+
+/// A client's own PATCH, through the door it came in by and under its client's name as a manager of fields.
+pub(super) fn patch(
+    namespace: &str,
+    name: &str,
+    patch: &ClientPatch,
+    options: &PatchOptions,
+) -> http::Result<HttpRequest<Body>> {
+    let mut query = Vec::new();
+    let Writer { manager, group } = &options.writer;
+    if !manager.is_empty() {
+        query.push(format!("fieldManager={}", encoded(manager)));
+    }
+    match options.validation {
+        FieldValidation::Ignore => query.push("fieldValidation=Ignore".to_owned()),
+        FieldValidation::Strict => query.push("fieldValidation=Strict".to_owned()),
+        FieldValidation::Warn => {}
+    }
+    if options.dry_run {
+        query.push("dryRun=All".to_owned());
+    }
+    let path = with_query(through(*group, item(namespace, name)), &query);
+    with_body(Method::PATCH, path, patch.patch_type.media_type(), patch.body.to_vec())
 }
 
 /// DELETE of one event.
@@ -163,6 +223,14 @@ fn events(namespace: Option<&str>) -> String {
     }
 }
 
+/// The same path at the door of `group`.
+fn through(group: ApiGroup, path: String) -> String {
+    match group {
+        ApiGroup::Core => path,
+        ApiGroup::Events => path.replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
+    }
+}
+
 fn item(namespace: &str, name: &str) -> String {
     events(Some(namespace)) + "/" + &encoded(name)
 }
@@ -194,6 +262,18 @@ mod tests {
         check("shop", "web-0.17c", "/api/v1/namespaces/shop/events/web-0.17c");
         check("shop", "A b:é?x#y", "/api/v1/namespaces/shop/events/A%20b%3A%C3%A9%3Fx%23y");
         check("a/b", "../x", "/api/v1/namespaces/a%2Fb/events/..%2Fx");
+    }
+
+    #[test]
+    fn dry_runs_and_least_versions_are_passed_on() {
+        let mut event = Event::default();
+        event.metadata.namespace = "shop".into();
+        let request = try_create(&event).unwrap();
+        let path = "/api/v1/namespaces/shop/events?fieldManager=eventweir&dryRun=All";
+        assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, path));
+        let path = |version| get_not_older("shop", "a", version).unwrap().uri().to_string();
+        assert_eq!(path(7), "/api/v1/namespaces/shop/events/a?resourceVersion=7");
+        assert_eq!(path(0), "/api/v1/namespaces/shop/events/a");
     }
 
     #[test]

@@ -81,16 +81,16 @@ pub(super) fn stored_json() -> String {
 }
 
 pub(super) fn create() -> Request {
-    Request::Create(Box::new(event()))
+    Request::Create { group: ApiGroup::Core, event: Box::new(event()) }
 }
 
 fn patch() -> Request {
     let patch = Patch { count: 2, last_timestamp: Some(Time(0)), message: "m".into() };
-    Request::Patch { namespace: "shop".into(), name: "web-0.1".into(), patch, claim: None }
+    Request::Patch { group: ApiGroup::Core, namespace: "shop".into(), name: "web-0.1".into(), patch, claim: None }
 }
 
 fn read() -> Request {
-    Request::Read { namespace: "shop".into(), name: "web-0.1".into() }
+    Request::Read { group: ApiGroup::Core, namespace: "shop".into(), name: "web-0.1".into() }
 }
 
 pub(super) fn retry(fault: Fault, applied: Applied) -> Answer {
@@ -208,7 +208,7 @@ async fn answers_over_the_limit_are_not_read() {
 async fn names_too_long_for_a_url_are_refused_for_good() {
     let (apiserver, log, _) = apiserver(|_| http(200, stored_json()));
     let name = "x".repeat(70_000).into();
-    let answer = apiserver.write(&Request::Read { namespace: "shop".into(), name }).await;
+    let answer = apiserver.write(&Request::Read { group: ApiGroup::Core, namespace: "shop".into(), name }).await;
     assert!(matches!(answer, Answer::Refused(Refusal { reason: RefusalReason::Invalid, .. })), "{answer:?}");
     assert!(log.lock().is_empty());
 }

@@ -9,19 +9,37 @@ use crate::event::core_v1::{self, EventList};
 use crate::event::json;
 use crate::status::Status;
 use crate::upstream::answer::{Denial, Failure, judge, status_of};
-use crate::upstream::{DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Verb, WatchOptions};
+use crate::upstream::{ApplyOptions, DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Verb, WatchOptions};
 
 impl Apiserver {
     /// Puts an event in the place of the one of its name, through the door it came in by.
     ///
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
-    pub async fn update(&self, event: &Event, options: UpdateOptions) -> Result<Updated, Status> {
-        let decode = |body: &[u8]| json::decode(options.group, body, json::Strictness::Report);
+    pub async fn update(&self, event: &Event, options: &UpdateOptions) -> Result<Updated, Status> {
+        let decode = |body: &[u8]| json::decode(options.writer.group, body, json::Strictness::Report);
         let request = request::update(event, options);
-        let (code, decoded) =
-            self.exchange_coded(Verb::Update, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
-        Ok(Updated { event: decoded.event, created: code == http::StatusCode::CREATED })
+        let (head, decoded) =
+            self.exchange_whole(Verb::Update, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
+        Ok(Updated { event: decoded.event, created: head.status == http::StatusCode::CREATED })
+    }
+
+    /// Merges an event into the one of its name, through the door it came in by.
+    ///
+    /// # Errors
+    /// The apiserver's refusal, or 503 and 504 when there is no answer.
+    pub async fn apply(
+        &self,
+        namespace: &str,
+        name: &str,
+        document: &Value,
+        options: &ApplyOptions,
+    ) -> Result<Updated, Status> {
+        let decode = |body: &[u8]| json::decode(options.writer.group, body, json::Strictness::Report);
+        let request = request::apply(namespace, name, document, options);
+        let (head, decoded) =
+            self.exchange_whole(Verb::Patch, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
+        Ok(Updated { event: decoded.event, created: head.status == http::StatusCode::CREATED })
     }
 
     /// Deletes one event.
@@ -90,7 +108,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::event::ApiGroup;
     use crate::upstream::apiserver::Settings;
-    use crate::upstream::{LabelSelector, Metrics, WatchEvent};
+    use crate::upstream::{LabelSelector, Metrics, WatchEvent, Writer};
 
     /// An apiserver that answers everything with `code` and `body`, if the request is `line`.
     fn apiserver(line: &'static str, code: u16, body: &'static str) -> Apiserver {
@@ -126,11 +144,22 @@ mod tests {
         let mut event = Event::default();
         event.metadata.namespace = "shop".into();
         event.metadata.name = "a".into();
-        let line = "PUT /apis/events.k8s.io/v1/namespaces/shop/events/a?fieldManager=eventweir&dryRun=All";
+        let line = "PUT /apis/events.k8s.io/v1/namespaces/shop/events/a?fieldManager=a%2Fb&dryRun=All";
         let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a","uid":"u"}}"#;
-        let options = UpdateOptions { group: ApiGroup::Events, dry_run: true };
-        let updated = apiserver(line, 201, body).update(&event, options).await.unwrap();
+        let writer = Writer { manager: "a/b".into(), group: ApiGroup::Events };
+        let options = UpdateOptions { writer, dry_run: true };
+        let updated = apiserver(line, 201, body).update(&event, &options).await.unwrap();
         assert!(updated.created && updated.event.metadata.uid == "u");
+    }
+
+    #[tokio::test]
+    async fn applies_are_passed_through() {
+        let line = "PATCH /api/v1/namespaces/shop/events/a?fieldManager=m&force=true";
+        let body = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"}}"#;
+        let writer = Writer { manager: "m".into(), group: ApiGroup::Core };
+        let options = ApplyOptions { writer, force: true, dry_run: false };
+        let updated = apiserver(line, 200, body).apply("shop", "a", &serde_json::json!({}), &options).await.unwrap();
+        assert!(!updated.created && updated.event.metadata.name == "a");
     }
 
     #[tokio::test]

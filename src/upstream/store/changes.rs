@@ -27,13 +27,15 @@ pub(super) struct ChangeLog {
     changes_max: NonZeroUsize,
     bytes_max: usize,
     bytes: usize,
-    /// Revision of the newest change that was forgotten; lists and watches can start there or later.
+    /// Revision of the newest change that was forgotten; watches can start there or later.
     compacted: u64,
+    /// The oldest revision that can be listed.
+    listable: u64,
 }
 
 impl ChangeLog {
     pub(super) const fn new(changes_max: NonZeroUsize, bytes_max: usize) -> Self {
-        Self { window: VecDeque::new(), changes_max, bytes_max, bytes: 0, compacted: 1 }
+        Self { window: VecDeque::new(), changes_max, bytes_max, bytes: 0, compacted: 1, listable: 1 }
     }
 
     /// Remembers a change that keeps about `size` bytes of events alive.
@@ -45,15 +47,18 @@ impl ChangeLog {
             let Some((oldest, size)) = self.window.pop_front() else { break };
             self.bytes = self.bytes.saturating_sub(size);
             self.compacted = oldest.revision;
+            self.listable = oldest.revision;
         }
     }
 
-    /// Forgets the changes up to `revision`.
+    /// Forgets the changes before the one of `revision`, as etcd does: a watch can still be told of that one, and the state
+    /// before it can be listed no more.
     pub(super) fn compact(&mut self, revision: u64) {
-        while let Some((_, size)) = self.window.pop_front_if(|(change, _)| change.revision <= revision) {
+        while let Some((_, size)) = self.window.pop_front_if(|(change, _)| change.revision < revision) {
             self.bytes = self.bytes.saturating_sub(size);
         }
-        self.compacted = self.compacted.max(revision);
+        self.compacted = self.compacted.max(revision.saturating_sub(1));
+        self.listable = self.listable.max(revision);
     }
 
     /// The changes after `revision`, oldest first; `None` when some of them are forgotten.
@@ -66,6 +71,9 @@ impl ChangeLog {
 
     /// What the keys changed after `revision` held as of it; `None` when that is forgotten.
     pub(super) fn as_of(&self, revision: u64) -> Option<BTreeMap<Arc<str>, Option<Arc<Event>>>> {
+        if revision < self.listable {
+            return None;
+        }
         // Newest first, so that the oldest change after `revision` has the last word.
         let undone = self.since(revision)?.rev();
         Some(undone.map(|change| (Arc::clone(&change.key), change.before.clone())).collect())

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
+use super::token::Token;
 use super::{Key, Store, meta};
 use crate::clock::Now;
 use crate::event::Event;
@@ -27,17 +28,6 @@ pub struct Page {
     pub remaining_item_count: Option<usize>,
 }
 
-/// Where a list goes on. Opaque to clients: its hexadecimal form is what they carry.
-#[derive(Debug, PartialEq, Eq)]
-struct Token {
-    /// The first page's version.
-    revision: u64,
-    /// Events that were left when the token was made; unknown with a selector.
-    remaining: Option<usize>,
-    /// The last key that was listed.
-    after: String,
-}
-
 impl Store {
     /// Events of one namespace or of all, ordered by key.
     ///
@@ -48,25 +38,28 @@ impl Store {
         let prefix = namespace.map(|namespace| format!("{namespace}/"));
         let token = match options.continue_token.as_str() {
             "" => None,
-            text => Some(Token::parse(text, prefix.as_deref().unwrap_or_default(), &options.version)?),
+            _ if options.version != Version::Newest => {
+                return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+            }
+            text => Some(Token::parse(text)?),
         };
         let revision = match &token {
-            Some(token) if token.revision > self.revision => return Err(bad_token()),
-            Some(token) => token.revision,
+            // The client has been told that what it gets is not consistent.
+            Some(Token { revision: None, .. }) => self.revision,
+            Some(Token { revision: Some(revision), .. }) => {
+                self.reached(*revision)?;
+                *revision
+            }
             None => self.version_to_list(options)?,
         };
-        let past = self.changes.as_of(revision).ok_or_else(|| too_old(token.is_some()))?;
+        // LIMIT: versions from before the window of changes are forgotten; who asks for them hears 410.
+        let past = self.changes.as_of(revision).ok_or_else(|| too_old(token.as_ref()))?;
         let end = namespace.map(|namespace| format!("{namespace}0")); // '0' follows '/'
-        let range = (
-            match (&token, &prefix) {
-                (Some(token), _) => Bound::Excluded(token.after.as_str()),
-                (None, Some(prefix)) => Bound::Included(prefix.as_str()),
-                (None, None) => Bound::Unbounded,
-            },
-            end.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
-        );
+        let prefix = prefix.unwrap_or_default();
+        let start = token.as_ref().map_or_else(|| prefix.clone(), |token| format!("{prefix}{}", token.start));
+        let range = (Bound::Included(start.as_str()), end.as_deref().map_or(Bound::Unbounded, Bound::Excluded));
         let carried = token.as_ref().and_then(|token| token.remaining);
-        Ok(page(merged(self, &past, range), revision, carried, options))
+        Ok(page(merged(self, &past, range), &prefix, revision, carried, options))
     }
 
     /// The version that a list without a continue token shows.
@@ -77,15 +70,21 @@ impl Store {
             Version::AtLeast(wanted) if options.limit == 0 => (wanted, self.revision),
             Version::Exact(wanted) | Version::AtLeast(wanted) => (wanted, wanted),
         };
-        if wanted > self.revision {
-            return Err(too_new(wanted, self.revision));
-        }
+        self.reached(wanted)?;
         Ok(shown)
+    }
+
+    /// Fails while the store has not reached this version.
+    ///
+    /// # Errors
+    /// 504 `Timeout`, as the apiserver answers without waiting.
+    pub fn reached(&self, version: u64) -> Result<(), Status> {
+        if version > self.revision { Err(too_new(version, self.revision)) } else { Ok(()) }
     }
 }
 
 /// One page of `events`.
-fn page<'a, I>(mut events: I, revision: u64, carried: Option<usize>, options: &ListOptions) -> Page
+fn page<'a, I>(mut events: I, prefix: &str, revision: u64, carried: Option<usize>, options: &ListOptions) -> Page
 where
     I: Iterator<Item = (&'a Key, &'a Arc<Event>)>,
 {
@@ -103,7 +102,9 @@ where
                 (false, Some(carried)) => Some(carried.saturating_sub(list.items.len())),
                 (false, None) => Some(events.count() + 1),
             };
-            let token = Token { revision, remaining: list.remaining_item_count, after: String::from(last) };
+            let last: &str = last;
+            let start = last.strip_prefix(prefix).unwrap_or(last).to_owned() + "\0";
+            let token = Token { revision: Some(revision), remaining: list.remaining_item_count, start };
             list.continue_token = token.to_text().into();
             break;
         }
@@ -136,47 +137,17 @@ fn in_order<'a>(
     })
 }
 
-impl Token {
-    fn to_text(&self) -> String {
-        let remaining = self.remaining.map(|remaining| remaining.to_string()).unwrap_or_default();
-        let plain = format!("{}:{remaining}:{}", self.revision, self.after);
-        plain.bytes().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    fn parse(text: &str, prefix: &str, version: &Version) -> Result<Self, Status> {
-        if *version != Version::Newest {
-            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
-        }
-        Self::from_text(text).filter(|token| token.after.starts_with(prefix)).ok_or_else(bad_token)
-    }
-
-    fn from_text(text: &str) -> Option<Self> {
-        let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        let bytes = text.as_bytes().chunks(2).map(|pair| match pair {
-            [high, low] => Some(digit(high)? << 4 | digit(low)?),
-            _ => None,
-        });
-        let plain = String::from_utf8(bytes.collect::<Option<Vec<u8>>>()?).ok()?;
-        let mut parts = plain.splitn(3, ':');
-        let (revision, remaining, after) = (parts.next()?, parts.next()?, parts.next()?);
-        let remaining = if remaining.is_empty() { None } else { Some(remaining.parse().ok()?) };
-        Some(Self { revision: revision.parse().ok()?, remaining, after: after.to_owned() })
-    }
-}
-
-fn bad_token() -> Status {
-    Status::bad_request("invalid continue token: continue key is not valid")
-}
-
-/// LIMIT: unlike the apiserver's, the answer to an old continue token has no fresh token for an inconsistent rest.
-fn too_old(with_token: bool) -> Status {
-    let message = if with_token {
-        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the \
-         continue parameter."
-    } else {
-        "The resourceVersion for the provided list is too old."
+fn too_old(token: Option<&Token>) -> Status {
+    let Some(token) = token else {
+        return Status::new(410, "Expired", "The resourceVersion for the provided list is too old.");
     };
-    Status::new(410, "Expired", message)
+    let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+                   without the continue parameter, or use the continue token in this response to retrieve the remainder of \
+                   the results. Continuing with the provided token results in an inconsistent list - objects that were \
+                   created, modified, or deleted between the time the first chunk was returned and now may show up in the \
+                   list.";
+    let fresh = Token { revision: None, remaining: None, start: token.start.clone() };
+    Status { continue_token: fresh.to_text(), ..Status::new(410, "Expired", message) }
 }
 
 fn too_new(wanted: u64, newest: u64) -> Status {

@@ -33,13 +33,12 @@ pub fn generated_name(base: &str, rng: &mut fastrand::Rng) -> SmolStr {
     format_smolstr!("{base}{suffix}")
 }
 
-/// Drops what a client may not say about a new object. managedFields are the server's account; this store keeps none.
+/// Drops what a client may not say about a new object.
 pub(super) fn drop_server_owned(metadata: &mut ObjectMeta) {
     let Some(rare) = &mut metadata.rare else { return };
     rare.self_link = SmolStr::default();
     rare.deletion_timestamp = None;
     rare.deletion_grace_period_seconds = None;
-    rare.managed_fields = Vec::new();
     if **rare == RareMeta::default() {
         metadata.rare = None;
     }
@@ -52,7 +51,6 @@ pub(super) fn keep_server_owned(new: &mut ObjectMeta, old: &ObjectMeta) {
     let mut rare = new.rare.take().map(|rare| *rare).unwrap_or_default();
     let kept = old.rare.as_deref();
     rare.self_link = SmolStr::default();
-    rare.managed_fields = Vec::new();
     rare.generation = kept.map_or(0, |kept| kept.generation);
     rare.deletion_timestamp = kept.and_then(|kept| kept.deletion_timestamp);
     rare.deletion_grace_period_seconds = kept.and_then(|kept| kept.deletion_grace_period_seconds);

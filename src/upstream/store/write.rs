@@ -1,11 +1,11 @@
 //! DELETE and PUT of the embedded store: preconditions, finalizers, and the rules of the door a PUT came through. After
 //! `k8s.io/apiserver/pkg/registry/rest/{delete,update}.go` and `pkg/storage/etcd3/store.go` (`GuaranteedUpdate`).
 
-use super::{Store, key_of, meta, single};
+use super::{Store, account, key_of, meta, single};
 use crate::clock::Now;
-use crate::event::{Event, RareMeta, Time, validate};
+use crate::event::{Event, ObjectMeta, RareMeta, Time, validate};
 use crate::status::{Status, StatusDetails};
-use crate::upstream::{DeleteOptions, Deleted, UpdateOptions, Updated};
+use crate::upstream::{DeleteOptions, Deleted, UpdateOptions, Updated, Writer};
 
 impl Store {
     /// Deletes one event as `options` say; finalizers hold it back.
@@ -48,63 +48,95 @@ impl Store {
     /// # Errors
     /// 409 when the uid or the version is another one, 422 for what the door does not let change, 500 for a version that is
     /// no number, and as [`Store::create`].
-    pub fn replace(&mut self, mut event: Event, options: UpdateOptions, now: Now) -> Result<Updated, Status> {
+    pub fn replace(&mut self, mut event: Event, options: &UpdateOptions, now: Now) -> Result<Updated, Status> {
         self.expire(now);
+        let writer = &options.writer;
         let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
         let version = version(&event.metadata.resource_version)?;
         let uid = event.metadata.uid.clone();
         let Some(stored) = self.events.get(&key_of(&namespace, &name)) else {
             if !uid.is_empty() {
-                return Err(wrong_uid(options, &event, ""));
+                return Err(wrong_uid(writer, &event, ""));
             }
-            validate::create(options.group, &event).map_err(|status| *status)?;
+            validate::create(writer.group, &event).map_err(|status| *status)?;
             event.metadata.resource_version = smol_str::SmolStr::default();
             if options.dry_run {
+                event.metadata.managed_fields = account(writer, None, &event, now);
                 return Ok(Updated { event, created: true });
             }
-            return Ok(Updated { event: self.create(event, now)?, created: true });
+            return Ok(Updated { event: self.create_by(writer, event, now)?, created: true });
         };
         let old = &stored.event;
         if !uid.is_empty() && uid != old.metadata.uid {
-            return Err(wrong_uid(options, &event, &old.metadata.uid));
+            return Err(wrong_uid(writer, &event, &old.metadata.uid));
         }
         if version != 0 && version != stored.revision {
             let text = "the object has been modified; please apply your changes to the latest version and try again";
-            return Err(Status::conflict(options.group.name(), "events", &name, text));
+            return Err(Status::conflict(writer.group.name(), "events", &name, text));
         }
         meta::keep_server_owned(&mut event.metadata, &old.metadata);
-        validate::update(options.group, old, &event).map_err(|status| *status)?;
-        event.type_meta = None;
+        validate::update(writer.group, old, &event).map_err(|status| *status)?;
+        let event =
+            if options.dry_run { self.rehearsed(writer, event, now)? } else { self.exchange(writer, event, now)? };
+        Ok(Updated { event, created: false })
+    }
+
+    /// Puts a checked `event` in the place of the stored one of its name, which is gone if it was only held by finalizers that
+    /// are gone now.
+    ///
+    /// # Errors
+    /// 404 when the event is missing.
+    pub(super) fn exchange(&mut self, writer: &Writer, mut event: Event, now: Now) -> Result<Event, Status> {
+        let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
+        let old = self.stored(&event)?;
         let held = |rare: &RareMeta| rare.deletion_timestamp.is_some() && !rare.finalizers.is_empty();
         let was_held = old.metadata.rare.as_deref().is_some_and(held);
-        if options.dry_run {
-            event.metadata.resource_version.clone_from(&old.metadata.resource_version);
-            return Ok(Updated { event: single(&event), created: false });
-        }
         if was_held && !event.metadata.rare.as_deref().is_some_and(held) {
             // The last finalizer is gone, and with it the event.
             event.metadata.resource_version.clone_from(&old.metadata.resource_version);
+            event.metadata.managed_fields = account(writer, Some(old), &event, now);
             self.remove(&key_of(&namespace, &name));
-            return Ok(Updated { event: single(&event), created: false });
+            return Ok(single(&event));
         }
-        let event = self.update(&namespace, &name, now, |stored| {
+        self.update_by(writer, &namespace, &name, now, |stored| {
             *stored = event;
             Ok(())
-        })?;
-        Ok(Updated { event, created: false })
+        })
+    }
+
+    /// A checked `event` as the answer to a dry run shows it.
+    ///
+    /// # Errors
+    /// 404 when the event is missing.
+    pub(super) fn rehearsed(&self, writer: &Writer, mut event: Event, now: Now) -> Result<Event, Status> {
+        let old = self.stored(&event)?;
+        event.metadata.resource_version.clone_from(&old.metadata.resource_version);
+        event.metadata.managed_fields = account(writer, Some(old), &event, now);
+        Ok(single(&event))
+    }
+
+    /// The stored event of this one's name.
+    fn stored(&self, event: &Event) -> Result<&Event, Status> {
+        let ObjectMeta { namespace, name, .. } = &event.metadata;
+        let stored = self.events.get(&key_of(namespace, name));
+        stored.map(|stored| &*stored.event).ok_or_else(|| Status::not_found("", "events", name))
     }
 
     /// Forgets every change but the newest, as a compaction of etcd at its newest revision does.
     pub fn compact(&mut self) {
-        self.changes.compact(self.revision.saturating_sub(1));
+        self.changes.compact(self.revision);
     }
 }
 
-fn version(text: &str) -> Result<u64, Status> {
+pub(super) fn version(text: &str) -> Result<u64, Status> {
     match text {
         "" => Ok(0),
-        text => text.parse().map_err(|_not_a_number| {
-            Status::new(500, "", format!("strconv.ParseUint: parsing \"{text}\": invalid syntax"))
+        text => text.parse().map_err(|fault: std::num::ParseIntError| {
+            let fault = match fault.kind() {
+                std::num::IntErrorKind::PosOverflow => "value out of range",
+                _ => "invalid syntax",
+            };
+            Status::new(500, "", format!("strconv.ParseUint: parsing \"{text}\": {fault}"))
         }),
     }
 }
@@ -129,12 +161,12 @@ fn check_preconditions(options: &DeleteOptions, name: &str, event: &Event) -> Re
     }
 }
 
-fn wrong_uid(options: UpdateOptions, event: &Event, found: &str) -> Status {
+fn wrong_uid(writer: &Writer, event: &Event, found: &str) -> Status {
     let metadata = &event.metadata;
     let text = format!(
         "StorageError: invalid object, Code: 4, Key: /registry/events/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
          Precondition failed: UID in precondition: {}, UID in object meta: {found}",
         metadata.namespace, metadata.name, metadata.uid
     );
-    Status::conflict(options.group.name(), "events", &metadata.name, &text)
+    Status::conflict(writer.group.name(), "events", &metadata.name, &text)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"eventweir.dev/tests/clients/check"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,30 +16,94 @@ import (
 )
 
 // sendSeries records the same event twice with the events.k8s.io recorder, as controllers do since controller-runtime
-// 0.23: a create, in protobuf by default, and a patch of its series. Further ones would be told only half an hour later.
-func sendSeries(e env, object string) error {
-	client, err := typedeventsv1.NewForConfig(&rest.Config{Host: e.server, Timeout: e.deadline})
+// 0.23: a create and, when it has been answered, a patch of its series. Further ones are told only in a heartbeat.
+func sendSeries(with encoding) send {
+	return func(e check.Env, object string) error {
+		w, err := newSeriesWriter(e.Config(with.contentType))
+		if err != nil {
+			return err
+		}
+		defer w.stop()
+		for range 2 {
+			w.Eventf(check.Pod(object), nil, corev1.EventTypeWarning, "BackOff", "Restart", backOff)
+			if err := w.await(e, 1); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// sendSeriesAtOnce does the same for several objects and without a pause: patches overtake their creates, are not found,
+// and become creates of the same name.
+func sendSeriesAtOnce(with encoding, objects int) send {
+	return func(e check.Env, object string) error {
+		w, err := newSeriesWriter(e.Config(with.contentType))
+		if err != nil {
+			return err
+		}
+		defer w.stop()
+		for i := range objects {
+			for range 2 {
+				regarding := check.Pod(fmt.Sprintf("%s.%d", object, i))
+				w.Eventf(regarding, nil, corev1.EventTypeWarning, "BackOff", "Restart", backOff)
+			}
+		}
+		return w.await(e, 2*objects)
+	}
+}
+
+func sendSeriesReasons(with encoding, reasons int) send {
+	return func(e check.Env, object string) error {
+		w, err := newSeriesWriter(e.Config(with.contentType))
+		if err != nil {
+			return err
+		}
+		defer w.stop()
+		for i := range reasons {
+			w.Eventf(check.Pod(object), nil, corev1.EventTypeNormal, fmt.Sprintf("Reason%d", i), "Try", "message %d", i)
+		}
+		return w.await(e, reasons)
+	}
+}
+
+// seriesWriter is one broadcaster of the newer recorder. It sends each event in a goroutine of its own, in no order.
+type seriesWriter struct {
+	events.EventRecorder
+	stop     func()
+	answered chan answered
+}
+
+func newSeriesWriter(config *rest.Config) (seriesWriter, error) {
+	client, err := typedeventsv1.NewForConfig(config)
 	if err != nil {
-		return err
+		return seriesWriter{}, err
 	}
-	answers := make(chan answered, 10)
+	answers := make(chan answered, 1000)
 	broadcaster := events.NewBroadcaster(watchedSeriesSink{&events.EventSinkImpl{Interface: client}, answers})
-	defer broadcaster.Shutdown()
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-		return err
+	stop := func() {
+		broadcaster.Shutdown()
+		cancel()
 	}
-	recorder := broadcaster.NewRecorder(scheme.Scheme, "eventweir.dev/go-record")
-	for range 2 {
-		recorder.Eventf(pod(object), nil, corev1.EventTypeWarning, "BackOff", "Restart", "Back-off restarting failed container")
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		stop()
+		return seriesWriter{}, err
+	}
+	return seriesWriter{broadcaster.NewRecorder(scheme.Scheme, "eventweir.dev/go-record"), stop, answers}, nil
+}
+
+// await returns when the server has answered so many requests.
+func (w seriesWriter) await(e check.Env, requests int) error {
+	timeout := time.After(e.Deadline)
+	for range requests {
 		select {
-		case a := <-answers:
+		case a := <-w.answered:
 			if a.err != nil {
 				return fmt.Errorf("the server refused an event about %s: %w", a.object, a.err)
 			}
-		case <-time.After(e.deadline):
-			return fmt.Errorf("the recorder has not sent its event after %s", e.deadline)
+		case <-timeout:
+			return fmt.Errorf("the recorder has not sent its events after %s", e.Deadline)
 		}
 	}
 	return nil

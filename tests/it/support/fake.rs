@@ -7,21 +7,25 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use eventweir::clock::{Clock, Mono};
 use eventweir::correlator::MESSAGE_PREFIX;
 use eventweir::event::core_v1::{self, EventList};
-use eventweir::event::{Event, Time};
-use eventweir::outbox::{Claim, DIGEST_REASON, Patch};
+use eventweir::event::json::{self, FieldValidation, Strictness};
+use eventweir::event::patching::{self, PatchType};
+use eventweir::event::{ApiGroup, Event, spelling, validate};
+use eventweir::outbox::DIGEST_REASON;
 use eventweir::status::Status;
 use eventweir::upstream::store::{self, Store};
-use eventweir::upstream::{Apiserver, ListOptions, Metrics, Upstream, apiserver};
+use eventweir::upstream::{
+    Apiserver, ClientPatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Upstream, Writer, apiserver,
+};
 use http::{Method, Response};
 use kube::client::Body;
 use parking_lot::Mutex;
 use prometheus::Registry;
-use serde_json::Value;
 
-use super::events::event;
+use super::events::{START, event};
 
 /// What happens to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +63,9 @@ pub(crate) enum Fault {
 pub(crate) struct Seen {
     pub(crate) at: Mono,
     pub(crate) method: Method,
+    /// The door it came to.
+    pub(crate) group: ApiGroup,
+    pub(crate) name: String,
     /// The involved object of a create.
     pub(crate) object: String,
     /// The reason of a create.
@@ -101,10 +108,12 @@ impl Drop for OnItsWay {
 
 /// A request, read.
 struct Request {
+    group: ApiGroup,
     namespace: String,
     name: String,
     event: Option<Event>,
-    patch: Option<(Patch, Option<Claim>)>,
+    /// A patch and how to apply it.
+    patch: Option<(ClientPatch, PatchOptions)>,
 }
 
 impl FakeApiserver {
@@ -123,6 +132,11 @@ impl FakeApiserver {
             most_in_flight: 0,
             most_per_record: 0,
         })))
+    }
+
+    /// One on a clock that only the test moves.
+    pub(crate) fn manual() -> Self {
+        Self::new(Clock::manual(START))
     }
 
     /// This server as the program's upstream.
@@ -188,7 +202,7 @@ impl FakeApiserver {
 
     /// The sum of the counts of stored events.
     pub(crate) fn shown(&self) -> u64 {
-        self.events().iter().map(|event| u64::try_from(event.count).unwrap()).sum()
+        self.events().iter().map(|event| u64::try_from(spelling::occurrences(event)).unwrap()).sum()
     }
 
     /// Somebody else counts so many more on an event.
@@ -212,7 +226,7 @@ impl FakeApiserver {
     async fn handle(self, request: http::Request<Body>) -> io::Result<Response<String>> {
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await.unwrap();
-        let request = Request::read(parts.uri.path(), &parts.method, &body);
+        let request = Request::read(&parts, body);
         let (fault, latency, _on_its_way) = self.arrive(&parts.method, &request);
         let Some(fault) = fault else { return Err(io::Error::from(io::ErrorKind::ConnectionRefused)) };
         let answer = || self.answer(&parts.method, &request);
@@ -241,7 +255,10 @@ impl FakeApiserver {
             }
             Fault::LateAfter(seconds) => {
                 let (fake, method) = (self.clone(), parts.method.clone());
-                #[expect(clippy::disallowed_methods, reason = "outlives the connection, as an apiserver's own work does")]
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "outlives the connection, as an apiserver's own work does"
+                )]
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
                     let _done = fake.answer(&method, &request);
@@ -281,6 +298,8 @@ impl FakeApiserver {
         let seen = Seen {
             at: state.clock.now().mono,
             method: method.clone(),
+            group: request.group,
+            name: request.name.clone(),
             object: request.event.as_ref().map(|event| event.involved_object.name.to_string()).unwrap_or_default(),
             reason: request.event.as_ref().map(|event| event.reason.to_string()).unwrap_or_default(),
             is_warning: request.event.as_ref().is_some_and(Event::is_warning),
@@ -303,11 +322,20 @@ impl FakeApiserver {
         let mut state = self.0.lock();
         let now = state.clock.now();
         let (namespace, name) = (&request.namespace, &request.name);
+        if let Some((patch, options)) = &request.patch {
+            let group = options.writer.group;
+            let current = state.store.current(namespace, name, group, now)?;
+            let event = patching::apply(patch.patch_type, &patch.body, group, options.validation, &current);
+            let event = state.store.commit(&current, event.map_err(|status| *status)?.event, options, now)?;
+            let mut body = Vec::new();
+            json::write_json(group, &event.unwrap(), &mut body);
+            return Ok(body);
+        }
         let event = match *method {
-            Method::POST => state.store.create(request.event.clone().unwrap(), now)?,
-            Method::PATCH => {
-                let (patch, claim) = request.patch.as_ref().unwrap();
-                state.store.patch(namespace, name, patch, claim.as_ref(), now)?
+            Method::POST => {
+                let event = request.event.clone().unwrap();
+                validate::create(request.group, &event).map_err(|status| *status)?;
+                state.store.create(event, now)?
             }
             Method::GET if name.is_empty() => {
                 let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
@@ -318,10 +346,15 @@ impl FakeApiserver {
                 return Ok(body);
             }
             Method::GET => state.store.get(namespace, name, now)?,
+            Method::PUT => {
+                let options =
+                    UpdateOptions { writer: Writer { manager: "fake".into(), group: request.group }, dry_run: false };
+                state.store.replace(request.event.clone().unwrap(), &options, now)?.event
+            }
             _ => panic!("the upstream is never asked to {method}"),
         };
         let mut body = Vec::new();
-        core_v1::write_json(&event, &mut body);
+        json::write_json(request.group, &event, &mut body);
         Ok(body)
     }
 
@@ -355,39 +388,28 @@ impl State {
 }
 
 impl Request {
-    fn read(path: &str, method: &Method, body: &[u8]) -> Self {
-        let mut parts = path.strip_prefix("/api/v1/namespaces/").unwrap().splitn(3, '/');
+    fn read(head: &http::request::Parts, body: Bytes) -> Self {
+        let (path, method) = (head.uri.path(), &head.method);
+        let (group, rest) = match path.strip_prefix("/api/v1/namespaces/") {
+            Some(rest) => (ApiGroup::Core, rest),
+            None => (ApiGroup::Events, path.strip_prefix("/apis/events.k8s.io/v1/namespaces/").unwrap()),
+        };
+        let mut parts = rest.splitn(3, '/');
         let namespace = parts.next().unwrap().to_owned();
         assert_eq!(parts.next(), Some("events"));
-        let event = (*method == Method::POST).then(|| core_v1::from_json(body).unwrap());
+        let has_event = [Method::POST, Method::PUT].contains(method);
+        let event = has_event.then(|| json::decode(group, &body, Strictness::Refuse).unwrap().event);
         let name = event.as_ref().map(|event| event.metadata.name.to_string());
         let name = name.or_else(|| parts.next().map(str::to_owned)).unwrap_or_default();
-        let patch = (*method == Method::PATCH).then(|| patch(&serde_json::from_slice(body).unwrap()));
-        Self { namespace, name, event, patch }
+        let patch = (*method == Method::PATCH).then(|| {
+            let patch_type = PatchType::named(head.headers["content-type"].to_str().unwrap()).unwrap();
+            let dry_run = head.uri.query().is_some_and(|query| query.contains("dryRun=All"));
+            let writer = Writer { manager: "fake".into(), group };
+            let options = PatchOptions { writer, dry_run, validation: FieldValidation::Warn };
+            (ClientPatch { patch_type, body }, options)
+        });
+        Self { group, namespace, name, event, patch }
     }
-}
-
-fn patch(body: &Value) -> (Patch, Option<Claim>) {
-    let patch = Patch {
-        count: i32::try_from(body["count"].as_i64().unwrap()).unwrap(),
-        last_timestamp: body["lastTimestamp"].as_str().map(|text| Time::parse(text).unwrap()),
-        message: body["message"].as_str().unwrap().into(),
-    };
-    let claim = body.get("metadata").map(|metadata| {
-        let annotations = metadata["annotations"].as_object().unwrap();
-        let (annotation, tally) = annotations.iter().next_back().unwrap();
-        Claim {
-            resource_version: metadata["resourceVersion"].as_str().unwrap_or_default().into(),
-            annotation: annotation.as_str().into(),
-            tally: tally.as_str().unwrap().parse().unwrap(),
-            removed: annotations
-                .iter()
-                .filter(|(_, tally)| tally.is_null())
-                .map(|(name, _)| name.as_str().into())
-                .collect(),
-        }
-    });
-    (patch, claim)
 }
 
 fn told(code: u16) -> Status {

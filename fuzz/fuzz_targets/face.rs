@@ -1,0 +1,59 @@
+//! The HTTP face without a network: one request after an event is there.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use axum::body::Body;
+use eventweir::clock::Clock;
+use eventweir::correlator::{KeySecret, Policy};
+use eventweir::event_log::EventLog;
+use eventweir::ingest::{self, Ack, Aliases, Face, Life, Repair};
+use eventweir::shard::{self, Shards};
+use eventweir::upstream::{Embedded, Metrics, Upstream, store};
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use tower::ServiceExt;
+
+pub struct Fixture {
+    face: Face,
+    pub shards: Shards,
+}
+
+impl Fixture {
+    pub fn new() -> Self {
+        let registry = prometheus::Registry::new();
+        let clock = Clock::simulated(1_772_352_000_000_000_000);
+        let one = NonZeroUsize::MIN;
+        let shards =
+            Shards::new(one, &shard::Settings::default(), Policy::default(), clock.clone(), KeySecret(7, 9), 1);
+        let metrics = Metrics::new(&registry).expect("a new registry");
+        let store = store::Store::new(store::Settings::default(), 1);
+        let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
+        let settings = ingest::Settings {
+            max_body_bytes: 1 << 20,
+            request_timeout: Duration::from_secs(60),
+            max_watches: one,
+            ack: Ack::Accepted,
+            repair: Repair::On { message_bytes: 4096 },
+        };
+        let metrics = ingest::Metrics::new(&registry).expect("a new registry");
+        let life = Life { tasks: Default::default(), stop: Default::default() };
+        let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"));
+        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), life);
+        Self { face, shards }
+    }
+
+    /// Sends a request and reads the whole answer.
+    pub async fn send(&self, request: Request<Body>) -> Response<Vec<u8>> {
+        let Ok(response) = self.face.router().oneshot(request).await;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
+        Response::from_parts(parts, body)
+    }
+}
+
+/// Runs under a clock that jumps over every wait.
+pub fn run<T>(task: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(task)
+}

@@ -1,0 +1,21 @@
+//! Field selectors: what is read is written in a form that reads the same and selects the same.
+#![no_main]
+
+use eventweir::event::{ApiGroup, Event};
+use eventweir::upstream::FieldSelector;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    for group in [ApiGroup::Core, ApiGroup::Events] {
+        let Ok(selector) = FieldSelector::parse(text, group) else { continue };
+        // Upstream it is always asked in core/v1's names.
+        let written = selector.to_string();
+        let again = FieldSelector::parse(&written, ApiGroup::Core).expect("our own selector is read");
+        assert_eq!(again, selector, "{written}");
+        assert_eq!(again.is_empty(), written.is_empty());
+        for reason in ["", "BackOff", "a,b=c\\"] {
+            let event = Event { reason: reason.into(), event_type: "Normal".into(), ..Event::default() };
+            assert_eq!(again.matches(&event), selector.matches(&event));
+        }
+    }
+});

@@ -1,0 +1,51 @@
+//! JSON of both groups: what is decoded is written and decoded again as the same event, and no rule stumbles over it.
+#![no_main]
+
+use eventweir::event::json::{self, Strictness};
+use eventweir::event::repair::repair;
+use eventweir::event::{ApiGroup, Event, core_v1, events_v1, validate};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|body: &[u8]| {
+    for group in [ApiGroup::Core, ApiGroup::Events] {
+        let lenient = json::decode(group, body, Strictness::Report);
+        let strict = json::decode(group, body, Strictness::Refuse);
+        match (&lenient, &strict) {
+            (Ok(lenient), Ok(strict)) => assert_eq!(lenient, strict),
+            (Ok(lenient), Err(_)) => assert!(!lenient.strict_faults.is_empty(), "refused without a fault"),
+            (Err(_), strict) => assert!(strict.is_err(), "strict takes what lenient refuses"),
+        }
+        if let Ok(decoded) = lenient {
+            round_trip(group, &decoded.event);
+            rules(group, decoded.event);
+        }
+    }
+    let lists = [(ApiGroup::Core, core_v1::list_from_json(body)), (ApiGroup::Events, events_v1::list_from_json(body))];
+    for (group, list) in lists {
+        let Ok(list) = list else { continue };
+        let mut written = Vec::new();
+        json::write_list(group, &list, &mut written);
+        let again = match group {
+            ApiGroup::Core => core_v1::list_from_json(&written),
+            ApiGroup::Events => events_v1::list_from_json(&written),
+        };
+        let mut twice = Vec::new();
+        json::write_list(group, &again.expect("our own list is read"), &mut twice);
+        assert_eq!(String::from_utf8_lossy(&written), String::from_utf8_lossy(&twice));
+    }
+});
+
+fn round_trip(group: ApiGroup, event: &Event) {
+    let mut written = Vec::new();
+    json::write_json(group, event, &mut written);
+    let again = json::decode(group, &written, Strictness::Refuse).expect("our own event is read, strictly too");
+    assert_eq!(*event, Event { type_meta: event.type_meta, ..again.event });
+}
+
+fn rules(group: ApiGroup, mut event: Event) {
+    let _told = validate::create(group, &event);
+    let _told = validate::update(group, &Event::default(), &event);
+    validate::update(group, &event, &event).map_or_else(|_| (), |()| ());
+    repair(group, &mut event, 4096, 7);
+    assert!(repair(group, &mut event, 4096, 7).is_empty(), "what was mended needs no second mending");
+}

@@ -1,0 +1,38 @@
+//! Protobuf of both groups: events, lists and delete options of any bytes; what is decoded is written and decoded again as
+//! the same, alone, in a list and in a frame of a watch.
+#![no_main]
+
+use eventweir::event::protobuf::{self, WatchEvent};
+use eventweir::event::{ApiGroup, Event, validate};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|body: &[u8]| {
+    let _read_or_refused = protobuf::decode_delete_options(body);
+    for group in [ApiGroup::Core, ApiGroup::Events] {
+        if let Ok(decoded) = protobuf::decode(group, body) {
+            let event = decoded.event;
+            let mut written = Vec::new();
+            protobuf::write(group, &event, &mut written);
+            let again = protobuf::decode(group, &written).expect("our own event is read").event;
+            assert_eq!(event, Event { type_meta: event.type_meta, ..again });
+            let _told = validate::create(group, &event);
+            frame(group, &event);
+        }
+        if let Ok(list) = protobuf::decode_list(group, body) {
+            let mut written = Vec::new();
+            protobuf::write_list(group, &list, &mut written);
+            assert_eq!(list, protobuf::decode_list(group, &written).expect("our own list is read"));
+        }
+    }
+});
+
+/// Four bytes of length, then a type and the object.
+fn frame(group: ApiGroup, event: &Event) {
+    let mut frame = Vec::new();
+    protobuf::write_watch_frame(group, WatchEvent::Modified(event), &mut frame);
+    let (length, rest) = frame.split_first_chunk::<4>().expect("a frame begins with its length");
+    assert_eq!(usize::try_from(u32::from_be_bytes(*length)), Ok(rest.len()));
+    let at = rest.windows(4).position(|window| window == b"k8s\0").expect("the object is there");
+    let again = protobuf::decode(group, &rest[at..]).expect("the object of our own frame is read").event;
+    assert_eq!(*event, Event { type_meta: event.type_meta, ..again });
+}

@@ -1,0 +1,182 @@
+//! An event in the terms of events.k8s.io/v1, whatever it came as: what that group's rules ask for is made up from what the
+//! event tells, and what they forbid is left out. The number of occurrences stands in `series`. Pure.
+
+use smol_str::SmolStr;
+
+use super::{ApiGroup, Event, EventSeries, EventSource, MicroTime, NEW_STYLE_MESSAGE_MAX, Time, cut, validate};
+
+/// LIMIT: bytes of reportingInstance, action and reason of a new-style event; longer ones are cut.
+const SHORT_TEXT_MAX: usize = 128;
+/// LIMIT: bytes of a reporting controller that is made from a source; longer ones are cut.
+const CONTROLLER_MAX: usize = 63;
+/// LIMIT: bytes of a name; longer ones are cut.
+const NAME_MAX: usize = 253;
+/// What stands where an event that must name something names nothing.
+const UNKNOWN: SmolStr = SmolStr::new_static("Unknown");
+
+/// The event as events.k8s.io/v1 takes it for a create. Valid if it was valid at either door. Its `count` becomes a series;
+/// `wall`, in unix nanoseconds, is when it happened if it does not tell.
+#[must_use]
+pub fn to_events_v1(event: &Event, wall: i64) -> Event {
+    let mut spelled = event.clone();
+    let told = event.first_timestamp.or(event.last_timestamp).map(micro);
+    spelled.event_time = event.event_time.or(told).or(Some(MicroTime::from_unix_nanos(wall)));
+    spelled.series = series(event.count, event.last_timestamp, wall);
+    spelled.count = 0;
+    spelled.first_timestamp = None;
+    spelled.last_timestamp = None;
+    spelled.source = EventSource::default();
+    if !is_controller(&spelled.reporting_controller) {
+        let given =
+            if event.reporting_controller.is_empty() { &event.source.component } else { &event.reporting_controller };
+        spelled.reporting_controller = if is_controller(given) { given.clone() } else { controller(given) };
+    }
+    if spelled.reporting_instance.is_empty() {
+        let host = &event.source.host;
+        spelled.reporting_instance = if host.is_empty() { spelled.reporting_controller.clone() } else { host.clone() };
+    }
+    if spelled.reason.is_empty() {
+        spelled.reason = if event.action.is_empty() { UNKNOWN } else { event.action.clone() };
+    }
+    if spelled.action.is_empty() {
+        spelled.action = spelled.reason.clone();
+    }
+    for text in [&mut spelled.reporting_instance, &mut spelled.action, &mut spelled.reason] {
+        *text = cut(text, SHORT_TEXT_MAX);
+    }
+    spelled.message = cut(&event.message, NEW_STYLE_MESSAGE_MAX);
+    if !matches!(event.event_type.as_str(), "Normal" | "Warning") {
+        spelled.event_type = SmolStr::new_static("Normal");
+    }
+    if !validate::is_valid_name(ApiGroup::Events, &event.metadata.name) {
+        spelled.metadata.name = name(&event.metadata.name);
+    }
+    spelled
+}
+
+/// The series of so many occurrences; `None` for one, which the event itself stands for.
+#[must_use]
+pub fn series(count: i32, last: Option<Time>, wall: i64) -> Option<EventSeries> {
+    let last_observed_time = Some(last.map_or_else(|| MicroTime::from_unix_nanos(wall), micro));
+    (count >= 2).then_some(EventSeries { count, last_observed_time })
+}
+
+/// How many occurrences a stored event tells of, through whichever door it was written: its series, else its count, else
+/// itself.
+#[must_use]
+pub fn occurrences(stored: &Event) -> i32 {
+    stored.series.as_ref().map_or(stored.count, |series| series.count).max(1)
+}
+
+/// Lays a newer count, time and message over a stored event, as a patch through the group that it was written through would.
+pub fn advance(stored: &mut Event, newer: &Event) {
+    let by_series = stored.series.is_some() || (stored.event_time.is_some() && stored.count == 0);
+    if by_series {
+        let wall = stored.event_time.map_or(0, |time| time.0.saturating_mul(1000));
+        stored.series = series(newer.count, newer.last_timestamp, wall).or_else(|| stored.series.take());
+    } else {
+        stored.count = newer.count;
+        stored.message = newer.message.clone();
+        stored.last_timestamp = newer.last_timestamp;
+    }
+}
+
+fn micro(time: Time) -> MicroTime {
+    MicroTime(time.0.saturating_mul(1_000_000))
+}
+
+fn is_controller(name: &str) -> bool {
+    !name.is_empty() && validate::label_key_faults(name).is_empty()
+}
+
+/// The nearest qualified name, without a prefix.
+fn controller(text: &str) -> SmolStr {
+    let name = masked(text, CONTROLLER_MAX, |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    if name.is_empty() { UNKNOWN } else { name }
+}
+
+/// The nearest DNS subdomain.
+fn name(text: &str) -> SmolStr {
+    let masked = masked(&text.to_ascii_lowercase(), NAME_MAX, |c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.'));
+    // Between two dots there has to be a label that begins and ends as the whole does.
+    let labels: Vec<&str> =
+        masked.split('.').map(|label| label.trim_matches('-')).filter(|label| !label.is_empty()).collect();
+    if labels.is_empty() { SmolStr::new_static("event") } else { labels.join(".").into() }
+}
+
+/// The text with a dash for each character that is not `good`, cut, and without what is no letter or digit at its ends.
+fn masked(text: &str, limit: usize, good: impl Fn(char) -> bool) -> SmolStr {
+    let masked: String = text.chars().map(|c| if good(c) { c } else { '-' }).collect();
+    let is_edge = |c: char| !c.is_ascii_alphanumeric();
+    cut(masked.trim_start_matches(is_edge), limit).trim_end_matches(is_edge).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn old_style() -> Event {
+        let mut event = Event {
+            reason: "BackOff".into(),
+            message: "ä".repeat(600).into(),
+            count: 3,
+            event_type: "Warning".into(),
+            first_timestamp: Some(Time(10)),
+            last_timestamp: Some(Time(30)),
+            source: EventSource { component: "kubelet".into(), host: "node-1".into() },
+            ..Event::default()
+        };
+        event.metadata.name = "web-0.17c".into();
+        event.metadata.namespace = "shop".into();
+        event.involved_object.namespace = "shop".into();
+        event
+    }
+
+    #[test]
+    fn an_old_style_event_becomes_a_valid_new_style_one() {
+        let spelled = to_events_v1(&old_style(), 0);
+        validate::create(ApiGroup::Events, &spelled).unwrap();
+        assert_eq!(spelled.event_time, Some(MicroTime(10_000_000)));
+        assert_eq!(spelled.series, Some(EventSeries { count: 3, last_observed_time: Some(MicroTime(30_000_000)) }));
+        assert_eq!(occurrences(&spelled), 3);
+        assert_eq!((spelled.reporting_controller.as_str(), spelled.reporting_instance.as_str()), ("kubelet", "node-1"));
+        assert_eq!((spelled.action.as_str(), spelled.message.len()), ("BackOff", 1024));
+        assert_eq!(to_events_v1(&spelled, 0).metadata.name, "web-0.17c");
+    }
+
+    #[test]
+    fn whatever_core_v1_takes_events_v1_takes_when_it_is_spelled() {
+        for text in ["", "A b", "-x-", "é", ".", "a/b/c", "Ü.-.Ü", "system:controller:x", "a..b", &"x".repeat(400)] {
+            let mut event = old_style();
+            event.source = EventSource { component: text.into(), host: text.into() };
+            event.reason = text.into();
+            event.event_type = text.into();
+            event.metadata.name = format!("a{}", text.replace('/', "")).into();
+            validate::create(ApiGroup::Core, &event).unwrap();
+            let told = validate::create(ApiGroup::Events, &to_events_v1(&event, 7));
+            assert!(told.is_ok(), "{text:?}: {told:?}");
+            event.metadata.name = if text.is_empty() { "---".into() } else { text.replace(['/', '.'], "").into() };
+            let told = validate::create(ApiGroup::Events, &to_events_v1(&event, 7));
+            assert!(told.is_ok() || event.metadata.name.is_empty(), "{text:?}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_right_is_left_alone() {
+        let mut event = to_events_v1(&old_style(), 0);
+        let spelled = to_events_v1(&Event { count: 3, last_timestamp: Some(Time(30)), ..event.clone() }, 0);
+        assert_eq!(spelled, event);
+        event.series = None;
+        assert_eq!((to_events_v1(&event, 0), occurrences(&event)), (event.clone(), 1));
+    }
+
+    #[test]
+    fn newer_counts_stand_where_the_older_ones_do() {
+        let newer = Event { count: 5, last_timestamp: Some(Time(40)), message: "n".into(), ..Event::default() };
+        let (mut old, mut new) = (old_style(), to_events_v1(&old_style(), 0));
+        advance(&mut old, &newer);
+        assert_eq!((old.count, old.message.as_str(), old.series.is_none()), (5, "n", true));
+        advance(&mut new, &newer);
+        assert_eq!((new.count, occurrences(&new), new.message.len()), (0, 5, 1024));
+    }
+}

@@ -1,0 +1,100 @@
+//! PATCH: what a client's patch means, and who carries it out.
+//!
+//! Where events are correlated, a count or a series that grows tells of occurrences (`growth`). Everything else is an order to
+//! change an event (`plain`), and so is every patch where correlation is off.
+
+mod growth;
+mod plain;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+
+use super::decode::Refusal;
+use super::form::Form;
+use super::{Face, apply, decode, manager, not_found, options, respond};
+use crate::event::patching::PatchType;
+use crate::event::{ApiGroup, Event};
+use crate::ledger::RejectReason;
+use crate::status::{Status, StatusDetails};
+use crate::upstream::{ClientPatch, PatchOptions};
+use growth::Meaning;
+
+/// `PATCH …/namespaces/{namespace}/events/{name}`
+pub(super) async fn patch(
+    State(face): State<Face>,
+    Extension(group): Extension<ApiGroup>,
+    Path((namespace, name)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    if apply::is_apply(&headers) {
+        return apply::apply(&face, group, &namespace, &name, query.as_deref(), &headers, body).await;
+    }
+    let correlates = correlates(&face, &namespace, &name);
+    let (form, patch, options) = match read(&face, group, query.as_deref(), &headers, body).await {
+        Ok(read) => read,
+        // It may have told of an occurrence.
+        Err((reason, status)) if correlates => return face.reject(reason, &status),
+        Err((_, status)) => return respond::refusal(&status),
+    };
+    // client-go patches an event that arrives with a count with nothing at all, and waits for the 404.
+    if correlates && patch.body.is_empty() && face.0.aliases.get(&namespace, &name).is_none() {
+        return respond::refusal(&not_found(group, &name));
+    }
+    let meaning = if correlates && !options.dry_run {
+        growth::meaning(patch.patch_type, group, &patch.body)
+    } else {
+        Meaning::Plain
+    };
+    match meaning {
+        Meaning::Growth(grown) => growth::grow(&face, form, &namespace, &name, &grown),
+        Meaning::Whole(event) => growth::upsert(&face, form, &namespace, &name, *event, &headers).await,
+        Meaning::Plain => {
+            let patching = {
+                let face = face.clone();
+                async move { plain::apply(&face, &namespace, &name, patch, options).await }
+            };
+            match face.to_the_end(patching).await {
+                Ok(patched) => respond::event(form, StatusCode::OK, &patched.event, None, &patched.warnings),
+                // Not an occurrence: the ledger hears nothing of it.
+                Err(status) => respond::refusal(&status),
+            }
+        }
+    }
+}
+
+/// Whether the event of this name is correlated. Of a name that is not known here only the namespace is.
+fn correlates(face: &Face, namespace: &str, name: &str) -> bool {
+    let event = face.0.aliases.get(namespace, name).unwrap_or_else(|| {
+        let mut event = Event::default();
+        event.metadata.namespace = namespace.into();
+        event
+    });
+    face.0.shards.correlates(&event)
+}
+
+/// What is asked, checked in the apiserver's order.
+async fn read(
+    face: &Face,
+    group: ApiGroup,
+    query: Option<&str>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Form, ClientPatch, PatchOptions), Refusal> {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let Some(patch_type) = PatchType::named(decode::media_type(content_type)) else {
+        let status = Status::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
+        return Err((RejectReason::MediaType, Box::new(status.with_details(StatusDetails::default()))));
+    };
+    let form = face.form(group, query, headers)?;
+    let body = decode::read(body, &face.0.settings).await?;
+    let options::Options { validation, dry_run } =
+        options::of_patch(query).map_err(|status| (RejectReason::Invalid, Box::new(status)))?;
+    let options = PatchOptions { writer: manager::writer(group, query, headers), dry_run, validation };
+    Ok((form, ClientPatch { patch_type, body }, options))
+}

@@ -1,0 +1,190 @@
+//! Patches that say what they mean: applied to the record that a name leads to, whatever its name upstream. Like a PUT they
+//! pass by the correlators and the ledger; the record counts on from what they leave (`shard/hold.rs`).
+
+use serde_json::Value;
+
+use crate::event::patching::{self, PatchType, Patched};
+use crate::event::{ApiGroup, Event};
+use crate::ingest::aliases::Line;
+use crate::ingest::{Face, QUIET, not_found};
+use crate::shard::Lead;
+use crate::status::Status;
+use crate::upstream::{ClientPatch, PatchOptions, UpdateOptions, Writer};
+
+/// Applies a patch and returns the event under the name that its client knows.
+pub(super) async fn apply(
+    face: &Face,
+    namespace: &str,
+    name: &str,
+    patch: ClientPatch,
+    options: PatchOptions,
+) -> Result<Patched, Status> {
+    let group = options.writer.group;
+    let mut patched = match on_record(face, namespace, name, &patch, &options).await {
+        Ok(patched) => patched,
+        Err(status) if status.code == 404 => return Err(not_found(group, name)),
+        Err(status) => return Err(status),
+    };
+    patched.event.metadata.name = name.into();
+    if !options.dry_run {
+        face.0.aliases.relabel(namespace, name, &patched.event, line(&patch));
+    }
+    Ok(patched)
+}
+
+async fn on_record(
+    face: &Face,
+    namespace: &str,
+    name: &str,
+    patch: &ClientPatch,
+    options: &PatchOptions,
+) -> Result<Patched, Status> {
+    let (upstream, shards) = (&face.0.upstream, &face.0.shards);
+    let told = face.0.aliases.get(namespace, name);
+    let found = told.as_ref().and_then(|told| shards.find(told));
+    let held = match &told {
+        _ if options.dry_run => None,
+        Some(told) => shards.hold(told, name, Lead::Alias),
+        None => match upstream.get(namespace, name).await {
+            Ok(stored) => shards.hold(&stored, name, Lead::Name),
+            Err(_missing) => None,
+        },
+    };
+    let Some(mut held) = held else {
+        let stored_name = found.map_or_else(|| name.into(), |found| found.name);
+        return under(
+            name,
+            &stored_name,
+            upstream.patch(namespace, &stored_name, &renamed(patch, name, &stored_name), options).await,
+        );
+    };
+    held.quiet(QUIET).await;
+    let stored_name = held.name();
+    let patch = renamed(patch, name, &stored_name);
+    let patched = match upstream.patch(namespace, &stored_name, &patch, options).await {
+        Err(status) if status.code == 404 => {
+            // What a client was told is there can be patched, also while it is only owed to the upstream.
+            let owed = told.as_ref().and_then(|told| shards.find(told)).and_then(|found| found.unsettled);
+            let owed = owed.ok_or(status)?;
+            write_patched(face, &owed, &patch, options).await
+        }
+        answer => answer,
+    };
+    let patched = under(name, &stored_name, patched)?;
+    held.follow(&patched.event);
+    Ok(patched)
+}
+
+/// Writes an event that the upstream does not hold yet, patched.
+async fn write_patched(
+    face: &Face,
+    owed: &Event,
+    patch: &ClientPatch,
+    options: &PatchOptions,
+) -> Result<Patched, Status> {
+    let patched = patching::apply(patch.patch_type, &patch.body, options.writer.group, options.validation, owed);
+    let Patched { event, warnings } = patched.map_err(|status| *status)?;
+    // Through core/v1, as all records: the other door takes no counts.
+    let writer = Writer { group: ApiGroup::Core, ..options.writer.clone() };
+    let asked = UpdateOptions { writer, dry_run: options.dry_run };
+    let event = face.0.upstream.update(event, &asked).await?.event;
+    Ok(Patched { event, warnings })
+}
+
+/// The patch with the record's name where it says the client's.
+fn renamed(patch: &ClientPatch, name: &str, stored_name: &str) -> ClientPatch {
+    let ClientPatch { patch_type, body } = patch;
+    // A copy of a reference; most patches name no event.
+    let mut renamed = patch.clone();
+    if name == stored_name {
+        return renamed;
+    }
+    let Ok(mut document) = serde_json::from_slice::<Value>(body) else { return renamed };
+    let places: Vec<&mut Value> = match (patch_type, &mut document) {
+        (PatchType::Json, Value::Array(operations)) => operations
+            .iter_mut()
+            .filter(|operation| operation["path"] == "/metadata/name")
+            .filter_map(|operation| operation.get_mut("value"))
+            .collect(),
+        (PatchType::Merge | PatchType::StrategicMerge, document) => {
+            document.pointer_mut("/metadata/name").into_iter().collect()
+        }
+        (PatchType::Json, _) => Vec::new(),
+    };
+    let mut changed = false;
+    for place in places {
+        if *place == name {
+            *place = stored_name.into();
+            changed = true;
+        }
+    }
+    if changed {
+        renamed.body = document.to_string().into();
+    }
+    renamed
+}
+
+/// The upstream's refusal, about the event under its client's name.
+fn under(name: &str, stored_name: &str, answer: Result<Patched, Status>) -> Result<Patched, Status> {
+    answer.map_err(|mut status| {
+        if name != stored_name {
+            status.message = status.message.replace(&format!("\"{stored_name}\""), &format!("\"{name}\""));
+            if let Some(details) = status.details.as_mut().filter(|details| details.name == stored_name) {
+                name.clone_into(&mut details.name);
+            }
+        }
+        status
+    })
+}
+
+/// Whether the patch is about the count or the series.
+fn line(patch: &ClientPatch) -> Line {
+    let document: Value = serde_json::from_slice(&patch.body).unwrap_or_default();
+    let is_line = |member: &str| matches!(member, "count" | "deprecatedCount" | "series");
+    let stated = match (patch.patch_type, &document) {
+        (PatchType::Json, Value::Array(operations)) => operations.iter().any(|operation| {
+            let path = operation["path"].as_str().unwrap_or_default();
+            is_line(path.split('/').nth(1).unwrap_or_default())
+        }),
+        (PatchType::Merge | PatchType::StrategicMerge, Value::Object(members)) => {
+            members.keys().any(|member| is_line(member))
+        }
+        _ => false,
+    };
+    if stated { Line::Stated } else { Line::Untold }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patch(patch_type: PatchType, body: &str) -> ClientPatch {
+        ClientPatch { patch_type, body: body.to_owned().into() }
+    }
+
+    #[test]
+    fn only_the_clients_own_name_is_replaced() {
+        let check = |patch_type, body: &str, expected: &str| {
+            assert_eq!(renamed(&patch(patch_type, body), "mine", "real").body, expected);
+        };
+        for patch_type in [PatchType::Merge, PatchType::StrategicMerge] {
+            check(patch_type, r#"{"metadata":{"name":"mine"}}"#, r#"{"metadata":{"name":"real"}}"#);
+            check(patch_type, r#"{ "metadata":{"name":"other"}}"#, r#"{ "metadata":{"name":"other"}}"#);
+            check(patch_type, r#"{ "count":2.0}"#, r#"{ "count":2.0}"#);
+            check(patch_type, "{", "{");
+        }
+        let test = r#"[{"op":"test","path":"/metadata/name","value":"mine"},{"op":"remove","path":"/metadata/name"}]"#;
+        check(PatchType::Json, test, &test.replace("mine", "real"));
+        check(PatchType::Json, "[1]", "[1]");
+    }
+
+    #[test]
+    fn a_line_is_stated_by_its_members_only() {
+        let check = |patch_type, body: &str, expected| assert_eq!(line(&patch(patch_type, body)), expected, "{body}");
+        check(PatchType::Merge, r#"{"count":2}"#, Line::Stated);
+        check(PatchType::Merge, r#"{"reason":"R"}"#, Line::Untold);
+        check(PatchType::Json, r#"[{"op":"remove","path":"/series/count"}]"#, Line::Stated);
+        check(PatchType::Json, r#"[{"op":"remove","path":"/source/host"}]"#, Line::Untold);
+        check(PatchType::Json, "{", Line::Untold);
+    }
+}

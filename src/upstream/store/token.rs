@@ -1,0 +1,106 @@
+//! Continue tokens, in the apiserver's form: after `k8s.io/apiserver/pkg/storage/continue.go`.
+
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::{DecodeError, Engine as _};
+use serde::{Deserialize, Serialize};
+
+use crate::event::json::{self, go};
+use crate::status::Status;
+
+const VERSION: &str = "meta.k8s.io/v1";
+/// In the place of a version: whatever is newest.
+const NEWEST: i64 = -1;
+
+/// Where a list goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Token {
+    /// The first page's version; `None` for the newest, where that one is forgotten.
+    pub(super) revision: Option<u64>,
+    /// Events that were left when the token was made; unknown with a selector.
+    pub(super) remaining: Option<usize>,
+    /// The least key of what follows, without the list's own prefix.
+    pub(super) start: String,
+}
+
+/// What stands in a token. `left` is ours alone.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Encoded {
+    v: String,
+    rv: i64,
+    start: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<usize>,
+}
+
+impl Token {
+    /// The token as clients carry it.
+    pub(super) fn to_text(&self) -> String {
+        let rv = self.revision.map_or(NEWEST, |revision| i64::try_from(revision).unwrap_or(i64::MAX));
+        let encoded = Encoded { v: VERSION.to_owned(), rv, start: self.start.clone(), left: self.remaining };
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&encoded).unwrap_or_default())
+    }
+
+    /// Reads what a client brings back.
+    ///
+    /// # Errors
+    /// 400 in the apiserver's words.
+    pub(super) fn parse(text: &str) -> Result<Self, Status> {
+        let json = URL_SAFE_NO_PAD.decode(text).map_err(|fault| {
+            let at = match fault {
+                DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => at,
+                DecodeError::InvalidLength(_) | DecodeError::InvalidPadding => text.len(),
+            };
+            bad(&format!("illegal base64 data at input byte {at}"))
+        })?;
+        let encoded: Encoded = serde_json::from_slice(&json).map_err(|fault| match fault.classify() {
+            serde_json::error::Category::Data => bad(&fault.to_string()),
+            _ => bad(&json::syntax_fault(&json)),
+        })?;
+        if encoded.v != VERSION {
+            return Err(bad(&format!("server does not recognize this encoded version {}", go::quote(&encoded.v))));
+        }
+        if encoded.rv == 0 {
+            return Err(bad(&format!("incorrect encoded start resourceVersion (version {VERSION})")));
+        }
+        if encoded.start.is_empty() {
+            return Err(bad(&format!("encoded start key empty (version {VERSION})")));
+        }
+        // No token leads out of the list's own range.
+        if encoded.start.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(bad(&encoded.start));
+        }
+        Ok(Self { revision: u64::try_from(encoded.rv).ok(), remaining: encoded.left, start: encoded.start })
+    }
+}
+
+fn bad(fault: &str) -> Status {
+    Status::bad_request(format!("invalid continue token: continue key is not valid: {fault}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_back_as_they_went_and_strangers_are_refused_by_name() {
+        for revision in [Some(7), None] {
+            let token = Token { revision, remaining: Some(3), start: "shop/a\0".to_owned() };
+            assert_eq!(Token::parse(&token.to_text()), Ok(token));
+        }
+        let check = |text: &str, fault: &str| {
+            let status = Token::parse(text).unwrap_err();
+            assert_eq!(status.message, format!("invalid continue token: continue key is not valid: {fault}"));
+        };
+        check("abc", "invalid character 'i' looking for beginning of value");
+        check("a+b", "illegal base64 data at input byte 1");
+        let of = |json: &str| URL_SAFE_NO_PAD.encode(json);
+        check(&of(r#"{"v":"v0"}"#), "server does not recognize this encoded version \"v0\"");
+        check(
+            &of(r#"{"v":"meta.k8s.io/v1","start":"a"}"#),
+            "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+        );
+        check(&of(r#"{"v":"meta.k8s.io/v1","rv":5}"#), "encoded start key empty (version meta.k8s.io/v1)");
+        check(&of(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"../x"}"#), "../x");
+    }
+}

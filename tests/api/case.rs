@@ -1,0 +1,112 @@
+//! The recorded cases: files, bodies, and the long runs that they spell short (`vectors/api/README.md`).
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use eventweir::event::json::{self, Strictness};
+use eventweir::event::{ApiGroup, protobuf};
+use serde_json::Value;
+
+/// A placeholder inside a body means that the bytes of the recording are of no use.
+const CARRIED: [&str; 3] = ["<rv:", "<uid:", "<name:"];
+
+/// The project's own copy of the vectors of this kind, and that of `EVENTWEIR_VECTORS` where set.
+fn folders(kind: &str) -> Vec<PathBuf> {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(kind);
+    #[expect(clippy::disallowed_methods, reason = "the tests' one setting")]
+    let more = std::env::var("EVENTWEIR_VECTORS").ok().map(|folder| Path::new(&folder).join(kind));
+    std::iter::once(ours).chain(more).collect()
+}
+
+/// The lines of all files of this kind, each with the name of its file; what two folders share comes once.
+pub(crate) fn lines(kind: &str) -> Vec<(String, Value)> {
+    let mut paths = Vec::new();
+    for folder in folders(kind) {
+        let mut files: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+        files.sort();
+        paths.extend(files);
+    }
+    let mut seen = BTreeSet::new();
+    let mut lines = Vec::new();
+    for path in paths {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        for line in std::fs::read_to_string(&path).unwrap().lines() {
+            if seen.insert(format!("{name} {line}")) {
+                let mut value = serde_json::from_str(line).unwrap();
+                expand(&mut value);
+                lines.push((name.clone(), value));
+            }
+        }
+    }
+    lines
+}
+
+fn expand(value: &mut Value) {
+    match value {
+        Value::String(text) if text.contains("<run:") => *text = expand_runs(text),
+        Value::Array(items) => items.iter_mut().for_each(expand),
+        Value::Object(members) => members.values_mut().for_each(expand),
+        _ => {}
+    }
+}
+
+/// Writes `<run:LETTER*COUNT>` out.
+fn expand_runs(text: &str) -> String {
+    let mut expanded = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("<run:") {
+        let (run, after) = after.split_once('>').unwrap();
+        let (letter, count) = run.rsplit_once('*').unwrap();
+        expanded.push_str(before);
+        expanded.push_str(&letter.repeat(count.parse().unwrap()));
+        rest = after;
+    }
+    expanded + rest
+}
+
+/// The door of a path.
+pub(crate) fn group_of(path: &str) -> ApiGroup {
+    if path.starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core }
+}
+
+/// The body of a request, with `fill` putting in what earlier answers had; `number` is the request's in a burst.
+pub(crate) fn body(request: &Value, fill: impl Fn(&str) -> String, number: usize) -> Vec<u8> {
+    if let Some(text) = request["bodyText"].as_str() {
+        return fill(text).into_bytes();
+    }
+    if let Some(repeat) = request["bodyRepeat"].as_object() {
+        let part = |name: &str| repeat[name].as_str().unwrap_or_default();
+        let count = usize::try_from(repeat["count"].as_u64().unwrap()).unwrap();
+        return format!("{}{}{}", part("prefix"), part("unit").repeat(count), part("suffix")).into_bytes();
+    }
+    if let Some(text) = request["bodyBase64"].as_str() {
+        let object = request["decoded"]["object"].to_string();
+        if !CARRIED.iter().any(|placeholder| object.contains(placeholder)) {
+            return base64(text);
+        }
+        let group = group_of(request["path"].as_str().unwrap());
+        let event = json::decode(group, fill(&object).as_bytes(), Strictness::Report).unwrap().event;
+        let mut body = Vec::new();
+        protobuf::write(group, &event, &mut body);
+        return body;
+    }
+    let text = request.get("body").map(|body| fill(&body.to_string())).unwrap_or_default();
+    text.replace("{i}", &number.to_string()).into_bytes()
+}
+
+pub(crate) fn base64(text: &str) -> Vec<u8> {
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::new());
+    for letter in text.bytes().filter(|&letter| letter != b'=') {
+        let value = LETTERS.iter().position(|&known| known == letter).unwrap();
+        bits = (bits << 6) | u32::try_from(value).unwrap();
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push(u8::try_from((bits >> count) & 0xff).unwrap());
+        }
+    }
+    bytes
+}

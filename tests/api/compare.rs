@@ -1,0 +1,313 @@
+//! Compares answers with recorded ones: placeholders, order of members, documents, texts and protobuf.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+
+use eventweir::event::json::{self};
+use eventweir::event::{ApiGroup, protobuf};
+use eventweir::status::Status;
+use serde_json::{Map, Value};
+
+/// What the placeholders of one case stand for, and how its answers are compared.
+pub(crate) struct Known {
+    values: BTreeMap<String, String>,
+    /// Whether the program correlates: records are managed by eventweir then.
+    manages: bool,
+    correlates: bool,
+}
+
+/// Whether a document's members have to come in the recorded order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Kept,
+    Any,
+}
+
+impl Known {
+    /// Nothing is known yet. Where events are correlated, they are shown as the records that they begin.
+    pub(crate) fn new(correlates: bool) -> Self {
+        Self { values: BTreeMap::new(), manages: correlates, correlates }
+    }
+
+    /// Whether what comes next is shown as a record.
+    pub(crate) fn expect_records(&mut self, correlates: bool) {
+        self.correlates = correlates;
+    }
+
+    /// Puts the values in the place of their placeholders.
+    pub(crate) fn fill(&self, text: &str) -> String {
+        self.values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+    }
+
+    /// Compares documents.
+    pub(crate) fn document(&mut self, expected: &Value, given: &Value, order: Order) -> Result<(), String> {
+        let (mut expected, mut given) = (expected.clone(), given.clone());
+        if self.manages {
+            (expected, given) = (without_managed(&expected), without_managed(&given));
+        }
+        if self.correlates {
+            as_records(&mut expected);
+        }
+        // A member that a record has and an event has not is put at the end.
+        let order = if self.correlates { Order::Any } else { order };
+        self.value(&expected, &given, order).map_err(|fault| format!("{fault}\n    in {given}"))
+    }
+
+    fn value(&mut self, expected: &Value, given: &Value, order: Order) -> Result<(), String> {
+        match (expected, given) {
+            (Value::Object(left), Value::Object(right)) => {
+                let keys = |members: &Map<String, Value>| {
+                    let mut keys: Vec<String> = members.keys().cloned().collect();
+                    if order == Order::Any {
+                        keys.sort();
+                    }
+                    keys
+                };
+                if keys(left) != keys(right) {
+                    return Err(format!("members {:?} instead of {:?}", keys(right), keys(left)));
+                }
+                left.iter().try_for_each(|(name, member)| {
+                    self.value(member, &right[name], order).map_err(|fault| format!("{name}: {fault}"))
+                })
+            }
+            (Value::Array(left), Value::Array(right)) if left.len() == right.len() => {
+                left.iter().zip(right).enumerate().try_for_each(|(index, (left, right))| {
+                    self.value(left, right, order).map_err(|fault| format!("[{index}] {fault}"))
+                })
+            }
+            (Value::String(left), Value::String(right)) => self.text(left, right),
+            _ if expected == given => Ok(()),
+            _ => Err(format!("{given} instead of {expected}")),
+        }
+    }
+
+    /// Compares texts.
+    pub(crate) fn text(&mut self, pattern: &str, given: &str) -> Result<(), String> {
+        let fault = || format!("{given:?} instead of {pattern:?}");
+        let (mut pattern_rest, mut given_rest) = (pattern, given);
+        while let Some((before, name, after)) = placeholder(pattern_rest) {
+            given_rest = given_rest.strip_prefix(before).ok_or_else(fault)?;
+            let literal = placeholder(after).map_or(after, |(before, ..)| before);
+            let end = if literal.is_empty() { given_rest.len() } else { given_rest.find(literal).ok_or_else(fault)? };
+            let (value, rest) = given_rest.split_at(end);
+            self.bind(name, value)?;
+            (pattern_rest, given_rest) = (after, rest);
+        }
+        if pattern_rest == given_rest { Ok(()) } else { Err(fault()) }
+    }
+
+    /// Equal names stand for equal values, and different ones for different values.
+    fn bind(&mut self, name: &str, value: &str) -> Result<(), String> {
+        if value.is_empty() {
+            return Err(format!("nothing stands for {name}"));
+        }
+        let Some((kind, _)) = name.split_once(':') else { return Ok(()) };
+        if let Some(known) = self.values.get(name) {
+            return if known == value { Ok(()) } else { Err(format!("{name} is {value:?} instead of {known:?}")) };
+        }
+        if let Some((other, _)) = self.values.iter().find(|(other, known)| other.starts_with(kind) && *known == value) {
+            return Err(format!("{name} is {value:?}, as {other} is"));
+        }
+        self.values.insert(name.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    /// Compares the text of an answer.
+    pub(crate) fn answer_text(&mut self, expected: &str, given: &str) -> Result<(), String> {
+        if self.manages {
+            return self.text(&text_without_managed(expected), &text_without_managed(given));
+        }
+        self.text(expected, given)
+    }
+
+    /// Compares a protobuf message with its recorded form.
+    pub(crate) fn protobuf(&mut self, decoded: &Value, given: &[u8]) -> Result<(), String> {
+        let (version, kind, raw) = envelope(given).ok_or("no envelope")?;
+        let wanted = &decoded["envelope"];
+        if wanted["apiVersion"] != version || wanted["kind"] != kind {
+            return Err(format!("{kind} of {version} instead of {wanted}"));
+        }
+        if kind == "Status" {
+            let status: Status = serde_json::from_value(decoded["object"].clone()).unwrap();
+            let mut expected = Vec::new();
+            protobuf::write_status(&status, &mut expected);
+            return if expected == given { Ok(()) } else { Err(format!("{:?}", String::from_utf8_lossy(given))) };
+        }
+        let group = if version == "events.k8s.io/v1" { ApiGroup::Events } else { ApiGroup::Core };
+        let shown = shown(group, &version, &kind, &raw)?;
+        self.document(&decoded["object"], &shown, Order::Kept)
+    }
+}
+
+/// The JSON of what an envelope carries.
+fn shown(group: ApiGroup, version: &str, kind: &str, raw: &[u8]) -> Result<Value, String> {
+    let is_list = kind.ends_with("List");
+    let inner = in_envelope(group, if is_list { "EventList" } else { "Event" }, raw);
+    let mut out = Vec::new();
+    if is_list {
+        let list = protobuf::decode_list(group, &inner).map_err(|error| format!("{error:?}"))?;
+        json::write_list(group, &list, &mut out);
+    } else {
+        let decoded = protobuf::decode(group, &inner).map_err(|error| format!("{error:?}"))?;
+        json::write_json(group, &decoded.event, &mut out);
+    }
+    let mut shown: Value = serde_json::from_slice(&out).unwrap();
+    if kind.starts_with("Partial") {
+        shown["kind"] = kind.into();
+        shown["apiVersion"] = version.into();
+        if is_list {
+            for item in shown["items"].as_array_mut().unwrap() {
+                item.as_object_mut().unwrap().retain(|member, _| member == "metadata");
+            }
+        } else {
+            let members = shown.as_object_mut().unwrap();
+            members.retain(|member, _| ["kind", "apiVersion", "metadata"].contains(&member.as_str()));
+        }
+    }
+    Ok(shown)
+}
+
+/// apiVersion, kind and message of `k8s\0` and a `runtime.Unknown`.
+fn envelope(bytes: &[u8]) -> Option<(String, String, Vec<u8>)> {
+    let unknown = fields(bytes.strip_prefix(b"k8s\0")?)?;
+    let meta = fields(unknown.get(&1)?)?;
+    let text = |number| Some(String::from_utf8(meta.get(&number)?.clone()).unwrap());
+    Some((text(1)?, text(2)?, unknown.get(&2).cloned().unwrap_or_default()))
+}
+
+/// Type and message of a `WatchEvent`.
+pub(crate) fn watch_event(frame: &[u8]) -> Option<(String, Vec<u8>)> {
+    let event = fields(frame)?;
+    let object = fields(event.get(&2)?)?;
+    Some((String::from_utf8(event.get(&1)?.clone()).ok()?, object.get(&1)?.clone()))
+}
+
+fn in_envelope(group: ApiGroup, kind: &str, raw: &[u8]) -> Vec<u8> {
+    let meta = [field(1, group.api_version().as_bytes()), field(2, kind.as_bytes())].concat();
+    [b"k8s\0".to_vec(), field(1, &meta), field(2, raw)].concat()
+}
+
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let (mut field, mut length) = (vec![(number << 3) | 2], bytes.len());
+    while length >= 0x80 {
+        field.push(u8::try_from(length & 0x7f).unwrap() | 0x80);
+        length >>= 7;
+    }
+    field.push(u8::try_from(length).unwrap());
+    [&field, bytes].concat()
+}
+
+/// The length-delimited fields of a message, by number; of several the last.
+fn fields(mut message: &[u8]) -> Option<BTreeMap<u64, Vec<u8>>> {
+    let mut fields = BTreeMap::new();
+    while !message.is_empty() {
+        let tag = varint(&mut message)?;
+        if tag & 7 != 2 {
+            return None;
+        }
+        let length = usize::try_from(varint(&mut message)?).ok()?;
+        let (value, rest) = message.split_at_checked(length)?;
+        fields.insert(tag >> 3, value.to_vec());
+        message = rest;
+    }
+    Some(fields)
+}
+
+fn varint(message: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = message.split_first()?;
+        *message = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// The first placeholder of a text, with what stands before and after it.
+fn placeholder(text: &str) -> Option<(&str, &str, &str)> {
+    const NAMES: [&str; 12] = [
+        "<rv:",
+        "<uid:",
+        "<name:",
+        "<continue:",
+        "<etag:",
+        "<time>",
+        "<age>",
+        "<date>",
+        "<uuid>",
+        "<n>",
+        "<port>",
+        "<random>",
+    ];
+    let start = NAMES.iter().filter_map(|name| text.find(name)).min()?;
+    let (before, rest) = text.split_at(start);
+    let (name, after) = rest.split_at(rest.find('>')? + 1);
+    Some((before, name, after))
+}
+
+/// Events as records: they count from 1 on, and what new-style events tell by their series and eventTime they tell by their
+/// lastTimestamp (`docs/semantics.md`).
+fn as_records(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(as_records),
+        Value::Object(members) => {
+            let (count, last) = if members.contains_key("involvedObject") {
+                ("count", "lastTimestamp")
+            } else if members.contains_key("regarding") {
+                ("deprecatedCount", "deprecatedLastTimestamp")
+            } else {
+                return members.values_mut().for_each(as_records);
+            };
+            if members.get(count).and_then(Value::as_i64).is_none_or(|count| count < 1) {
+                members.insert(count.to_owned(), 1.into());
+            }
+            let series = members.shift_remove("series").unwrap_or_default();
+            let observed = series["lastObservedTime"].as_str().or(members["eventTime"].as_str()).map(str::to_owned);
+            if let (Value::Null, Some(observed)) = (&members[last], observed) {
+                members[last] = format!("{}Z", observed.split('.').next().unwrap()).into();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A record is written in eventweir's own name.
+fn without_managed(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let kept = members.iter().filter(|(name, _)| *name != "managedFields");
+            Value::Object(kept.map(|(name, member)| (name.clone(), without_managed(member))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(without_managed).collect()),
+        other => other.clone(),
+    }
+}
+
+/// A document as text without `managedFields`, its white space kept.
+fn text_without_managed(text: &str) -> String {
+    if let Ok(json) = serde_json::from_str::<Value>(text)
+        && json.is_object()
+    {
+        let json = without_managed(&json);
+        return match text.contains("\n  ") {
+            true => serde_json::to_string_pretty(&json).unwrap() + if text.ends_with('\n') { "\n" } else { "" },
+            false => json.to_string() + "\n",
+        };
+    }
+    let mut kept = String::new();
+    let mut inside: Option<usize> = None;
+    for line in text.split_inclusive('\n') {
+        let depth = line.len() - line.trim_start_matches(' ').len();
+        if inside.is_some_and(|dropped| depth > dropped || (depth == dropped && line.trim_start().starts_with("- "))) {
+            continue;
+        }
+        inside = line.trim_start().starts_with("managedFields:").then_some(depth);
+        if inside.is_none() {
+            kept += line;
+        }
+    }
+    kept
+}

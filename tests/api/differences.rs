@@ -1,0 +1,123 @@
+//! Where eventweir's answers differ from the recorded ones, and why. Each row of a deliberate difference has its counterpart
+//! in `docs/semantics.md`. A case that stands here and would pass makes the test fail: the tables can only shrink.
+
+/// A reason, and the cases that it holds for.
+pub(crate) type Row = (&'static str, &'static [&'static str]);
+
+/// Headers of the recorded server that eventweir does not have.
+pub(crate) const ABSENT_HEADERS: [(&str, &str); 3] = [
+    ("Audit-Id", "eventweir writes no audit log"),
+    ("X-Kubernetes-Pf-Flowschema-Uid", "it has no flow schemas"),
+    ("X-Kubernetes-Pf-Prioritylevel-Uid", "it has no priority levels"),
+];
+
+/// Differences in every setting.
+pub(crate) const ALWAYS: &[Row] = &[
+    (
+        "eventweir has no authentication of its own: whoever reaches it is let in",
+        &[
+            "auth-none-create",
+            "auth-none-get",
+            "auth-bad-create",
+            "auth-bad-yaml",
+            "auth-bad-protobuf",
+            "auth-off-none",
+            "auth-scheme-basic",
+            "auth-scheme-empty",
+            "transport-headers-401",
+        ],
+    ),
+    (
+        "it has no authorisation of its own: towards the upstream it acts in its own name",
+        &[
+            "auth-nobody-create-group",
+            "auth-nobody-get",
+            "auth-nobody-list",
+            "auth-nobody-watch",
+            "auth-nobody-patch",
+            "auth-nobody-put",
+            "auth-nobody-deletecollection",
+            "auth-nobody-missing",
+            "auth-nobody-malformed",
+            "auth-nobody-unknown-group",
+            "auth-impersonate",
+            "transport-headers-403",
+        ],
+    ),
+    ("it serves events only", &["auth-review", "auth-review-no", "auth-token-review", "auth-access-review"]),
+    (
+        "the embedded store is no etcd: it takes every event that the limit of bodies lets in",
+        &["create-body-large-over-etcd", "create-body-large-over-etcd-request"],
+    ),
+    ("a resourceVersion in a create is dropped", &["create-core-meta-rv-preset"]),
+    ("the embedded store's namespaces exist or do not, and never end", &["create-core-ns-terminating"]),
+    ("/version tells of eventweir", &["discovery-version", "discovery-version-anonymous"]),
+    ("the OpenAPI document is a small one, and so its hash another", &["discovery-openapi-v3"]),
+    ("discovery is not told in protobuf", &["discovery-protobuf"]),
+    (
+        "the limits of requests and their 429s are eventweir's own",
+        &["overload-inflight", "overload-fairness", "overload-event-rate-limit", "overload-event-rate-limit-patch"],
+    ),
+];
+
+/// Further differences with correlation.
+pub(crate) const CORRELATED: &[Row] = &[
+    (
+        "a create of a name that exists is one more occurrence",
+        &["create-core-twice", "create-group-twice", "protobuf-exists", "transport-headers-409"],
+    ),
+    (
+        "equal events count on one record",
+        &[
+            "list-continue-expired",
+            "table-ages",
+            "watch-from-old",
+            "watch-item",
+            "watch-initial-events-false",
+            "watch-just-compacted",
+            "watch-kubectl-events",
+            "watch-label",
+            "watch-rv-none-bookmarks",
+            "watch-rv-zero-bookmarks",
+            "watch-table",
+            "watch-too-old",
+        ],
+    ),
+    (
+        "a record counts from 1 on; what its YAML and its cells show follows",
+        &["create-body-accept-yaml", "table-group", "table-kubectl"],
+    ),
+    (
+        "a record has a count where a new-style event has a series, so that the new door lets less of it be changed",
+        &["put-new-same", "patch-new-core-fields", "patch-old-via-group-series", "patch-json-series"],
+    ),
+    (
+        "a patch of a count or a series tells of occurrences: its answer is the client's own line, and its record is written later",
+        &[
+            "auth-writer-patch",
+            "patch-strategic-count",
+            "patch-strategic-noop",
+            "patch-strategic-series",
+            "patch-strategic-series-twice",
+            "patch-strategic-series-null",
+            "patch-strategic-series-delete",
+            "patch-strategic-retain-keys",
+            "patch-strategic-duplicate",
+            "patch-strategic-rv-stale",
+            "patch-strategic-charset",
+            "patch-merge-count",
+            "patch-merge-rv-stale",
+            "patch-new-series-one",
+            "patch-new-series-no-time",
+            "patch-accept-partial",
+            "protobuf-patch-answer",
+            "transport-patch-h1",
+            "ttl-patch-renews",
+            "ttl-noop-does-not-renew",
+            "ttl-patch-after",
+            "watch-from-now",
+            "watch-noop-patch",
+        ],
+    ),
+    ("a record is managed by eventweir", &["patch-apply-conflict"]),
+];

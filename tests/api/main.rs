@@ -1,0 +1,48 @@
+//! Replays every recorded case of a real apiserver (`vectors/api`, `vectors/validation`, and those of `EVENTWEIR_VECTORS` where
+//! set) over HTTP against the program with the embedded store: same status, headers, warnings and bodies, but for what
+//! `differences.rs` lists.
+
+mod case;
+mod client;
+mod compare;
+mod differences;
+mod player;
+mod validation;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use differences::{ALWAYS, CORRELATED, Row};
+
+/// As near to the apiserver as the settings get.
+const PLAIN: &str = "correlation: {enabled: false}\ningest: {ack: written, repair: off}\n";
+/// The same with correlation, which is what eventweir is for.
+const CORRELATING: &str = "outbox: {coalesceInterval: 0s}\ningest: {ack: written, repair: off}\n";
+
+/// Plays all cases and holds their results against the tables.
+async fn replay(yaml: &str, correlates: bool, tables: &[&[Row]]) {
+    let excepted: BTreeMap<&str, &str> =
+        tables.iter().copied().flatten().flat_map(|(reason, ids)| ids.iter().map(|id| (*id, *reason))).collect();
+    let (mut played, mut faults) = (BTreeSet::new(), Vec::new());
+    for (_, case) in case::lines("api") {
+        let id = case["id"].as_str().unwrap_or_default().to_owned();
+        match (player::play(yaml, correlates, &case).await, excepted.get(id.as_str())) {
+            (Ok(()), Some(reason)) => faults.push(format!("{id} passes and is excepted: {reason}")),
+            (Err(fault), None) => faults.push(format!("{id} ({}): {fault}", case["note"])),
+            (Ok(()), None) | (Err(_), Some(_)) => {}
+        }
+        played.insert(id);
+    }
+    faults
+        .extend(excepted.keys().filter(|id| !played.contains(**id)).map(|id| format!("{id} is excepted, and no case")));
+    assert!(faults.is_empty(), "{} of {} cases:\n{}", faults.len(), played.len(), faults.join("\n"));
+}
+
+#[tokio::test]
+async fn without_correlation_every_request_is_answered_as_recorded() {
+    replay(PLAIN, false, &[ALWAYS]).await;
+}
+
+#[tokio::test]
+async fn with_correlation_so_is_every_request_that_it_makes_no_difference_to() {
+    replay(CORRELATING, true, &[ALWAYS, CORRELATED]).await;
+}

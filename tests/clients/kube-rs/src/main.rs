@@ -1,0 +1,257 @@
+//! Records Events with kube-rs' `Recorder`, and checks what the server lists and counts.
+//!
+//! Each scenario has an object of its own. A line per scenario goes to stdout; the exit code is 0 when all passed.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Debug;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event as Record;
+use kube::api::{Api, DeleteParams, ListParams, WatchEvent, WatchParams};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Config, ResourceExt};
+use tokio::time::{Instant, sleep, timeout};
+
+type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+const NAMESPACE: &str = "kube-rs";
+
+/// How long what is polled for may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+struct Server {
+    client: Client,
+    metrics: Client,
+}
+
+/// The server's account of occurrences, as sums over the labels; see docs/metrics.md.
+struct Ledger {
+    sums: BTreeMap<String, i64>,
+    /// What waits, but not for a budget: it is decided within seconds.
+    moving: i64,
+}
+
+/// Fails with both values where they differ.
+fn same<T: Debug + PartialEq>(what: &str, have: T, want: T) -> Outcome {
+    if have == want { Ok(()) } else { Err(format!("{what}: {have:?}, not {want:?}").into()) }
+}
+
+/// Asks `$check` again and again until it is `Ok`; its last error is the reason when it never is.
+macro_rules! until {
+    ($what:expr, $check:expr) => {{
+        let end = Instant::now() + DEADLINE;
+        loop {
+            match $check.await {
+                Ok(value) => break Ok(value),
+                Err(error) if Instant::now() >= end => break Err(format!("{}: {error}", $what)),
+                Err(_) => sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }};
+}
+
+impl Server {
+    fn new() -> Outcome<Self> {
+        let client = |url: &str| -> Outcome<Client> { Ok(Client::try_from(Config::new(url.parse()?))?) };
+        let metrics = env::var("METRICS")?;
+        let admin = metrics.strip_suffix("/metrics").ok_or("METRICS does not end in /metrics")?;
+        Ok(Self { client: client(&env::var("SERVER")?)?, metrics: client(admin)? })
+    }
+
+    fn events(&self) -> Api<Record> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// A recorder with nothing in its cache, as of a process that has just started.
+    fn recorder(&self) -> Recorder {
+        let reporter =
+            Reporter { controller: "example.com/kube-rs".to_owned(), instance: Some("kube-rs-0".to_owned()) };
+        Recorder::new(self.client.clone(), reporter)
+    }
+
+    async fn ledger(&self) -> Outcome<Ledger> {
+        let text = self.metrics.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
+        let mut ledger = Ledger { sums: BTreeMap::new(), moving: 0 };
+        for line in text.lines().filter_map(|line| line.strip_prefix("eventweir_ledger_")) {
+            let (series, value) = line.split_once(' ').ok_or("a sample without a value")?;
+            let name = series.split('{').next().unwrap_or_default().trim_end_matches("_total");
+            let value: i64 = value.parse()?;
+            *ledger.sums.entry(name.to_owned()).or_default() += value;
+            if name == "waiting" && !series.contains("\"budget\"") {
+                ledger.moving += value;
+            }
+        }
+        let accounted: i64 = ["rejected", "written", "waiting", "lost"].iter().map(|name| ledger.sums[*name]).sum();
+        same("rejected + written + waiting + lost", accounted, ledger.sums["received"])?;
+        Ok(ledger)
+    }
+
+    /// The ledger once only budgets hold occurrences back.
+    async fn begin(&self) -> Outcome<Ledger> {
+        let quiet = async || {
+            let ledger = self.ledger().await?;
+            same("waiting, but not for a budget", ledger.moving, 0)?;
+            Outcome::Ok(ledger)
+        };
+        Ok(until!("the ledger", quiet())?)
+    }
+
+    /// How many of the occurrences sent since `before` are written, once it is decided; all are accounted for.
+    async fn settled(&self, before: &Ledger, sent: i64) -> Outcome<i64> {
+        let now = self.begin().await?;
+        let grown = |name: &str| now.sums[name] - before.sums[name];
+        same("received", grown("received"), sent)?;
+        same("rejected", grown("rejected"), 0)?;
+        same("lost", grown("lost"), 0)?;
+        same("written + waiting", grown("written") + grown("waiting"), sent)?;
+        Ok(grown("written"))
+    }
+
+    async fn listed(&self, object: &str) -> Outcome<Vec<Record>> {
+        Ok(self.events().list(&ListParams::default().fields(&format!("regarding.name={object}"))).await?.items)
+    }
+
+    /// Waits until the list shows all occurrences.
+    async fn stored(&self, object: &str, occurrences: i64, records: usize) -> Outcome<Vec<Record>> {
+        let complete = async || {
+            let events = self.listed(object).await?;
+            same("occurrences listed", events.iter().map(count).sum(), occurrences)?;
+            Outcome::Ok(events)
+        };
+        let events = until!(format!("the list of {object}"), complete())?;
+        same("records", events.len(), records)?;
+        Ok(events)
+    }
+}
+
+fn count(event: &Record) -> i64 {
+    let series = event.series.as_ref().map_or(0, |series| series.count);
+    event.deprecated_count.unwrap_or(0).max(series).max(1).into()
+}
+
+fn pod(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(NAMESPACE.to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(format!("uid-{name}")),
+        ..ObjectReference::default()
+    }
+}
+
+fn event(reason: &str, note: &str) -> Event {
+    Event {
+        type_: EventType::Warning,
+        reason: reason.to_owned(),
+        note: Some(note.to_owned()),
+        action: "Restarting".to_owned(),
+        secondary: None,
+    }
+}
+
+/// The first is a POST, each further one a merge patch of the whole event with a series.
+async fn repeats(server: &Server) -> Outcome {
+    let before = server.begin().await?;
+    let recorder = server.recorder();
+    for _ in 0..30 {
+        recorder.publish(&event("BackOff", "Back-off restarting failed container"), &pod("repeats")).await?;
+    }
+    server.stored("repeats", 30, 1).await?;
+    same("written", server.settled(&before, 30).await?, 30)
+}
+
+/// A recorder does not look at the note: what differs in nothing else is a series of the first event.
+async fn notes_of_one_recorder(server: &Server) -> Outcome {
+    let before = server.begin().await?;
+    let recorder = server.recorder();
+    for volume in 0..20 {
+        recorder.publish(&event("FailedMount", &format!("Volume {volume}")), &pod("notes")).await?;
+    }
+    let events = server.stored("notes", 20, 1).await?;
+    same("the note", events[0].note.as_deref(), Some("Volume 0"))?;
+    same("written", server.settled(&before, 20).await?, 20)
+}
+
+/// Recorders that know nothing of each other: each event is a POST. From the tenth note on they are combined.
+async fn notes_of_many_recorders(server: &Server) -> Outcome {
+    let before = server.begin().await?;
+    for volume in 0..20 {
+        server.recorder().publish(&event("FailedMount", &format!("Volume {volume}")), &pod("many")).await?;
+    }
+    let mut counts: Vec<i64> = server.stored("many", 20, 10).await?.iter().map(count).collect();
+    counts.sort_unstable();
+    same("counts", counts, vec![1, 1, 1, 1, 1, 1, 1, 1, 1, 11])?;
+    same("written", server.settled(&before, 20).await?, 20)
+}
+
+/// More reasons than a budget lets through, all at once. 25 are written; the next token comes after five minutes.
+async fn burst(server: &Server) -> Outcome {
+    let before = server.begin().await?;
+    let recorder = server.recorder();
+    let publish =
+        async |reason: i32| recorder.publish(&event(&format!("Reason{reason}"), "It happened."), &pod("burst")).await;
+    futures::stream::iter(0..100).map(publish).buffer_unordered(10).try_collect::<()>().await?;
+    let written = server.settled(&before, 100).await?;
+    if written < 25 {
+        return Err(format!("written: {written}, less than a full budget").into());
+    }
+    same("occurrences listed", server.listed("burst").await?.iter().map(count).sum(), written)
+}
+
+async fn watch_and_delete(server: &Server) -> Outcome {
+    let before = server.begin().await?;
+    let (events, object) = (server.events(), "regarding.name=watch");
+    let version = events.list(&ListParams::default().fields(object)).await?.metadata.resource_version;
+    let recorder = server.recorder();
+    recorder.publish(&event("BackOff", "Back-off restarting failed container"), &pod("watch")).await?;
+    recorder.publish(&event("BackOff", "Back-off restarting failed container"), &pod("watch")).await?;
+    let name = server.stored("watch", 2, 1).await?[0].name_any();
+    events.delete(&name, &DeleteParams::default()).await?;
+    same("records after the delete", server.listed("watch").await?.len(), 0)?;
+    same("getting the deleted event", events.get_opt(&name).await?.map(|event| event.name_any()), None)?;
+
+    let mut changes =
+        events.watch(&WatchParams::default().fields(object), &version.ok_or("no version")?).await?.boxed();
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|(kind, _)| *kind != "DELETED") {
+        seen.push(match timeout(DEADLINE, changes.try_next()).await??.ok_or("the watch ended")? {
+            WatchEvent::Added(event) => ("ADDED", count(&event)),
+            WatchEvent::Modified(event) => ("MODIFIED", count(&event)),
+            WatchEvent::Deleted(event) => ("DELETED", count(&event)),
+            other => return Err(format!("watched: {other:?}").into()),
+        });
+    }
+    same("changes watched", seen, vec![("ADDED", 1), ("MODIFIED", 2), ("DELETED", 2)])?;
+
+    // The recorder still knows the name, and patches it. A patch of a whole event whose name is not known is a new event.
+    recorder.publish(&event("BackOff", "Back-off restarting failed container"), &pod("watch")).await?;
+    server.stored("watch", 1, 1).await?;
+    server.settled(&before, 3).await.map(drop)
+}
+
+/// Prints the scenario's line; whether it passed.
+fn told(name: &str, outcome: Outcome) -> bool {
+    match &outcome {
+        Ok(()) => println!("ok {name}"),
+        Err(error) => println!("FAILED {name}: {}", error.to_string().replace('\n', " ")),
+    }
+    outcome.is_ok()
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Outcome<ExitCode> {
+    let server = &Server::new()?;
+    let passed = [
+        told("repeats", repeats(server).await),
+        told("notes-of-one-recorder", notes_of_one_recorder(server).await),
+        told("notes-of-many-recorders", notes_of_many_recorders(server).await),
+        told("burst", burst(server).await),
+        told("watch-and-delete", watch_and_delete(server).await),
+    ];
+    Ok(if passed == [true; 5] { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,131 @@
+//! `upstream.group`: records reach the upstream through the group that is asked for, as valid events of it, and their totals
+//! are right. The fake apiserver keeps the rules of the door that it is asked at.
+
+use eventweir::event::{ApiGroup, Event, MicroTime, spelling};
+use eventweir::outbox::{self, UpstreamGroup};
+use eventweir::shard;
+use serde_json::json;
+
+use super::support::app::{start, start_before};
+use super::support::bench::{Bench, Options};
+use super::support::events::{START, event, plain};
+use super::support::fake::{FakeApiserver, Fault};
+use super::support::http::EVENTS;
+
+const GROUPS: [UpstreamGroup; 3] = [UpstreamGroup::Preserve, UpstreamGroup::Core, UpstreamGroup::Events];
+
+fn new_style(name: &str) -> Event {
+    let mut event = Event {
+        event_time: Some(MicroTime(START / 1000)),
+        reporting_controller: "example.com/scheduler".into(),
+        reporting_instance: "scheduler-0".into(),
+        action: "Binding".into(),
+        ..event("", name, "FailedScheduling", "0/3 nodes are available")
+    };
+    (event.source.component, event.first_timestamp, event.last_timestamp, event.count) =
+        (Default::default(), None, None, 0);
+    event
+}
+
+fn bench(group: UpstreamGroup) -> Bench {
+    let outbox = outbox::Settings { group, ..outbox::Settings::default() };
+    Bench::with(Options { shard: shard::Settings { outbox, ..shard::Settings::default() }, ..Options::default() })
+}
+
+/// The door each style is written through.
+fn doors(group: UpstreamGroup) -> (ApiGroup, ApiGroup) {
+    match group {
+        UpstreamGroup::Preserve => (ApiGroup::Core, ApiGroup::Events),
+        UpstreamGroup::Core => (ApiGroup::Core, ApiGroup::Core),
+        UpstreamGroup::Events => (ApiGroup::Events, ApiGroup::Events),
+    }
+}
+
+/// Where an event of this style has its count.
+fn check(event: &Event, door: ApiGroup, count: i32) {
+    assert_eq!(spelling::occurrences(event), count, "{event:?}");
+    match door {
+        ApiGroup::Core => assert_eq!((event.count, event.series.is_some()), (count, false), "{event:?}"),
+        ApiGroup::Events => {
+            let series = event.series.as_ref().map_or(1, |series| series.count);
+            assert_eq!((event.count, series, event.event_time.is_some()), (0, count, true), "{event:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_reach_the_upstream_through_the_group_that_is_asked_for() {
+    for group in GROUPS {
+        let mut bench = bench(group);
+        for _ in 0..3 {
+            bench.offer(plain());
+            bench.offer(new_style("web-1"));
+            bench.settle().await;
+        }
+        let (old, new) = doors(group);
+        for seen in bench.fake.seen() {
+            let expected = if seen.name.starts_with("web-0") { old } else { new };
+            assert_eq!(seen.group, expected, "{group:?}: {seen:?}");
+        }
+        let events = bench.fake.events();
+        let [first, second] = events.as_slice() else { panic!("{events:?}") };
+        check(first, old, 3);
+        check(second, new, 3);
+        bench.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_answers_taken_names_and_deletions_are_survived_in_every_group() {
+    for group in GROUPS {
+        for fault in [Fault::HangAfter, Fault::ResetAfter, Fault::Taken, Fault::Deleted, Fault::TooMany(None)] {
+            let mut bench = bench(group);
+            bench.fake.fail_next(&[fault]);
+            for event in [plain as fn() -> Event, || new_style("web-1")] {
+                bench.offer(event());
+                bench.settle().await;
+                // A deletion takes what was counted with it; the record is created again as it should be.
+                bench.fake.fail_next(&[fault]);
+                bench.offer(event());
+                bench.settle().await;
+            }
+            let shown: Vec<i32> = bench.fake.events().iter().map(spelling::occurrences).collect();
+            assert_eq!(shown, [2, 2], "{group:?} {fault:?}");
+            bench.finish().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn combined_records_and_digests_keep_their_totals() {
+    for group in GROUPS {
+        let mut bench = bench(group);
+        for number in 0..60 {
+            bench.offer(event("node-1", "web-0", "BackOff", &format!("message {number}")));
+            bench.offer(event("node-1", "web-0", &format!("Reason{number}"), &"long ".repeat(400)));
+        }
+        bench.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn clients_see_one_event_whatever_the_group() {
+    for group in ["preserve", "core", "events"] {
+        let yaml = format!("upstream: {{group: {group}}}\n");
+        for program in [start(&yaml).await, start_before(&FakeApiserver::manual(), &yaml).await] {
+            let client = &mut program.client().await;
+            let event = plain();
+            let name = event.metadata.name.as_str();
+            assert_eq!(client.post(&event).await.status, 201);
+            program.settle().await;
+            assert_eq!(client.patch(name, &json!({"count": 4})).await.status, 200);
+            let owed = client.get(&format!("{EVENTS}/{name}")).await.json();
+            program.settle().await;
+            let written = client.get(&format!("{EVENTS}/{name}")).await.json();
+            let member = if group == "events" { "/series/count" } else { "/count" };
+            assert_eq!(owed.pointer(member), Some(&json!(4)), "{group}: {owed}");
+            assert_eq!(written.pointer(member), Some(&json!(4)), "{group}: {written}");
+            assert_eq!(program.stop().await.ledger.total_written(), 4);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! PATCH beside clients whose counts are correlated; what a real apiserver was recorded to answer is replayed in `tests/api`.
+
+use eventweir::clock::Clock;
+use serde_json::{Value, json};
+
+use super::support::app::{start, start_before};
+use super::support::events::{START, event, plain};
+use super::support::fake::FakeApiserver;
+use super::support::http::{Client, EVENTS};
+
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+const JSON: &str = "application/json-patch+json";
+const PLAIN: &str = "correlation: {enabled: false}\ningest: {repair: off, ack: written}\n";
+
+/// Sends a patch and returns the code and the answer.
+async fn patch(client: &mut Client, name: &str, kind: &str, body: &Value) -> (u16, Value) {
+    let path = format!("{EVENTS}/{name}");
+    let reply = client.send("PATCH", &path, &[("Content-Type", kind)], body.to_string().as_bytes()).await;
+    (reply.status, reply.json())
+}
+
+#[tokio::test]
+async fn a_label_reaches_the_record_that_two_clients_share_under_the_name_of_either() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    let (mine, yours) = (plain(), plain());
+    let (my_name, your_name) = (mine.metadata.name.as_str(), yours.metadata.name.as_str());
+    client.post(&mine).await;
+    program.settle().await;
+    client.post(&yours).await;
+    program.settle().await;
+    assert_eq!(patch(client, your_name, STRATEGIC, &json!({"count": 5})).await.0, 200);
+    // Four occurrences wait while a label is put on the record.
+    let labels = json!({"metadata": {"name": your_name, "labels": {"team": "a"}}});
+    let (code, shown) = patch(client, your_name, MERGE, &labels).await;
+    assert_eq!(
+        (code, &shown["metadata"]["labels"]["team"], &shown["metadata"]["name"]),
+        (200, &json!("a"), &json!(your_name))
+    );
+    let test = json!([
+        {"op": "test", "path": "/metadata/name", "value": my_name},
+        {"op": "add", "path": "/metadata/labels/more", "value": "b"},
+    ]);
+    assert_eq!(patch(client, my_name, JSON, &test).await.0, 200);
+    // Neither client's line has moved.
+    for (name, count, occurrences) in [(my_name, 2, 1), (your_name, 6, 1), (your_name, 6, 0)] {
+        let before = program.balance().ledger.received();
+        let (code, shown) = patch(client, name, STRATEGIC, &json!({"count": count})).await;
+        assert_eq!((code, &shown["metadata"]["labels"]["team"]), (200, &json!("a")));
+        assert_eq!(program.balance().ledger.received() - before, occurrences, "{name}");
+    }
+    program.settle().await;
+    let stored = fake.events();
+    assert_eq!((stored.len(), stored[0].metadata.name.as_str(), stored[0].count), (1, my_name, 8));
+    assert_eq!(stored[0].metadata.rare.as_ref().unwrap().labels.len(), 2);
+    // What the upstream refuses is told under the client's name.
+    let (code, status) = patch(client, your_name, STRATEGIC, &json!({"metadata": {"uid": "1"}})).await;
+    assert_eq!((code, &status["details"]["name"]), (422, &json!(your_name)));
+    assert_eq!(
+        status["message"],
+        format!("Event \"{your_name}\" is invalid: metadata.uid: Invalid value: \"1\": field is immutable")
+    );
+    let (code, status) = patch(client, your_name, STRATEGIC, &json!({"metadata": {"name": my_name, "uid": "1"}})).await;
+    assert_eq!(code, 422, "{status}");
+    assert_eq!(program.stop().await.ledger.total_written(), 8);
+}
+
+#[tokio::test]
+async fn a_record_counts_on_from_the_count_that_a_patch_states() {
+    for kind in ["embedded", "fake"] {
+        let fake = FakeApiserver::new(Clock::manual(START));
+        let program = if kind == "fake" { start_before(&fake, "").await } else { start("").await };
+        let shown = async || if kind == "fake" { fake.events() } else { program.stored().await };
+        let client = &mut program.client().await;
+        let event = plain();
+        let name = event.metadata.name.as_str();
+        client.post(&event).await;
+        program.settle().await;
+        let set = json!([{"op": "replace", "path": "/count", "value": 100}]);
+        assert_eq!(patch(client, name, JSON, &set).await.1["count"], 100, "{kind}");
+        client.post(&plain()).await;
+        // The client's own line is at 100 too.
+        assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 102})).await.0, 200);
+        program.settle().await;
+        assert_eq!(shown().await[0].count, 103, "{kind}");
+        assert_eq!(program.balance().ledger.received(), 4);
+        // A rehearsal is no occurrence.
+        let path = format!("{EVENTS}/{name}?dryRun=All");
+        let reply = client.send("PATCH", &path, &[("Content-Type", STRATEGIC)], br#"{"count":500}"#).await;
+        assert_eq!((reply.status, &reply.json()["count"]), (200, &json!(500)));
+        program.settle().await;
+        assert_eq!((shown().await[0].count, program.balance().ledger.received()), (103, 4));
+        program.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_is_here_under_no_alias_is_patched_upstream_but_does_not_count() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let event = plain();
+    let name = event.metadata.name.as_str();
+    let before = start_before(&fake, "").await;
+    before.client().await.post(&event).await;
+    before.settle().await;
+    before.stop().await;
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 2})).await.0, 404);
+    assert_eq!(patch(client, name, STRATEGIC, &json!({"reason": "Other"})).await.1["reason"], "Other");
+    assert_eq!(patch(client, "none", STRATEGIC, &json!({"reason": "Other"})).await.0, 404);
+    let none = "/apis/events.k8s.io/v1/namespaces/shop/events/none";
+    let reply = client.send("PATCH", none, &[("Content-Type", JSON)], b"[]").await;
+    assert_eq!(reply.json()["message"], "events.events.k8s.io \"none\" not found");
+    assert_eq!((fake.events()[0].reason.as_str(), fake.events()[0].count), ("Other", 1));
+    assert_eq!(program.stop().await.ledger.received(), 0);
+}
+
+#[tokio::test]
+async fn an_event_that_waits_for_its_budget_is_written_by_a_patch() {
+    let program = start("correlation: {burstSize: 1, qps: 0}\n").await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    let waiting = event("node-1", "web-0", "Pulled", "pulled");
+    let name = waiting.metadata.name.as_str();
+    assert_eq!(client.post(&waiting).await.outcome(), Some("deferred"));
+    client.post(&waiting).await;
+    let (code, shown) = patch(client, name, STRATEGIC, &json!({"metadata": {"labels": {"a": "b"}}})).await;
+    assert_eq!((code, &shown["metadata"]["labels"]["a"], &shown["count"]), (200, &json!("b"), &json!(2)));
+    let stored = program.stored().await;
+    let stored = stored.iter().find(|event| event.metadata.name == name).unwrap();
+    assert_eq!((stored.count, stored.metadata.rare.as_ref().unwrap().labels.len()), (2, 1));
+    assert_eq!(program.stop().await.ledger.received(), 3);
+}
+
+#[tokio::test]
+async fn concurrent_patches_of_one_event_are_all_applied_and_none_hears_of_a_conflict() {
+    let program = start(PLAIN).await;
+    let event = plain();
+    let path = format!("{EVENTS}/{}", event.metadata.name);
+    program.client().await.post(&event).await;
+    let mut patching = tokio::task::JoinSet::new();
+    for number in 0..16 {
+        let (mut client, path) = (program.client().await, path.clone());
+        patching.spawn(async move {
+            let body = json!({"metadata": {"labels": {format!("l{number}"): "x"}}}).to_string();
+            client.send("PATCH", &path, &[("Content-Type", MERGE)], body.as_bytes()).await.status
+        });
+    }
+    assert_eq!(patching.join_all().await, [200; 16]);
+    assert_eq!(program.stored().await[0].metadata.rare.as_ref().unwrap().labels.len(), 16);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn options_and_media_types_are_refused_in_the_apiservers_order() {
+    let program = start(PLAIN).await;
+    let client = &mut program.client().await;
+    let event = plain();
+    client.post(&event).await;
+    let path = format!("{EVENTS}/{}", event.metadata.name);
+    let cbor = ("Accept", "application/cbor");
+    for (query, headers, body, code) in [
+        ("force=true", vec![("Content-Type", "application/json"), cbor], "{", 415),
+        ("force=true", vec![("Content-Type", MERGE), cbor], "{", 406),
+        ("force=true", vec![("Content-Type", MERGE)], "{", 422),
+        ("dryRun=Some", vec![("Content-Type", MERGE)], "{", 422),
+        ("", vec![("Content-Type", MERGE)], "{", 400),
+    ] {
+        let reply = client.send("PATCH", &format!("{path}?{query}"), &headers, body.as_bytes()).await;
+        assert_eq!(reply.status, code, "{query} {headers:?}");
+    }
+    assert_eq!(program.stop().await.ledger.total_rejected(), 0);
+}

@@ -21,7 +21,7 @@ func expiry(r *run) error {
 		return err
 	}
 	defer short.stop()
-	x, kubeconfig, err := r.stage(short, true, newPlan(r.seed, mild))
+	x, kubeconfig, err := r.stage(short, true, newPlan(r.seed, wild))
 	if err != nil {
 		return err
 	}

@@ -45,9 +45,6 @@ var wild = rates{
 	{halfClosed, 5}, {holeBefore, 5}, {holeAfter, 8}, {appliedLate, 25},
 }
 
-// mild leaves most requests alone.
-var mild = rates{{cutAfter, 3}, {resetAfter, 8}, {failAfter, 4}, {overloaded, 4}, {holeAfter, 2}, {appliedLate, 5}}
-
 // plan draws the faults. With the same seed and the same order of requests they are the same.
 type plan struct {
 	mu    sync.Mutex

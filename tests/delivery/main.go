@@ -46,7 +46,7 @@ var scenarios = []scenario{
 	{"kill9", false, kill9},
 	{"faults", true, faults},
 	{"expiry", false, expiry},
-	{"neighbour", true, neighbour},
+	{"neighbour", false, neighbour},
 	{"budgets", false, budgets},
 	{"replicas-2", false, func(r *run) error { return replicas(r, 2) }},
 	{"replicas-3", false, func(r *run) error { return replicas(r, 3) }},

@@ -17,7 +17,7 @@ import (
 // Exact for every replica that lives or was drained: all that it answered. Exact for the killed one: all that it answered
 // with `Eventweir-Ack: written`; what it had only in memory is lost, and what it wrote its tallies tell.
 func replicas(r *run, size int) error {
-	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, mild))
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func kill9(r *run) error {
 	if !strings.Contains(r.help, "--spool-dir") {
 		return skipped("this eventweir has no --spool-dir")
 	}
-	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, mild))
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ func faults(r *run) error {
 
 // budgets: the default budgets, so that much folds into digests; and a drain that writes what is left.
 func budgets(r *run) error {
-	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, mild))
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func budgets(r *run) error {
 // restart: SIGTERM under load, and a second process that goes on. A request that the end of the first cut off has an
 // unknown fate; everything that was answered counts exactly.
 func restart(r *run) error {
-	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, mild))
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
 	if err != nil {
 		return err
 	}

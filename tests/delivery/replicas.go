@@ -32,7 +32,7 @@ func replicas(r *run, size int) error {
 		group.live = append(group.live, w)
 	}
 	killed, drained := group.live[0], group.live[1]
-	account, number := newAccount(), r.occurrences/2
+	account, number := newAccount(), r.occurrences/4
 	account.mark = number / 2
 	load := load{
 		to: group.any, workers: 32,
@@ -198,5 +198,6 @@ func kill9(r *run) error {
 	if end.lost() != 0 {
 		return fmt.Errorf("lost: %s", end.nonzero("eventweir_ledger_lost_total"))
 	}
+	// Not `tallied`: a process that takes a record over from a spool goes on from its predecessor's tally, under its own name.
 	return first(account.sent(r.occurrences), between(records, account.acked, account.high()))
 }

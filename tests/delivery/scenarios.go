@@ -121,10 +121,12 @@ func budgets(r *run) error {
 		return err
 	}
 	defer w.kill()
-	account := newAccount()
+	account, number := newAccount(), r.occurrences/2
 	load := load{to: to(w), workers: 8}
-	load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, true).scripts(r.occurrences), account)
-	before, err := w.scrape()
+	load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, true).scripts(number), account)
+	before, err := w.until("waits for budgets only", settleLimit, func(s samples) bool {
+		return s.waiting() == s.sum("eventweir_ledger_waiting", `why="budget"`)
+	})
 	if err != nil {
 		return err
 	}
@@ -139,13 +141,13 @@ func budgets(r *run) error {
 	}
 	r.tell(x, records)
 	r.logf("waiting when the drain began: %s", before.nonzero("eventweir_ledger_waiting"))
-	if before.sum("eventweir_ledger_waiting", `why="budget"`) == 0 {
+	if before.waiting() == 0 {
 		return fmt.Errorf("nothing waited for its budget")
 	}
-	if end.Written != r.occurrences || end.Lost != 0 {
+	if end.Written != number || end.Lost != 0 {
 		return fmt.Errorf("the last balance is %+v", end)
 	}
-	return first(account.sent(r.occurrences), between(records, account.acked, account.acked), tallied(records))
+	return first(account.sent(number), between(records, account.acked, account.acked), tallied(records))
 }
 
 // restart: SIGTERM under load, and a second process that goes on. A request that the end of the first cut off has an
@@ -164,11 +166,12 @@ func restart(r *run) error {
 	var current atomic.Pointer[weir]
 	current.Store(one)
 	account := newAccount()
-	account.mark = r.occurrences / 2
+	number := r.occurrences / 2
+	account.mark = number / 2
 	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8}
 	done := make(chan struct{})
 	go func() {
-		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(r.occurrences), account)
+		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(number), account)
 		close(done)
 	}()
 	select {
@@ -204,7 +207,7 @@ func restart(r *run) error {
 	if all, written := sums(records).total(), drained.Written+end.written(); all != written {
 		return fmt.Errorf("the apiserver holds %d occurrences, and %d were written", all, written)
 	}
-	return first(account.sent(r.occurrences), between(records, account.acked, account.high()), tallied(records))
+	return first(account.sent(number), between(records, account.acked, account.high()), tallied(records))
 }
 
 // recovery: the apiserver is gone for a minute under load; what comes after is no storm.

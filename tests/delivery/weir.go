@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -171,8 +170,13 @@ func (s samples) nonzero(name string) string {
 	return strings.Join(parts, " ")
 }
 
-// settled waits until nothing waits any more. At each look the ledger must balance.
+// settled waits until nothing waits any more.
 func (w *weir) settled(limit time.Duration) (samples, error) {
+	return w.until("has nothing waiting", limit, func(s samples) bool { return s.waiting() == 0 })
+}
+
+// until waits until a scrape is as it should be. At each look the ledger must balance.
+func (w *weir) until(what string, limit time.Duration, good func(samples) bool) (samples, error) {
 	until := time.Now().Add(limit)
 	for {
 		now, err := w.scrape()
@@ -182,11 +186,12 @@ func (w *weir) settled(limit time.Duration) (samples, error) {
 		if in, out := now.received(), now.rejected()+now.written()+now.waiting()+now.lost(); in != out {
 			return now, fmt.Errorf("the ledger does not balance: received %d, the rest %d", in, out)
 		}
-		if now.waiting() == 0 {
+		if good(now) {
 			return now, nil
 		}
 		if time.Now().After(until) {
-			return now, errors.New("still waiting after " + limit.String() + ": " + now.nonzero("eventweir_ledger_waiting"))
+			waiting := now.nonzero("eventweir_ledger_waiting")
+			return now, fmt.Errorf("after %s eventweir never %s: %s; see %s", limit, what, waiting, w.log)
 		}
 		select {
 		case <-w.exited:

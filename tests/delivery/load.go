@@ -116,6 +116,16 @@ func (a *author) burst() script {
 	return s
 }
 
+// flood: more different events of one object than its default budget pays for.
+func (a *author) flood() script {
+	object, source := a.object("flood"), a.source()
+	var s script
+	for n := range 40 + a.rng.IntN(60) {
+		s = append(s, a.core(object, source, fmt.Sprintf("Reason%d", n), "Normal", "one of many"))
+	}
+	return s
+}
+
 // manySources: the same event by several reporters; each has its own record.
 func (a *author) manySources() script {
 	object := a.object("shared")

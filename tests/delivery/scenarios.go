@@ -123,7 +123,9 @@ func budgets(r *run) error {
 	defer w.kill()
 	account, number := newAccount(), r.occurrences/2
 	load := load{to: to(w), workers: 8}
-	load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, true).scripts(number), account)
+	author := newAuthor(r.seed, r.namespace(), r.name, true)
+	scripts := author.scripts(number, author.flood, author.repeated, author.differing, author.series, author.counted)
+	load.send(r.ctx, r.seed, scripts, account)
 	before, err := w.until("waits for budgets only", settleLimit, func(s samples) bool {
 		return s.waiting() == s.sum("eventweir_ledger_waiting", `why="budget"`)
 	})
@@ -140,9 +142,15 @@ func budgets(r *run) error {
 		return err
 	}
 	r.tell(x, records)
-	r.logf("waiting when the drain began: %s", before.nonzero("eventweir_ledger_waiting"))
-	if before.waiting() == 0 {
-		return fmt.Errorf("nothing waited for its budget")
+	digests := 0
+	for _, record := range records {
+		if record.Reason == "EventsFolded" {
+			digests++
+		}
+	}
+	r.logf("%d digests; waiting when the drain began: %s", digests, before.nonzero("eventweir_ledger_waiting"))
+	if before.waiting() == 0 || digests == 0 {
+		return fmt.Errorf("%d occurrences waited for their budgets, and there are %d digests", before.waiting(), digests)
 	}
 	if end.Written != number || end.Lost != 0 {
 		return fmt.Errorf("the last balance is %+v", end)

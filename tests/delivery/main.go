@@ -1,0 +1,226 @@
+// delivery sends occurrences to eventweir in front of a real kube-apiserver, does harm in between, and counts what the
+// apiserver holds in the end.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+type options struct {
+	eventweir, apiserver, role string
+	seeds                      []uint64
+	occurrences, parallel      int
+	kills                      int
+	outage                     time.Duration
+	keep                       string
+	extra                      string
+}
+
+// scenario is one thing that is checked. Those with seeds run once for each.
+type scenario struct {
+	name   string
+	seeded bool
+	run    func(*run) error
+}
+
+// Those that take longest come first.
+var scenarios = []scenario{
+	{"recovery", false, recovery},
+	{"kill9", false, kill9},
+	{"faults", true, faults},
+	{"expiry", false, expiry},
+	{"neighbour", false, neighbour},
+	{"budgets", false, budgets},
+	{"replicas-2", false, func(r *run) error { return replicas(r, 2) }},
+	{"replicas-3", false, func(r *run) error { return replicas(r, 3) }},
+	{"restart", false, restart},
+	{"rbac", false, rbac},
+	{"nobody", false, nobody},
+}
+
+func main() {
+	var o options
+	var seeds, names string
+	var list bool
+	flag.StringVar(&o.eventweir, "eventweir", "", "the program (required)")
+	flag.StringVar(&o.apiserver, "apiserver", "", "the harness that tests/apiserver builds (required)")
+	flag.StringVar(&o.role, "manifest", "deploy/eventweir.yaml", "the manifest whose role the scenario rbac takes")
+	flag.StringVar(&names, "scenarios", "", "some of them, separated by commas (default: all)")
+	flag.StringVar(&seeds, "seeds", "1,2", "seeds of the faults, separated by commas")
+	flag.IntVar(&o.occurrences, "occurrences", 10_000, "how many a scenario sends")
+	flag.IntVar(&o.parallel, "parallel", 2, "scenarios at once")
+	flag.IntVar(&o.kills, "kills", 50, "how often the scenario kill9 kills")
+	flag.DurationVar(&o.outage, "outage", time.Minute, "how long the scenario recovery keeps the apiserver away")
+	flag.StringVar(&o.keep, "keep", "", "a folder that keeps logs and configurations (default: a temporary one)")
+	flag.StringVar(&o.extra, "extra-config", "", "a file with keys of the configuration that are laid over those of each scenario")
+	flag.BoolVar(&list, "list", false, "list the scenarios and end")
+	flag.Parse()
+	if list {
+		for _, s := range scenarios {
+			fmt.Println(s.name)
+		}
+		return
+	}
+	if o.eventweir == "" || o.apiserver == "" {
+		flag.Usage()
+		os.Exit(64)
+	}
+	for _, text := range strings.Split(seeds, ",") {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "--seeds:", err)
+			os.Exit(64)
+		}
+		o.seeds = append(o.seeds, seed)
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	failed, err := runAll(ctx, o, names)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if failed > 0 {
+		os.Exit(1)
+	}
+}
+
+// bench is what scenarios share.
+type bench struct {
+	options
+	dir   string
+	extra string
+	// long keeps events for an hour, short for seconds; the latter is started by who needs it.
+	long *apiserver
+	help string
+}
+
+// run is one run of a scenario.
+type run struct {
+	*bench
+	name string
+	seed uint64
+	dir  string
+	out  io.Writer
+	ctx  context.Context
+}
+
+func (r *run) logf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, "  "+format+"\n", args...) }
+
+// skipped is why a scenario does not apply.
+type skipped string
+
+func (s skipped) Error() string { return string(s) }
+
+func runAll(ctx context.Context, o options, names string) (failed int, err error) {
+	b := &bench{options: o, dir: o.keep}
+	if b.dir == "" {
+		if b.dir, err = os.MkdirTemp("", "eventweir-delivery"); err != nil {
+			return 0, err
+		}
+		defer func() { _ = os.RemoveAll(b.dir) }()
+	}
+	if o.extra != "" {
+		raw, err := os.ReadFile(o.extra)
+		if err != nil {
+			return 0, err
+		}
+		if err := yaml.Unmarshal(raw, &map[string]any{}); err != nil {
+			return 0, fmt.Errorf("%s: %w", o.extra, err)
+		}
+		b.extra = string(raw)
+	}
+	help, err := exec.Command(o.eventweir, "serve", "--help").Output()
+	if err != nil {
+		return 0, fmt.Errorf("%s serve --help: %w", o.eventweir, err)
+	}
+	b.help = string(help)
+	var runs []*run
+	var what []scenario
+	for _, s := range scenarios {
+		if names != "" && !slices.Contains(strings.Split(names, ","), s.name) {
+			continue
+		}
+		seeds := o.seeds
+		if !s.seeded {
+			seeds = seeds[:1]
+		}
+		for _, seed := range seeds {
+			name := s.name
+			if s.seeded {
+				name = fmt.Sprintf("%s-%d", s.name, seed)
+			}
+			runs = append(runs, &run{bench: b, name: name, seed: seed, dir: filepath.Join(b.dir, name), ctx: ctx})
+			what = append(what, s)
+		}
+	}
+	began := time.Now()
+	if b.long, err = startAPIServer(ctx, o.apiserver, filepath.Join(b.dir, "apiserver")); err != nil {
+		return 0, err
+	}
+	defer b.long.stop()
+	fmt.Printf("apiserver ready after %.1f s\n", time.Since(began).Seconds())
+
+	places := make(chan struct{}, max(o.parallel, 1))
+	var all sync.WaitGroup
+	var printing sync.Mutex
+	for i, r := range runs {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			var out bytes.Buffer
+			r.out = &out
+			begin := time.Now()
+			err := r.start(what[i])
+			printing.Lock()
+			defer printing.Unlock()
+			result := "passed"
+			if reason, ok := err.(skipped); ok {
+				result = "SKIPPED: " + string(reason)
+			} else if err != nil {
+				result = "FAILED: " + err.Error()
+				failed++
+				var wrong *miscounted
+				if errors.As(err, &wrong) {
+					r.evidence(wrong.object)
+				}
+			}
+			fmt.Printf("%s (%.0f s): %s\n%s", r.name, time.Since(begin).Seconds(), result, out.String())
+		})
+	}
+	all.Wait()
+	fmt.Printf("%d of %d failed, after %.0f s\n", failed, len(runs), time.Since(began).Seconds())
+	return failed, nil
+}
+
+func (r *run) start(s scenario) error {
+	if err := r.ctx.Err(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return err
+	}
+	if err := r.long.createNamespace(r.namespace()); err != nil {
+		return err
+	}
+	return s.run(r)
+}
+
+func (r *run) namespace() string { return "ns-" + r.name }

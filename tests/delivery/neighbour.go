@@ -1,0 +1,108 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// neighbour: while eventweir writes through all harm, somebody else counts on the same records, as carefully as eventweir
+// does: for the version that was read, and with a tally. What each has counted stays.
+func neighbour(r *run) error {
+	x, kubeconfig, err := r.stage(r.long, r.seed%2 == 0, newPlan(r.seed, wild))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir.log"))
+	if err != nil {
+		return err
+	}
+	defer w.kill()
+	account, others := newAccount(), counts{}
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+	go func() { stopped <- r.countToo(stop, others) }()
+	number := r.occurrences / 4
+	author := newAuthor(r.seed, r.namespace(), r.name, true)
+	scripts := author.scripts(number, author.repeated, author.differing, author.series)
+	// Slowly enough that the neighbour finds records that will be written again.
+	load := load{to: to(w), workers: 8, every: 20 * time.Millisecond}
+	load.send(r.ctx, r.seed, scripts, account)
+	_, err = finish(w, x)
+	close(stop)
+	if err := errors.Join(err, <-stopped); err != nil {
+		return err
+	}
+	end, err := finish(w, x)
+	if err != nil {
+		return err
+	}
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	r.logf("the neighbour has counted %d", others.total())
+	all := counts{}
+	for _, known := range []counts{account.acked, others} {
+		for object, n := range known {
+			all[object] += n
+		}
+	}
+	if others.total() < number/20 {
+		return fmt.Errorf("the neighbour has counted only %d", others.total())
+	}
+	return first(account.sent(number), exact("eventweir", end, number), between(records, all, all), tallied(records))
+}
+
+// countToo counts on records that it finds, and remembers how much.
+func (r *run) countToo(stop <-chan struct{}, counted counts) error {
+	const tally = "tally.eventweir/neighbour"
+	rng := rand.New(rand.NewPCG(r.seed, 5))
+	path := "/api/v1/namespaces/" + r.namespace() + "/events"
+	for {
+		var page struct{ Items []record }
+		if err := r.long.do(http.MethodGet, path, nil, &page); err != nil {
+			return err
+		}
+		for range 20 {
+			select {
+			case <-stop:
+				return nil
+			case <-time.After(5 * time.Millisecond):
+			}
+			if len(page.Items) == 0 {
+				break
+			}
+			var found record
+			name := page.Items[rng.IntN(len(page.Items))].Metadata.Name
+			if err := r.long.do(http.MethodGet, path+"/"+name, nil, &found); err != nil {
+				return err
+			}
+			more := 1 + rng.IntN(3)
+			patch := map[string]any{
+				"metadata": map[string]any{
+					"resourceVersion": found.Metadata.ResourceVersion,
+					"annotations":     map[string]any{tally: strconv.Itoa(found.tallies()["neighbour"] + more)},
+				},
+			}
+			// As the record is counted already: a new-style one by its series.
+			if count := found.occurrences() + more; found.Count > 0 {
+				patch["count"] = count
+			} else {
+				now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")
+				patch["series"] = map[string]any{"count": count, "lastObservedTime": now}
+			}
+			var no *refused
+			if err := r.long.do(http.MethodPatch, path+"/"+name, patch, nil); err == nil {
+				counted[found.InvolvedObject.Name] += more
+			} else if !errors.As(err, &no) || no.code != http.StatusConflict {
+				return err
+			}
+		}
+	}
+}

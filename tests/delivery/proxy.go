@@ -1,0 +1,322 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// proxy stands between eventweir and the apiserver, with a certificate of its own, and does harm by its plan.
+type proxy struct {
+	upstream  *apiserver
+	transport *http.Transport
+	server    *http.Server
+	address   string
+	ca        []byte
+	plan      atomic.Pointer[plan]
+	// down makes it a black hole: what comes is swallowed, and never answered.
+	down atomic.Bool
+	// pending are requests that will be carried out although nobody waits for them.
+	pending  sync.WaitGroup
+	inFlight atomic.Int64
+	peak     atomic.Int64
+
+	mu       sync.Mutex
+	arrivals []time.Time
+	faults   map[fault]int
+	answers  map[int]int
+	out      *os.File
+}
+
+type connKey struct{}
+
+// startProxy starts a proxy whose log of requests is DIR/proxy.log. Without http2 it speaks HTTP/1.1 only.
+func startProxy(upstream *apiserver, dir string, http2 bool, p *plan) (*proxy, error) {
+	cert, ca, err := selfSigned()
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	out, err := os.Create(filepath.Join(dir, "proxy.log"))
+	if err != nil {
+		return nil, err
+	}
+	x := &proxy{
+		upstream: upstream, transport: upstream.transport(), address: listener.Addr().String(), ca: ca,
+		faults: map[fault]int{}, answers: map[int]int{}, out: out,
+	}
+	x.plan.Store(p)
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(http2)
+	x.server = &http.Server{
+		Handler: x, Protocols: protocols, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}},
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ErrorLog:    log.New(io.Discard, "", 0),
+	}
+	go func() { _ = x.server.ServeTLS(listener, "", "") }()
+	return x, nil
+}
+
+// close ends it, after what it still has to carry out.
+func (x *proxy) close() {
+	_ = x.server.Close()
+	x.pending.Wait()
+	x.transport.CloseIdleConnections()
+	_ = x.out.Close()
+}
+
+// kubeconfig writes one that leads to the proxy, with this token.
+func (x *proxy) kubeconfig(path, token string) error {
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: proxy
+contexts: [{name: proxy, context: {cluster: proxy, user: user}}]
+clusters: [{name: proxy, cluster: {server: "https://%s", certificate-authority-data: %s}}]
+users: [{name: user, user: {token: "%s"}}]
+`, x.address, base64.StdEncoding.EncodeToString(x.ca), token)
+	return os.WriteFile(path, []byte(text), 0o600)
+}
+
+// since are the times at which requests have arrived since t.
+func (x *proxy) since(t time.Time) []time.Time {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i, at := range x.arrivals {
+		if !at.Before(t) {
+			return append([]time.Time(nil), x.arrivals[i:]...)
+		}
+	}
+	return nil
+}
+
+// answer is what the apiserver said.
+type answer struct {
+	code   int
+	header http.Header
+	body   io.ReadCloser
+}
+
+func (x *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	arrived := time.Now()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	x.peak.Store(max(x.peak.Load(), x.inFlight.Add(1)))
+	defer x.inFlight.Add(-1)
+	fate := x.plan.Load().draw(r)
+	if x.down.Load() {
+		fate.fault = holeBefore
+	}
+	x.mu.Lock()
+	x.arrivals = append(x.arrivals, arrived)
+	x.faults[fate.fault]++
+	x.mu.Unlock()
+
+	switch fate.fault {
+	case cutBefore, resetBefore, failBefore, overloaded, quiet, unavailable, holeBefore:
+		x.note(r, body, fate, 0, nil)
+		x.harm(w, r, fate)
+		return
+	case slowBefore:
+		time.Sleep(fate.delay)
+	case appliedLate:
+		x.pending.Add(1)
+		go x.applyLate(r, body, fate)
+		<-r.Context().Done()
+		panic(http.ErrAbortHandler)
+	}
+
+	// What does harm afterwards is carried out whatever the client does; else the client's leaving is passed on.
+	ctx := r.Context()
+	switch fate.fault {
+	case none, slowBefore, slowAfter:
+	default:
+		x.pending.Add(1)
+		defer x.pending.Done()
+		ctx = context.WithoutCancel(ctx)
+	}
+	a, err := x.ask(ctx, r, body)
+	if err != nil {
+		x.note(r, body, fate, -1, []byte(err.Error()))
+		panic(http.ErrAbortHandler)
+	}
+	defer a.body.Close()
+	if fate.fault == none && r.URL.Query().Has("watch") {
+		x.note(r, body, fate, a.code, nil)
+		x.stream(w, a)
+		return
+	}
+	text, err := io.ReadAll(a.body)
+	if err != nil {
+		x.note(r, body, fate, -1, []byte(err.Error()))
+		panic(http.ErrAbortHandler)
+	}
+	x.note(r, body, fate, a.code, text)
+	switch fate.fault {
+	case none, slowBefore, slowAfter:
+		if fate.fault == slowAfter {
+			time.Sleep(fate.delay)
+		}
+		copyHeader(w, a)
+		w.WriteHeader(a.code)
+		_, _ = w.Write(text)
+	case truncated:
+		copyHeader(w, a)
+		w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+		w.WriteHeader(a.code)
+		_, _ = w.Write(text[:len(text)/2])
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	default:
+		x.harm(w, r, fate)
+	}
+}
+
+// harm answers wrongly, or not at all.
+func (x *proxy) harm(w http.ResponseWriter, r *http.Request, fate fate) {
+	plain := func(code int, text string) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, text+"\n")
+	}
+	conn, _ := r.Context().Value(connKey{}).(*tls.Conn)
+	switch fate.fault {
+	case cutBefore, cutAfter:
+		_ = conn.NetConn().Close()
+	case halfClosed:
+		_ = conn.CloseWrite()
+		<-r.Context().Done()
+	case failBefore, failAfter:
+		plain(http.StatusInternalServerError, "Internal Server Error: made up by a test")
+		return
+	case late504:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusGatewayTimeout)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Timeout: `+
+			`request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}`+"\n")
+		return
+	case overloaded, quiet:
+		if fate.fault == quiet {
+			w.Header().Set("Retry-After", "1")
+		}
+		plain(http.StatusTooManyRequests, "Too many requests, please try again later.")
+		return
+	case unavailable:
+		plain(http.StatusServiceUnavailable, "apiserver is shutting down")
+		return
+	case holeBefore, holeAfter:
+		<-r.Context().Done()
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// applyLate carries a request out after its client has given up on it.
+func (x *proxy) applyLate(r *http.Request, body []byte, fate fate) {
+	defer x.pending.Done()
+	<-r.Context().Done()
+	time.Sleep(fate.delay)
+	a, err := x.ask(context.WithoutCancel(r.Context()), r, body)
+	if err != nil {
+		x.note(r, body, fate, -1, []byte(err.Error()))
+		return
+	}
+	text, _ := io.ReadAll(a.body)
+	_ = a.body.Close()
+	x.note(r, body, fate, a.code, text)
+}
+
+// ask passes the request on.
+func (x *proxy) ask(ctx context.Context, r *http.Request, body []byte) (*answer, error) {
+	req, err := http.NewRequestWithContext(ctx, r.Method, x.upstream.server+r.URL.RequestURI(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"Authorization", "Content-Type", "Accept", "User-Agent"} {
+		if value := r.Header.Get(name); value != "" {
+			req.Header.Set(name, value)
+		}
+	}
+	res, err := x.transport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	return &answer{res.StatusCode, res.Header, res.Body}, nil
+}
+
+func copyHeader(w http.ResponseWriter, a *answer) {
+	for _, name := range []string{"Content-Type", "Retry-After", "Warning"} {
+		for _, value := range a.header.Values(name) {
+			w.Header().Add(name, value)
+		}
+	}
+}
+
+// stream passes an answer on as it comes.
+func (x *proxy) stream(w http.ResponseWriter, a *answer) {
+	copyHeader(w, a)
+	w.WriteHeader(a.code)
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := a.body.Read(buffer)
+		if n > 0 {
+			_, _ = w.Write(buffer[:n])
+			_ = http.NewResponseController(w).Flush()
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// note writes a line of the log: what was asked, what became of it, and what the apiserver said (0: it never saw it).
+func (x *proxy) note(r *http.Request, asked []byte, fate fate, code int, said []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.answers[code]++
+	_, _ = fmt.Fprintf(x.out, "%s %s %s %s %d asked=%s said=%s\n", time.Now().Format("15:04:05.000"), fate.fault, r.Method,
+		r.URL.RequestURI(), code, asked, bytes.TrimSpace(said))
+}
+
+func selfSigned() (tls.Certificate, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "fault-proxy"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, ca, nil
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// replicas: several eventweirs on one apiserver, the clients' requests spread over them at random. Midway the first is
+// killed and, with three, the second drained.
+//
+// Exact for every replica that lives or was drained: all that it answered. Exact for the killed one: all that it answered
+// with `Eventweir-Ack: written`; what it had only in memory is lost, and what it wrote its tallies tell.
+func replicas(r *run, size int) error {
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	var group replicaGroup
+	for n := range size {
+		w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, fmt.Sprintf("eventweir-%d.log", n)))
+		if err != nil {
+			return err
+		}
+		defer w.kill()
+		group.live = append(group.live, w)
+	}
+	killed, drained := group.live[0], group.live[1]
+	account, number := newAccount(), r.occurrences/4
+	account.mark = number / 2
+	load := load{
+		to: group.any, workers: 32,
+		// The killed one's clients wait until their events are written: only that survives a crash.
+		ack: func(w *weir) string {
+			if w == killed {
+				return "written"
+			}
+			return ""
+		},
+	}
+	done := make(chan struct{})
+	go func() {
+		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(number), account)
+		close(done)
+	}()
+	select {
+	case <-account.reached:
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+	group.leave(killed)
+	killed.kill()
+	var writtenBy []int
+	if size > 2 {
+		group.leave(drained)
+		end, err := drained.stop(90 * time.Second)
+		if err != nil {
+			return err
+		}
+		if end.Lost != 0 {
+			return fmt.Errorf("the drained one lost %d", end.Lost)
+		}
+		writtenBy = append(writtenBy, end.Written)
+	}
+	<-done
+	for _, w := range group.live {
+		end, err := finish(w, x)
+		if err != nil {
+			return err
+		}
+		if err := exact("a surviving replica", end, end.received()-end.rejected()); err != nil {
+			return err
+		}
+		writtenBy = append(writtenBy, end.written())
+	}
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	tallies := sumTallies(records)
+	r.logf("the others wrote %v; tallies %v; the killed one had acknowledged %d; %d requests had no answer", writtenBy, tallies,
+		account.by[killed].total(), account.unknown.total())
+	return first(
+		account.sent(number),
+		between(records, account.acked, account.high()),
+		tallied(records),
+		attributed(tallies, writtenBy, account.by[killed].total()),
+	)
+}
+
+// attributed checks that each ledger is found again among the tallies, and that what is left is one writer's: the killed
+// one's, with no less than it has acknowledged.
+func attributed(tallies counts, writtenBy []int, acknowledged int) error {
+	left := counts{}
+	for writer, n := range tallies {
+		left[writer] = n
+	}
+	for _, written := range writtenBy {
+		found := false
+		for writer, n := range left {
+			if n == written {
+				delete(left, writer)
+				found = true
+				break
+			}
+		}
+		if !found {
+			return fmt.Errorf("a replica has written %d, which no tally says: %v", written, tallies)
+		}
+	}
+	if len(left) != 1 || left.total() < acknowledged {
+		return fmt.Errorf("the killed replica has acknowledged %d, and the apiserver holds %v of it", acknowledged, left)
+	}
+	return nil
+}
+
+// replicaGroup are those that take requests.
+type replicaGroup struct {
+	mu   sync.Mutex
+	live []*weir
+}
+
+func (g *replicaGroup) any(rng *rand.Rand) *weir {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.live[rng.IntN(len(g.live))]
+}
+
+func (g *replicaGroup) leave(w *weir) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := range g.live {
+		if g.live[i] == w {
+			g.live = append(append([]*weir(nil), g.live[:i]...), g.live[i+1:]...)
+			return
+		}
+	}
+}
+
+// kill9: with a spool every acknowledged occurrence survives a crash, and none counts twice, whenever it comes.
+func kill9(r *run) error {
+	if !strings.Contains(r.help, "--spool-dir") {
+		return skipped("this eventweir has no --spool-dir")
+	}
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	config := r.config(kubeconfig, large+"ingest: {ack: durable}\n")
+	spool := filepath.Join(r.dir, "spool")
+	begin := func() (*weir, error) {
+		return startWeir(r.eventweir, config, filepath.Join(r.dir, "eventweir.log"), "--spool-dir", spool)
+	}
+	w, err := begin()
+	if err != nil {
+		return err
+	}
+	var current atomic.Pointer[weir]
+	current.Store(w)
+	account := newAccount()
+	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8, every: 5 * time.Millisecond}
+	done := make(chan struct{})
+	go func() {
+		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(r.occurrences), account)
+		close(done)
+	}()
+	rng := rand.New(rand.NewPCG(r.seed, 3))
+	for range r.kills {
+		// Also while it starts and takes its spool up, and while it has nothing to do.
+		time.Sleep(time.Duration(rng.IntN(400)) * time.Millisecond)
+		current.Store(nil)
+		w.kill()
+		if w, err = begin(); err != nil {
+			return errors.Join(errors.New("after a crash"), err)
+		}
+		current.Store(w)
+	}
+	defer func() { w.kill() }()
+	<-done
+	end, err := finish(w, x)
+	if err != nil {
+		return err
+	}
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	r.logf("%d crashes; %d requests had no answer", r.kills, account.unknown.total())
+	if end.lost() != 0 {
+		return fmt.Errorf("lost: %s", end.nonzero("eventweir_ledger_lost_total"))
+	}
+	// Not `tallied`: a process that takes a record over from a spool goes on from its predecessor's tally, under its own name.
+	return first(account.sent(r.occurrences), between(records, account.acked, account.high()))
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// rbac: with the rights that our manifest grants, and no others, events go the whole way: written exactly in spite of
+// faults, read, listed and watched. What the manifest does not grant is refused, and changes nothing.
+func rbac(r *run) error {
+	token, err := r.serviceAccount()
+	if err != nil {
+		return err
+	}
+	x, err := startProxy(r.long, r.dir, true, newPlan(r.seed, wild))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	kubeconfig := filepath.Join(r.dir, "kubeconfig")
+	if err := x.kubeconfig(kubeconfig, token); err != nil {
+		return err
+	}
+	w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir.log"))
+	if err != nil {
+		return err
+	}
+	defer w.kill()
+	account, number := newAccount(), r.occurrences/10
+	author := newAuthor(r.seed, r.namespace(), r.name, true)
+	load := load{to: to(w), workers: 8}
+	load.send(r.ctx, r.seed, author.scripts(number), account)
+	if _, err := finish(w, x); err != nil {
+		return err
+	}
+	x.plan.Store(newPlan(r.seed, nil))
+	one := author.repeated()[:2]
+	events := w.listen + "/api/v1/namespaces/" + r.namespace() + "/events"
+	watched := watchFor(events+"?watch=true", one[0].object)
+	load.send(r.ctx, r.seed, []script{one}, account)
+	number += 2
+	end, err := finish(w, x)
+	if err != nil {
+		return err
+	}
+	if err := <-watched; err != nil {
+		return fmt.Errorf("WATCH: %w", err)
+	}
+	name, err := nameOf(one[0])
+	if err != nil {
+		return err
+	}
+	for _, asked := range []struct {
+		method, url string
+		code        int
+		text        string
+	}{
+		{http.MethodGet, events + "/" + name, 200, one[0].object},
+		{http.MethodGet, strings.Replace(events, "/api/v1/", "/apis/events.k8s.io/v1/", 1), 200, one[0].object},
+		{http.MethodGet, events + "?fieldSelector=involvedObject.name=" + one[0].object, 200, one[0].object},
+		{http.MethodDelete, events + "/" + name, 403, "delete"},
+		{http.MethodDelete, events, 403, "delete"},
+	} {
+		code, text, err := ask(asked.method, asked.url)
+		if err != nil || code != asked.code || !strings.Contains(text, asked.text) {
+			return fmt.Errorf("%s %s: %d %.300s %w, expected %d and %q", asked.method, asked.url, code, text, err, asked.code,
+				asked.text)
+		}
+	}
+	// The refused deletes have changed nothing: the next repeat counts on.
+	load.send(r.ctx, r.seed, []script{one[:1]}, account)
+	number++
+	if end, err = finish(w, x); err != nil {
+		return err
+	}
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	return first(
+		account.sent(number), exact("eventweir", end, number), between(records, account.acked, account.acked), tallied(records),
+	)
+}
+
+// serviceAccount applies the rights of the manifest and returns a token of its service account.
+func (r *run) serviceAccount() (string, error) {
+	raw, err := os.ReadFile(r.role)
+	if err != nil {
+		return "", err
+	}
+	const rbac = "/apis/rbac.authorization.k8s.io/v1/"
+	path := map[string]string{
+		"ServiceAccount": "/api/v1/namespaces/eventweir/serviceaccounts",
+		"ClusterRole":    rbac + "clusterroles", "ClusterRoleBinding": rbac + "clusterrolebindings",
+	}
+	if err := r.long.createNamespace("eventweir"); err != nil {
+		return "", err
+	}
+	applied := 0
+	for _, document := range strings.Split(string(raw), "\n---\n") {
+		var object map[string]any
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+			return "", fmt.Errorf("%s: %w", r.role, err)
+		}
+		kind, _ := object["kind"].(string)
+		if path[kind] == "" {
+			continue
+		}
+		if err := r.long.create(path[kind], object); err != nil {
+			return "", err
+		}
+		applied++
+	}
+	if applied != len(path) {
+		return "", fmt.Errorf("%s has %d of a ServiceAccount, a ClusterRole and its binding", r.role, applied)
+	}
+	var made struct{ Status struct{ Token string } }
+	request := map[string]any{"spec": map[string]any{"expirationSeconds": 3600}}
+	err = r.long.do(http.MethodPost, path["ServiceAccount"]+"/eventweir/token", request, &made)
+	return made.Status.Token, err
+}
+
+func nameOf(s step) (string, error) {
+	var named struct{ Metadata struct{ Name string } }
+	err := json.Unmarshal(s.body, &named)
+	return named.Metadata.Name, err
+}
+
+func ask(method, url string) (int, string, error) {
+	req, err := http.NewRequest(method, url, bytes.NewReader(nil))
+	if err != nil {
+		return 0, "", err
+	}
+	client := http.Client{Timeout: 20 * time.Second}
+	res, err := client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(text), err
+}
+
+// watchFor waits for a frame that names an object. It returns when the watch has begun.
+func watchFor(url, object string) <-chan error {
+	found := make(chan error, 1)
+	client := http.Client{Timeout: 30 * time.Second}
+	res, err := client.Get(url)
+	if err != nil {
+		found <- err
+		return found
+	}
+	go func() {
+		defer res.Body.Close()
+		lines := bufio.NewScanner(res.Body)
+		lines.Buffer(nil, 4<<20)
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), `"ADDED"`) && strings.Contains(lines.Text(), object) {
+				found <- nil
+				return
+			}
+		}
+		found <- errors.Join(fmt.Errorf("%d, and no event about %s came", res.StatusCode, object), lines.Err())
+	}()
+	return found
+}
+
+// nobody: an identity without rights, and one that the apiserver does not know. Nothing is lost in silence: the first is
+// told by the ledger and to clients that wait, the second is an upstream that is down, and everything waits.
+func nobody(r *run) error {
+	for _, c := range []struct {
+		token string
+		check func(*weir, int) error
+	}{{"nobody-token", r.forbidden}, {"no-such-token", r.unauthorized}} {
+		x, err := startProxy(r.long, r.dir, true, newPlan(r.seed, nil))
+		if err != nil {
+			return err
+		}
+		defer x.close()
+		kubeconfig := filepath.Join(r.dir, "kubeconfig-"+c.token)
+		if err := x.kubeconfig(kubeconfig, c.token); err != nil {
+			return err
+		}
+		config := r.config(kubeconfig, large+"shutdown: {drainTimeout: 500ms}\n")
+		w, err := startWeir(r.eventweir, config, filepath.Join(r.dir, "eventweir-"+c.token+".log"))
+		if err != nil {
+			return err
+		}
+		defer w.kill()
+		account, number := newAccount(), r.occurrences/20
+		author := newAuthor(r.seed, r.namespace(), r.name, false)
+		load := load{to: to(w), workers: 4}
+		load.send(r.ctx, r.seed, author.scripts(number), account)
+		if err := first(account.sent(number), c.check(w, number)); err != nil {
+			return fmt.Errorf("%s: %w", c.token, err)
+		}
+		end, err := w.stop(20 * time.Second)
+		if err != nil {
+			return err
+		}
+		if end.Written != 0 || end.Lost+end.Rejected != end.Received {
+			return fmt.Errorf("%s: the last balance is %+v", c.token, end)
+		}
+	}
+	records, err := r.upstream(r.long)
+	if err == nil && len(records) != 0 {
+		err = fmt.Errorf("%d records were written", len(records))
+	}
+	return err
+}
+
+func (r *run) forbidden(w *weir, number int) error {
+	end, err := w.settled(settleLimit)
+	if err != nil {
+		return err
+	}
+	if n := end.sum("eventweir_ledger_lost_total", `reason="forbidden"`); n != number {
+		return fmt.Errorf("%d of %d occurrences are told to be forbidden", n, number)
+	}
+	// A client that waits for the upstream hears of it.
+	waiting := load{to: to(w), workers: 1, ack: func(*weir) string { return "written" }}
+	account := newAccount()
+	waiting.send(r.ctx, r.seed, []script{newAuthor(r.seed, r.namespace(), r.name+"-waiting", false).once()}, account)
+	if len(account.faults) != 1 || !strings.Contains(account.faults[0], ": 403 ") {
+		return fmt.Errorf("a client that waits was not told: %v", account.faults)
+	}
+	log, err := os.ReadFile(w.log)
+	if err == nil && !bytes.Contains(log, []byte("occurrences are lost")) {
+		err = errors.New("the log does not tell that occurrences are lost")
+	}
+	return err
+}
+
+func (r *run) unauthorized(w *weir, number int) error {
+	code, text, err := ask(http.MethodGet, w.admin+"/readyz")
+	if err != nil || code != http.StatusOK || !strings.Contains(text, "upstream down") {
+		return fmt.Errorf("/readyz says %d %q %w", code, text, err)
+	}
+	now, err := w.scrape()
+	if err != nil {
+		return err
+	}
+	unauthorized := now.sum("eventweir_upstream_requests_total", `answer="retry_unauthorized"`)
+	if now.waiting() != number || now.lost() != 0 || now["eventweir_upstream_up"] != 0 || unauthorized == 0 {
+		return fmt.Errorf("%d of %d wait, %d are lost, up is %v, %d answers were 401", now.waiting(), number, now.lost(),
+			now["eventweir_upstream_up"], unauthorized)
+	}
+	return nil
+}

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+const settleLimit = 3 * time.Minute
+
+// large budgets: what is tested is delivery, not suppression.
+const large = "correlation: {burstSize: 100000, qps: 1000000}\n"
+
+// config of an eventweir that is impatient, so that runs are short; `more` and then --extra-config are laid over it.
+func (r *run) config(kubeconfig, more string) string {
+	base := fmt.Sprintf(`listen: 127.0.0.1:0
+adminListen: 127.0.0.1:0
+upstream:
+  kind: apiserver
+  kubeconfig: %s
+  timeout: 1s
+  backoff: {initial: 10ms, max: 300ms}
+outbox: {coalesceInterval: 200ms}
+shutdown: {drainTimeout: 60s}
+`, kubeconfig)
+	config := map[string]any{}
+	for _, layer := range []string{base, more, r.extra} {
+		var keys map[string]any
+		must(yaml.Unmarshal([]byte(layer), &keys))
+		overlay(config, keys)
+	}
+	text, err := yaml.Marshal(config)
+	must(err)
+	return string(text)
+}
+
+// overlay lays keys over a configuration, section by section.
+func overlay(config, keys map[string]any) {
+	for key, value := range keys {
+		below, isSection := config[key].(map[string]any)
+		above, wantsSection := value.(map[string]any)
+		if isSection && wantsSection {
+			overlay(below, above)
+		} else {
+			config[key] = value
+		}
+	}
+}
+
+// stage is a proxy with a kubeconfig of the administrator.
+func (r *run) stage(s *apiserver, http2 bool, p *plan) (*proxy, string, error) {
+	x, err := startProxy(s, r.dir, http2, p)
+	if err != nil {
+		return nil, "", err
+	}
+	kubeconfig := filepath.Join(r.dir, "kubeconfig")
+	return x, kubeconfig, x.kubeconfig(kubeconfig, adminToken)
+}
+
+func to(w *weir) func(*rand.Rand) *weir { return func(*rand.Rand) *weir { return w } }
+
+// finish waits until w has nothing to write any more, and the proxy carries out nothing late.
+func finish(w *weir, x *proxy) (samples, error) {
+	end, err := w.settled(settleLimit)
+	x.pending.Wait()
+	return end, err
+}
+
+func (r *run) tell(x *proxy, records []record) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	r.logf("%d records for %d occurrences; %d requests upstream, faults %v, answers %v", len(records), sums(records).total(),
+		len(x.arrivals), x.faults, x.answers)
+}
+
+// faults: every kind of harm on the way to the apiserver; each occurrence counts exactly once.
+func faults(r *run) error {
+	x, kubeconfig, err := r.stage(r.long, r.seed%2 == 1, newPlan(r.seed, wild))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir.log"))
+	if err != nil {
+		return err
+	}
+	defer w.kill()
+	account := newAccount()
+	load := load{to: to(w), workers: 8}
+	load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, true).scripts(r.occurrences), account)
+	end, err := finish(w, x)
+	if err != nil {
+		return err
+	}
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	return first(
+		account.sent(r.occurrences),
+		exact("eventweir", end, r.occurrences),
+		between(records, account.acked, account.acked),
+		tallied(records),
+	)
+}
+
+// budgets: the default budgets, so that much folds into digests; and a drain that writes what is left.
+func budgets(r *run) error {
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	w, err := startWeir(r.eventweir, r.config(kubeconfig, ""), filepath.Join(r.dir, "eventweir.log"))
+	if err != nil {
+		return err
+	}
+	defer w.kill()
+	account, number := newAccount(), r.occurrences/2
+	load := load{to: to(w), workers: 8}
+	author := newAuthor(r.seed, r.namespace(), r.name, true)
+	scripts := author.scripts(number, author.flood, author.repeated, author.differing, author.series, author.counted)
+	load.send(r.ctx, r.seed, scripts, account)
+	before, err := w.until("waits for budgets only", settleLimit, func(s samples) bool {
+		return s.waiting() == s.sum("eventweir_ledger_waiting", `why="budget"`)
+	})
+	if err != nil {
+		return err
+	}
+	end, err := w.stop(90 * time.Second)
+	if err != nil {
+		return err
+	}
+	x.pending.Wait()
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	digests := 0
+	for _, record := range records {
+		if record.Reason == "EventsFolded" {
+			digests++
+		}
+	}
+	r.logf("%d digests; waiting when the drain began: %s", digests, before.nonzero("eventweir_ledger_waiting"))
+	if before.waiting() == 0 || digests == 0 {
+		return fmt.Errorf("%d occurrences waited for their budgets, and there are %d digests", before.waiting(), digests)
+	}
+	if end.Written != number || end.Lost != 0 {
+		return fmt.Errorf("the last balance is %+v", end)
+	}
+	return first(account.sent(number), between(records, account.acked, account.acked), tallied(records))
+}
+
+// restart: SIGTERM under load, and a second process that goes on. A request that the end of the first cut off has an
+// unknown fate; everything that was answered counts exactly.
+func restart(r *run) error {
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	one, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir-1.log"))
+	if err != nil {
+		return err
+	}
+	defer one.kill()
+	var current atomic.Pointer[weir]
+	current.Store(one)
+	account := newAccount()
+	number := r.occurrences / 2
+	account.mark = number / 2
+	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8}
+	done := make(chan struct{})
+	go func() {
+		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(number), account)
+		close(done)
+	}()
+	select {
+	case <-account.reached:
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+	drained, err := one.stop(90 * time.Second)
+	if err != nil {
+		return err
+	}
+	two, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir-2.log"))
+	if err != nil {
+		return err
+	}
+	defer two.kill()
+	current.Store(two)
+	<-done
+	end, err := finish(two, x)
+	if err != nil {
+		return err
+	}
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	r.logf("the first wrote %d, the second %d; %d requests had no answer %.150q", drained.Written, end.written(),
+		account.unknown.total(), account.why)
+	if drained.Lost != 0 || end.lost() != 0 {
+		return fmt.Errorf("lost: %+v and %s", drained, end.nonzero("eventweir_ledger_lost_total"))
+	}
+	if all, written := sums(records).total(), drained.Written+end.written(); all != written {
+		return fmt.Errorf("the apiserver holds %d occurrences, and %d were written", all, written)
+	}
+	return first(account.sent(number), between(records, account.acked, account.high()), tallied(records))
+}
+
+// recovery: the apiserver is gone for a minute under load; what comes after is no storm.
+func recovery(r *run) error {
+	const qps, burst, inFlight, perSecond = 200, 50, 16, 500
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, nil))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	limits := fmt.Sprintf("upstream: {qps: %d, burst: %d, maxInFlight: %d}\n", qps, burst, inFlight)
+	config := r.config(kubeconfig, large+limits)
+	w, err := startWeir(r.eventweir, config, filepath.Join(r.dir, "eventweir.log"))
+	if err != nil {
+		return err
+	}
+	defer w.kill()
+	account := newAccount()
+	load := load{to: to(w), workers: 10, every: 10 * time.Second / perSecond}
+	author := newAuthor(r.seed, r.namespace(), r.name, false)
+	x.down.Store(true)
+	down := time.Now()
+	total := perSecond * int(r.outage.Seconds())
+	load.send(r.ctx, r.seed, author.scripts(total, author.repeated), account)
+	probes := len(x.since(down))
+	x.down.Store(false)
+	up := time.Now()
+	end, err := finish(w, x)
+	if err != nil {
+		return err
+	}
+	took := time.Since(up)
+	arrivals := x.since(up)
+	most, peak := busiest(arrivals, time.Second), x.peak.Load()
+	records, err := r.upstream(r.long)
+	if err != nil {
+		return err
+	}
+	r.tell(x, records)
+	r.logf("%d occurrences in %.0f s of outage; %d requests meanwhile, then %d in %.1f s, at most %d in a second and %d at once",
+		total, up.Sub(down).Seconds(), probes, len(arrivals), took.Seconds(), most, peak)
+	// One probe at a time, each until its deadline of a second, after what was on its way when it began.
+	if limit := inFlight + int(up.Sub(down).Seconds()) + 1; probes > limit {
+		return fmt.Errorf("%d requests while the apiserver was away, expected at most %d", probes, limit)
+	}
+	// They arrive less evenly than they were sent.
+	if most > (qps+burst)*11/10 || peak > inFlight {
+		return fmt.Errorf("%d requests in a second, %d at once", most, peak)
+	}
+	return first(
+		account.sent(total), exact("eventweir", end, total), between(records, account.acked, account.acked), tallied(records),
+	)
+}
+
+// busiest is the largest number of arrivals in any span.
+func busiest(arrivals []time.Time, span time.Duration) int {
+	most, begin := 0, 0
+	for i, at := range arrivals {
+		for at.Sub(arrivals[begin]) >= span {
+			begin++
+		}
+		most = max(most, i-begin+1)
+	}
+	return most
+}
+
+// first is the first error.
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

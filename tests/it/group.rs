@@ -103,7 +103,18 @@ async fn combined_records_and_digests_keep_their_totals() {
         for number in 0..60 {
             bench.offer(event("node-1", "web-0", "BackOff", &format!("message {number}")));
             bench.offer(event("node-1", "web-0", &format!("Reason{number}"), &"long ".repeat(400)));
+            bench.offer(Event { message: format!("message {number}").into(), ..new_style("web-1") });
         }
+        bench.settle().await;
+        bench.offer(Event { message: "the newest".into(), ..new_style("web-1") });
+        bench.settle().await;
+        // Under `preserve` too its message follows, which events.k8s.io would not let it.
+        let events = bench.fake.events();
+        let combined = events.iter().find(|event| event.event_time.is_some() && event.message.starts_with("(combined"));
+        let combined = combined.unwrap();
+        let by_count = group != UpstreamGroup::Events;
+        assert_eq!((combined.count > 1, combined.series.is_none()), (by_count, by_count), "{combined:?}");
+        assert_eq!(combined.message.ends_with("the newest"), by_count, "{combined:?}");
         bench.finish().await;
     }
 }

@@ -141,13 +141,7 @@ pub(super) async fn watch(
     }
 }
 
-async fn open(
-    face: &Face,
-    form: Form,
-    namespace: Option<&str>,
-    options: WatchOptions,
-    upgrade: Upgrade,
-) -> Response {
+async fn open(face: &Face, form: Form, namespace: Option<&str>, options: WatchOptions, upgrade: Upgrade) -> Response {
     if let Err(status) = upgrade.check() {
         return respond::refusal(&status);
     }

@@ -2,12 +2,11 @@
 
 use eventweir::ledger::Balance;
 use eventweir::outbox::LostReason;
-use eventweir::upstream::UpdateOptions;
 use serde_json::json;
 
 use super::support::app::start;
 use super::support::events::plain;
-use super::support::http::EVENTS;
+use super::support::http::{EVENTS, json as json_of};
 
 fn deleted(balance: &Balance) -> u64 {
     balance.ledger.lost(LostReason::Deleted)
@@ -49,8 +48,8 @@ async fn a_strangers_event_of_the_same_name_stays() {
     let mut stranger = plain();
     stranger.reason = "Strange".into();
     let path = format!("{EVENTS}/{}", stranger.metadata.name);
-    // Somebody else's, past eventweir.
-    program.app.upstream().update(stranger.clone(), &UpdateOptions::default()).await.unwrap();
+    let headers = [("Content-Type", "application/json")];
+    assert_eq!(program.client().await.send("PUT", &path, &headers, &json_of(&stranger)).await.status, 201);
     let client = &mut program.client().await;
     let mut mine = plain();
     mine.metadata.name = stranger.metadata.name.clone();

@@ -6,7 +6,9 @@ use http::Request;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::{Error, Message, handshake::client::generate_key, protocol::frame::coding::CloseCode};
+use tokio_tungstenite::tungstenite::{
+    Error, Message, handshake::client::generate_key, protocol::frame::coding::CloseCode,
+};
 
 use super::support::app::{DEADLINE, Program, start};
 use super::support::events::{event, plain};

@@ -103,17 +103,27 @@ async fn combined_records_and_digests_keep_their_totals() {
         for number in 0..60 {
             bench.offer(event("node-1", "web-0", "BackOff", &format!("message {number}")));
             bench.offer(event("node-1", "web-0", &format!("Reason{number}"), &"long ".repeat(400)));
+        }
+        bench.finish().await;
+    }
+}
+
+/// Under `preserve` too, which events.k8s.io would not let it.
+#[tokio::test(start_paused = true)]
+async fn the_message_of_a_combined_new_style_record_follows_its_events() {
+    for group in GROUPS {
+        let mut bench = bench(group);
+        for number in 0..12 {
             bench.offer(Event { message: format!("message {number}").into(), ..new_style("web-1") });
         }
         bench.settle().await;
         bench.offer(Event { message: "the newest".into(), ..new_style("web-1") });
         bench.settle().await;
-        // Under `preserve` too its message follows, which events.k8s.io would not let it.
         let events = bench.fake.events();
-        let combined = events.iter().find(|event| event.event_time.is_some() && event.message.starts_with("(combined"));
-        let combined = combined.unwrap();
+        let combined = events.iter().find(|event| event.message.starts_with("(combined")).unwrap();
         let by_count = group != UpstreamGroup::Events;
-        assert_eq!((combined.count > 1, combined.series.is_none()), (by_count, by_count), "{combined:?}");
+        let shown = (combined.event_time.is_some(), combined.count > 1, combined.series.is_none());
+        assert_eq!(shown, (true, by_count, by_count), "{combined:?}");
         assert_eq!(combined.message.ends_with("the newest"), by_count, "{combined:?}");
         bench.finish().await;
     }

@@ -92,7 +92,7 @@ async fn a_list_of_new_style_events_stays_one_combined_records_and_digests_inclu
 /// kubectl asks for the namespace of an event that is not found.
 #[tokio::test]
 async fn a_namespace_is_shown_where_the_store_has_it() {
-    let yaml = "upstream: {store: {namespaces: [shop]}}\n";
+    let yaml = "upstream: {embedded: {namespaces: [shop]}}\n";
     let fake = FakeApiserver::manual();
     for (program, codes) in [(start(yaml).await, [200, 404]), (start_before(&fake, "").await, [403, 403])] {
         let client = &mut program.client().await;

@@ -1,4 +1,5 @@
 //! Watches over WebSockets.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 use eventweir::event::Event;
 use futures_util::StreamExt as _;

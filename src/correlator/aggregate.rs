@@ -121,12 +121,12 @@ pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings
     combined
 }
 
-/// Leaves on a combined event who reports it, which client-go loses; and keeps it new-style where the apiserver would refuse
-/// an old-style one.
+/// Leaves on a combined event who reports it, which client-go loses; and keeps it new-style, so that those who read new-style
+/// events only can read it, and the apiserver takes it in any namespace.
 fn keep_reporter(combined: &mut Event, event: &Event, now: Now) {
     combined.reporting_controller = event.reporting_controller.clone();
     combined.reporting_instance = event.reporting_instance.clone();
-    if event.event_time.is_some() && !combined.can_be_old_style() {
+    if event.event_time.is_some() {
         combined.event_time = Some(MicroTime::from_unix_nanos(now.wall));
         combined.action = event.action.clone();
         combined.message = crate::event::cut(&combined.message, crate::event::NEW_STYLE_MESSAGE_MAX);

@@ -14,7 +14,7 @@ use super::form::{Form, Media};
 use super::options::Faults;
 use super::{Face, QUIET, decode, not_found, options, respond, yaml};
 use crate::event::json::{self, go};
-use crate::event::{ApiGroup, protobuf};
+use crate::event::{ApiGroup, Event, protobuf};
 use crate::shard::Lead;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted};
@@ -77,7 +77,8 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
     };
     held.quiet(QUIET).await;
     let unconditional = options.uid.is_none() && options.resource_version.is_none();
-    let deleted = match upstream.delete(namespace, &held.name(), options).await {
+    let record = held.name();
+    let deleted = match upstream.delete(namespace, &record, options).await {
         Ok(deleted) => deleted,
         // It was only owed to the upstream, and what a client was told is there can be deleted.
         Err(status) if status.code == 404 && told.is_some() && unconditional => {
@@ -87,7 +88,47 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
     };
     held.forget();
     face.0.metrics.aliases(face.0.aliases.remove(namespace, name));
+    if let Some(told) = told
+        && record != name
+    {
+        delete_former(face, namespace, name, &told).await?;
+    }
     Ok(deleted)
+}
+
+/// Deletes the record under a client's own name, which counted its event until the client changed that so much that another
+/// record began (a new message). Nothing of this name is there afterwards, which `kubectl delete` waits for.
+async fn delete_former(face: &Face, namespace: &str, name: &str, told: &Event) -> Result<(), Status> {
+    let upstream = &face.0.upstream;
+    let stored = match upstream.get(namespace, name).await {
+        // A stranger's event of this name stays: ours had to take another one.
+        Ok(stored) if is_former(&stored, told) => stored,
+        Ok(_) => return Ok(()),
+        Err(status) if status.code == 404 => return Ok(()),
+        Err(status) => return Err(status),
+    };
+    let mut held = face.0.shards.hold(&stored, name, Lead::Name);
+    if let Some(held) = &mut held {
+        held.quiet(QUIET).await;
+    }
+    match upstream.delete(namespace, name, &DeleteOptions::default()).await {
+        Err(status) if status.code != 404 => Err(status),
+        Ok(_) | Err(_) => {
+            if let Some(held) = held {
+                held.forget();
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Whether an event can have been the client's: patches of a correlator leave its object, its reporter and its reason.
+fn is_former(stored: &Event, told: &Event) -> bool {
+    let of = |event: &Event| {
+        let object = &event.involved_object;
+        (object.uid.clone(), object.kind.clone(), object.name.clone(), event.reason.clone())
+    };
+    of(stored) == of(told) && (stored.component(), stored.host()) == (told.component(), told.host())
 }
 
 /// `DELETE …/namespaces/{namespace}/events`
@@ -113,8 +154,10 @@ pub(super) async fn delete_collection(
             for event in list.items.iter().filter(|_| !options.dry_run) {
                 let name = &event.metadata.name;
                 let told = face.0.aliases.get(&namespace, name);
-                let lead = if told.is_some() { Lead::Alias } else { Lead::Name };
-                if let Some(held) = face.0.shards.hold(told.as_ref().unwrap_or(event), name, lead) {
+                // The record of this name, whatever its client counts on by now.
+                let held = face.0.shards.hold(event, name, Lead::Name);
+                let held = held.or_else(|| face.0.shards.hold(&told?, name, Lead::Name));
+                if let Some(held) = held {
                     held.forget();
                 }
                 face.0.metrics.aliases(face.0.aliases.remove(&namespace, name));

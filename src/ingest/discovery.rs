@@ -6,7 +6,7 @@
 use std::hash::Hasher;
 
 use axum::Router;
-use axum::extract::{Path, Request};
+use axum::extract::{Path, Request, State};
 use axum::http::header::{CONTENT_TYPE, ETAG, HOST, IF_NONE_MATCH, VARY};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -19,6 +19,8 @@ use super::form::{Form, Media, not_acceptable};
 use super::respond;
 use super::{Face, only};
 use crate::event::ApiGroup;
+use crate::status::{Status, StatusDetails};
+use crate::upstream::Upstream;
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
@@ -41,6 +43,7 @@ pub(super) fn routes() -> Router<Face> {
             "/apis/events.k8s.io/v1",
             only(get(async |uri: Uri, headers: HeaderMap| resources(ApiGroup::Events, &uri, &headers))),
         )
+        .route("/api/v1/namespaces/{namespace}", only(get(namespace)))
         .route("/version", only(get(version)))
         .route("/healthz", ok())
         .route("/livez", ok())
@@ -108,6 +111,28 @@ fn resources(group: ApiGroup, uri: &Uri, headers: &HeaderMap) -> Response {
         "storageVersionHash": "r2yiGXH7wu8=",
     }]);
     negotiated(uri, headers, &document)
+}
+
+/// What kubectl asks when an event is not found (`resource.Info.Get`): a namespace that is not found is what it tells of instead.
+async fn namespace(State(face): State<Face>, Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
+    match &face.0.upstream {
+        Upstream::Embedded(embedded) if embedded.has_namespace(&name) => {
+            let document = json!({
+                "kind": "Namespace",
+                "apiVersion": "v1",
+                "metadata": { "name": name },
+                "status": { "phase": "Active" },
+            });
+            negotiated(&uri, &headers, &document)
+        }
+        Upstream::Embedded(_) => respond::refusal(&Status::not_found("", "namespaces", &name)),
+        // Whether it is there, its apiserver tells; it lets us see events only.
+        Upstream::Apiserver(_) => {
+            let message = format!("namespaces {name:?} is forbidden: eventweir serves events only");
+            let details = StatusDetails { name, kind: "namespaces".to_owned(), ..StatusDetails::default() };
+            respond::refusal(&Status::new(403, "Forbidden", message).with_details(details))
+        }
+    }
 }
 
 /// The events of one version as aggregated discovery tells them.

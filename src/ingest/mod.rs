@@ -28,6 +28,7 @@ mod respond;
 mod table;
 mod update;
 mod watch;
+mod websocket;
 mod yaml;
 
 use std::num::NonZeroUsize;

@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use smol_str::SmolStr;
 
+use super::websocket::Upgrade;
 use super::{Face, not_found, options, respond, watch};
 use crate::event::{ApiGroup, spelling};
 
@@ -56,8 +57,9 @@ pub(super) async fn list(
     Path(namespace): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
+    upgrade: Upgrade,
 ) -> Response {
-    list_events(&face, group, Some(&namespace), query.as_deref(), &headers).await
+    list_events(&face, group, Some(&namespace), query.as_deref(), &headers, upgrade).await
 }
 
 /// `GET /api/v1/events`
@@ -66,8 +68,9 @@ pub(super) async fn list_all(
     Extension(group): Extension<ApiGroup>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
+    upgrade: Upgrade,
 ) -> Response {
-    list_events(&face, group, None, query.as_deref(), &headers).await
+    list_events(&face, group, None, query.as_deref(), &headers, upgrade).await
 }
 
 async fn list_events(
@@ -76,9 +79,10 @@ async fn list_events(
     namespace: Option<&str>,
     query: Option<&str>,
     headers: &HeaderMap,
+    upgrade: Upgrade,
 ) -> Response {
     if options::asks_for_watch(query) {
-        return watch::watch(face, group, namespace, query, headers).await;
+        return watch::watch(face, group, namespace, query, headers, upgrade).await;
     }
     let form = match face.form(group, query, headers) {
         Ok(form) => form,

@@ -1,7 +1,7 @@
 //! WATCH: a stream of frames, made as fast as its client takes them, from the upstream's watch.
 //!
 //! Nothing is queued for a watch: each frame is made when the connection asks for it. What a watch shows are the records under
-//! their own names, as the upstream's LIST does.
+//! their own names, as the upstream's LIST does. A client that asks for a WebSocket gets one (`websocket.rs`).
 
 use std::num::NonZeroUsize;
 use std::pin::Pin;
@@ -20,13 +20,14 @@ use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::form::Form;
+use super::form::{Form, Media};
 use super::table::Columns;
+use super::websocket::Upgrade;
 use super::{Face, frame, options, respond};
 use crate::clock::{Clock, Mono};
 use crate::event::ApiGroup;
 use crate::status::Status;
-use crate::upstream::{FieldSelector, Watch, WatchOptions};
+use crate::upstream::{FieldSelector, Watch, WatchEvent, WatchOptions};
 
 /// A watch without `timeoutSeconds` ends by itself between once and twice this, as an apiserver's does
 /// (`--min-request-timeout`).
@@ -53,6 +54,11 @@ impl Watches {
         Self { free: Arc::new(Semaphore::new(max.get().min(Semaphore::MAX_PERMITS))), open, stop }
     }
 
+    /// Cancelled when all watches have to end.
+    pub(super) fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
     fn place(&self) -> Option<Place> {
         let permit = Arc::clone(&self.free).try_acquire_owned().ok()?;
         self.open.inc();
@@ -73,8 +79,9 @@ pub(super) async fn watch_namespace(
     Path(namespace): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
+    upgrade: Upgrade,
 ) -> Response {
-    watch(&face, group, Some(&namespace), query.as_deref(), &headers).await
+    watch(&face, group, Some(&namespace), query.as_deref(), &headers, upgrade).await
 }
 
 /// `GET …/watch/namespaces/{namespace}/events/{name}`, which is a watch of the namespace for this name.
@@ -84,6 +91,7 @@ pub(super) async fn watch_one(
     Path((namespace, name)): Path<(String, String)>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
+    upgrade: Upgrade,
 ) -> Response {
     let form = match frame::form(&face, group, query.as_deref(), &headers) {
         Ok(form) => form,
@@ -98,7 +106,7 @@ pub(super) async fn watch_one(
         Ok(options)
     });
     match options {
-        Ok(options) => open(&face, form, Some(&namespace), options).await,
+        Ok(options) => open(&face, form, Some(&namespace), options, upgrade).await,
         Err(status) => respond::refusal(&status),
     }
 }
@@ -109,8 +117,9 @@ pub(super) async fn watch_all(
     Extension(group): Extension<ApiGroup>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
+    upgrade: Upgrade,
 ) -> Response {
-    watch(&face, group, None, query.as_deref(), &headers).await
+    watch(&face, group, None, query.as_deref(), &headers, upgrade).await
 }
 
 /// Opens a watch and streams it.
@@ -120,18 +129,22 @@ pub(super) async fn watch(
     namespace: Option<&str>,
     query: Option<&str>,
     headers: &HeaderMap,
+    upgrade: Upgrade,
 ) -> Response {
     let form = match frame::form(face, group, query, headers) {
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
     };
     match options::of_watch(group, query) {
-        Ok(options) => open(face, form, namespace, options).await,
+        Ok(options) => open(face, form, namespace, options, upgrade).await,
         Err(status) => respond::refusal(&status),
     }
 }
 
-async fn open(face: &Face, form: Form, namespace: Option<&str>, options: WatchOptions) -> Response {
+async fn open(face: &Face, form: Form, namespace: Option<&str>, options: WatchOptions, upgrade: Upgrade) -> Response {
+    if let Err(status) = upgrade.check() {
+        return respond::refusal(&status);
+    }
     let Some(place) = face.0.watches.place() else {
         return respond::refusal(&Status::too_many_requests("Too many watches, please try again later", 1));
     };
@@ -143,18 +156,23 @@ async fn open(face: &Face, form: Form, namespace: Option<&str>, options: WatchOp
     let deadline = clock.now().mono.after(timeout);
     match face.0.upstream.watch(namespace, options).await {
         Ok(watch) => {
-            let stop = face.0.watches.stop.clone();
+            let stop = face.0.watches.stop();
             let stream =
                 Stream { watch, form, clock, deadline, late: false, columns: Columns::Described, stop, _place: place };
-            (StatusCode::OK, [(CONTENT_TYPE, frame::content_type(form))], Body::new(Frames::new(stream)))
-                .into_response()
+            match upgrade.accept(face, stream) {
+                Ok(response) => response,
+                Err(stream) => {
+                    let kind = [(CONTENT_TYPE, frame::content_type(form))];
+                    (StatusCode::OK, kind, Body::new(Frames::new(*stream))).into_response()
+                }
+            }
         }
         Err(status) => respond::refusal(&status),
     }
 }
 
 /// A watch on its way to its client.
-struct Stream {
+pub(super) struct Stream {
     watch: Watch,
     form: Form,
     clock: Clock,
@@ -168,8 +186,8 @@ struct Stream {
 }
 
 impl Stream {
-    /// Waits for the next frames; `None` at the end.
-    async fn next(mut self) -> Option<(Bytes, Self)> {
+    /// Waits for the next events; `None` at the end.
+    pub(super) async fn events(mut self) -> Option<(Vec<WatchEvent>, Self)> {
         if self.late {
             return None;
         }
@@ -180,12 +198,26 @@ impl Stream {
             events = self.watch.next() => events?,
             () = self.clock.sleep_until(self.deadline) => return None,
         };
+        Some((events, self))
+    }
+
+    /// Appends the frame of an event.
+    pub(super) fn write(&mut self, event: &WatchEvent, out: &mut Vec<u8>) {
+        frame::write(self.form, event, self.columns, out);
+        self.columns = Columns::Known;
+    }
+
+    pub(super) const fn media(&self) -> Media {
+        self.form.media
+    }
+
+    async fn next(self) -> Option<(Bytes, Self)> {
+        let (events, mut stream) = self.events().await?;
         let mut bytes = Vec::with_capacity(events.len().saturating_mul(1024));
         for event in &events {
-            frame::write(self.form, event, self.columns, &mut bytes);
-            self.columns = Columns::Known;
+            stream.write(event, &mut bytes);
         }
-        Some((bytes.into(), self))
+        Some((bytes.into(), stream))
     }
 }
 

@@ -52,8 +52,6 @@ impl Digest {
     pub(super) fn new(record: RecordId, first: &Event, now: Now) -> Self {
         let object = ObjectReference { field_path: SmolStr::default(), ..first.involved_object.clone() };
         let namespace = &first.metadata.namespace;
-        // An old-style event must live in its object's namespace; where the folded events do not, the digest has to be a
-        // new-style one or the apiserver would refuse it (`validation/events.go`, `legacyValidateEvent`).
         let mut event = Event {
             metadata: ObjectMeta {
                 name: record_name(&object.name, now),
@@ -67,7 +65,9 @@ impl Digest {
             first_timestamp: Some(Time::from_unix_nanos(now.wall)),
             ..Event::default()
         };
-        if !event.can_be_old_style() {
+        // Who reads the folded events can read the digest. And an old-style event must live in its object's namespace; where
+        // the folded ones do not, the apiserver would refuse it (`validation/events.go`, `legacyValidateEvent`).
+        if first.event_time.is_some() || !event.can_be_old_style() {
             event.event_time = Some(MicroTime::from_unix_nanos(now.wall));
             event.action = SmolStr::new_static("Fold");
             event.reporting_controller = first.reporting_controller.clone();

@@ -27,8 +27,7 @@ impl UpstreamGroup {
         match self {
             Self::Core => ApiGroup::Core,
             Self::Events => ApiGroup::Events,
-            // With a source events.k8s.io/v1 refuses it.
-            Self::Preserve if event.event_time.is_some() && event.source == EventSource::default() => ApiGroup::Events,
+            Self::Preserve if is_plain_new_style(event) => ApiGroup::Events,
             Self::Preserve => ApiGroup::Core,
         }
     }
@@ -37,6 +36,12 @@ impl UpstreamGroup {
     pub(super) fn count(self, stored: &Event) -> i32 {
         count(self.of(stored), stored)
     }
+}
+
+/// Whether events.k8s.io/v1 takes the event as it is: not with a source or a first timestamp. A combined record and a digest
+/// have the latter, and need core/v1, where their message can follow.
+fn is_plain_new_style(event: &Event) -> bool {
+    event.event_time.is_some() && event.source == EventSource::default() && event.first_timestamp.is_none()
 }
 
 /// How many occurrences `stored`, written through `group`, tells of.

@@ -108,6 +108,27 @@ async fn combined_records_and_digests_keep_their_totals() {
     }
 }
 
+/// Under `preserve` too, which events.k8s.io would not let it.
+#[tokio::test(start_paused = true)]
+async fn the_message_of_a_combined_new_style_record_follows_its_events() {
+    for group in GROUPS {
+        let mut bench = bench(group);
+        for number in 0..12 {
+            bench.offer(Event { message: format!("message {number}").into(), ..new_style("web-1") });
+        }
+        bench.settle().await;
+        bench.offer(Event { message: "the newest".into(), ..new_style("web-1") });
+        bench.settle().await;
+        let events = bench.fake.events();
+        let combined = events.iter().find(|event| event.message.starts_with("(combined")).unwrap();
+        let by_count = group != UpstreamGroup::Events;
+        let shown = (combined.event_time.is_some(), combined.count > 1, combined.series.is_none());
+        assert_eq!(shown, (true, by_count, by_count), "{combined:?}");
+        assert_eq!(combined.message.ends_with("the newest"), by_count, "{combined:?}");
+        bench.finish().await;
+    }
+}
+
 #[tokio::test]
 async fn clients_see_one_event_whatever_the_group() {
     for group in ["preserve", "core", "events"] {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use eventweir::event::Event;
-use eventweir::outbox::LostReason;
+use eventweir::event::{Event, EventSource, MicroTime};
+use eventweir::outbox::{DIGEST_REASON, LostReason};
 use serde_json::{Value, json};
 
-use super::support::app::start;
-use super::support::events::{event, plain, warning};
+use super::support::app::{start, start_before};
+use super::support::events::{START, event, plain, warning};
+use super::support::fake::FakeApiserver;
 use super::support::http::{EVENTS, json as json_of};
 
 fn count(event: &Event) -> i32 {
@@ -53,6 +54,57 @@ async fn similar_events_are_combined() {
     assert_eq!((combined.len(), combined[0].count, stored.len()), (1, 6, 10));
     assert!(combined[0].message.ends_with("attempt 14"));
     program.stop().await;
+}
+
+/// Python's client reads no list of events.k8s.io in which an event has no eventTime.
+#[tokio::test]
+async fn a_list_of_new_style_events_stays_one_combined_records_and_digests_included() {
+    let program = start("outbox: {digest: {after: 3}}\n").await;
+    let client = &mut program.client().await;
+    let mut new_style = event("", "web-0", "Failed", "");
+    new_style.event_time = Some(MicroTime(START / 1000));
+    (new_style.first_timestamp, new_style.last_timestamp, new_style.count) = (None, None, 0);
+    new_style.source = EventSource::default();
+    new_style.reporting_controller = "example.com/job".into();
+    new_style.reporting_instance = "job-0".into();
+    new_style.action = "Run".into();
+    for number in 0..60 {
+        new_style.metadata.name = format!("a{number}").into();
+        new_style.message = format!("attempt {number} {}", "x".repeat(1000)).into();
+        new_style.reason = if number < 20 { "Failed".into() } else { format!("Reason{number}").into() };
+        assert_eq!(client.post(&new_style).await.status, 201);
+    }
+    program.settle().await;
+    let stored = program.stored().await;
+    for reason in [DIGEST_REASON, "Failed"] {
+        let folded: Vec<_> = stored.iter().filter(|event| event.reason == reason && event.count > 1).collect();
+        assert_eq!(folded.len(), 1, "{reason}");
+        assert_eq!(folded[0].reporting_controller, "example.com/job");
+    }
+    let list = client.get("/apis/events.k8s.io/v1/namespaces/shop/events").await.json();
+    for event in list["items"].as_array().unwrap() {
+        assert!(event["eventTime"].is_string() && event["action"].is_string(), "{event}");
+        assert!(event["note"].as_str().unwrap().len() <= 1024);
+    }
+    program.stop().await;
+}
+
+/// kubectl asks for the namespace of an event that is not found.
+#[tokio::test]
+async fn a_namespace_is_shown_where_the_store_has_it() {
+    let yaml = "upstream: {embedded: {namespaces: [shop]}}\n";
+    let fake = FakeApiserver::manual();
+    for (program, codes) in [(start(yaml).await, [200, 404]), (start_before(&fake, "").await, [403, 403])] {
+        let client = &mut program.client().await;
+        for (name, code) in ["shop", "nowhere"].into_iter().zip(codes) {
+            let reply = client.get(&format!("/api/v1/namespaces/{name}")).await;
+            assert_eq!(reply.status, code);
+            let shown = reply.json();
+            let told = if code == 200 { &shown["metadata"]["name"] } else { &shown["details"]["name"] };
+            assert_eq!(told, name, "{shown}");
+        }
+        program.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ mod http_events;
 mod http_clients;
 mod recorded;
 mod patches;
+mod deletes;
+mod websocket;
 mod http_limits;
 mod doors;
 mod ack;

@@ -160,8 +160,8 @@ async function burst(door) {
   same('occurrences listed', total((await list(door, 'burst')).items), written);
 }
 
-// The caller counts, and sends a patch per repeat.
-async function patches(door, object, body, options) {
+// The caller counts, and sends a patch per repeat; so many occurrences are they to the server.
+async function patches(door, object, body, occurrences, options) {
   const before = await begin();
   const { api, namespace } = door;
   const { name } = (await post(door, object)).metadata;
@@ -171,13 +171,13 @@ async function patches(door, object, body, options) {
     same('the count in the answer', count(answer), number);
   }
   await stored(door, object, 10, 1);
-  same('written', await settled(before, 10), 10);
+  same('written', await settled(before, occurrences), occurrences);
 }
 
 const strategicMerge = setHeaderOptions('Content-Type', PatchStrategy.StrategicMergePatch);
-const mergePatches = (door) => patches(door, 'merge', door.merged, strategicMerge);
-// The client's own choice for a patch.
-const jsonPatches = (door) => patches(door, 'json', door.patched);
+const mergePatches = (door) => patches(door, 'merge', door.merged, 10, strategicMerge);
+// The client's own choice for a patch. It states what the event is, and no occurrence but the POST.
+const jsonPatches = (door) => patches(door, 'json', door.patched, 1);
 
 async function watchAndDelete(door) {
   const before = await begin();

@@ -37,7 +37,7 @@ impl Fixture {
             repair: Repair::On { message_bytes: 4096 },
         };
         let metrics = ingest::Metrics::new(&registry).expect("a new registry");
-        let life = Life { tasks: Default::default(), stop: Default::default() };
+        let life = Life { tasks: Default::default(), stop: Default::default(), spool: Default::default() };
         let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"));
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), life);
         Self { face, shards }

@@ -121,6 +121,7 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
     let outbox::Settings {
         coalesce_interval,
         max_records,
+        source_percent,
         max_bytes,
         max_budgets,
         digest_after,
@@ -135,6 +136,7 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
     json!({
         "coalesceInterval": duration(*coalesce_interval),
         "maxRecords": max_records,
+        "sourcePercent": source_percent,
         "maxBytes": bytes(max_bytes.get()),
         "maxBudgets": max_budgets,
         "maxAge": duration(*max_age),

@@ -205,6 +205,7 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
     let intervals = Duration::ZERO..=Duration::from_secs(3600);
     outbox.coalesce_interval = section.value("coalesceInterval", outbox.coalesce_interval, values::duration(intervals));
     outbox.max_records = section.value("maxRecords", outbox.max_records, values::positive(COUNT_MAX));
+    outbox.source_percent = section.value("sourcePercent", outbox.source_percent, values::positive(100));
     outbox.max_bytes = section.value("maxBytes", outbox.max_bytes, values::size(1 << 20..=MEMORY_MAX));
     outbox.max_budgets = section.value("maxBudgets", outbox.max_budgets, values::positive(COUNT_MAX));
     outbox.max_age = section.value("maxAge", outbox.max_age, values::duration(Duration::from_secs(1)..=WEEK));

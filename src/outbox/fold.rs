@@ -101,7 +101,7 @@ impl Outbox {
         let mut since = now.mono;
         for order in orders {
             self.unqueue(order.record);
-            let Some(record) = self.records.remove(&order.record) else { continue };
+            let Some(record) = self.take(order.record) else { continue };
             self.note(order.record);
             self.bytes -= record.size;
             since = since.min(record.since);
@@ -162,7 +162,7 @@ impl Outbox {
                 varies: true,
                 writer: None,
             };
-            self.records.insert(id, Box::new(record));
+            self.put(id, record);
         }
         self.hold_until_kept(id);
         // It takes the place of the longest-waiting record that it stands for.

@@ -167,7 +167,7 @@ impl Outbox {
             varies: entry.varies,
             writer: tells.then_some(entry.writer),
         };
-        self.records.insert(id, Box::new(record));
+        self.put(id, record);
         self.note(id);
         self.owe(id, entry.occurrences, now.mono, now);
         self.trim_accounts(now.mono);

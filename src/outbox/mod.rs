@@ -27,6 +27,7 @@ mod timers;
 mod write;
 
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BinaryHeap, HashMap};
 
 use lru::LruCache;
@@ -53,7 +54,7 @@ use tickets::Tickets;
 use timers::Timer;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::BuildKeyHasher;
+use crate::correlator::{BuildKeyHasher, Key};
 use crate::event::Event;
 
 /// Unsettled writes of one shard.
@@ -63,6 +64,9 @@ pub struct Outbox {
     // LIMIT: `max_records` and `max_bytes`, kept by the shard through `has_room` for new records; repeats of known records
     // are always taken, of which there are no more than the correlators track.
     records: RecordMap,
+    /// How many of them each source has.
+    // LIMIT: one a record.
+    per_source: HashMap<Key, usize, BuildKeyHasher>,
     // LIMIT: `max_budgets`; beyond it the idle account used longest ago is forgotten, and its bucket is full again.
     accounts: LruCache<AccountId, Account, BuildKeyHasher>,
     ready: Ready,
@@ -92,6 +96,7 @@ impl Outbox {
         Self {
             settings,
             records: HashMap::default(),
+            per_source: HashMap::default(),
             accounts: LruCache::unbounded_with_hasher(BuildKeyHasher::default()),
             ready: Ready::default(),
             timers: BinaryHeap::new(),
@@ -139,10 +144,32 @@ impl Outbox {
         self.accounts.len()
     }
 
-    /// Whether a new record may be offered.
+    /// Whether a new record of this source may be offered: there is room, and the source does not fill more than its share, so
+    /// that one that floods leaves room for the others.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.records.len() < self.settings.max_records.get() && self.bytes < self.settings.max_bytes.get()
+    pub fn has_room(&self, source: Key) -> bool {
+        let Settings { max_records, max_bytes, source_percent, .. } = &self.settings;
+        let share = max_records.get().saturating_mul(source_percent.get()).div_ceil(100);
+        let own = self.per_source.get(&source).copied().unwrap_or(0);
+        self.records.len() < max_records.get() && own < share && self.bytes < max_bytes.get()
+    }
+
+    /// Takes a record in.
+    fn put(&mut self, id: RecordId, record: Record) {
+        *self.per_source.entry(record.source).or_insert(0) += 1;
+        self.records.insert(id, Box::new(record));
+    }
+
+    /// Lets a record go, whatever it owes.
+    fn take(&mut self, id: RecordId) -> Option<Box<Record>> {
+        let record = self.records.remove(&id)?;
+        if let MapEntry::Occupied(mut own) = self.per_source.entry(record.source) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
+        Some(record)
     }
 
     /// The desired state of a record that the upstream does not hold as it should be.
@@ -296,7 +323,7 @@ impl Outbox {
 
     /// Lets a settled record go.
     fn remove(&mut self, id: RecordId, now: Now) {
-        let Some(record) = self.records.remove(&id) else { return };
+        let Some(record) = self.take(id) else { return };
         self.bytes -= record.size;
         if let Some(account) = self.accounts.peek_mut(&record.account) {
             account.members -= 1;

@@ -121,7 +121,7 @@ impl Outbox {
             varies: offer.fold == crate::correlator::Fold::Combined,
             writer: None,
         };
-        self.records.insert(offer.record, Box::new(record));
+        self.put(offer.record, record);
         self.trim_accounts(now);
     }
 

@@ -13,6 +13,8 @@ pub struct Settings {
     pub coalesce_interval: Duration,
     /// LIMIT: records waiting or in flight, over all shards. At the limit new records are refused with 429. Default 100,000.
     pub max_records: NonZeroUsize,
+    /// LIMIT: percent of `max_records` that one source may fill; its further new records are refused with 429. Default 50.
+    pub source_percent: NonZeroUsize,
     /// LIMIT: bytes of waiting events, over all shards. At the limit new records are refused with 429. Default 256 MiB.
     pub max_bytes: NonZeroUsize,
     /// LIMIT: budgets that are remembered, over all shards; beyond it the one used longest ago counts as full again.
@@ -43,6 +45,7 @@ impl Default for Settings {
         Self {
             coalesce_interval: Duration::from_secs(1),
             max_records: const { NonZeroUsize::new(100_000).unwrap() },
+            source_percent: const { NonZeroUsize::new(50).unwrap() },
             max_bytes: const { NonZeroUsize::new(256 << 20).unwrap() },
             max_budgets: const { NonZeroUsize::new(1_000_000).unwrap() },
             digest_after: 32,

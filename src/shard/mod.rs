@@ -218,7 +218,7 @@ impl Shard {
         }
         let source = self.secret.source(&event);
         self.ledger.receive(u64::from(occurrences));
-        if self.closed || !self.outbox.has_room() && !self.would_fold(source, &event, now, settings) {
+        if self.closed || !self.outbox.has_room(source) && !self.would_fold(source, &event, now, settings) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
             return Err(Full);
         }

@@ -17,7 +17,7 @@ use super::support::http::{Client, EVENTS, json as json_of};
 async fn a_full_outbox_asks_for_patience_and_still_takes_repeats() {
     let fake = FakeApiserver::new(Clock::manual(START));
     fake.set_up(false);
-    let program = start_before(&fake, "shards: 1\noutbox: {maxRecords: 3}\n").await;
+    let program = start_before(&fake, "shards: 1\noutbox: {maxRecords: 3, sourcePercent: 100}\n").await;
     let client = &mut program.client().await;
     let events: Vec<_> = (0..3).map(|object| event("node-1", &format!("web-{object}"), "Pulled", "pulled")).collect();
     for event in &events {

@@ -16,7 +16,7 @@ fn outbox_of(outbox: outbox::Settings) -> Options {
 }
 
 fn at(object: u32) -> eventweir::event::Event {
-    event("node-1", &format!("web-{object}"), "BackOff", "restarting")
+    event(&format!("node-{}", object % 2), &format!("web-{object}"), "BackOff", "restarting")
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,6 +39,27 @@ async fn a_full_outbox_takes_repeats_but_no_new_records() {
     bench.settle().await;
     bench.pass(Duration::from_secs(2)).await;
     assert!(bench.try_offer(at(15)).is_ok(), "there is room again");
+    bench.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_floods_fills_its_own_share_only() {
+    let max_records = NonZeroUsize::new(10).unwrap_or(NonZeroUsize::MIN);
+    let mut bench = Bench::with(outbox_of(outbox::Settings { max_records, ..outbox::Settings::default() }));
+    bench.fake.set_up(false);
+    let flood = |object: u32| event("node-1", &format!("web-{object}"), "BackOff", "restarting");
+    let taken = (0..100).filter(|object| bench.try_offer(flood(*object)).is_ok()).count();
+    assert_eq!(taken, 5);
+    for object in 0..5 {
+        assert!(bench.try_offer(event("node-2", &format!("db-{object}"), "BackOff", "restarting")).is_ok());
+        assert!(bench.try_offer(flood(object)).is_ok(), "a repeat");
+    }
+    assert!(bench.try_offer(event("node-3", "db-9", "BackOff", "restarting")).is_err(), "now it is full");
+    assert_eq!(bench.balance().ledger.rejected(RejectReason::Full), 96);
+    bench.fake.set_up(true);
+    bench.settle().await;
+    bench.pass(Duration::from_secs(2)).await;
+    assert!(bench.try_offer(flood(50)).is_ok(), "what was written takes no share");
     bench.finish().await;
 }
 

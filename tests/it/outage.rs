@@ -8,7 +8,6 @@ use super::support::events::event;
 const SECONDS: u64 = 3_600;
 
 /// Objects, and events a second; `EVENTWEIR_FULL_OUTAGE=1` asks for 1.8 million events, which takes minutes unoptimised.
-#[expect(clippy::disallowed_methods, reason = "how large it is to be is said by the environment")]
 fn scale() -> (u64, u64) {
     if std::env::var_os("EVENTWEIR_FULL_OUTAGE").is_some() { (20_000, 500) } else { (500, 50) }
 }

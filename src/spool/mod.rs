@@ -85,13 +85,17 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// The spool that `settings` ask for.
+    /// The spool that `settings` ask for; its metrics are there without one, too.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn of(settings: &Settings, secret: KeySecret, registry: &Registry) -> Result<Option<Self>, prometheus::Error> {
-        let directory = settings.dir.clone().map(|dir| Arc::new(Directory(dir)));
-        directory.map(|directory| Self::new(directory, settings.commit_interval, secret, registry)).transpose()
+        let Some(dir) = settings.dir.clone() else {
+            // They stay 0, so that an alert on them is no alert on nothing.
+            Metrics::new(registry)?;
+            return Ok(None);
+        };
+        Self::new(Arc::new(Directory(dir)), settings.commit_interval, secret, registry).map(Some)
     }
 
     /// Opens what is there. A spool that cannot be used is no error: it is tried again while the program runs.

@@ -209,6 +209,8 @@ async fn watch_and_delete(server: &Server) -> Outcome {
     let version = events.list(&ListParams::default().fields(object)).await?.metadata.resource_version;
     let recorder = server.recorder();
     recorder.publish(&event("BackOff", "Back-off restarting failed container"), &pod("watch")).await?;
+    // Written before the next one comes, which would otherwise be part of the create.
+    server.stored("watch", 1, 1).await?;
     recorder.publish(&event("BackOff", "Back-off restarting failed container"), &pod("watch")).await?;
     let name = server.stored("watch", 2, 1).await?[0].name_any();
     events.delete(&name, &DeleteParams::default()).await?;

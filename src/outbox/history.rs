@@ -4,6 +4,7 @@
 use super::Outbox;
 use super::claim::tally;
 use super::record::Phase;
+use crate::clock::Now;
 use crate::correlator::{RecordId, is_newer};
 use crate::event::Event;
 
@@ -48,13 +49,15 @@ impl Outbox {
     }
 
     /// The upstream no longer holds the record: its next write creates it, with its running count.
-    pub fn learn_gone(&mut self, id: RecordId) -> Learned {
-        self.note(id);
-        let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
+    pub fn learn_gone(&mut self, id: RecordId, now: Now) -> Learned {
+        let Some(record) = self.records.get(&id) else { return Learned::Absent };
         if !matches!(record.phase, Phase::InFlight(_)) && !record.ambiguous {
-            record.stored = false;
-            record.look_first = false;
-            record.base.gone();
+            self.note(id);
+            self.change_in_queue(id, now, |record| {
+                record.stored = false;
+                record.look_first = false;
+                record.base.gone();
+            });
         }
         Learned::Ignored
     }

@@ -127,10 +127,15 @@ impl Outbox {
 
     /// A reload from `defer` to `drop` has its correlator pay for a record that was waiting for a token.
     fn pay(&mut self, id: RecordId, now: Now) {
+        self.change_in_queue(id, now, |record| record.paid = true);
+    }
+
+    /// Changes a record in what decides about its place in a queue: it leaves the queue as it was, and comes back as it is.
+    pub(super) fn change_in_queue(&mut self, id: RecordId, now: Now, change: impl FnOnce(&mut Record)) {
         let queued = self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::Queued(_)));
         self.unqueue(id);
         if let Some(record) = self.records.get_mut(&id) {
-            record.paid = true;
+            change(record);
         }
         if queued {
             self.enqueue(id, now);

@@ -113,8 +113,8 @@ impl Shards {
 
     /// A LIST has replaced what a WATCH told; see [`Shard::learn_list`].
     pub fn learn_list(&self, listed: &Listed) {
-        for shard in &self.0.shards {
-            shard.lock().learn_list(listed);
+        for index in 0..self.count() {
+            self.with(index, |shard, now| shard.learn_list(listed, now));
         }
     }
 

@@ -2,19 +2,26 @@
 //! again after a 410 and backs off.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
+use http::Request;
+use kube::client::Body;
 use kube::core::ObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use tower::BoxError;
+use tower_http::timeout::TimeoutBody;
 
 use super::Apiserver;
 use crate::event::{Event, core_v1};
 
 /// LIMIT: events of one page of the list.
 const PAGE: u32 = 500;
+/// LIMIT: seconds after which the apiserver ends a watch, which then is begun anew; kube's own choice.
+const WATCH_SECONDS: u32 = 290;
 
 /// One piece of news.
 #[derive(Debug)]
@@ -92,8 +99,8 @@ impl Resource for Watched {
 impl Apiserver {
     /// Lists all events and watches them without end.
     pub fn history(&self) -> impl Stream<Item = News> + Send + use<> {
-        let api: Api<Watched> = Api::all(self.client.clone());
-        let config = watcher::Config::default().page_size(PAGE);
+        let api: Api<Watched> = Api::all(impatient(self.client.clone(), self.timeout));
+        let config = watcher::Config::default().page_size(PAGE).timeout(WATCH_SECONDS);
         watcher(api, config).default_backoff().map(|news| match news {
             Ok(watcher::Event::Init) => News::Begins,
             Ok(watcher::Event::InitApply(watched)) => News::Listed(Box::new(watched.event)),
@@ -103,6 +110,24 @@ impl Apiserver {
             Err(error) => News::Trouble { is_forbidden: is_forbidden(&error), error: error.to_string() },
         })
     }
+}
+
+/// The client with deadlines, which kube's has not: a list whose answer does not come would else be waited for without end. An
+/// answer's head has to come in `timeout`, and so does each piece of a list; a watch may be silent for as long as it lasts.
+fn impatient(client: kube::Client, timeout: Duration) -> kube::Client {
+    let watch = Duration::from_secs(WATCH_SECONDS.into()) + timeout;
+    kube::Client::new(
+        tower::service_fn(move |request: Request<Body>| {
+            let client = client.clone();
+            async move {
+                let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+                let answer = tokio::time::timeout(timeout, client.send(request)).await??;
+                let silence = if is_watch { watch } else { timeout };
+                Ok::<_, BoxError>(answer.map(|body| TimeoutBody::new(silence, body)))
+            }
+        }),
+        "default",
+    )
 }
 
 fn is_forbidden(error: &watcher::Error) -> bool {

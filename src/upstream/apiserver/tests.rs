@@ -324,3 +324,28 @@ async fn an_unusable_kubeconfig_is_named() {
         Error::Kubeconfig { .. }
     ));
 }
+
+/// Fault: without a deadline of its own a list that is never answered kept history waiting without end.
+#[tokio::test(start_paused = true)]
+async fn history_asks_again_when_an_answer_does_not_come() {
+    let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let (apiserver, log, _) = apiserver(move |_| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+        0 => Reply::Hang,
+        1 => http(200, list),
+        _ => Reply::Hang,
+    });
+    let mut history = Box::pin(apiserver.history());
+    let mut told = Vec::new();
+    while told.len() < 5 {
+        told.push(match futures_util::StreamExt::next(&mut history).await.unwrap() {
+            News::Begins => "begins",
+            News::Complete => "complete",
+            News::Trouble { is_forbidden: false, .. } => "trouble",
+            _ => "else",
+        });
+    }
+    assert_eq!(told, ["begins", "trouble", "begins", "complete", "trouble"]);
+    let lines: Vec<_> = log.lock().iter().map(|seen| seen.line.contains("watch=true")).collect();
+    assert_eq!(lines, [false, false, true]);
+}

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -14,10 +14,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Mono, Now};
 use crate::outbox::{
-    Admission, Answer, Applied, Fault, Gate, GateSettings, HealthChange, LostReason, RecordId, Retry, Write,
+    Admission, Answer, Applied, Fault, Gate, GateSettings, HealthChange, LostReason, RecordId, RefusalReason, Retry,
+    Write,
 };
 use crate::shard::{Shard, Shards};
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, Verb};
 
 /// Longest pause between two turns of the loop: what liveness is judged by.
 const TURN: Duration = Duration::from_secs(5);
@@ -37,6 +38,8 @@ struct Inner {
     /// Whether the upstream is down: since that many nanoseconds of monotonic time, 0 while it is up.
     down: AtomicI64,
     outages: AtomicU64,
+    /// Whether the newest answer was 403, for each of [`Verb::OF_DELIVERY`].
+    forbidden: [AtomicBool; Verb::OF_DELIVERY.len()],
 }
 
 impl Monitor {
@@ -82,6 +85,33 @@ impl Monitor {
     pub fn outages(&self) -> u64 {
         self.0.outages.load(Ordering::Relaxed)
     }
+
+    /// Whether the upstream's newest answer to this verb of delivery was that we are forbidden to.
+    #[must_use]
+    pub fn is_forbidden(&self, verb: Verb) -> bool {
+        self.forbidden(verb).is_some_and(|forbidden| forbidden.load(Ordering::Relaxed))
+    }
+
+    fn forbidden(&self, verb: Verb) -> Option<&AtomicBool> {
+        let index = Verb::OF_DELIVERY.iter().position(|known| *known == verb)?;
+        self.0.forbidden.get(index)
+    }
+
+    /// Notes what an answer tells of our rights, and returns whether that is a change for the worse. A missing namespace or
+    /// a lost connection tells nothing.
+    fn note_rights(&self, verb: Verb, answer: &Answer) -> bool {
+        let Some(forbidden) = self.forbidden(verb) else { return false };
+        match answer {
+            Answer::Refused(refusal) if refusal.reason == RefusalReason::Forbidden => {
+                !forbidden.swap(true, Ordering::Relaxed)
+            }
+            Answer::Stored(_) | Answer::Missing | Answer::Exists => {
+                forbidden.store(false, Ordering::Relaxed);
+                false
+            }
+            Answer::Refused(_) | Answer::Retry(_) => false,
+        }
+    }
 }
 
 /// The delivery loop's state.
@@ -93,9 +123,9 @@ struct Delivery {
     jitter: fastrand::Rng,
     // LIMIT: `max_in_flight` requests, kept by the gate.
     requests: JoinSet<Answer>,
-    /// Which record each request is for, and when it was sent.
+    /// Which record each request is for, how it asks, and when it was sent.
     // LIMIT: as many as requests.
-    records: HashMap<Id, (usize, RecordId, Mono)>,
+    records: HashMap<Id, (usize, RecordId, Verb, Mono)>,
     /// When a loss was last logged, by reason.
     // LIMIT: one a reason.
     logged_losses: HashMap<LostReason, Mono>,
@@ -175,9 +205,9 @@ impl Delivery {
 
     fn send(&mut self, shard: usize, write: Write, now: Mono) {
         let upstream = self.upstream.clone();
-        let record = write.record;
+        let (record, verb) = (write.record, Verb::of(&write.request));
         let task = self.requests.spawn(async move { upstream.write(&write.request).await });
-        self.records.insert(task.id(), (shard, record, now));
+        self.records.insert(task.id(), (shard, record, verb, now));
     }
 
     fn settle(&mut self, joined: Result<(Id, Answer), JoinError>) {
@@ -190,7 +220,7 @@ impl Delivery {
                 (error.id(), Answer::Retry(retry))
             }
         };
-        let Some((shard, record, sent)) = self.records.remove(&id) else { return };
+        let Some((shard, record, verb, sent)) = self.records.remove(&id) else { return };
         let now = self.shards.clock().now();
         let trouble = match &answer {
             // A conflict is about one record, and shows the upstream at work.
@@ -202,6 +232,12 @@ impl Delivery {
                 reason = refusal.reason.label(),
                 message = refusal.status.message,
                 "the upstream refused an event"
+            );
+        }
+        if self.monitor.note_rights(verb, &answer) {
+            tracing::error!(
+                verb = verb.label(),
+                "the upstream forbids us to write events; see /readyz of the admin port"
             );
         }
         let jitter = self.jitter.f64();

@@ -36,7 +36,7 @@ const MODULES: &[Row] = &[
     ("metrics", &[], &["prometheus"]),
     (
         "admin",
-        &["deliver", "history", "ledger", "metrics", "outbox", "shard"],
+        &["deliver", "history", "ledger", "metrics", "outbox", "shard", "upstream"],
         &["arc_swap", "axum", "parking_lot", "prometheus", "tokio"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.

@@ -11,6 +11,7 @@ use crate::deliver::Monitor;
 use crate::ledger::RejectReason;
 use crate::outbox::{LostReason, Why, WrittenAs};
 use crate::shard::{Settings, Shards};
+use crate::upstream::Verb;
 
 /// Reads shards and delivery when scraped.
 #[derive(Debug, Clone)]
@@ -37,6 +38,7 @@ struct Inner {
     bytes_limit: IntGauge,
     up: IntGauge,
     outages: IntCounter,
+    forbidden: IntGaugeVec,
     in_flight: IntGauge,
     in_flight_limit: IntGauge,
 }
@@ -91,6 +93,13 @@ impl ShardCollector {
             )?,
             up: IntGauge::new("eventweir_upstream_up", "1 while the upstream answers, 0 while it is down.")?,
             outages: IntCounter::new("eventweir_upstream_outages_total", "How often the upstream went down.")?,
+            forbidden: IntGaugeVec::new(
+                Opts::new(
+                    "eventweir_upstream_forbidden",
+                    "1 while the upstream's newest answer to this verb was 403, by the verb of delivery.",
+                ),
+                &["verb"],
+            )?,
             in_flight: IntGauge::new("eventweir_deliver_in_flight_requests", "Requests on their way to the upstream.")?,
             in_flight_limit: IntGauge::new(
                 "eventweir_deliver_in_flight_requests_limit",
@@ -107,7 +116,7 @@ impl ShardCollector {
 }
 
 impl Inner {
-    fn parts(&self) -> [&dyn Collector; 18] {
+    fn parts(&self) -> [&dyn Collector; 19] {
         [
             &self.received,
             &self.rejected,
@@ -125,6 +134,7 @@ impl Inner {
             &self.bytes_limit,
             &self.up,
             &self.outages,
+            &self.forbidden,
             &self.in_flight,
             &self.in_flight_limit,
         ]
@@ -160,6 +170,10 @@ impl Inner {
         self.bytes_limit.set(gauge(self.limits.outbox.max_bytes.get()));
         self.up.set(i64::from(self.monitor.is_up()));
         set(&self.outages, self.monitor.outages());
+        for verb in Verb::OF_DELIVERY {
+            let forbidden = self.monitor.is_forbidden(verb);
+            self.forbidden.with_label_values(&[verb.label()]).set(i64::from(forbidden));
+        }
         self.in_flight.set(self.monitor.in_flight());
         self.in_flight_limit.set(gauge(self.monitor.settings().max_in_flight));
     }

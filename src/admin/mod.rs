@@ -1,7 +1,8 @@
 //! Metrics, health and reload, on a port of their own.
 //!
 //! Liveness tells whether the loops turn, readiness whether events can be accepted. An upstream that is down makes neither
-//! fail: events wait in the outbox, and a restart would only lose them.
+//! fail: events wait in the outbox, and a restart would only lose them. Nor does one that forbids us to write: no other
+//! replica would be allowed to. The body of the answer tells of both.
 
 mod collector;
 
@@ -24,6 +25,7 @@ use crate::deliver::Monitor;
 use crate::history;
 use crate::metrics;
 use crate::shard::{Settings, Shards};
+use crate::upstream::Verb;
 
 /// Delivery's loop turns every five seconds at the least; after this long it counts as stuck.
 const STUCK: Duration = Duration::from_secs(30);
@@ -95,6 +97,20 @@ impl Admin {
         [("accepting", accepting), ("outbox-has-room", room), ("history", self.0.history.is_ready())]
     }
 
+    /// How the upstream answers.
+    fn upstream(&self) -> String {
+        let monitor = &self.0.monitor;
+        let forbidden = Verb::OF_DELIVERY.into_iter().filter(|verb| monitor.is_forbidden(*verb));
+        let forbidden: Vec<_> = forbidden.map(Verb::label).collect();
+        if !monitor.is_up() {
+            "down: events wait in the outbox".to_owned()
+        } else if !forbidden.is_empty() {
+            format!("forbidden: it answers 403 to {} of events", forbidden.join(", "))
+        } else {
+            "up".to_owned()
+        }
+    }
+
     fn is_live(&self) -> bool {
         let now = self.0.shards.clock().now().mono;
         now.since(self.0.monitor.last_turn()) < STUCK
@@ -111,8 +127,7 @@ async fn livez(State(admin): State<Admin>) -> Response {
 }
 
 async fn readyz(State(admin): State<Admin>) -> Response {
-    let upstream = if admin.0.monitor.is_up() { "up" } else { "down: events wait in the outbox" };
-    verdict(&admin.checks(), Some(upstream))
+    verdict(&admin.checks(), Some(&admin.upstream()))
 }
 
 async fn reload(State(admin): State<Admin>) -> Response {

@@ -44,13 +44,20 @@ pub enum Upstream {
 
 /// What can be asked of an upstream; also the metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verb {
+pub enum Verb {
+    /// POST.
     Create,
+    /// PATCH, server-side apply included.
     Patch,
+    /// GET of one event.
     Get,
+    /// GET of many.
     List,
+    /// PUT.
     Update,
+    /// DELETE of one event or of many.
     Delete,
+    /// GET of changes as they come.
     Watch,
 }
 
@@ -220,7 +227,12 @@ impl Upstream {
 impl Verb {
     const ALL: [Self; 7] = [Self::Create, Self::Patch, Self::Get, Self::List, Self::Update, Self::Delete, Self::Watch];
 
-    const fn of(request: &Request) -> Self {
+    /// What records are delivered with.
+    pub const OF_DELIVERY: [Self; 3] = [Self::Create, Self::Patch, Self::Get];
+
+    /// How a record's request asks.
+    #[must_use]
+    pub const fn of(request: &Request) -> Self {
         match request {
             Request::Create { .. } => Self::Create,
             Request::Patch { .. } => Self::Patch,
@@ -228,7 +240,9 @@ impl Verb {
         }
     }
 
-    const fn label(self) -> &'static str {
+    /// The metric label, and the verb of an RBAC rule.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
         match self {
             Self::Create => "create",
             Self::Patch => "patch",

@@ -229,6 +229,10 @@ func (r *run) forbidden(w *weir, number int) error {
 	if n := end.sum("eventweir_ledger_lost_total", `reason="forbidden"`); n != number {
 		return fmt.Errorf("%d of %d occurrences are told to be forbidden", n, number)
 	}
+	code, text, err := ask(http.MethodGet, w.admin+"/readyz")
+	if err != nil || code != http.StatusOK || !strings.Contains(text, "upstream forbidden: it answers 403 to create") {
+		return fmt.Errorf("/readyz says %d %q %w", code, text, err)
+	}
 	// A client that waits for the upstream hears of it.
 	waiting := load{to: to(w), workers: 1, ack: func(*weir) string { return "written" }}
 	account := newAccount()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::support::app::{start, start_before};
 use super::support::events::{START, event, plain, warning};
-use super::support::fake::FakeApiserver;
+use super::support::fake::{FakeApiserver, Fault};
 
 #[tokio::test]
 async fn health_is_told_under_every_name() {
@@ -60,6 +60,32 @@ async fn while_draining_it_is_not_ready_but_alive() {
     let balance = stopping.join_next().await.unwrap().unwrap();
     assert!(balance.is_exact());
     assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (1, 0));
+}
+
+/// Its newest answer counts: what is lost in one namespace is not the state of all.
+#[tokio::test]
+async fn an_upstream_that_forbids_writing_shows_in_readiness_and_metrics_until_it_allows_it() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    let (mut admin, client) = (program.admin().await, &mut program.client().await);
+    fake.fail_next(&[Fault::Before(403)]);
+    client.post(&event("node-1", "web-0", "R", "m")).await;
+    program.settle().await;
+    let reply = admin.get("/readyz").await;
+    assert_eq!(reply.status, 200, "no other replica has more rights");
+    assert!(reply.text().ends_with("upstream forbidden: it answers 403 to create of events\n"), "{}", reply.text());
+    let metrics = program.metrics().await;
+    let forbidden = |verb: &str| metrics[&format!("eventweir_upstream_forbidden{{verb=\"{verb}\"}}")];
+    assert_eq!((forbidden("create"), forbidden("patch")), (1.0, 0.0));
+    // Another record is created; its patch is forbidden.
+    client.post(&event("node-1", "web-1", "R", "m")).await;
+    program.settle().await;
+    assert!(admin.get("/readyz").await.text().ends_with("upstream up\n"));
+    fake.fail_next(&[Fault::Before(403)]);
+    client.post(&event("node-1", "web-1", "R", "m")).await;
+    program.settle().await;
+    assert!(admin.get("/readyz").await.text().ends_with("403 to patch of events\n"));
+    assert_eq!(program.stop().await.ledger.total_lost(), 2);
 }
 
 /// The sum of a metric over all its labels.

@@ -13,6 +13,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Mono, Now};
+use crate::event::repair::Repair;
 use crate::outbox::{
     Admission, Answer, Applied, Fault, Gate, GateSettings, HealthChange, LostReason, RecordId, RefusalReason, Retry,
     Write,
@@ -38,6 +39,8 @@ struct Inner {
     /// Whether the upstream is down: since that many nanoseconds of monotonic time, 0 while it is up.
     down: AtomicI64,
     outages: AtomicU64,
+    /// What was mended of records that the upstream had refused.
+    repairs: [AtomicU64; Repair::ALL.len()],
     /// Whether the newest answer was 403, for each of [`Verb::OF_DELIVERY`].
     forbidden: [AtomicBool; Verb::OF_DELIVERY.len()],
 }
@@ -84,6 +87,12 @@ impl Monitor {
     #[must_use]
     pub fn outages(&self) -> u64 {
         self.0.outages.load(Ordering::Relaxed)
+    }
+
+    /// How often this was mended of a record that the upstream had refused.
+    #[must_use]
+    pub fn repairs(&self, repair: Repair) -> u64 {
+        self.0.repairs[repair as usize].load(Ordering::Relaxed)
     }
 
     /// Whether the upstream's newest answer to this verb of delivery was that we are forbidden to.
@@ -243,6 +252,9 @@ impl Delivery {
         let jitter = self.jitter.f64();
         self.note_health(jitter, trouble, sent, now.mono);
         let settlement = self.shards.settle(shard, record, answer);
+        for repair in settlement.repairs {
+            self.monitor.0.repairs[repair as usize].fetch_add(1, Ordering::Relaxed);
+        }
         if let Some((reason, _)) = settlement.lost {
             self.log_loss(reason, now.mono);
         }

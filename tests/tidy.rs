@@ -23,7 +23,7 @@ const MODULES: &[Row] = &[
         &["event", "clock", "outbox", "status"],
         &["arc_swap", "hyper", "hyper_util", "kube", "parking_lot", "prometheus", "tokio", "tower", "tracing"],
     ),
-    ("deliver", &["clock", "outbox", "shard", "upstream"], &["arc_swap", "tokio", "tokio_util", "tracing"]),
+    ("deliver", &["clock", "event", "outbox", "shard", "upstream"], &["arc_swap", "tokio", "tokio_util", "tracing"]),
     ("history", &["shard", "upstream"], &["prometheus", "tokio", "tracing"]),
     ("spool", &["correlator", "event", "outbox", "shard"], &["prometheus", "tokio", "tokio_util", "tracing"]),
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),
@@ -36,7 +36,7 @@ const MODULES: &[Row] = &[
     ("metrics", &[], &["prometheus"]),
     (
         "admin",
-        &["deliver", "history", "ledger", "metrics", "outbox", "shard", "upstream"],
+        &["deliver", "event", "history", "ledger", "metrics", "outbox", "shard", "upstream"],
         &["arc_swap", "axum", "parking_lot", "prometheus", "tokio"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.

@@ -8,6 +8,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use crate::deliver::Monitor;
+use crate::event::repair::Repair;
 use crate::ledger::RejectReason;
 use crate::outbox::{LostReason, Why, WrittenAs};
 use crate::shard::{Settings, Shards};
@@ -39,6 +40,7 @@ struct Inner {
     up: IntGauge,
     outages: IntCounter,
     forbidden: IntGaugeVec,
+    repairs: IntCounterVec,
     in_flight: IntGauge,
     in_flight_limit: IntGauge,
 }
@@ -100,6 +102,11 @@ impl ShardCollector {
                 ),
                 &["verb"],
             )?,
+            repairs: counters(
+                "eventweir_upstream_repairs_total",
+                "Records that were mended and written again because the upstream had refused them, by what was wrong.",
+                "what",
+            )?,
             in_flight: IntGauge::new("eventweir_deliver_in_flight_requests", "Requests on their way to the upstream.")?,
             in_flight_limit: IntGauge::new(
                 "eventweir_deliver_in_flight_requests_limit",
@@ -116,7 +123,7 @@ impl ShardCollector {
 }
 
 impl Inner {
-    fn parts(&self) -> [&dyn Collector; 19] {
+    fn parts(&self) -> [&dyn Collector; 20] {
         [
             &self.received,
             &self.rejected,
@@ -135,6 +142,7 @@ impl Inner {
             &self.up,
             &self.outages,
             &self.forbidden,
+            &self.repairs,
             &self.in_flight,
             &self.in_flight_limit,
         ]
@@ -173,6 +181,9 @@ impl Inner {
         for verb in Verb::OF_DELIVERY {
             let forbidden = self.monitor.is_forbidden(verb);
             self.forbidden.with_label_values(&[verb.label()]).set(i64::from(forbidden));
+        }
+        for repair in Repair::ALL {
+            set(&self.repairs.with_label_values(&[repair.label()]), self.monitor.repairs(repair));
         }
         self.in_flight.set(self.monitor.in_flight());
         self.in_flight_limit.set(gauge(self.monitor.settings().max_in_flight));

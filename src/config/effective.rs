@@ -131,7 +131,8 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
         max_age,
         first_backoff: _,
         max_backoff: _,
-        group: _, // stands under `upstream`
+        repair: _, // stands under `ingest`
+        group: _,  // stands under `upstream`
     } = outbox;
     json!({
         "coalesceInterval": duration(*coalesce_interval),

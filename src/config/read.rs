@@ -94,6 +94,8 @@ fn config(section: &mut Section<'_>) -> Config {
     shard.outbox.max_backoff = gate.max_backoff;
     let spool = section.within("spool", spool);
     let has_spool = spool.dir.is_some();
+    let ingest = section.within("ingest", |section| ingest(section, has_spool));
+    shard.outbox.repair = ingest.repair != Repair::Off;
     Config {
         listen,
         insecure_listen,
@@ -105,7 +107,7 @@ fn config(section: &mut Section<'_>) -> Config {
         policy,
         shard,
         spool,
-        ingest: section.within("ingest", |section| ingest(section, has_spool)),
+        ingest,
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
     }

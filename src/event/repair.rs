@@ -3,7 +3,7 @@
 
 use smol_str::format_smolstr;
 
-use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, cut, validate};
+use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, RareMeta, cut, spelling, validate};
 
 /// LIMIT: bytes of a new-style event's reportingInstance that the apiserver takes.
 const REPORTING_INSTANCE_MAX: usize = 128;
@@ -19,11 +19,45 @@ pub enum Repair {
     Name,
     /// A new-style event without eventTime got the present.
     EventTime,
+    /// An old-style event outside its object's namespace became a new-style one.
+    Style,
+    /// Labels, annotations, owners and finalizers were left out.
+    Metadata,
+}
+
+/// What an upstream has against an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Objection<'a> {
+    /// The fields that the causes of its 422 name.
+    Fields(&'a [&'a str]),
+    /// It is too large as a whole.
+    TooLarge,
+}
+
+impl Objection<'_> {
+    fn is_about(&self, fields: &[&str]) -> bool {
+        match self {
+            Self::Fields(named) => named.iter().any(|field| fields.contains(field)),
+            Self::TooLarge => false,
+        }
+    }
+
+    /// Whether one of the fields is this or a member of it.
+    fn is_within(&self, parent: &str) -> bool {
+        let is_member = |field: &str| {
+            field.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        match self {
+            Self::Fields(named) => named.iter().any(|field| is_member(field)),
+            Self::TooLarge => false,
+        }
+    }
 }
 
 impl Repair {
     /// Every repair, for zero-initialised metrics.
-    pub const ALL: [Self; 4] = [Self::Message, Self::ReportingInstance, Self::Name, Self::EventTime];
+    pub const ALL: [Self; 6] =
+        [Self::Message, Self::ReportingInstance, Self::Name, Self::EventTime, Self::Style, Self::Metadata];
 
     /// The metric label.
     #[must_use]
@@ -33,6 +67,8 @@ impl Repair {
             Self::ReportingInstance => "reporting_instance",
             Self::Name => "name",
             Self::EventTime => "event_time",
+            Self::Style => "style",
+            Self::Metadata => "metadata",
         }
     }
 
@@ -44,6 +80,8 @@ impl Repair {
             Self::ReportingInstance => "eventweir: reportingInstance was longer than 128 bytes and has been cut",
             Self::Name => "eventweir: metadata.name was no valid name and has been replaced",
             Self::EventTime => "eventweir: eventTime was missing and has been set to the present",
+            Self::Style => "eventweir: the event was not in its object's namespace and has become a new-style one",
+            Self::Metadata => "eventweir: labels, annotations, owners and finalizers have been left out",
         }
     }
 }
@@ -71,6 +109,59 @@ pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: i64) 
         repairs.push(Repair::Name);
     }
     repairs
+}
+
+/// Mends an event that an upstream has refused to create: nothing but what it objects to, and only where that helps. `now` is
+/// in unix nanoseconds. Events that an upstream keeps the usual rules for never need this; webhooks and other versions may.
+pub fn refused(event: &mut Event, objection: &Objection<'_>, now: i64) -> Vec<Repair> {
+    let mut repairs: Vec<Repair> = refused_message(event, objection).into_iter().collect();
+    if objection.is_about(&["reportingInstance"]) && event.reporting_instance.len() > REPORTING_INSTANCE_MAX {
+        event.reporting_instance = cut(&event.reporting_instance, REPORTING_INSTANCE_MAX);
+        repairs.push(Repair::ReportingInstance);
+    }
+    let is_odd_name = !validate::is_valid_name(ApiGroup::Events, &event.metadata.name);
+    if objection.is_about(&["metadata.name"]) && is_odd_name {
+        event.metadata.name = format_smolstr!("event.{:x}", now.unsigned_abs());
+        repairs.push(Repair::Name);
+    }
+    let is_astray = event.event_time.is_none() && !event.can_be_old_style();
+    if objection.is_about(&["involvedObject.namespace", "regarding.namespace"])
+        && is_astray
+        && !event.involved_object.namespace.is_empty()
+    {
+        let spelled = spelling::to_events_v1(event, now);
+        event.event_time = spelled.event_time;
+        event.reporting_controller = spelled.reporting_controller;
+        event.reporting_instance = spelled.reporting_instance;
+        event.action = spelled.action;
+        event.reason = spelled.reason;
+        event.message = spelled.message;
+        repairs.push(Repair::Style);
+    }
+    let parts = ["metadata.labels", "metadata.annotations", "metadata.ownerReferences", "metadata.finalizers"];
+    if (*objection == Objection::TooLarge || parts.into_iter().any(|part| objection.is_within(part)))
+        && let Some(rare) = event.metadata.rare.as_deref_mut()
+        && has_extras(rare)
+    {
+        *rare = RareMeta { generate_name: rare.generate_name.clone(), ..RareMeta::default() };
+        repairs.push(Repair::Metadata);
+    }
+    repairs
+}
+
+/// Mends the message alone, which is also part of a patch.
+pub fn refused_message(event: &mut Event, objection: &Objection<'_>) -> Option<Repair> {
+    let is_meant = *objection == Objection::TooLarge || objection.is_about(&["message", "note"]);
+    if !is_meant || event.message.len() <= NEW_STYLE_MESSAGE_MAX {
+        return None;
+    }
+    event.message = cut(&event.message, NEW_STYLE_MESSAGE_MAX);
+    Some(Repair::Message)
+}
+
+fn has_extras(rare: &RareMeta) -> bool {
+    let pairs = rare.labels.len() + rare.annotations.len();
+    pairs + rare.owner_references.len() + rare.finalizers.len() > 0
 }
 
 #[cfg(test)]
@@ -117,5 +208,32 @@ mod tests {
         old_style.metadata.name = "Web-0.jVTkoE7ITJ64".into();
         assert_eq!(repair(ApiGroup::Core, &mut old_style, 4096, 7), [Repair::Message]);
         assert_eq!(old_style.message.len(), 4096);
+    }
+
+    #[test]
+    fn what_an_upstream_refuses_is_mended_only_where_it_objects_and_is_valid_afterwards() {
+        let mut event = new_style();
+        event.event_time = None;
+        event.message = "m".repeat(2000).into();
+        event.reporting_instance = "i".repeat(200).into();
+        event.involved_object.namespace = "other".into();
+        event.metadata.name = "Web-0.1".into();
+        let labels = [("no label".into(), "".into())].into();
+        event.metadata.rare = Some(Box::new(RareMeta { labels, ..RareMeta::default() }));
+        let before = event.clone();
+        for fields in [&["series"][..], &["metadata.labelsX"], &[]] {
+            assert!(refused(&mut event, &Objection::Fields(fields), 7).is_empty());
+        }
+        assert_eq!(event, before);
+        let mut large = event.clone();
+        assert_eq!(refused(&mut large, &Objection::TooLarge, 7), [Repair::Message, Repair::Metadata]);
+        assert_eq!(large.metadata.name, "Web-0.1");
+        let fields =
+            ["note", "reportingInstance", "metadata.name", "involvedObject.namespace", "metadata.labels[no label]"];
+        let repairs = refused(&mut event, &Objection::Fields(&fields), 7);
+        let expected = [Repair::Message, Repair::ReportingInstance, Repair::Name, Repair::Style, Repair::Metadata];
+        assert_eq!(repairs, expected);
+        validate::create(ApiGroup::Core, &event).unwrap();
+        assert!(refused(&mut event, &Objection::Fields(&fields), 7).is_empty(), "once");
     }
 }

@@ -36,6 +36,8 @@ pub struct Settings {
     pub max_age: Duration,
     /// Longest pause between tries of one record, and of probes while the upstream is down. Default 5 s.
     pub max_backoff: Duration,
+    /// Whether a record that the upstream refuses as invalid or too large is mended and written again. Default yes.
+    pub repair: bool,
     /// In which API group records are written. Default core/v1. Not changed by a reload.
     pub group: UpstreamGroup,
 }
@@ -55,6 +57,7 @@ impl Default for Settings {
             first_backoff: Duration::from_millis(100),
             max_age: Duration::from_secs(3600),
             max_backoff: Duration::from_secs(5),
+            repair: true,
             group: UpstreamGroup::Core,
         }
     }

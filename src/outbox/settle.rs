@@ -4,10 +4,12 @@ use smol_str::SmolStr;
 
 use super::claim::{Base, tally};
 use super::group::{count, spelled};
+use super::identity;
 use super::record::{Call, Occurrences, Phase, Record, Sent};
 use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId, Settled, record_name};
+use crate::event::repair::Repair;
 use crate::event::{ApiGroup, Event};
 use crate::status::Status;
 
@@ -22,6 +24,8 @@ pub struct Settlement {
     pub feedback: Option<Feedback>,
     /// Clients that waited for this, and what they are told.
     pub resolved: Vec<(Ticket, Fate)>,
+    /// What was mended of a record that the upstream had refused; it is written again.
+    pub repairs: Vec<Repair>,
 }
 
 /// What a correlator has to know of a record.
@@ -172,7 +176,7 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.look_first = false;
         let found_count = count(sent.group, found);
-        if !is_same_record(&spelled(sent.group, &record.event, now), found, record.varies) {
+        if !identity::is_same_record(&spelled(sent.group, &record.event, now), found, record.varies, now) {
             // A stranger has the name: ours gets another one.
             // Not the plain time: two records of one object that are renamed in one instant must not meet.
             let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
@@ -281,7 +285,7 @@ impl Outbox {
     }
 
     /// Sends the record again at once, in another way; the write has paid already.
-    fn try_again(&mut self, id: RecordId, sent: Sent, now: Now) {
+    pub(super) fn try_again(&mut self, id: RecordId, sent: Sent, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         if record.tries >= IMMEDIATE_TRIES {
             self.back_off(id, sent, None, now);
@@ -303,8 +307,11 @@ impl Outbox {
         self.set_record_timer(id);
     }
 
-    /// Refused for good: what was sent is lost, what has come since may try on its own.
+    /// Refused for good, unless it can be mended: what was sent is lost, what has come since may try on its own.
     fn refuse(&mut self, id: RecordId, sent: Sent, refusal: &Refusal, now: Now) -> Settlement {
+        if let Some(mended) = self.mend(id, sent, refusal, now) {
+            return mended;
+        }
         self.lose(id, sent, LostReason::Refused(refusal.reason), refusal, now)
     }
 
@@ -365,27 +372,4 @@ fn feedback(id: RecordId, record: &Record, stored: &Event, count_moved: i32) -> 
         tally: record.base.tally,
     };
     Feedback { source: record.source, key: record.key, record: id, settled }
-}
-
-/// Whether an event found under the record's name is the record: everything that identifies it is equal. Combined records
-/// and digests carry their newest message, so there the message may differ.
-fn is_same_record(ours: &Event, found: &Event, varies: bool) -> bool {
-    let object = |event: &Event| {
-        let object = &event.involved_object;
-        (
-            object.kind.clone(),
-            object.namespace.clone(),
-            object.name.clone(),
-            object.uid.clone(),
-            object.api_version.clone(),
-            object.field_path.clone(),
-        )
-    };
-    (varies || ours.message == found.message)
-        && ours.reason == found.reason
-        && ours.event_type == found.event_type
-        && ours.source == found.source
-        && ours.reporting_controller == found.reporting_controller
-        && ours.reporting_instance == found.reporting_instance
-        && object(ours) == object(found)
 }

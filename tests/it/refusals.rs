@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use eventweir::correlator;
+use eventweir::event::repair::Repair;
+use eventweir::event::{Event, MicroTime};
 use eventweir::outbox::{self, DIGEST_REASON, LostReason, RefusalReason};
 use eventweir::shard;
 
 use super::support::bench::{Bench, Options};
-use super::support::events::{event, plain};
+use super::support::events::{START, event, plain};
 use super::support::fake::Fault;
 
 #[tokio::test(start_paused = true)]
@@ -67,6 +69,76 @@ async fn occurrences_that_came_during_a_refused_request_try_on_their_own() {
     bench.settle().await;
     assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Forbidden)), 1);
     assert_eq!((bench.fake.shown(), bench.balance().ledger.total_written()), (2, 2));
+    bench.check();
+}
+
+/// What no client can bring past the door; the fake apiserver has the real one's rules.
+fn invalid() -> Event {
+    let mut event = Event {
+        event_time: Some(MicroTime(START / 1000)),
+        reporting_controller: "kubelet".into(),
+        reporting_instance: "i".repeat(200).into(),
+        action: "Pull".into(),
+        message: "m".repeat(2000).into(),
+        ..plain()
+    };
+    event.metadata.name = "a/b".into();
+    event
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_upstream_refuses_as_invalid_is_mended_and_counts_on() {
+    for writer in [None, Some("w")] {
+        let mut bench = Bench::with(Options { writer, ..Options::default() });
+        // core/v1 tells what is wrong with the name only when the rest is right.
+        for fault in [Fault::None, Fault::ResetAfter, Fault::HangAfter] {
+            bench.fake.fail_next(&[fault]);
+            bench.offer(invalid());
+            bench.settle().await;
+            bench.pass(Duration::from_secs(10)).await;
+        }
+        let events = bench.fake.events();
+        assert_eq!((events.len(), events[0].count, events[0].message.len()), (1, 3, 1024), "{writer:?}");
+        assert_eq!((events[0].reporting_instance.len(), events[0].metadata.name.contains('/')), (128, false));
+        for repair in Repair::ALL {
+            let expected = match repair {
+                // A patch has the newest message.
+                Repair::Message => 3,
+                Repair::ReportingInstance | Repair::Name => 1,
+                Repair::EventTime | Repair::Style | Repair::Metadata => 0,
+            };
+            assert_eq!(bench.monitor.repairs(repair), expected, "{repair:?}");
+        }
+        bench.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_large_is_cut_once_and_lost_when_that_does_not_help() {
+    let long = || Event { message: "m".repeat(100_000).into(), ..plain() };
+    let mut bench = Bench::new();
+    bench.fake.fail_next(&[Fault::Before(413)]);
+    bench.offer(long());
+    bench.settle().await;
+    assert_eq!(bench.fake.events()[0].message.len(), 1024);
+    bench.fake.fail_next(&[Fault::Before(413), Fault::Before(413)]);
+    bench.offer(long());
+    bench.settle().await;
+    assert_eq!(bench.fake.take_methods(), ["POST", "POST", "PATCH", "PATCH"]);
+    assert_eq!((bench.lost(LostReason::Refused(RefusalReason::TooLarge)), bench.fake.shown()), (1, 1));
+    assert_eq!(bench.monitor.repairs(Repair::Message), 2);
+    bench.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_repair_what_is_refused_is_lost_at_once() {
+    let outbox = outbox::Settings { repair: false, ..outbox::Settings::default() };
+    let shard = shard::Settings { outbox, ..shard::Settings::default() };
+    let mut bench = Bench::with(Options { shard, ..Options::default() });
+    bench.offer(invalid());
+    bench.settle().await;
+    assert_eq!(bench.fake.take_methods(), ["POST"]);
+    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Invalid)), 1);
     bench.check();
 }
 

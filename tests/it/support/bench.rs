@@ -33,6 +33,7 @@ pub(crate) struct Options {
 pub(crate) struct Bench {
     pub(crate) shards: Shards,
     pub(crate) fake: FakeApiserver,
+    pub(crate) monitor: Monitor,
     pub(crate) accepted: u64,
     stop: CancellationToken,
     delivery: JoinSet<()>,
@@ -61,8 +62,8 @@ impl Bench {
         }
         let (stop, mut delivery) = (CancellationToken::new(), JoinSet::new());
         let monitor = Monitor::new(options.gate);
-        delivery.spawn(deliver::run(shards.clone(), fake.upstream(), monitor, stop.clone(), 1));
-        Self { shards, fake, accepted: 0, stop, delivery }
+        delivery.spawn(deliver::run(shards.clone(), fake.upstream(), monitor.clone(), stop.clone(), 1));
+        Self { shards, fake, monitor, accepted: 0, stop, delivery }
     }
 
     /// Reports an occurrence.

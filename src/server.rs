@@ -1,4 +1,8 @@
 //! Serves a router on a listener: HTTP/1.1 and HTTP/2 with prior knowledge, a limit of connections, and an orderly end.
+//!
+//! The end has two steps, because an idle connection cannot be closed without racing the request that its client may be
+//! sending: first every answer over HTTP/1.1 tells its client to close, while late connections are still taken; then what
+//! is idle is closed. HTTP/2 has GOAWAY for that.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -6,7 +10,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use http::Request;
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -22,6 +27,9 @@ use tower::ServiceExt as _;
 /// Pause after a failed accept (out of file descriptors, say), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Longest time for the requests of connections that came in the last instant.
+const LINGER: Duration = Duration::from_millis(250);
+
 /// How a listener is served.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -33,52 +41,103 @@ pub struct Settings {
     pub close_timeout: Duration,
 }
 
-/// Serves until `stop` is cancelled; then accepts nothing more, and returns when every connection has come to its end.
+/// When a listener ends.
+#[derive(Debug, Clone)]
+pub struct End {
+    /// From here on answers ask their clients to close; with nobody connected it is the end already.
+    pub closing: CancellationToken,
+    /// The end.
+    pub stop: CancellationToken,
+}
+
+impl From<CancellationToken> for End {
+    /// An end without notice.
+    fn from(stop: CancellationToken) -> Self {
+        Self { closing: stop.clone(), stop }
+    }
+}
+
+/// Serves until its end; then accepts nothing more, and returns when every connection has come to its own.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     settings: Settings,
     connections: IntGauge,
     tasks: TaskTracker,
-    stop: CancellationToken,
+    end: End,
 ) {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.header_timeout);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(settings.header_timeout));
     let limit = Arc::new(Semaphore::new(settings.max_connections));
     let graceful = GracefulShutdown::new();
-    loop {
-        let permit = tokio::select! {
-            () = stop.cancelled() => break,
-            permit = Arc::clone(&limit).acquire_owned() => permit,
-        };
-        let stream = tokio::select! {
-            () = stop.cancelled() => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            },
-        };
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(ready(stream)), service(&router));
+    let open = TaskTracker::new();
+    let take = |stream: TcpStream, permit| {
+        let service = service(&router, end.closing.clone());
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(ready(stream)), service);
         let connection = graceful.watch(connection.into_owned());
         let connections = connections.clone();
         connections.inc();
-        tasks.spawn(async move {
+        tasks.spawn(open.track_future(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection ended abnormally");
             }
             connections.dec();
             drop(permit);
-        });
+        }));
+    };
+    let mut is_closing = false;
+    loop {
+        let accepting = async {
+            let permit = Arc::clone(&limit).acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            biased;
+            () = end.stop.cancelled() => break,
+            () = end.closing.cancelled(), if !is_closing => {
+                is_closing = true;
+                if open.is_empty() {
+                    break;
+                }
+                continue;
+            }
+            accepted = accepting => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => take(stream, permit),
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
     }
-    drop(listener);
+    if is_closing {
+        // Whoever is connected has not been refused, and may have sent a request.
+        for stream in queued(listener) {
+            let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else { break };
+            take(stream, Ok(permit));
+        }
+    } else {
+        drop(listener);
+    }
+    open.close();
+    if is_closing {
+        let _in_time = tokio::time::timeout(LINGER, open.wait()).await;
+    }
     if tokio::time::timeout(settings.close_timeout, graceful.shutdown()).await.is_err() {
         tracing::warn!("requests were still running at the end; their connections are cut");
     }
+}
+
+/// The connections that wait to be accepted by a listener that ends. Asked of the system itself, since tokio may not have
+/// heard of them yet.
+fn queued(listener: TcpListener) -> impl Iterator<Item = TcpStream> {
+    let listener = listener.into_std().ok();
+    std::iter::from_fn(move || {
+        let (stream, _) = listener.as_ref()?.accept().ok()?;
+        stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).ok()
+    })
 }
 
 fn ready(stream: TcpStream) -> TcpStream {
@@ -91,6 +150,7 @@ fn ready(stream: TcpStream) -> TcpStream {
 
 fn service(
     router: &Router,
+    closing: CancellationToken,
 ) -> impl hyper::service::Service<
     Request<Incoming>,
     Response = axum::response::Response,
@@ -100,5 +160,15 @@ fn service(
 + Send
 + 'static {
     let router = router.clone();
-    service_fn(move |request: Request<Incoming>| router.clone().oneshot(request.map(Body::new)))
+    service_fn(move |request: Request<Incoming>| {
+        let (router, closing, version) = (router.clone(), closing.clone(), request.version());
+        async move {
+            let mut response = router.oneshot(request.map(Body::new)).await?;
+            // An upgrade has a word of its own there, and HTTP/2 no such header.
+            if closing.is_cancelled() && version < Version::HTTP_2 {
+                response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
+            }
+            Ok(response)
+        }
+    })
 }

@@ -88,6 +88,8 @@ pub struct App {
     registry: Registry,
     admin: Admin,
     tasks: TaskTracker,
+    /// Clients are asked to go elsewhere.
+    closing: CancellationToken,
     stop_serving: CancellationToken,
     /// Cancelled when the last request of a client has been answered, after `stop_serving`.
     served: CancellationToken,
@@ -173,6 +175,7 @@ impl App {
             metrics,
             registry,
             tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
             stop_serving: CancellationToken::new(),
             served: CancellationToken::new(),
             stop_delivery: CancellationToken::new(),
@@ -208,13 +211,15 @@ impl App {
         };
         let admin = server::Settings { max_connections: ADMIN_CONNECTIONS, ..server };
         let idle = prometheus::IntGauge::new("unregistered", "connections of the admin port")?;
-        let (tasks, stop, served) = (self.tasks.clone(), self.stop_serving.clone(), self.served.clone());
-        let serving = server::serve(listeners.face, face.router(), server, connections, tasks.clone(), stop);
+        let (tasks, served) = (self.tasks.clone(), self.served.clone());
+        let end = server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() };
+        let serving = server::serve(listeners.face, face.router(), server, connections, tasks.clone(), end);
         self.guard(async move {
             serving.await;
             served.cancel();
         });
-        self.guard(server::serve(listeners.admin, self.admin.router(), admin, idle, tasks, self.stop_admin.clone()));
+        let end = self.stop_admin.clone().into();
+        self.guard(server::serve(listeners.admin, self.admin.router(), admin, idle, tasks, end));
         if let Some(spool) = self.spool.clone() {
             self.guard(spool.run(self.shards.clone(), self.stop_delivery.clone()));
         }
@@ -242,7 +247,7 @@ impl App {
     /// than one with a dead part.
     fn guard(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         let broken = self.broken.clone();
-        let stopping = [self.stop_serving.clone(), self.stop_delivery.clone(), self.stop_admin.clone()];
+        let stopping = [self.closing.clone(), self.stop_delivery.clone(), self.stop_admin.clone()];
         // The guard also fires when the task panics, because it is dropped then.
         let guard = broken.drop_guard();
         self.tasks.spawn(async move {
@@ -314,14 +319,20 @@ impl App {
         self.broken.cancelled().await;
     }
 
-    /// Stops in order: no new requests, then what waits is written up to the deadline, then the rest stays in the spool, or
+    /// Stops in order: clients are asked to go elsewhere, then there are no new requests, then what waits is written up to the deadline, then the rest stays in the spool, or
     /// without one is counted as lost. Returns the final balance; what waits in it is in the spool.
     pub async fn stop(&self) -> Balance {
-        let deadline = self.config.lock().shutdown.drain_timeout;
+        let config::Shutdown { drain_timeout: deadline, grace } = self.config.lock().shutdown;
         self.admin.start_draining();
+        self.closing.cancel();
+        // Without anybody connected serving ends at once. What comes meanwhile still keeps to its budget.
+        let grace = grace.min(deadline / 2);
+        if !grace.is_zero() {
+            let _served = tokio::time::timeout(grace, self.served.cancelled()).await;
+        }
         self.stop_serving.cancel();
         self.shards.drain();
-        let drained = tokio::time::timeout(deadline, async {
+        let drained = tokio::time::timeout(deadline - grace, async {
             // What running requests bring still belongs to the drain.
             self.served.cancelled().await;
             while self.shards.owe() {

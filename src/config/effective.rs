@@ -112,7 +112,7 @@ fn tree(config: &Config) -> Value {
                 Repair::Off => MESSAGE_BYTES.get(),
             }),
         },
-        "shutdown": { "drainTimeout": duration(shutdown.drain_timeout) },
+        "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
         "shards": match shards { Shards::Auto => json!("auto"), Shards::Fixed(number) => json!(number) },
     })
 }

@@ -96,10 +96,13 @@ pub struct Ingest {
 }
 
 /// The orderly stop.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown {
     /// Longest time to write what waits. Default 20 s; zero writes nothing more.
     pub drain_timeout: Duration,
+    /// How long clients are asked to close their connections before idle ones are closed; at most half of `drain_timeout`,
+    /// of which it is a part. Default 1 s.
+    pub grace: Duration,
 }
 
 /// Number of shards.
@@ -156,6 +159,6 @@ impl Default for Ingest {
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Self { drain_timeout: Duration::from_secs(20) }
+        Self { drain_timeout: Duration::from_secs(20), grace: Duration::from_secs(1) }
     }
 }

@@ -269,9 +269,12 @@ fn repair(section: &mut Section<'_>) -> Repair {
 }
 
 fn shutdown(section: &mut Section<'_>) -> Shutdown {
-    let hour = Duration::from_secs(3600);
-    let drain_timeout = Shutdown::default().drain_timeout;
-    Shutdown { drain_timeout: section.value("drainTimeout", drain_timeout, values::duration(Duration::ZERO..=hour)) }
+    let default = Shutdown::default();
+    let [drains, graces] = [3600, 60].map(|most| Duration::ZERO..=Duration::from_secs(most));
+    Shutdown {
+        drain_timeout: section.value("drainTimeout", default.drain_timeout, values::duration(drains)),
+        grace: section.value("grace", default.grace, values::duration(graces)),
+    }
 }
 
 fn shards(value: &Value) -> Result<Shards, String> {

@@ -1,4 +1,5 @@
 //! The orderly stop: what waits is written before the program ends, or counted as lost.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::support::app::{Program, start_before};
 use super::support::bench::Bench;
 use super::support::events::{START, event, plain};
 use super::support::fake::{FakeApiserver, Fault};
+use super::support::http::Client;
 
 const TIGHT: &str = "shards: 1\ncorrelation: {burstSize: 2, qps: 0.001}\nshutdown: {drainTimeout: 20s}\n";
 
@@ -90,6 +92,46 @@ async fn an_answer_that_never_comes_does_not_hold_up_the_end() {
     tokio::time::sleep(Duration::from_millis(10)).await;
     let balance = program.stop().await;
     assert_eq!(balance.ledger.lost(LostReason::Shutdown), 1);
+}
+
+/// One that keeps its connection sends on through the stop, each time as soon as it has its answer.
+#[tokio::test]
+async fn a_client_that_sends_all_the_time_has_every_request_answered_until_it_is_refused_a_connection() {
+    let fake = FakeApiserver::new(Clock::system());
+    let program = start_before(&fake, "shutdown: {drainTimeout: 10s, grace: 200ms}\n").await;
+    let address = program.app.address();
+    let mut idle = program.client().await;
+    idle.get("/version").await;
+    let app = std::sync::Arc::clone(&program.app);
+    let mut stopping = tokio::task::JoinSet::new();
+    let (mut answered, mut moved) = (0, 0);
+    let mut client = Some(program.client().await);
+    while let Some(connected) = &mut client {
+        let reply = connected.post(&plain()).await;
+        assert_eq!(reply.status, 201);
+        answered += 1;
+        if answered == 3 {
+            let app = std::sync::Arc::clone(&app);
+            stopping.spawn(async move { app.stop().await });
+        }
+        if reply.header("Connection") == Some("close") {
+            moved += 1;
+            client = Client::try_connect(address).await;
+        }
+    }
+    assert!(moved > 1, "late connections are taken, and asked to go as well");
+    let balance = stopping.join_next().await.unwrap().unwrap();
+    assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (answered, 0));
+    assert_eq!(fake.shown(), answered);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_nobody_connected_the_end_does_not_wait_for_late_connections() {
+    let fake = FakeApiserver::new(Clock::simulated(START));
+    let program = start_before(&fake, "shutdown: {drainTimeout: 1h, grace: 1m}\n").await;
+    let before = tokio::time::Instant::now();
+    program.stop().await;
+    assert!(before.elapsed() < Duration::from_secs(30));
 }
 
 #[tokio::test(start_paused = true)]

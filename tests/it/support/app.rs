@@ -32,7 +32,12 @@ pub(crate) fn config(yaml: &str) -> Config {
         admin_listen: Some("127.0.0.1:0".to_owned()),
         ..Overrides::default()
     };
-    Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap()
+    let mut config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
+    // Nobody is late here, but where a test is about that.
+    if !yaml.contains("grace:") {
+        config.shutdown.grace = Duration::ZERO;
+    }
+    config
 }
 
 /// Starts the program with the embedded upstream and a clock that only the test moves.

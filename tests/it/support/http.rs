@@ -58,6 +58,12 @@ impl Client {
         Self(BufReader::new(reader), writer)
     }
 
+    /// `None` when nobody listens.
+    pub(crate) async fn try_connect(address: SocketAddr) -> Option<Self> {
+        let (reader, writer) = TcpStream::connect(address).await.ok()?.into_split();
+        Some(Self(BufReader::new(reader), writer))
+    }
+
     /// Sends a request and reads its answer. `Host` and `Content-Length` are added.
     pub(crate) async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         let exchange = self.exchange(method, path, headers, body);

@@ -35,6 +35,14 @@ pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Refusal> {
     }
 }
 
+/// Waits until a record that was just forgotten is out of the spool too, so that no crash brings it back.
+pub(super) async fn forgotten(face: &Face) {
+    // A spool that cannot be used keeps its last state, and nobody knows for how long.
+    let Some(spool) = face.0.spool.as_ref().filter(|spool| !spool.is_degraded()) else { return };
+    // LIMIT: the request's time; the upstream has deleted it in any case.
+    let _in_time = tokio::time::timeout(face.0.settings.request_timeout, spool.durable()).await;
+}
+
 /// Waits until what was just accepted is as safe as its client wants it; otherwise says what to warn of.
 pub(super) async fn kept(face: &Face, ack: Ack) -> Option<String> {
     let (Ack::Durable, Some(spool)) = (ack, &face.0.spool) else { return None };

@@ -1,23 +1,25 @@
 //! `POST /eventweir/v1/events`: many events in one request, for tools that are no Kubernetes client.
 //!
 //! NDJSON is read as it comes: one result line an event, in order, in bounded memory. A JSON array or an EventList is read
-//! whole, up to the size of a body. Each event meets the same rules as in a POST of its own.
+//! whole, up to the size of a body. Each event meets the same rules as in a POST of its own; what a client is to wait for
+//! (`Eventweir-Ack`) is waited for once for all events that have arrived by then.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt as _;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::{Face, create, decode};
+use super::{Ack, Face, ack, create, decode};
 use crate::event::ApiGroup;
 use crate::event::json::{self, Strictness};
 use crate::ledger::RejectReason;
+use crate::shard::{Accepted, Fate, Waiting};
 use crate::status::Status;
 
 /// LIMIT: chunks of results that wait for a slow reader; then no more of its request is read.
@@ -27,12 +29,16 @@ const RESULTS: usize = 16;
 const LOOK_BYTES: usize = 4096;
 
 /// `POST /eventweir/v1/events`
-pub(super) async fn batch(State(face): State<Face>, body: Body) -> Response {
+pub(super) async fn batch(State(face): State<Face>, headers: HeaderMap, body: Body) -> Response {
+    let ack = match ack::wanted(&face, &headers) {
+        Ok(ack) => ack,
+        Err((reason, status)) => return face.reject(reason, &status),
+    };
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
     let reader = face.clone();
     // The answer begins while the request is still being read; a client that reads no results stops us from reading on.
     let task = async move {
-        let mut batch = Batch { face: reader, number: 0, buffer: Vec::new(), results };
+        let mut batch = Batch { face: reader, ack, number: 0, buffer: Vec::new(), results };
         batch.run(body).await;
     };
     face.0.tasks.spawn(task);
@@ -45,11 +51,21 @@ pub(super) async fn batch(State(face): State<Face>, body: Body) -> Response {
 /// A batch that is being read.
 struct Batch {
     face: Face,
+    /// What the client wants to wait for.
+    ack: Ack,
     /// Events so far.
     number: u64,
     /// What has been read of the line that is not complete yet. LIMIT: the size of a body.
     buffer: Vec<u8>,
     results: mpsc::Sender<Bytes>,
+}
+
+/// One event of a batch.
+struct Taken {
+    /// Its place in the batch, from 1.
+    number: u64,
+    /// What was done with it, and the wait for the upstream.
+    result: Result<(Accepted, Option<Waiting>), Box<Status>>,
 }
 
 /// Whether to go on.
@@ -90,7 +106,7 @@ impl Batch {
             self.take_document(&rest).await;
         } else if !rest.trim_ascii().is_empty() {
             let result = self.take_event(&rest);
-            let _last = self.send(&[result]).await;
+            let _last = self.answer(vec![result]).await;
         }
     }
 
@@ -105,7 +121,7 @@ impl Batch {
                 results.push(self.take_event(line));
             }
         }
-        self.send(&results).await
+        self.answer(results).await
     }
 
     /// Takes the items of an array or an `EventList`.
@@ -123,19 +139,16 @@ impl Batch {
             }
         };
         let results: Vec<_> = items.iter().map(|item| self.take_event(item.to_string().as_bytes())).collect();
-        let _last = self.send(&results).await;
+        let _last = self.answer(results).await;
     }
 
-    /// Takes one event and says what became of it.
-    fn take_event(&mut self, text: &[u8]) -> serde_json::Value {
+    /// Takes one event.
+    fn take_event(&mut self, text: &[u8]) -> Taken {
         self.number = self.number.saturating_add(1);
-        match self.try_event(text) {
-            Ok(outcome) => json!({ "event": self.number, "outcome": outcome }),
-            Err(status) => failure(self.number, &status),
-        }
+        Taken { number: self.number, result: self.try_event(text) }
     }
 
-    fn try_event(&self, text: &[u8]) -> Result<&'static str, Box<Status>> {
+    fn try_event(&self, text: &[u8]) -> Result<(Accepted, Option<Waiting>), Box<Status>> {
         let face = &self.face;
         let reject = |(reason, status): decode::Refusal| {
             face.0.shards.reject(reason, 1);
@@ -149,14 +162,46 @@ impl Batch {
         }
         let namespace = event.metadata.namespace.clone();
         create::admit(face, group, &namespace, &mut event).map_err(reject)?;
-        match face.0.shards.accept(create::as_occurrence(event.clone()), 1) {
-            Ok(accepted) => {
-                face.0.metrics.count_outcome(accepted.outcome, 1);
-                face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
-                Ok(accepted.outcome.label())
-            }
-            Err(full) => Err(Box::new(Status::too_many_requests(full.to_string(), 1))),
+        let occurrence = create::as_occurrence(event.clone());
+        let taken = match self.ack {
+            Ack::Accepted | Ack::Durable => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
+            Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
+        };
+        let (accepted, waiting) = taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
+        face.0.metrics.count_outcome(accepted.outcome, 1);
+        face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
+        Ok((accepted, waiting))
+    }
+
+    /// Waits until what was taken is as safe as its client wants it, and says what became of it.
+    async fn answer(&self, taken: Vec<Taken>) -> Flow {
+        let is_taken = taken.iter().any(|taken| taken.result.is_ok());
+        let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
+        // LIMIT: one request's time for all of them; a client that has waited so long is told that it has not been so far.
+        let deadline = tokio::time::Instant::now() + self.face.0.settings.request_timeout;
+        let mut results = Vec::with_capacity(taken.len());
+        for Taken { number, result } in taken {
+            results.push(match result {
+                Ok((accepted, waiting)) => {
+                    let fate = match waiting {
+                        Some(mut waiting) => tokio::time::timeout_at(deadline, waiting.fate()).await.ok().flatten(),
+                        None => None,
+                    };
+                    if let Some(Fate::Refused(refusal)) = fate {
+                        failure(number, &refusal.status)
+                    } else {
+                        let reached = match self.ack {
+                            Ack::Written if fate.is_some() => "written",
+                            Ack::Durable if unkept.is_none() => "durable",
+                            Ack::Accepted | Ack::Durable | Ack::Written => "accepted",
+                        };
+                        json!({ "event": number, "outcome": accepted.outcome.label(), "ack": reached })
+                    }
+                }
+                Err(status) => failure(number, &status),
+            });
         }
+        self.send(&results).await
     }
 
     /// Refuses what is left of a request that cannot be read on.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::form::{Form, Media};
 use super::options::Faults;
-use super::{Face, QUIET, decode, not_found, options, respond, yaml};
+use super::{Face, QUIET, ack, decode, not_found, options, respond, yaml};
 use crate::event::json::{self, go};
 use crate::event::{ApiGroup, Event, protobuf};
 use crate::shard::Lead;
@@ -34,7 +34,13 @@ pub(super) async fn delete(
     };
     let deleting = {
         let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
-        async move { delete_one(&face, &namespace, &name, &options).await }
+        async move {
+            let deleted = delete_one(&face, &namespace, &name, &options).await;
+            if deleted.is_ok() && !options.dry_run {
+                ack::forgotten(&face).await;
+            }
+            deleted
+        }
     };
     match face.to_the_end(deleting).await {
         Ok(Deleted::Gone(uid)) => {
@@ -161,6 +167,9 @@ pub(super) async fn delete_collection(
                     held.forget();
                 }
                 face.0.metrics.aliases(face.0.aliases.remove(&namespace, name));
+            }
+            if !options.dry_run {
+                ack::forgotten(&face).await;
             }
             respond::list(form, &list)
         }

@@ -4,7 +4,8 @@
 use eventweir::ledger::RejectReason;
 use serde_json::{Value, json};
 
-use super::support::app::start;
+use super::support::app::{start, start_before};
+use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::Client;
 
 const PATH: &str = "/eventweir/v1/events";
@@ -17,7 +18,11 @@ fn event(object: &str, message: &str) -> Value {
 }
 
 async fn post(client: &mut Client, body: &str) -> Vec<Value> {
-    let reply = client.send("POST", PATH, &[], body.as_bytes()).await;
+    post_with(client, body, &[]).await
+}
+
+async fn post_with(client: &mut Client, body: &str, headers: &[(&str, &str)]) -> Vec<Value> {
+    let reply = client.send("POST", PATH, headers, body.as_bytes()).await;
     assert_eq!((reply.status, reply.header("Content-Type")), (200, Some("application/x-ndjson")), "{}", reply.text());
     reply.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -55,6 +60,58 @@ async fn each_line_has_its_result_in_order() {
     program.settle().await;
     let ledger = program.stop().await.ledger;
     assert_eq!((ledger.received(), ledger.total_rejected(), ledger.total_written()), (5, 2, 3));
+}
+
+#[tokio::test]
+async fn durable_lines_are_answered_after_their_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let (spool, copy) = (folder.path().join("spool"), folder.path().join("copy"));
+    // Nobody but the client makes it commit.
+    let yaml = |dir| format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\nshutdown: {{drainTimeout: 0s}}\n");
+    let fake = FakeApiserver::manual();
+    fake.set_up(false);
+    let program = start_before(&fake, &yaml(&spool)).await;
+    let client = &mut program.client().await;
+    let lines = format!("{}\n{{nonsense\n{}\n{}\n", event("a", "m"), event("a", "m"), event("b", "m"));
+    let results = post_with(client, &lines, &[("Eventweir-Ack", "durable")]).await;
+    let reached: Vec<&Value> = results.iter().map(|result| &result["ack"]).collect();
+    assert_eq!(reached, [&json!("durable"), &Value::Null, &json!("durable"), &json!("durable")], "{results:?}");
+    assert_eq!(post(client, &event("c", "m").to_string()).await[0]["ack"], "accepted");
+    // What a crash would leave now.
+    std::fs::create_dir(&copy).unwrap();
+    std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
+    program.app.stop().await;
+    fake.set_up(true);
+    let program = start_before(&fake, &yaml(&copy)).await;
+    program.settle().await;
+    assert_eq!((fake.shown(), fake.events().len()), (3, 2));
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn written_lines_are_answered_with_what_the_upstream_says() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "ingest: {ack: written}\ncorrelation: {burstSize: 1, qps: 0}\nshards: 1\n").await;
+    let client = &mut program.client().await;
+    fake.plan(|seen| if seen.object == "bad" { Fault::Before(403) } else { Fault::None });
+    let mut other = event("a", "m");
+    other["reason"] = json!("Other");
+    let lines = format!("{}\n{}\n", event("a", "m"), event("bad", "m"));
+    let results = post(client, &lines).await;
+    assert_eq!((&results[0]["ack"], &results[1]["status"]["code"]), (&json!("written"), &json!(403)), "{results:?}");
+    let deferred = &post(client, &other.to_string()).await[0];
+    assert_eq!((&deferred["ack"], &deferred["outcome"]), (&json!("accepted"), &json!("deferred")));
+    assert_eq!(fake.shown(), 1);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn a_batch_that_wants_what_cannot_be_had_is_refused_as_a_whole() {
+    let program = start("").await;
+    let body = event("a", "m").to_string();
+    let reply = program.client().await.send("POST", PATH, &[("Eventweir-Ack", "durable")], body.as_bytes()).await;
+    assert_eq!(reply.status, 400);
+    assert_eq!(program.stop().await.ledger.total_written(), 0);
 }
 
 #[tokio::test]

@@ -1,11 +1,12 @@
 //! DELETE of names that clients chose.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use eventweir::ledger::Balance;
 use eventweir::outbox::LostReason;
 use serde_json::json;
 
 use super::support::app::start;
-use super::support::events::plain;
+use super::support::events::{event, plain};
 use super::support::http::{EVENTS, json as json_of};
 
 fn deleted(balance: &Balance) -> u64 {
@@ -83,4 +84,34 @@ async fn a_collection_leaves_alone_what_its_selector_does_not_name() {
     assert_eq!((stored.len(), stored[0].count, stored[0].message.as_str()), (1, 2, "another"));
     let balance = program.stop().await;
     assert_eq!(deleted(&balance), 0);
+}
+
+#[tokio::test]
+async fn no_crash_brings_back_what_a_client_was_told_is_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let yaml = |dir: &std::path::Path| {
+        // Only who waits makes it commit, and only the first record can be written.
+        let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
+        spool + "correlation: {burstSize: 1, qps: 0}\nshards: 1\nshutdown: {drainTimeout: 0s}\n"
+    };
+    for (round, path) in ["", "/owed"].into_iter().enumerate() {
+        let (spool, copy) = (folder.path().join(format!("spool{round}")), folder.path().join(format!("copy{round}")));
+        let program = start(&yaml(&spool)).await;
+        let client = &mut program.client().await;
+        client.post(&plain()).await;
+        program.until("it is written", || program.balance().ledger.total_written() == 1).await;
+        // For the collection something has to be there to count on.
+        let mut owed = if path.is_empty() { plain() } else { event("node-1", "web-0", "Other", "m") };
+        owed.metadata.name = "owed".into();
+        let headers = [("Content-Type", "application/json"), ("Eventweir-Ack", "durable")];
+        assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&owed)).await.status, 201);
+        assert_eq!(client.send("DELETE", &format!("{EVENTS}{path}"), &[], b"").await.status, 200);
+        // What a crash would leave now.
+        std::fs::create_dir(&copy).unwrap();
+        std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
+        program.app.stop().await;
+        let program = start(&yaml(&copy)).await;
+        assert_eq!(program.metrics().await["eventweir_spool_restored_occurrences_total"], 0.0, "{path}");
+        program.stop().await;
+    }
 }

@@ -37,3 +37,4 @@ mod ack;
 mod batch;
 mod admin;
 mod reload;
+mod tokens;

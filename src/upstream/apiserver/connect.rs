@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Uri;
+use http::header::AUTHORIZATION;
+use http::{StatusCode, Uri};
 use kube::client::{AuthError, Body, ConfigExt as _};
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use tower::{BoxError, ServiceBuilder};
 
+use super::token::TokenFile;
 use super::transport::{NoConnection, Transport};
 use crate::upstream::answer::Failure;
 
@@ -43,6 +45,14 @@ pub enum Error {
     /// Neither a kubeconfig nor a service account was found.
     #[error("looking for a kubeconfig or a service account")]
     Infer(#[source] InferConfigError),
+    /// The token file cannot be read.
+    #[error("reading the token file {}", .path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// TLS or credentials could not be set up.
     #[error("preparing the client for the apiserver")]
     Client(#[source] Box<kube::Error>),
@@ -57,10 +67,11 @@ pub enum Error {
 /// A client as `settings` describe it. Nothing is sent yet.
 ///
 /// This is kube's stack but for its transport, its log and its retries: the outbox repeats, with what it knows; kube would hide
-/// each 429, 503 and 504 behind tries of its own. Tokens are renewed by kube: files every minute, exec plugins before they
-/// expire. LIMIT: a client *certificate* from an exec plugin is not; when it expires, requests answer 401 until a restart.
+/// each 429, 503 and 504 behind tries of its own. Token files are read again every minute and after a 401 (`token.rs`); exec
+/// plugins are asked by kube before their tokens expire. LIMIT: a client *certificate* from an exec plugin is not; when it expires, requests answer 401 until a restart.
 pub(super) async fn client(settings: &Settings) -> Result<kube::Client, Error> {
-    let config = config(settings).await?;
+    let mut config = config(settings).await?;
+    let token = TokenFile::take(&mut config.auth_info).await?.map(Arc::new);
     let failed = |source| Error::Client(Box::new(source));
     let layers = ServiceBuilder::new()
         .layer(config.base_uri_layer())
@@ -68,9 +79,18 @@ pub(super) async fn client(settings: &Settings) -> Result<kube::Client, Error> {
         .layer(config.extra_headers_layer().map_err(failed)?)
         .map_err(BoxError::from);
     let transport = Arc::new(Transport::new(&config, settings.timeout)?);
-    let send = move |request: http::Request<Body>| {
-        let transport = Arc::clone(&transport);
-        async move { transport.send(request).await }
+    let send = move |mut request: http::Request<Body>| {
+        let (transport, token) = (Arc::clone(&transport), token.clone());
+        async move {
+            let Some(token) = token else { return transport.send(request).await };
+            let header = token.header().await;
+            request.headers_mut().insert(AUTHORIZATION, header.clone());
+            let answer = transport.send(request).await?;
+            if answer.status() == StatusCode::UNAUTHORIZED {
+                token.refused(&header).await;
+            }
+            Ok(answer)
+        }
     };
     Ok(kube::Client::new(layers.service_fn(send), config.default_namespace))
 }

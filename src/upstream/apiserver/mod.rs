@@ -13,6 +13,7 @@ mod request;
 mod tests;
 mod verbs;
 mod watch;
+mod token;
 mod transport;
 #[cfg(test)]
 mod transport_tests;

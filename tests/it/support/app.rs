@@ -69,6 +69,18 @@ pub(crate) async fn start_behind(apiserver: &Program, yaml: &str) -> Program {
     launch(config, ConfigSource::default(), upstream, registry, clock).await
 }
 
+/// Starts the program in front of the apiserver of a kubeconfig, over real connections.
+pub(crate) async fn start_with_kubeconfig(path: &std::path::Path, yaml: &str) -> Program {
+    let (config, clock, registry) = (config(yaml), Clock::manual(START), Registry::new());
+    let settings = eventweir::upstream::apiserver::Settings {
+        kubeconfig: Some(path.to_owned()),
+        ..eventweir::upstream::apiserver::Settings::default()
+    };
+    let metrics = Metrics::new(&registry).unwrap();
+    let upstream = Upstream::Apiserver(Apiserver::connect(&settings, clock.clone(), metrics).await.unwrap());
+    launch(config, ConfigSource::default(), upstream, registry, clock).await
+}
+
 async fn launch(config: Config, source: ConfigSource, upstream: Upstream, registry: Registry, clock: Clock) -> Program {
     let listeners = Listeners::bind(&config).await.unwrap();
     let app = App::start(config, source, listeners, upstream, registry, clock.clone()).unwrap();

@@ -223,7 +223,7 @@ impl FakeApiserver {
         state.store.delete(&event.metadata.namespace, &event.metadata.name, now).unwrap();
     }
 
-    async fn handle(self, request: http::Request<Body>) -> io::Result<Response<String>> {
+    pub(crate) async fn handle(self, request: http::Request<Body>) -> io::Result<Response<String>> {
         let (parts, body) = request.into_parts();
         // Nobody may follow all events here; `history.rs` has an apiserver that lets itself be followed.
         if parts.uri.path() == "/api/v1/events" {

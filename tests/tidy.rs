@@ -40,7 +40,7 @@ const MODULES: &[Row] = &[
         &["arc_swap", "axum", "parking_lot", "prometheus", "tokio"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.
-    ("config", &["correlator", "history", "ingest", "outbox", "shard", "spool", "upstream"], &[]),
+    ("config", &["correlator", "event", "history", "ingest", "outbox", "shard", "spool", "upstream"], &[]),
     ("logging", &["config"], &["tracing", "tracing_subscriber"]),
     (
         "app",

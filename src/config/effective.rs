@@ -151,8 +151,13 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
 }
 
 fn upstream_tree(upstream: &Upstream, gate: &GateSettings, group: UpstreamGroup) -> Map<String, Value> {
-    let Upstream { backend, apiserver: apiserver::Settings { kubeconfig, context, timeout }, writes, history, store } =
-        upstream;
+    let Upstream {
+        backend,
+        apiserver: apiserver::Settings { kubeconfig, context, timeout, group: _ },
+        writes,
+        history,
+        store,
+    } = upstream;
     let GateSettings { max_in_flight, rate, first_backoff, max_backoff } = gate;
     let mut tree = Map::new();
     let mut put = |key: &str, value: Value| tree.insert(key.to_owned(), value);

@@ -14,6 +14,7 @@ use super::{
     Writes, values,
 };
 use crate::correlator::{Policy, Rate};
+use crate::event::ApiGroup;
 use crate::history;
 use crate::ingest::{Ack, Repair};
 use crate::outbox::{self, GateSettings, UpstreamGroup};
@@ -85,7 +86,12 @@ fn config(section: &mut Section<'_>) -> Config {
     let Config { mut gate, mut shard, .. } = default;
     let upstream = section.within("upstream", |section| {
         shard.outbox.group = section.value("group", shard.outbox.group, values::choice(&UPSTREAM_GROUP));
-        upstream(section, &mut gate)
+        let mut upstream = upstream(section, &mut gate);
+        // A role may name that group alone.
+        if shard.outbox.group == UpstreamGroup::Events {
+            upstream.apiserver.group = ApiGroup::Events;
+        }
+        upstream
     });
     let policy = section.within("correlation", |section| correlation(section, &mut shard));
     section.within("outbox", |section| outbox(section, &mut shard.outbox));
@@ -143,6 +149,7 @@ fn upstream(section: &mut Section<'_>, gate: &mut GateSettings) -> Upstream {
         kubeconfig: section.optional("kubeconfig", values::text(4096)).map(|path| PathBuf::from(path.as_str())),
         context: section.optional("context", values::text(253)).map(|context| context.to_string()),
         timeout: section.value("timeout", default.apiserver.timeout, values::duration(timeouts)),
+        group: default.apiserver.group,
     };
     let writes = section.value("writes", default.writes, values::choice(&WRITES));
     let history = section.value("history", default.history, values::choice(&HISTORY));

@@ -170,11 +170,11 @@ fn show_stored(shown: &mut Event, stored: Event, outcome: Outcome) {
     shown.metadata.name = name;
 }
 
-/// The upstream is always asked through core/v1; its words about a taken name follow the client's door.
+/// The upstream is asked through a door of its own; its words about a taken name follow the client's.
 fn through(group: ApiGroup, status: Status) -> Status {
     let name = status.details.as_ref().map(|details| details.name.clone()).unwrap_or_default();
     match (group, status.reason.as_str()) {
-        (ApiGroup::Events, "AlreadyExists") => Status::already_exists("events.k8s.io", "events", &name),
+        (group, "AlreadyExists") => Status::already_exists(group.name(), "events", &name),
         _ => status,
     }
 }

@@ -129,11 +129,18 @@ async fn the_message_of_a_combined_new_style_record_follows_its_events() {
     }
 }
 
+/// As an item of a list.
+fn strip(mut event: serde_json::Value) -> serde_json::Value {
+    event.as_object_mut().unwrap().retain(|member, _| !["kind", "apiVersion"].contains(&member.as_str()));
+    event
+}
+
 #[tokio::test]
 async fn clients_see_one_event_whatever_the_group() {
     for group in ["preserve", "core", "events"] {
         let yaml = format!("upstream: {{group: {group}}}\n");
-        for program in [start(&yaml).await, start_before(&FakeApiserver::manual(), &yaml).await] {
+        let fake = FakeApiserver::manual();
+        for program in [start(&yaml).await, start_before(&fake, &yaml).await] {
             let client = &mut program.client().await;
             let event = plain();
             let name = event.metadata.name.as_str();
@@ -146,7 +153,15 @@ async fn clients_see_one_event_whatever_the_group() {
             let member = if group == "events" { "/series/count" } else { "/count" };
             assert_eq!(owed.pointer(member), Some(&json!(4)), "{group}: {owed}");
             assert_eq!(written.pointer(member), Some(&json!(4)), "{group}: {written}");
+            let listed = client.get(&format!("{EVENTS}?fieldSelector=involvedObject.name%3Dweb-0")).await.json();
+            assert_eq!((listed.pointer("/items/0"), listed.pointer("/items/1")), (Some(&strip(written)), None));
+            let dry = client.post_with(&plain(), "?dryRun=All").await;
+            assert_eq!(dry.status, 201, "{group}: {}", dry.text());
             assert_eq!(program.stop().await.ledger.total_written(), 4);
         }
+        // A role may name that group alone.
+        let doors: Vec<ApiGroup> = fake.seen().iter().map(|seen| seen.group).collect();
+        let only = if group == "events" { ApiGroup::Events } else { ApiGroup::Core };
+        assert!(doors.len() >= 5 && doors.iter().all(|door| *door == only), "{group}: {doors:?}");
     }
 }

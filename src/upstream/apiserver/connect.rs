@@ -12,6 +12,7 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::token::TokenFile;
 use super::transport::{NoConnection, Transport};
+use crate::event::ApiGroup;
 use crate::upstream::answer::Failure;
 
 /// Settings of the apiserver as an upstream; the defaults are in [`Settings::default`].
@@ -23,11 +24,13 @@ pub struct Settings {
     pub context: Option<String>,
     /// LIMIT: how long a request may take, its answer's body included; then it counts as lost. Default 10 s.
     pub timeout: Duration,
+    /// The API group that clients' reads and deletions go through. Default core/v1.
+    pub group: ApiGroup,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { kubeconfig: None, context: None, timeout: Duration::from_secs(10) }
+        Self { kubeconfig: None, context: None, timeout: Duration::from_secs(10), group: ApiGroup::Core }
     }
 }
 

@@ -35,7 +35,7 @@ use super::{ListOptions, Metrics, NotReady, Verb};
 use crate::clock::Clock;
 use crate::event::core_v1::{self, EventList};
 use crate::event::json::{self, Strictness};
-use crate::event::{ApiGroup, Event};
+use crate::event::{ApiGroup, Event, events_v1, spelling};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -49,6 +49,8 @@ const LIST_BYTES_MAX: usize = 16 << 20;
 pub struct Apiserver {
     client: kube::Client,
     timeout: std::time::Duration,
+    /// The door that clients' reads and deletions go through.
+    group: ApiGroup,
     clock: Clock,
     metrics: Metrics,
 }
@@ -67,7 +69,7 @@ impl Apiserver {
     /// those of requests count.
     #[must_use]
     pub fn with_client(client: kube::Client, settings: &Settings, clock: Clock, metrics: Metrics) -> Self {
-        Self { client, timeout: settings.timeout, clock, metrics }
+        Self { client, timeout: settings.timeout, group: settings.group, clock, metrics }
     }
 
     /// Sends what a record needs, once, and sorts the answer.
@@ -87,7 +89,7 @@ impl Apiserver {
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Event, Status> {
-        self.exchange_event(ApiGroup::Core, Verb::Get, request::get(namespace, name)).await.map_err(status_of)
+        self.exchange_event(self.group, Verb::Get, request::get(self.group, namespace, name)).await.map_err(status_of)
     }
 
     /// Reads one event from a state that is not older than this version; 0 for any.
@@ -95,8 +97,8 @@ impl Apiserver {
     /// # Errors
     /// As [`Self::get`], and the apiserver's 504 when it has not reached the version yet.
     pub async fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
-        let request = request::get_not_older(namespace, name, version);
-        self.exchange_event(ApiGroup::Core, Verb::Get, request).await.map_err(status_of)
+        let request = request::get_not_older(self.group, namespace, name, version);
+        self.exchange_event(self.group, Verb::Get, request).await.map_err(status_of)
     }
 
     /// Shows what a create would store, and stores nothing.
@@ -104,7 +106,11 @@ impl Apiserver {
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
     pub async fn try_create(&self, event: &Event) -> Result<Event, Status> {
-        self.exchange_event(ApiGroup::Core, Verb::Create, request::try_create(event)).await.map_err(status_of)
+        let request = match self.group {
+            ApiGroup::Core => request::try_create(self.group, event),
+            ApiGroup::Events => request::try_create(self.group, &spelling::to_events_v1(event, self.clock.now().wall)),
+        };
+        self.exchange_event(self.group, Verb::Create, request).await.map_err(status_of)
     }
 
     /// Lists the events of one namespace or of all.
@@ -112,8 +118,16 @@ impl Apiserver {
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
     pub async fn list(&self, namespace: Option<&str>, options: &ListOptions) -> Result<EventList, Status> {
-        let request = request::list(namespace, options);
-        self.exchange(Verb::List, request, LIST_BYTES_MAX, core_v1::list_from_json).await.map_err(status_of)
+        let request = request::list(self.group, namespace, options);
+        self.exchange(Verb::List, request, LIST_BYTES_MAX, |body| self.read_list(body)).await.map_err(status_of)
+    }
+
+    /// Reads a list of the door that is read through.
+    fn read_list(&self, body: &[u8]) -> Result<EventList, Box<json::DecodeError>> {
+        match self.group {
+            ApiGroup::Core => core_v1::list_from_json(body),
+            ApiGroup::Events => events_v1::list_from_json(body),
+        }
     }
 
     /// Asks `/readyz`. Being forbidden to is good enough: the apiserver answered, and knew us.

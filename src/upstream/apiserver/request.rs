@@ -35,8 +35,8 @@ pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
 }
 
 /// POST of an event that is not to be stored.
-pub(super) fn try_create(event: &Event) -> http::Result<HttpRequest<Body>> {
-    create(ApiGroup::Core, event, "&dryRun=All")
+pub(super) fn try_create(group: ApiGroup, event: &Event) -> http::Result<HttpRequest<Body>> {
+    create(group, event, "&dryRun=All")
 }
 
 fn create(group: ApiGroup, event: &Event, query: &str) -> http::Result<HttpRequest<Body>> {
@@ -56,14 +56,19 @@ fn create(group: ApiGroup, event: &Event, query: &str) -> http::Result<HttpReque
 }
 
 /// GET of one event in a state not older than this.
-pub(super) fn get_not_older(namespace: &str, name: &str, version: u64) -> http::Result<HttpRequest<Body>> {
+pub(super) fn get_not_older(
+    group: ApiGroup,
+    namespace: &str,
+    name: &str,
+    version: u64,
+) -> http::Result<HttpRequest<Body>> {
     let query = if version == 0 { Vec::new() } else { vec![format!("resourceVersion={version}")] };
-    start(Method::GET, with_query(item(namespace, name), &query)).body(Body::empty())
+    start(Method::GET, with_query(through(group, item(namespace, name)), &query)).body(Body::empty())
 }
 
 /// GET of one event.
-pub(super) fn get(namespace: &str, name: &str) -> http::Result<HttpRequest<Body>> {
-    start(Method::GET, item(namespace, name)).body(Body::empty())
+pub(super) fn get(group: ApiGroup, namespace: &str, name: &str) -> http::Result<HttpRequest<Body>> {
+    start(Method::GET, through(group, item(namespace, name))).body(Body::empty())
 }
 
 /// PUT of an event through the door it came in by, whose rules the apiserver then keeps.
@@ -116,17 +121,23 @@ pub(super) fn patch(
 }
 
 /// DELETE of one event.
-pub(super) fn delete(namespace: &str, name: &str, options: &DeleteOptions) -> http::Result<HttpRequest<Body>> {
-    with_body(Method::DELETE, item(namespace, name), JSON, delete_options(options))
+pub(super) fn delete(
+    group: ApiGroup,
+    namespace: &str,
+    name: &str,
+    options: &DeleteOptions,
+) -> http::Result<HttpRequest<Body>> {
+    with_body(Method::DELETE, through(group, item(namespace, name)), JSON, delete_options(options))
 }
 
 /// DELETE of what a list shows.
 pub(super) fn delete_collection(
+    group: ApiGroup,
     namespace: &str,
     list: &ListOptions,
     options: &DeleteOptions,
 ) -> http::Result<HttpRequest<Body>> {
-    let path = with_query(events(Some(namespace)), &list_query(list));
+    let path = with_query(through(group, events(Some(namespace))), &list_query(group, list));
     with_body(Method::DELETE, path, JSON, delete_options(options))
 }
 
@@ -148,10 +159,14 @@ fn delete_options(options: &DeleteOptions) -> Vec<u8> {
 }
 
 /// GET of a watch.
-pub(super) fn watch(namespace: Option<&str>, options: &WatchOptions) -> http::Result<HttpRequest<Body>> {
+pub(super) fn watch(
+    group: ApiGroup,
+    namespace: Option<&str>,
+    options: &WatchOptions,
+) -> http::Result<HttpRequest<Body>> {
     let mut query = vec!["watch=true".to_owned()];
     if !options.field_selector.is_empty() {
-        query.push(format!("fieldSelector={}", encoded(&options.field_selector.to_string())));
+        query.push(format!("fieldSelector={}", encoded(&options.field_selector.text(group))));
     }
     if !options.label_selector.is_empty() {
         query.push(format!("labelSelector={}", encoded(&options.label_selector.to_string())));
@@ -168,19 +183,19 @@ pub(super) fn watch(namespace: Option<&str>, options: &WatchOptions) -> http::Re
     if options.timeout_seconds != 0 {
         query.push(format!("timeoutSeconds={}", options.timeout_seconds));
     }
-    start(Method::GET, with_query(events(namespace), &query)).body(Body::empty())
+    start(Method::GET, with_query(through(group, events(namespace)), &query)).body(Body::empty())
 }
 
 /// GET of a list.
-pub(super) fn list(namespace: Option<&str>, options: &ListOptions) -> http::Result<HttpRequest<Body>> {
-    start(Method::GET, with_query(events(namespace), &list_query(options))).body(Body::empty())
+pub(super) fn list(group: ApiGroup, namespace: Option<&str>, options: &ListOptions) -> http::Result<HttpRequest<Body>> {
+    start(Method::GET, with_query(through(group, events(namespace)), &list_query(group, options))).body(Body::empty())
 }
 
 fn with_query(path: String, query: &[String]) -> String {
     if query.is_empty() { path } else { path + "?" + &query.join("&") }
 }
 
-fn list_query(options: &ListOptions) -> Vec<String> {
+fn list_query(group: ApiGroup, options: &ListOptions) -> Vec<String> {
     let mut query = Vec::new();
     if options.limit != 0 {
         query.push(format!("limit={}", options.limit));
@@ -189,7 +204,7 @@ fn list_query(options: &ListOptions) -> Vec<String> {
         query.push(format!("continue={}", encoded(&options.continue_token)));
     }
     if !options.field_selector.is_empty() {
-        query.push(format!("fieldSelector={}", encoded(&options.field_selector.to_string())));
+        query.push(format!("fieldSelector={}", encoded(&options.field_selector.text(group))));
     }
     if !options.label_selector.is_empty() {
         query.push(format!("labelSelector={}", encoded(&options.label_selector.to_string())));
@@ -256,7 +271,7 @@ mod tests {
     #[test]
     fn names_cannot_leave_their_path_segment() {
         let check = |namespace: &str, name: &str, expected: &str| {
-            let request = get(namespace, name).unwrap();
+            let request = get(ApiGroup::Core, namespace, name).unwrap();
             assert_eq!(request.uri().to_string(), expected);
         };
         check("shop", "web-0.17c", "/api/v1/namespaces/shop/events/web-0.17c");
@@ -268,10 +283,10 @@ mod tests {
     fn dry_runs_and_least_versions_are_passed_on() {
         let mut event = Event::default();
         event.metadata.namespace = "shop".into();
-        let request = try_create(&event).unwrap();
+        let request = try_create(ApiGroup::Core, &event).unwrap();
         let path = "/api/v1/namespaces/shop/events?fieldManager=eventweir&dryRun=All";
         assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, path));
-        let path = |version| get_not_older("shop", "a", version).unwrap().uri().to_string();
+        let path = |version| get_not_older(ApiGroup::Core, "shop", "a", version).unwrap().uri().to_string();
         assert_eq!(path(7), "/api/v1/namespaces/shop/events/a?resourceVersion=7");
         assert_eq!(path(0), "/api/v1/namespaces/shop/events/a");
     }
@@ -279,13 +294,17 @@ mod tests {
     #[test]
     fn lists_ask_for_what_the_options_say() {
         let check = |namespace, options: ListOptions, expected: &str| {
-            let request = list(namespace, &options).unwrap();
+            let request = list(ApiGroup::Core, namespace, &options).unwrap();
             assert_eq!(request.uri().to_string(), expected);
         };
         check(None, ListOptions::default(), "/api/v1/events");
         let field_selector = FieldSelector::parse("regarding.kind=Pod,type!=Normal", ApiGroup::Events).unwrap();
         let options = ListOptions { limit: 500, continue_token: "a=".into(), field_selector, ..ListOptions::default() };
         let query = "limit=500&continue=a%3D&fieldSelector=involvedObject.kind%3DPod%2Ctype%21%3DNormal";
+        let request = list(ApiGroup::Events, Some("shop"), &options).unwrap();
+        let regarding = query.replace("involvedObject", "regarding");
+        let expected = format!("/apis/events.k8s.io/v1/namespaces/shop/events?{regarding}");
+        assert_eq!(request.uri().to_string(), expected);
         check(Some("shop"), options, &format!("/api/v1/namespaces/shop/events?{query}"));
         let exact = ListOptions { version: Version::Exact(7), ..ListOptions::default() };
         check(None, exact, "/api/v1/events?resourceVersion=7&resourceVersionMatch=Exact");

@@ -8,7 +8,8 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use kube::client::Body;
 
-use crate::event::core_v1;
+use crate::event::ApiGroup;
+use crate::event::json::{self, Strictness};
 use crate::status::Status;
 use crate::upstream::WatchEvent;
 
@@ -17,14 +18,15 @@ const FRAME_BYTES_MAX: usize = 4 << 20;
 
 /// The frames of an answer. What is buffered is less than one frame and one chunk of the connection.
 pub struct Frames {
+    group: ApiGroup,
     body: Pin<Box<Body>>,
     buffer: BytesMut,
     ended: bool,
 }
 
 impl Frames {
-    pub(super) fn new(body: Body) -> Self {
-        Self { body: Box::pin(body), buffer: BytesMut::new(), ended: false }
+    pub(super) fn new(group: ApiGroup, body: Body) -> Self {
+        Self { group, body: Box::pin(body), buffer: BytesMut::new(), ended: false }
     }
 
     /// Waits for the next frames; `None` at the end. Cancelling loses nothing.
@@ -60,7 +62,7 @@ impl Frames {
             if frame.trim_ascii().is_empty() {
                 continue;
             }
-            let event = read(&frame)
+            let event = read(self.group, &frame)
                 .unwrap_or_else(|fault| self.fail(&format!("a frame of the upstream's watch cannot be read: {fault}")));
             self.ended |= matches!(event, WatchEvent::Error(_));
             events.push(event);
@@ -74,12 +76,13 @@ impl Frames {
     }
 }
 
-fn read(frame: &[u8]) -> Result<WatchEvent, String> {
+fn read(group: ApiGroup, frame: &[u8]) -> Result<WatchEvent, String> {
     let frame: serde_json::Value = serde_json::from_slice(frame).map_err(|error| error.to_string())?;
     let object = frame.get("object").ok_or("no object")?;
     let event = || {
-        let event = core_v1::from_json(object.to_string().as_bytes()).map_err(|error| error.to_string())?;
-        Ok::<_, String>(Arc::new(event))
+        let text = object.to_string();
+        let decoded = json::decode(group, text.as_bytes(), Strictness::Report).map_err(|error| error.to_string())?;
+        Ok::<_, String>(Arc::new(decoded.event))
     };
     match frame.get("type").and_then(serde_json::Value::as_str) {
         Some("ADDED") => Ok(WatchEvent::Added(event()?)),
@@ -111,17 +114,17 @@ mod tests {
 {"type":"ERROR","object":{"kind":"Status","status":"Failure","message":"m","reason":"Expired","code":410}}
 {"type":"ADDED","object":{}}
 "#;
-        let mut frames = Frames::new(Body::from(text.as_bytes().to_vec()));
+        let mut frames = Frames::new(ApiGroup::Core, Body::from(text.as_bytes().to_vec()));
         let events = frames.next().await.unwrap();
         let labels: Vec<_> = events.iter().map(WatchEvent::label).collect();
         assert_eq!(labels, ["ADDED", "BOOKMARK", "ERROR"]);
         assert!(matches!(&events[2], WatchEvent::Error(status) if status.code == 410));
         assert_eq!(frames.next().await, None);
 
-        let mut frames = Frames::new(Body::from(vec![b' '; FRAME_BYTES_MAX + 1]));
+        let mut frames = Frames::new(ApiGroup::Core, Body::from(vec![b' '; FRAME_BYTES_MAX + 1]));
         assert!(matches!(&frames.next().await.unwrap()[..], [WatchEvent::Error(status)] if status.code == 500));
         assert_eq!(frames.next().await, None);
-        let mut frames = Frames::new(Body::from(b"{\"type\":\"ADD".to_vec()));
+        let mut frames = Frames::new(ApiGroup::Core, Body::from(b"{\"type\":\"ADD".to_vec()));
         assert_eq!(frames.next().await, None, "cut in the middle");
     }
 }

@@ -55,7 +55,9 @@ pub(crate) async fn start_from(yaml: &str, source: ConfigSource) -> Program {
 
 /// Starts the program in front of `fake`, on its clock.
 pub(crate) async fn start_before(fake: &FakeApiserver, yaml: &str) -> Program {
-    launch(config(yaml), ConfigSource::default(), fake.upstream(), Registry::new(), fake.clock()).await
+    let config = config(yaml);
+    let upstream = fake.upstream_with(&config.upstream.apiserver);
+    launch(config, ConfigSource::default(), upstream, Registry::new(), fake.clock()).await
 }
 
 /// Starts the program in front of another one, which stands for the apiserver, over real connections.

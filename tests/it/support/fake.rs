@@ -13,7 +13,7 @@ use eventweir::correlator::MESSAGE_PREFIX;
 use eventweir::event::core_v1::{self, EventList};
 use eventweir::event::json::{self, FieldValidation, Strictness};
 use eventweir::event::patching::{self, PatchType};
-use eventweir::event::{ApiGroup, Event, spelling, validate};
+use eventweir::event::{ApiGroup, Event, events_v1, spelling, validate};
 use eventweir::outbox::DIGEST_REASON;
 use eventweir::status::Status;
 use eventweir::upstream::store::{self, Store};
@@ -141,12 +141,17 @@ impl FakeApiserver {
 
     /// This server as the program's upstream.
     pub(crate) fn upstream(&self) -> Upstream {
+        self.upstream_with(&apiserver::Settings::default())
+    }
+
+    /// The same with settings of requests.
+    pub(crate) fn upstream_with(&self, settings: &apiserver::Settings) -> Upstream {
         let fake = self.clone();
         let service = tower::service_fn(move |request| fake.clone().handle(request));
         let client = kube::Client::new(service, "default");
         let metrics = Metrics::new(&Registry::new()).unwrap();
         let clock = self.clock();
-        Upstream::Apiserver(Apiserver::with_client(client, &apiserver::Settings::default(), clock, metrics))
+        Upstream::Apiserver(Apiserver::with_client(client, settings, clock, metrics))
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -226,7 +231,7 @@ impl FakeApiserver {
     pub(crate) async fn handle(self, request: http::Request<Body>) -> io::Result<Response<String>> {
         let (parts, body) = request.into_parts();
         // Nobody may follow all events here; `history.rs` has an apiserver that lets itself be followed.
-        if parts.uri.path() == "/api/v1/events" {
+        if ["/api/v1/events", "/apis/events.k8s.io/v1/events"].contains(&parts.uri.path()) {
             return Ok(respond(Err(told(403))));
         }
         let body = body.collect_bytes().await.unwrap();
@@ -346,7 +351,10 @@ impl FakeApiserver {
                 let items = page.items.into_iter().map(Arc::unwrap_or_clone).collect();
                 let list = EventList { resource_version: page.resource_version, items, ..EventList::default() };
                 let mut body = Vec::new();
-                core_v1::write_list(&list, &mut body);
+                match request.group {
+                    ApiGroup::Core => core_v1::write_list(&list, &mut body),
+                    ApiGroup::Events => events_v1::write_list(&list, &mut body),
+                }
                 return Ok(body);
             }
             Method::GET => state.store.get(namespace, name, now)?,

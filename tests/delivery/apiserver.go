@@ -146,11 +146,13 @@ type record struct {
 		ResourceVersion string
 		Annotations     map[string]string
 	}
-	InvolvedObject struct{ Name string }
-	Reason         string
-	Message        string
-	Count          int
-	Series         *struct{ Count int }
+	InvolvedObject     struct{ Name string }
+	Source             struct{ Component, Host string }
+	ReportingComponent string
+	Reason, Type       string
+	Message            string
+	Count              int
+	Series             *struct{ Count int }
 }
 
 // occurrences is how many occurrences the record stands for.

@@ -50,8 +50,10 @@ var scenarios = []scenario{
 	{"budgets", false, budgets},
 	{"replicas-2", false, func(r *run) error { return replicas(r, 2) }},
 	{"replicas-3", false, func(r *run) error { return replicas(r, 3) }},
+	{"replicas-named", false, replicasNamed},
 	{"restart", false, restart},
 	{"rbac", false, rbac},
+	{"token", false, token},
 	{"nobody", false, nobody},
 }
 

@@ -90,13 +90,18 @@ func (x *proxy) close() {
 
 // kubeconfig writes one that leads to the proxy, with this token.
 func (x *proxy) kubeconfig(path, token string) error {
+	return x.kubeconfigOf(path, "token", token)
+}
+
+// kubeconfigOf has one member of its user.
+func (x *proxy) kubeconfigOf(path, member, value string) error {
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
 current-context: proxy
 contexts: [{name: proxy, context: {cluster: proxy, user: user}}]
 clusters: [{name: proxy, cluster: {server: "https://%s", certificate-authority-data: %s}}]
-users: [{name: user, user: {token: "%s"}}]
-`, x.address, base64.StdEncoding.EncodeToString(x.ca), token)
+users: [{name: user, user: {%s: "%s"}}]
+`, x.address, base64.StdEncoding.EncodeToString(x.ca), member, value)
 	return os.WriteFile(path, []byte(text), 0o600)
 }
 

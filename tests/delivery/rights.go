@@ -231,7 +231,7 @@ func (r *run) forbidden(w *weir, number int) error {
 	}
 	code, text, err := ask(http.MethodGet, w.admin+"/readyz")
 	if err != nil || code != http.StatusOK || !strings.Contains(text, "upstream forbidden: it answers 403 to create") {
-		return fmt.Errorf("/readyz says %d %q %w", code, text, err)
+		return fmt.Errorf("/readyz says %d %q, %v", code, text, err)
 	}
 	// A client that waits for the upstream hears of it.
 	waiting := load{to: to(w), workers: 1, ack: func(*weir) string { return "written" }}
@@ -248,9 +248,10 @@ func (r *run) forbidden(w *weir, number int) error {
 }
 
 func (r *run) unauthorized(w *weir, number int) error {
-	code, text, err := ask(http.MethodGet, w.admin+"/readyz")
-	if err != nil || code != http.StatusOK || !strings.Contains(text, "upstream down") {
-		return fmt.Errorf("/readyz says %d %q %w", code, text, err)
+	// Not ready for half a minute, in which history could still be listed.
+	_, text, err := ask(http.MethodGet, w.admin+"/readyz")
+	if err != nil || !strings.Contains(text, "[+]accepting ok") || !strings.Contains(text, "upstream down") {
+		return fmt.Errorf("/readyz says %q, %v", text, err)
 	}
 	now, err := w.scrape()
 	if err != nil {

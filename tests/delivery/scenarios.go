@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +17,7 @@ const settleLimit = 3 * time.Minute
 const large = "correlation: {burstSize: 100000, qps: 1000000}\n"
 
 // config of an eventweir that is impatient, so that runs are short; `more` and then --extra-config are laid over it.
-func (r *run) config(kubeconfig, more string) string {
+func (r *run) config(kubeconfig string, more ...string) string {
 	base := fmt.Sprintf(`listen: 127.0.0.1:0
 adminListen: 127.0.0.1:0
 upstream:
@@ -28,7 +29,7 @@ outbox: {coalesceInterval: 200ms}
 shutdown: {drainTimeout: 60s}
 `, kubeconfig)
 	config := map[string]any{}
-	for _, layer := range []string{base, more, r.extra} {
+	for _, layer := range slices.Concat([]string{base}, more, []string{r.extra}) {
 		var keys map[string]any
 		must(yaml.Unmarshal([]byte(layer), &keys))
 		overlay(config, keys)
@@ -158,8 +159,8 @@ func budgets(r *run) error {
 	return first(account.sent(number), between(records, account.acked, account.acked), tallied(records))
 }
 
-// restart: SIGTERM under load, and a second process that goes on. A request that the end of the first cut off has an
-// unknown fate; everything that was answered counts exactly.
+// restart: SIGTERM under load, and a second process that goes on. No request meets a connection that is being closed, and
+// everything that was answered counts exactly.
 func restart(r *run) error {
 	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
 	if err != nil {
@@ -209,6 +210,9 @@ func restart(r *run) error {
 	r.tell(x, records)
 	r.logf("the first wrote %d, the second %d; %d requests had no answer %.150q", drained.Written, end.written(),
 		account.unknown.total(), account.why)
+	if account.unknown.total() != 0 {
+		return fmt.Errorf("%d requests had no answer: %v", account.unknown.total(), account.why)
+	}
 	if drained.Lost != 0 || end.lost() != 0 {
 		return fmt.Errorf("lost: %+v and %s", drained, end.nonzero("eventweir_ledger_lost_total"))
 	}

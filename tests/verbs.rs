@@ -32,7 +32,9 @@ impl Program {
     async fn start(yaml: &str) -> Self {
         let local = || Some("127.0.0.1:0".to_owned());
         let overrides = Overrides { listen: local(), admin_listen: local(), ..Overrides::default() };
-        let config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
+        let mut config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
+        // Nobody is late here.
+        config.shutdown.grace = std::time::Duration::ZERO;
         let (clock, registry) = (Clock::manual(START), Registry::new());
         let embedded = Embedded::new(store::Settings::default(), clock.clone(), Metrics::new(&registry).unwrap());
         let listeners = Listeners::bind(&config).await.unwrap();

@@ -84,7 +84,9 @@ struct Proxy {
 }
 
 impl Proxy {
-    async fn start(config: Config) -> Result<Self, Error> {
+    async fn start(mut config: Config) -> Result<Self, Error> {
+        // Its only client knows when it has ended.
+        config.shutdown.grace = std::time::Duration::ZERO;
         let io = |source| Error::Io { what: "opening a port for the demo".to_owned(), source };
         let bind = async || TcpListener::bind(("127.0.0.1", 0)).await.map_err(io);
         let listeners = Listeners { face: bind().await?, admin: bind().await? };

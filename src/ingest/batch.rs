@@ -178,13 +178,17 @@ impl Batch {
         let is_taken = taken.iter().any(|taken| taken.result.is_ok());
         let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
         // LIMIT: one request's time for all of them; a client that has waited so long is told that it has not been so far.
-        let deadline = tokio::time::Instant::now() + self.face.0.settings.request_timeout;
+        let mut patience = std::pin::pin!(tokio::time::sleep(self.face.0.settings.request_timeout));
         let mut results = Vec::with_capacity(taken.len());
         for Taken { number, result } in taken {
             results.push(match result {
                 Ok((accepted, waiting)) => {
                     let fate = match waiting {
-                        Some(mut waiting) => tokio::time::timeout_at(deadline, waiting.fate()).await.ok().flatten(),
+                        Some(mut waiting) => tokio::select! {
+                            biased;
+                            fate = waiting.fate() => fate,
+                            () = &mut patience => None,
+                        },
                         None => None,
                     };
                     if let Some(Fate::Refused(refusal)) = fate {

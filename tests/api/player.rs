@@ -49,7 +49,9 @@ impl Program {
     pub(crate) async fn start(yaml: &str, namespace: Option<&str>, ttl: Option<u64>) -> Self {
         let local = || Some("127.0.0.1:0".to_owned());
         let overrides = Overrides { listen: local(), admin_listen: local(), ..Overrides::default() };
-        let config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
+        let mut config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
+        // Nobody is late here.
+        config.shutdown.grace = std::time::Duration::ZERO;
         let registry = Registry::new();
         let clock = Clock::manual(Time::parse(NOW).unwrap().0 * 1_000_000_000);
         let namespaces = Namespaces::List(namespace.into_iter().map(Into::into).collect());

@@ -1,5 +1,4 @@
 //! DELETE of names that clients chose.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use eventweir::ledger::Balance;
 use eventweir::outbox::LostReason;

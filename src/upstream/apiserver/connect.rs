@@ -12,6 +12,7 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::token::TokenFile;
 use super::transport::{NoConnection, Transport};
+use crate::clock::Clock;
 use crate::event::ApiGroup;
 use crate::upstream::answer::Failure;
 
@@ -72,9 +73,9 @@ pub enum Error {
 /// This is kube's stack but for its transport, its log and its retries: the outbox repeats, with what it knows; kube would hide
 /// each 429, 503 and 504 behind tries of its own. Token files are read again every minute and after a 401 (`token.rs`); exec
 /// plugins are asked by kube before their tokens expire. LIMIT: a client *certificate* from an exec plugin is not; when it expires, requests answer 401 until a restart.
-pub(super) async fn client(settings: &Settings) -> Result<kube::Client, Error> {
+pub(super) async fn client(settings: &Settings, clock: &Clock) -> Result<kube::Client, Error> {
     let mut config = config(settings).await?;
-    let token = TokenFile::take(&mut config.auth_info).await?.map(Arc::new);
+    let token = TokenFile::take(&mut config.auth_info, clock.clone()).await?.map(Arc::new);
     let failed = |source| Error::Client(Box::new(source));
     let layers = ServiceBuilder::new()
         .layer(config.base_uri_layer())

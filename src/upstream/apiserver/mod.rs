@@ -61,7 +61,7 @@ impl Apiserver {
     /// # Errors
     /// When the configuration cannot be read or does not make a client.
     pub async fn connect(settings: &Settings, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
-        let client = connect::client(settings).await?;
+        let client = connect::client(settings, &clock).await?;
         Ok(Self::with_client(client, settings, clock, metrics))
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use http::HeaderValue;
 use kube::config::AuthInfo;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use super::connect::Error;
+use crate::clock::{Clock, Mono};
 
 /// Oldest that a token may be without a look at its file; kube's and client-go's.
 const AGE_MAX: Duration = Duration::from_secs(60);
@@ -17,18 +17,19 @@ const AGE_MAX: Duration = Duration::from_secs(60);
 /// A token file, and the token that was last read from it.
 pub(super) struct TokenFile {
     path: PathBuf,
+    clock: Clock,
     held: Mutex<Held>,
 }
 
 struct Held {
     header: HeaderValue,
     /// When the file is looked at again.
-    due: Instant,
+    due: Mono,
 }
 
 impl TokenFile {
     /// Takes the token file over from kube, if it is what would be used: kube prefers everything else.
-    pub(super) async fn take(auth: &mut AuthInfo) -> Result<Option<Self>, Error> {
+    pub(super) async fn take(auth: &mut AuthInfo, clock: Clock) -> Result<Option<Self>, Error> {
         let has_password = auth.username.is_some() && auth.password.is_some();
         if auth.auth_provider.is_some() || has_password || auth.token.is_some() {
             return Ok(None);
@@ -36,8 +37,8 @@ impl TokenFile {
         let Some(path) = auth.token_file.take().map(PathBuf::from) else { return Ok(None) };
         match read(&path).await {
             Ok(header) => {
-                let held = Mutex::new(Held { header, due: Instant::now() + AGE_MAX });
-                Ok(Some(Self { path, held }))
+                let held = Mutex::new(Held { header, due: clock.now().mono.after(AGE_MAX) });
+                Ok(Some(Self { path, clock, held }))
             }
             Err(source) => Err(Error::Token { path, source }),
         }
@@ -46,8 +47,9 @@ impl TokenFile {
     /// The `Authorization` of a request.
     pub(super) async fn header(&self) -> HeaderValue {
         let mut held = self.held.lock().await;
-        if held.due <= Instant::now() {
-            held.due = Instant::now() + AGE_MAX;
+        let now = self.clock.now().mono;
+        if held.due <= now {
+            held.due = now.after(AGE_MAX);
             match read(&self.path).await {
                 Ok(header) => held.header = header,
                 // The one that is known may still do; if not, the next 401 leads here again.
@@ -61,7 +63,7 @@ impl TokenFile {
     pub(super) async fn refused(&self, header: &HeaderValue) {
         let mut held = self.held.lock().await;
         if held.header == header {
-            held.due = Instant::now();
+            held.due = self.clock.now().mono;
         }
     }
 }

@@ -7,8 +7,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::Value;
 
-use super::{Face, QUIET, create, decode, manager, respond, yaml};
-use crate::event::ApiGroup;
+use super::asked::Asked;
+use super::{Face, QUIET, create, decode, respond, yaml};
 use crate::shard::Lead;
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{ApplyOptions, Updated};
@@ -22,33 +22,18 @@ pub(super) fn is_apply(headers: &HeaderMap) -> bool {
 }
 
 /// Answers an apply.
-pub(super) async fn apply(
-    face: &Face,
-    group: ApiGroup,
-    namespace: &str,
-    name: &str,
-    query: Option<&str>,
-    headers: &HeaderMap,
-    body: Body,
-) -> Response {
-    match merge(face, group, namespace, name, query, headers, body).await {
+pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Response {
+    match merge(face, asked, body).await {
         Ok(response) => response,
         // Not an occurrence: the ledger hears nothing of it.
         Err(status) => respond::refusal(&status),
     }
 }
 
-async fn merge(
-    face: &Face,
-    group: ApiGroup,
-    namespace: &str,
-    name: &str,
-    query: Option<&str>,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Response, Status> {
-    let form = face.form(group, query, headers).map_err(|(_, status)| *status)?;
-    let options = options(group, query, headers)?;
+async fn merge(face: &Face, asked: &Asked, body: Body) -> Result<Response, Status> {
+    let Asked { namespace, name, .. } = asked;
+    let form = asked.form(face).map_err(|(_, status)| *status)?;
+    let options = options(asked)?;
     let body = decode::read(body, &face.0.settings).await.map_err(|(_, status)| *status)?;
     let json = yaml::to_json(&body).map_err(|fault| undecodable(&fault))?;
     let document: Value = serde_json::from_slice(&json).map_err(|fault| undecodable(&fault.to_string()))?;
@@ -101,7 +86,8 @@ async fn put(
     Ok(updated)
 }
 
-fn options(group: ApiGroup, query: Option<&str>, headers: &HeaderMap) -> Result<ApplyOptions, Status> {
+fn options(asked: &Asked) -> Result<ApplyOptions, Status> {
+    let query = asked.query();
     let dry_run = create::options(query).map_err(|(_, status)| *status)?.dry_run;
     let parameter = |name: &str| {
         let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
@@ -124,7 +110,7 @@ fn options(group: ApiGroup, query: Option<&str>, headers: &HeaderMap) -> Result<
     }
     // Whatever is neither empty, `false` nor `0` (`Convert_Slice_string_To_bool`).
     let force = !matches!(parameter("force").to_lowercase().as_str(), "" | "false" | "0");
-    Ok(ApplyOptions { writer: manager::writer(group, query, headers), force, dry_run })
+    Ok(ApplyOptions { writer: asked.writer(), force, dry_run })
 }
 
 fn undecodable(fault: &str) -> Status {

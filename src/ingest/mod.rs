@@ -8,6 +8,7 @@ mod accept;
 mod ack;
 mod aliases;
 mod apply;
+mod asked;
 mod batch;
 mod create;
 mod deadline;
@@ -35,12 +36,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
-use axum::{Extension, Router};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -54,8 +55,6 @@ use crate::shard::Shards;
 use crate::spool::Spool;
 use crate::status::Status;
 use crate::upstream::Upstream;
-use decode::Refusal;
-use form::Form;
 
 /// Settings of the face.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,8 +145,8 @@ impl Face {
     /// The table of path and verb. The two API groups are two doors to one room.
     pub fn router(&self) -> Router {
         let paths = discovery::routes()
-            .nest("/api/v1", door(ApiGroup::Core))
-            .nest("/apis/events.k8s.io/v1", door(ApiGroup::Events))
+            .merge(door("/api/v1"))
+            .merge(door("/apis/events.k8s.io/v1"))
             .route("/eventweir/v1/events", axum::routing::post(batch::batch).fallback(method_not_allowed))
             .fallback(not_served)
             .with_state(self.clone());
@@ -158,11 +157,6 @@ impl Face {
             .layer(axum::middleware::from_fn(dress::dress))
             // Outermost, so that every answer is counted, refusals and unknown paths included.
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))
-    }
-
-    /// The form that this request's answer takes.
-    fn form(&self, group: ApiGroup, query: Option<&str>, headers: &HeaderMap) -> Result<Form, Refusal> {
-        Form::negotiate(group, self.0.shards.clock().now().wall, query, headers)
     }
 
     /// Carries out what must not stop half way when its client goes away: what the upstream was asked has to be followed here.
@@ -181,17 +175,18 @@ impl Face {
     }
 }
 
-fn door(group: ApiGroup) -> Router<Face> {
+/// The paths of one group. Not nested, which would build each request's URI anew.
+fn door(prefix: &str) -> Router<Face> {
+    let path = |rest: &str| format!("{prefix}{rest}");
     let collection = get(read::list).post(create::create).delete(delete::delete_collection);
     let item = get(read::get).patch(patch::patch).put(update::update).delete(delete::delete);
     Router::new()
-        .route("/namespaces/{namespace}/events", only(collection))
-        .route("/namespaces/{namespace}/events/{name}", only(item))
-        .route("/events", only(get(read::list_all)))
-        .route("/watch/namespaces/{namespace}/events", only(get(watch::watch_namespace)))
-        .route("/watch/namespaces/{namespace}/events/{name}", only(get(watch::watch_one)))
-        .route("/watch/events", only(get(watch::watch_all)))
-        .layer(Extension(group))
+        .route(&path("/namespaces/{namespace}/events"), only(collection))
+        .route(&path("/namespaces/{namespace}/events/{name}"), only(item))
+        .route(&path("/events"), only(get(read::list)))
+        .route(&path("/watch/namespaces/{namespace}/events"), only(get(watch::watch)))
+        .route(&path("/watch/namespaces/{namespace}/events/{name}"), only(get(watch::watch_one)))
+        .route(&path("/watch/events"), only(get(watch::watch)))
 }
 
 /// These methods and no others; not even HEAD, which would come with GET.

@@ -96,13 +96,17 @@ pub(super) fn event(
         response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
     }
     for warning in warnings {
-        // Go's quoted-string: the text in quotes, with quotes and backslashes escaped (`net.NewWarningHeader`).
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            response.headers_mut().append(WARNING, value);
-        }
+        warn(&mut response, warning);
     }
     response
+}
+
+/// Adds a warning, as Go's quoted-string: the text in quotes, with quotes and backslashes escaped (`net.NewWarningHeader`).
+pub(super) fn warn(response: &mut Response, warning: &str) {
+    let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+        response.headers_mut().append(WARNING, value);
+    }
 }
 
 /// A list of events.

@@ -1,56 +1,42 @@
 //! PUT: a whole object, put in the place of the record that its name leads to. It states how things are instead of telling of
 //! an occurrence, so it passes by the correlators and the ledger; the record's count goes on from it.
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::{Face, QUIET, create, decode, manager, respond};
+use super::asked::Asked;
+use super::{Face, QUIET, create, decode, respond};
 use crate::event::json::{self, FieldValidation, Strictness};
-use crate::event::{ApiGroup, Event, validate};
+use crate::event::{Event, validate};
 use crate::shard::Lead;
 use crate::status::Status;
 use crate::upstream::{UpdateOptions, Updated};
 
 /// `PUT …/namespaces/{namespace}/events/{name}`
-pub(super) async fn update(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    Path((namespace, name)): Path<(String, String)>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    match replace(&face, group, &namespace, &name, query.as_deref(), &headers, body).await {
+pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+    match replace(&face, &asked, body).await {
         Ok(response) => response,
         // Not an occurrence: the ledger hears nothing of it.
         Err(status) => respond::refusal(&status),
     }
 }
 
-async fn replace(
-    face: &Face,
-    group: ApiGroup,
-    namespace: &str,
-    name: &str,
-    query: Option<&str>,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Response, Status> {
-    let form = face.form(group, query, headers).map_err(|(_, status)| *status)?;
-    let media = decode::media(headers).map_err(|(_, status)| *status)?;
-    let options = create::options(query).map_err(|(_, status)| *status)?;
+async fn replace(face: &Face, asked: &Asked, body: Body) -> Result<Response, Status> {
+    let Asked { group, namespace, name, .. } = asked;
+    let form = asked.form(face).map_err(|(_, status)| *status)?;
+    let media = decode::media(&asked.headers).map_err(|(_, status)| *status)?;
+    let options = create::options(asked.query()).map_err(|(_, status)| *status)?;
     let body = decode::read(body, &face.0.settings).await.map_err(|(_, status)| *status)?;
-    let decoded = decode::event(group, media, &body, options.strictness()).map_err(|(_, status)| *status)?;
+    let decoded = decode::event(*group, media, &body, options.strictness()).map_err(|(_, status)| *status)?;
     let warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;
     check_name(&mut event, namespace, name)?;
-    let asked = UpdateOptions { writer: manager::writer(group, query, headers), dry_run: options.dry_run };
+    let update = UpdateOptions { writer: asked.writer(), dry_run: options.dry_run };
     let putting = {
         let (face, name) = (face.clone(), name.to_owned());
-        async move { put(&face, event, &name, &asked).await }
+        async move { put(&face, event, &name, &update).await }
     };
     let Updated { event: mut stored, created } = face.to_the_end(putting).await?;
     stored.metadata.name = name.into();

@@ -12,11 +12,13 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt as _;
 use serde_json::json;
+use smol_str::SmolStr;
 use tokio::sync::mpsc;
 
+use super::asked::Asked;
 use super::{Face, create, decode};
-use crate::event::ApiGroup;
 use crate::event::json::{self, Strictness};
+use crate::event::{ApiGroup, managed_fields};
 use crate::ledger::RejectReason;
 use crate::status::Status;
 
@@ -27,12 +29,12 @@ const RESULTS: usize = 16;
 const LOOK_BYTES: usize = 4096;
 
 /// `POST /eventweir/v1/events`
-pub(super) async fn batch(State(face): State<Face>, body: Body) -> Response {
+pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) -> Response {
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
-    let reader = face.clone();
+    let (reader, manager) = (face.clone(), asked.writer().manager);
     // The answer begins while the request is still being read; a client that reads no results stops us from reading on.
     let task = async move {
-        let mut batch = Batch { face: reader, number: 0, buffer: Vec::new(), results };
+        let mut batch = Batch { face: reader, manager, number: 0, buffer: Vec::new(), results };
         batch.run(body).await;
     };
     face.0.tasks.spawn(task);
@@ -45,6 +47,8 @@ pub(super) async fn batch(State(face): State<Face>, body: Body) -> Response {
 /// A batch that is being read.
 struct Batch {
     face: Face,
+    /// In whose name events are stored that are not correlated.
+    manager: SmolStr,
     /// Events so far.
     number: u64,
     /// What has been read of the line that is not complete yet. LIMIT: the size of a body.
@@ -149,10 +153,10 @@ impl Batch {
         }
         let namespace = event.metadata.namespace.clone();
         create::admit(face, group, &namespace, &mut event).map_err(reject)?;
-        match face.0.shards.accept(create::as_occurrence(event.clone()), 1) {
+        let occurrence = create::occurrence(face, &event, || managed_fields::claim(&self.manager, group));
+        match face.0.shards.accept(occurrence, 1) {
             Ok(accepted) => {
-                face.0.metrics.count_outcome(accepted.outcome, 1);
-                face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
+                face.note(&event, 1, accepted.outcome);
                 Ok(accepted.outcome.label())
             }
             Err(full) => Err(Box::new(Status::too_many_requests(full.to_string(), 1))),

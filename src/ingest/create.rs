@@ -122,8 +122,7 @@ pub(super) async fn take(
     };
     // The shard's ledger has the refusal already.
     let Ok((accepted, waiting)) = taken else { return full() };
-    face.0.metrics.count_outcome(accepted.outcome, 1);
-    face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
+    face.note(&event, 1, accepted.outcome);
     let show = |shown: &Event| respond::event(form, code, shown, Some(accepted.outcome), warnings);
     let mut response = match waiting {
         // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.

@@ -40,6 +40,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
 use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use tokio_util::sync::CancellationToken;
@@ -48,10 +49,10 @@ use tokio_util::task::TaskTracker;
 pub use aliases::Aliases;
 pub use metrics::Metrics;
 
-use crate::event::ApiGroup;
+use crate::event::{ApiGroup, Event};
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
-use crate::shard::Shards;
+use crate::shard::{Held, Lead, Outcome, Shards};
 use crate::spool::Spool;
 use crate::status::Status;
 use crate::upstream::Upstream;
@@ -153,10 +154,7 @@ impl Face {
         Router::new()
             // Before the table of paths, which does not ignore a slash at the end as the apiserver does.
             .fallback_service(tower::util::MapRequest::new(paths, without_last_slash))
-            .layer(axum::middleware::from_fn_with_state(self.clone(), deadline::deadline))
-            .layer(axum::middleware::from_fn(dress::dress))
-            // Outermost, so that every answer is counted, refusals and unknown paths included.
-            .layer(axum::middleware::from_fn_with_state(self.clone(), count))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), around))
     }
 
     /// Carries out what must not stop half way when its client goes away: what the upstream was asked has to be followed here.
@@ -166,6 +164,26 @@ impl Face {
     ) -> Result<T, Status> {
         let ended = self.0.tasks.spawn(task).await;
         ended.unwrap_or_else(|error| Err(Status::new(500, "InternalError", error.to_string())))
+    }
+
+    /// Keeps back the record that a name leads to, by what its client was told of it, or else by what the upstream has; first
+    /// lets a write that is on its way come to its end.
+    async fn hold(&self, namespace: &str, name: &str) -> Option<Held> {
+        let mut held = match self.0.aliases.get(namespace, name) {
+            Some(told) => self.0.shards.hold(&told, name, Lead::Alias)?,
+            None => {
+                let stored = self.0.upstream.get(namespace, name).await.ok()?;
+                self.0.shards.hold(&stored, name, Lead::Name)?
+            }
+        };
+        held.quiet(QUIET).await;
+        Some(held)
+    }
+
+    /// Counts and logs what became of occurrences that were taken in.
+    fn note(&self, event: &Event, occurrences: u32, outcome: Outcome) {
+        self.0.metrics.count_outcome(outcome, occurrences.into());
+        self.0.event_log.write(event, occurrences, outcome, self.0.shards.clock());
     }
 
     /// Refuses what may have been an occurrence, and says so in the ledger.
@@ -230,7 +248,9 @@ async fn method_not_allowed() -> Response {
     )
 }
 
-async fn count(State(face): State<Face>, request: Request, next: axum::middleware::Next) -> Response {
+/// Around every request, those of unknown paths included. One layer for all, since each costs allocations; from the outermost:
+/// the answer is counted, it is dressed, and it is made in the client's time.
+async fn around(State(face): State<Face>, request: Request, next: Next) -> Response {
     let verb = match *request.method() {
         Method::POST => metrics::Verb::Post,
         Method::GET => metrics::Verb::Get,
@@ -239,7 +259,7 @@ async fn count(State(face): State<Face>, request: Request, next: axum::middlewar
         Method::DELETE => metrics::Verb::Delete,
         _ => metrics::Verb::Other,
     };
-    let response = next.run(request).await;
+    let response = dress::dress(request, |request| deadline::deadline(&face, request, next)).await;
     face.0.metrics.count_request(verb, response.status().as_u16());
     response
 }

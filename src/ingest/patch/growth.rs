@@ -102,8 +102,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         face.0.aliases.shrink(namespace, name, grown);
         return create::full();
     };
-    face.0.metrics.count_outcome(accepted.outcome, u64::from(grown));
-    face.0.event_log.write(&told, grown, accepted.outcome, face.0.shards.clock().now());
+    face.note(&told, grown, accepted.outcome);
     let unkept: Vec<String> = ack::kept(face, ack).await.into_iter().collect();
     respond::event(form, StatusCode::OK, &told, Some(accepted.outcome), &unkept)
 }

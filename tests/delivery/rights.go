@@ -244,9 +244,15 @@ func (r *run) forbidden(w *weir, number int) error {
 }
 
 func (r *run) unauthorized(w *weir, number int) error {
-	code, text, err := ask(http.MethodGet, w.admin+"/readyz")
-	if err != nil || code != http.StatusOK || !strings.Contains(text, "upstream down") {
-		return fmt.Errorf("/readyz says %d %q %w", code, text, err)
+	// Readiness waits for history, but not longer than its deadline of 30 s.
+	for until := time.Now().Add(45 * time.Second); ; time.Sleep(time.Second) {
+		code, text, err := ask(http.MethodGet, w.admin+"/readyz")
+		if err == nil && code == http.StatusOK && strings.Contains(text, "upstream down") {
+			break
+		}
+		if err != nil || time.Now().After(until) {
+			return errors.Join(fmt.Errorf("/readyz says %d %q", code, text), err)
+		}
 	}
 	now, err := w.scrape()
 	if err != nil {

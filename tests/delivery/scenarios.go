@@ -66,8 +66,10 @@ func to(w *weir) func(*rand.Rand) *weir { return func(*rand.Rand) *weir { return
 // finish waits until w has nothing to write any more, and the proxy carries out nothing late.
 func finish(w *weir, x *proxy) (samples, error) {
 	end, err := w.settled(settleLimit)
-	x.pending.Wait()
-	return end, err
+	if err != nil {
+		return end, err
+	}
+	return end, x.rest()
 }
 
 func (r *run) tell(x *proxy, records []record) {
@@ -136,7 +138,9 @@ func budgets(r *run) error {
 	if err != nil {
 		return err
 	}
-	x.pending.Wait()
+	if err := x.rest(); err != nil {
+		return err
+	}
 	records, err := r.upstream(r.long)
 	if err != nil {
 		return err

@@ -9,9 +9,8 @@ use smol_str::{SmolStr, format_smolstr};
 use super::asked::Asked;
 use super::decode::Refusal;
 use super::form::Form;
-pub(super) use super::options::Options;
 use super::{Ack, Face, ack, decode, options, respond};
-use crate::event::json::{Decoded, FieldValidation, Strictness};
+use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, ManagedFields, Time, validate};
 use crate::ledger::RejectReason;
@@ -33,15 +32,8 @@ async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Ref
     let options =
         options::of_write("CreateOptions", asked.query()).map_err(|status| (RejectReason::Invalid, status.into()))?;
     let body = decode::read(body, &face.0.settings).await?;
-    let strictness = match options.validation {
-        FieldValidation::Strict => Strictness::Refuse,
-        FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
-    };
-    let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, strictness)?;
-    let mut warnings: Vec<String> = match options.validation {
-        FieldValidation::Warn => strict_faults.iter().map(ToString::to_string).collect(),
-        FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
-    };
+    let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, options.strictness())?;
+    let mut warnings = options.warnings(&strict_faults);
     let repairs = admit(face, asked.group, &asked.namespace, &mut event)?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     if options.dry_run {
@@ -188,9 +180,4 @@ pub(super) fn as_occurrence(mut event: Event) -> Event {
 pub(super) fn full() -> Response {
     let message = format_smolstr!("Too many requests: {Full}, please try again later");
     respond::refusal(&Status::too_many_requests(message, 1))
-}
-
-/// The options of a write that is not a create.
-pub(super) fn options(query: Option<&str>) -> Result<Options, Refusal> {
-    options::of_write("UpdateOptions", query).map_err(|status| (RejectReason::Invalid, status.into()))
 }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use crate::event::ApiGroup;
-use crate::event::json::{FieldValidation, go};
+use crate::event::json::{FieldValidation, StrictFault, Strictness, go};
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchOptions};
 
@@ -20,6 +20,24 @@ const NOT_OLDER_THAN: &str = "NotOlderThan";
 pub(super) struct Options {
     pub(super) validation: FieldValidation,
     pub(super) dry_run: bool,
+}
+
+impl Options {
+    /// What a body is decoded with.
+    pub(super) const fn strictness(self) -> Strictness {
+        match self.validation {
+            FieldValidation::Strict => Strictness::Refuse,
+            FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
+        }
+    }
+
+    /// What the client is warned of.
+    pub(super) fn warnings(self, faults: &[StrictFault]) -> Vec<String> {
+        match self.validation {
+            FieldValidation::Warn => faults.iter().map(ToString::to_string).collect(),
+            FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
+        }
+    }
 }
 
 /// Faults of options, told all at once.

@@ -8,8 +8,7 @@ use axum::response::Response;
 
 use super::asked::Asked;
 use super::form::Form;
-use super::{Face, create, decode, respond};
-use crate::event::json::{self, FieldValidation, Strictness};
+use super::{Face, decode, options, respond};
 use crate::event::{Event, validate};
 use crate::status::Status;
 use crate::upstream::{UpdateOptions, Updated};
@@ -27,7 +26,7 @@ async fn replace(face: &Face, asked: &Asked, body: Body) -> Result<Response, Sta
     let Asked { group, namespace, name, .. } = asked;
     let form = asked.form(face).map_err(|(_, status)| *status)?;
     let media = decode::media(&asked.headers).map_err(|(_, status)| *status)?;
-    let options = create::options(asked.query()).map_err(|(_, status)| *status)?;
+    let options = options::of_write("UpdateOptions", asked.query())?;
     let body = decode::read(body, &face.0.settings).await.map_err(|(_, status)| *status)?;
     let decoded = decode::event(*group, media, &body, options.strictness()).map_err(|(_, status)| *status)?;
     let warnings = options.warnings(&decoded.strict_faults);
@@ -73,20 +72,4 @@ async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions)
         held.follow(&updated.event);
     }
     Ok(updated)
-}
-
-impl create::Options {
-    fn strictness(self) -> Strictness {
-        match self.validation {
-            FieldValidation::Strict => Strictness::Refuse,
-            FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
-        }
-    }
-
-    fn warnings(self, faults: &[json::StrictFault]) -> Vec<String> {
-        match self.validation {
-            FieldValidation::Warn => faults.iter().map(ToString::to_string).collect(),
-            FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
-        }
-    }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::sync::mpsc;
 
-use crate::clock::Now;
+use crate::clock::Clock;
 use crate::event::{Event, MicroTime};
 use crate::shard::Outcome;
 
@@ -82,10 +82,10 @@ impl EventLog {
     }
 
     /// Writes a line about occurrences that were taken in.
-    pub fn write(&self, event: &Event, occurrences: u32, outcome: Outcome, now: Now) {
+    pub fn write(&self, event: &Event, occurrences: u32, outcome: Outcome, clock: &Clock) {
         let Some(handle) = &self.0 else { return };
         let line = Line {
-            time: MicroTime::from_unix_nanos(now.wall).to_string(),
+            time: MicroTime::from_unix_nanos(clock.now().wall).to_string(),
             outcome: outcome.label(),
             occurrences,
             namespace: &event.metadata.namespace,

@@ -349,3 +349,32 @@ async fn a_watch_that_is_cut_or_falls_behind_misses_nothing_and_doubles_nothing(
     }
     assert!(behind > 40, "the watches never fell behind: {behind}");
 }
+
+#[tokio::test]
+async fn where_nothing_is_correlated_an_event_of_a_batch_is_stored_as_that_of_a_post() {
+    let program = Program::start("correlation: {enabled: false}").await;
+    let event = |name: &str| {
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": name, "namespace": "default" },
+            "regarding": { "kind": "Pod", "name": "p", "namespace": "default" }, "reason": "R", "type": "Normal",
+            "action": "A", "eventTime": "2026-03-01T08:00:00.000000Z", "reportingController": "c",
+            "reportingInstance": "i",
+            "series": { "count": 3, "lastObservedTime": "2026-03-01T08:00:09.000000Z" },
+        });
+        event.to_string()
+    };
+    let post = "/apis/events.k8s.io/v1/namespaces/default/events?fieldManager=tool";
+    assert_eq!(program.send("POST", post, &event("a")).await.0, 201);
+    assert_eq!(program.send("POST", "/eventweir/v1/events?fieldManager=tool", &event("b")).await.0, 200);
+    program.settle().await;
+    let [posted, batched] = program.stored().try_into().unwrap();
+    assert_eq!(batched.series.as_ref().map(|series| series.count), Some(3));
+    assert_eq!(batched.metadata.managed_fields.as_ref().unwrap()[0].manager, "tool");
+    let unlike = |mut event: Event| {
+        event.metadata.name = "".into();
+        event.metadata.uid = "".into();
+        event.metadata.resource_version = "".into();
+        event
+    };
+    assert_eq!(unlike(batched), unlike(posted));
+}

@@ -14,6 +14,14 @@ pub fn is_newer(version: &str, known: &str) -> bool {
     }
 }
 
+/// How many of the `counted` occurrences of this process an event with its tally `own` is behind: a create of ours that was
+/// carried out late, after a deletion, is older than what was written meanwhile. Without a tally somebody else has made it.
+#[must_use]
+pub fn lacking(own: u32, counted: u32) -> i32 {
+    let behind = if own == 0 { 0 } else { counted.saturating_sub(own) };
+    i32::try_from(behind).unwrap_or(i32::MAX)
+}
+
 impl Correlator {
     /// Takes over a record that is not known here under its name; `is_live` tells which of ours are in the outbox. Of several
     /// equal ones the newest is counted on. A combined record is recognised by its prefix.
@@ -55,7 +63,7 @@ impl Correlator {
         let Some(record) = self.observations.record(key) else { return };
         self.observations.adjust(key, record, |observation| {
             if is_newer(&event.metadata.resource_version, &observation.resource_version) {
-                observation.count = count;
+                observation.count = count.saturating_add(lacking(tally, observation.tally));
                 observation.first_timestamp = event.first_timestamp;
                 observation.resource_version = event.metadata.resource_version.clone();
                 observation.tally = observation.tally.max(tally);

@@ -17,7 +17,7 @@ use lru::LruCache;
 
 pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};
-pub use history::is_newer;
+pub use history::{is_newer, lacking};
 pub use key::{BuildKeyHasher, Key, KeySecret};
 pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};

@@ -69,11 +69,13 @@ impl Aliases {
     pub fn insert(&self, event: Event) -> usize {
         let key = (event.metadata.namespace.clone(), event.metadata.name.clone());
         let mut known = self.known.lock();
-        known.put(key, event);
-        while known.len() > self.max.get() {
-            known.pop_lru();
-        }
-        known.len()
+        let replaced = known.put(key, event);
+        let forgotten = if known.len() > self.max.get() { known.pop_lru() } else { None };
+        let count = known.len();
+        // Every request comes by this lock, so what is freed is freed outside of it.
+        drop(known);
+        drop((replaced, forgotten));
+        count
     }
 
     /// Forgets a name: its event was deleted. Returns how many names are known now.

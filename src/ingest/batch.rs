@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt as _;
 use serde_json::json;
+use smol_str::SmolStr;
 use tokio::sync::mpsc;
 
+use super::asked::Asked;
 use super::{Ack, Face, ack, create, decode};
-use crate::event::ApiGroup;
 use crate::event::json::{self, Strictness};
+use crate::event::{ApiGroup, managed_fields};
 use crate::ledger::RejectReason;
 use crate::shard::{Accepted, Fate, Waiting};
 use crate::status::Status;
@@ -29,16 +31,16 @@ const RESULTS: usize = 16;
 const LOOK_BYTES: usize = 4096;
 
 /// `POST /eventweir/v1/events`
-pub(super) async fn batch(State(face): State<Face>, headers: HeaderMap, body: Body) -> Response {
-    let ack = match ack::wanted(&face, &headers) {
+pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+    let ack = match ack::wanted(&face, &asked.headers) {
         Ok(ack) => ack,
         Err((reason, status)) => return face.reject(reason, &status),
     };
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
-    let reader = face.clone();
+    let (reader, manager) = (face.clone(), asked.writer().manager);
     // The answer begins while the request is still being read; a client that reads no results stops us from reading on.
     let task = async move {
-        let mut batch = Batch { face: reader, ack, number: 0, buffer: Vec::new(), results };
+        let mut batch = Batch { face: reader, ack, manager, number: 0, buffer: Vec::new(), results };
         batch.run(body).await;
     };
     face.0.tasks.spawn(task);
@@ -53,6 +55,8 @@ struct Batch {
     face: Face,
     /// What the client wants to wait for.
     ack: Ack,
+    /// In whose name events are stored that are not correlated.
+    manager: SmolStr,
     /// Events so far.
     number: u64,
     /// What has been read of the line that is not complete yet. LIMIT: the size of a body.
@@ -162,14 +166,13 @@ impl Batch {
         }
         let namespace = event.metadata.namespace.clone();
         create::admit(face, group, &namespace, &mut event).map_err(reject)?;
-        let occurrence = create::as_occurrence(event.clone());
+        let occurrence = create::occurrence(face, &event, || managed_fields::claim(&self.manager, group));
         let taken = match self.ack {
             Ack::Accepted | Ack::Durable => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
             Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
         };
         let (accepted, waiting) = taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
-        face.0.metrics.count_outcome(accepted.outcome, 1);
-        face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
+        face.note(&event, 1, accepted.outcome);
         Ok((accepted, waiting))
     }
 

@@ -1,68 +1,45 @@
 //! POST: decode, validate, hand to the shard, answer.
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Response;
 use smol_str::{SmolStr, format_smolstr};
 
+use super::asked::Asked;
 use super::decode::Refusal;
 use super::form::Form;
-pub(super) use super::options::Options;
-use super::{Ack, Face, ack, decode, manager, options, respond};
-use crate::event::json::{Decoded, FieldValidation, Strictness};
+use super::{Ack, Face, ack, decode, options, respond};
+use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
-use crate::event::{ApiGroup, Event, Time, managed_fields, validate};
+use crate::event::{ApiGroup, Event, ManagedFields, Time, validate};
 use crate::ledger::RejectReason;
 use crate::shard::{Fate, Full, Outcome};
 use crate::status::Status;
 use crate::upstream::store;
 
 /// `POST /api/v1/namespaces/{namespace}/events`
-pub(super) async fn create(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    Path(namespace): Path<String>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    match receive(&face, group, &namespace, query.as_deref(), &headers, body).await {
+pub(super) async fn create(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+    match receive(&face, &asked, body).await {
         Ok(response) => response,
         Err((reason, status)) => face.reject(reason, &status),
     }
 }
 
-async fn receive(
-    face: &Face,
-    group: ApiGroup,
-    namespace: &str,
-    query: Option<&str>,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Response, Refusal> {
-    let form = face.form(group, query, headers)?;
-    let media = decode::media(headers)?;
-    let options = options::of_write("CreateOptions", query).map_err(|status| (RejectReason::Invalid, status.into()))?;
+async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Refusal> {
+    let form = asked.form(face)?;
+    let media = decode::media(&asked.headers)?;
+    let options =
+        options::of_write("CreateOptions", asked.query()).map_err(|status| (RejectReason::Invalid, status.into()))?;
     let body = decode::read(body, &face.0.settings).await?;
-    let strictness = match options.validation {
-        FieldValidation::Strict => Strictness::Refuse,
-        FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
-    };
-    let Decoded { mut event, strict_faults, .. } = decode::event(group, media, &body, strictness)?;
-    let mut warnings: Vec<String> = match options.validation {
-        FieldValidation::Warn => strict_faults.iter().map(ToString::to_string).collect(),
-        FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
-    };
-    let repairs = admit(face, group, namespace, &mut event)?;
+    let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, options.strictness())?;
+    let mut warnings = options.warnings(&strict_faults);
+    let repairs = admit(face, asked.group, &asked.namespace, &mut event)?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
-    let writer = manager::writer(group, query, headers);
-    event.metadata.managed_fields = managed_fields::claim(&writer.manager, group);
     if options.dry_run {
-        return Ok(dry_run(face, form, event, &warnings).await);
+        return Ok(dry_run(face, asked, form, event, &warnings).await);
     }
-    Ok(take(face, form, StatusCode::CREATED, event, &warnings, headers).await)
+    Ok(take(face, asked, form, StatusCode::CREATED, event, &warnings).await)
 }
 
 /// The apiserver's checks in its order, and what it sets or drops before an event is stored. Returns what was mended.
@@ -88,7 +65,8 @@ pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut E
 }
 
 /// What the upstream would answer. Nothing has occurred, so neither ledger nor correlator hear of it.
-async fn dry_run(face: &Face, form: Form, mut event: Event, warnings: &[String]) -> Response {
+async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event, warnings: &[String]) -> Response {
+    event.metadata.managed_fields = asked.claim();
     match face.0.upstream.try_create(&event).await {
         Ok(shown) => respond::event(form, StatusCode::CREATED, &shown, None, warnings),
         // To a correlator a name that is taken is no hindrance.
@@ -116,58 +94,58 @@ fn strip(event: &mut Event) {
     }
 }
 
-/// Hands a valid event to its shard and answers. The event may claim in its managedFields to be its client's own.
+/// Hands a valid event to its shard and answers.
 pub(super) async fn take(
     face: &Face,
+    asked: &Asked,
     form: Form,
     code: StatusCode,
-    mut event: Event,
+    event: Event,
     warnings: &[String],
-    headers: &HeaderMap,
 ) -> Response {
-    let ack = match ack::wanted(face, headers) {
+    let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
         Err((reason, status)) => return face.reject(reason, &status),
     };
-    // Two copies: the shard keeps one, the alias another. Their strings are shared.
-    let correlates = face.0.shards.correlates(&event);
-    let occurrence = if correlates { as_occurrence(event.clone()) } else { event.clone() };
-    event.metadata.managed_fields = None;
+    let occurrence = occurrence(face, &event, || asked.claim());
     let taken = match ack {
         Ack::Accepted | Ack::Durable => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
         Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
     };
     // The shard's ledger has the refusal already.
     let Ok((accepted, waiting)) = taken else { return full() };
-    face.0.metrics.count_outcome(accepted.outcome, 1);
-    face.0.event_log.write(&event, 1, accepted.outcome, face.0.shards.clock().now());
-    let mut shown = event.clone();
-    if let Some(mut waiting) = waiting {
+    face.note(&event, 1, accepted.outcome);
+    let show = |shown: &Event| respond::event(form, code, shown, Some(accepted.outcome), warnings);
+    let mut response = match waiting {
         // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
-        match tokio::time::timeout(face.0.settings.request_timeout, waiting.fate()).await {
-            Ok(Some(Fate::Written(stored))) => show_stored(&mut shown, *stored, accepted.outcome),
+        Some(mut waiting) => match tokio::time::timeout(face.0.settings.request_timeout, waiting.fate()).await {
+            Ok(Some(Fate::Written(stored))) => show(&as_stored(&event, *stored, accepted.outcome)),
             Ok(Some(Fate::Refused(refusal))) => return respond::refusal(&through(form.group, *refusal.status)),
-            Ok(None) | Err(_) => {}
-        }
-    }
+            Ok(None) | Err(_) => show(&event),
+        },
+        None => show(&event),
+    };
     face.0.metrics.aliases(face.0.aliases.insert(event));
-    let unkept = ack::kept(face, ack).await;
-    let warnings: Vec<String> = warnings.iter().cloned().chain(unkept).collect();
-    respond::event(form, code, &shown, Some(accepted.outcome), &warnings)
+    if let Some(unkept) = ack::kept(face, ack).await {
+        respond::warn(&mut response, &unkept);
+    }
+    response
 }
 
-/// What only the upstream can tell, laid over the event as its client sees it.
-fn show_stored(shown: &mut Event, stored: Event, outcome: Outcome) {
-    let name = std::mem::take(&mut shown.metadata.name);
+/// The event as its client sees it, with what only the upstream can tell laid over it.
+fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> Event {
+    stored.type_meta = event.type_meta;
+    stored.metadata.name = event.metadata.name.clone();
     match outcome {
-        Outcome::Created => *shown = Event { type_meta: shown.type_meta, ..stored },
+        Outcome::Created => stored,
         Outcome::Counted | Outcome::Combined | Outcome::Deferred | Outcome::Dropped => {
+            let mut shown = event.clone();
             shown.metadata.uid = stored.metadata.uid;
             shown.metadata.resource_version = stored.metadata.resource_version;
             shown.metadata.creation_timestamp = stored.metadata.creation_timestamp;
+            shown
         }
     }
-    shown.metadata.name = name;
 }
 
 /// The upstream is asked through a door of its own; its words about a taken name follow the client's.
@@ -177,6 +155,17 @@ fn through(group: ApiGroup, status: Status) -> Status {
         (group, "AlreadyExists") => Status::already_exists(group.name(), "events", &name),
         _ => status,
     }
+}
+
+/// A copy of a client's event for its shard; their strings are shared. Where events are not correlated it is the record, and
+/// `claim` makes that its client's own.
+pub(super) fn occurrence(face: &Face, event: &Event, claim: impl FnOnce() -> ManagedFields) -> Event {
+    let mut copy = event.clone();
+    if face.0.shards.correlates(event) {
+        return as_occurrence(copy);
+    }
+    copy.metadata.managed_fields = claim();
+    copy
 }
 
 /// An event of a client as an occurrence of its record: a record shows when it was seen last, which new-style events tell
@@ -191,9 +180,4 @@ pub(super) fn as_occurrence(mut event: Event) -> Event {
 pub(super) fn full() -> Response {
     let message = format_smolstr!("Too many requests: {Full}, please try again later");
     respond::refusal(&Status::too_many_requests(message, 1))
-}
-
-/// The options of a write that is not a create.
-pub(super) fn options(query: Option<&str>) -> Result<Options, Refusal> {
-    options::of_write("UpdateOptions", query).map_err(|status| (RejectReason::Invalid, status.into()))
 }

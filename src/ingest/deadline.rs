@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
 
@@ -15,7 +15,7 @@ use crate::status::Status;
 const LEAST: Duration = Duration::from_millis(1);
 
 /// Answers 504 when the client's time is over. What the request has asked of the upstream by then may still be done.
-pub(super) async fn deadline(State(face): State<Face>, request: Request, next: Next) -> Response {
+pub(super) async fn deadline(face: &Face, request: Request, next: Next) -> Response {
     let asked = request.uri().query().and_then(options::timeout);
     let Some(asked) = asked.filter(|_| !is_watch(&request)) else { return next.run(request).await };
     let timeout = match duration(&asked) {

@@ -3,35 +3,29 @@
 //! The record is kept back first, so that nothing owed to it goes out after the delete (`shard/hold.rs`); when the upstream
 //! has deleted it, what still waits for it is lost with reason `deleted`, and its next occurrence begins a new record.
 
-use axum::Extension;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
+use super::asked::Asked;
 use super::form::{Form, Media};
 use super::options::Faults;
 use super::{Face, QUIET, ack, decode, not_found, options, respond, yaml};
 use crate::event::json::{self, go};
-use crate::event::{ApiGroup, Event, protobuf};
+use crate::event::{Event, protobuf};
 use crate::shard::Lead;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted};
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
-pub(super) async fn delete(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    Path((namespace, name)): Path<(String, String)>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let (form, options) = match asked(&face, group, query.as_deref(), &headers, body).await {
-        Ok(asked) => asked,
+pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+    let (form, options) = match read(&face, &asked, body).await {
+        Ok(read) => read,
         Err(status) => return respond::refusal(&status),
     };
+    let Asked { group, namespace, name, .. } = asked;
     let deleting = {
         let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
         async move {
@@ -138,22 +132,16 @@ fn is_former(stored: &Event, told: &Event) -> bool {
 }
 
 /// `DELETE …/namespaces/{namespace}/events`
-pub(super) async fn delete_collection(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    Path(namespace): Path<String>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let (form, options) = match asked(&face, group, query.as_deref(), &headers, body).await {
-        Ok(asked) => asked,
+pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+    let (form, options) = match read(&face, &asked, body).await {
+        Ok(read) => read,
         Err(status) => return respond::refusal(&status),
     };
-    let list = match options::of_list(group, query.as_deref()) {
+    let list = match options::of_list(asked.group, asked.query()) {
         Ok(list) => list,
         Err(status) => return respond::refusal(&status),
     };
+    let namespace = asked.namespace;
     match face.0.upstream.delete_collection(&namespace, &list, &options).await {
         Ok(list) => {
             // Only those that were there: what is owed and was not yet written is not in the list either.
@@ -177,19 +165,15 @@ pub(super) async fn delete_collection(
     }
 }
 
-async fn asked(
-    face: &Face,
-    group: ApiGroup,
-    query: Option<&str>,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<(Form, DeleteOptions), Status> {
-    let form = face.form(group, query, headers).map_err(|(_, status)| *status)?;
+/// What is asked, checked in the apiserver's order.
+async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, DeleteOptions), Status> {
+    let query = asked.query();
+    let form = asked.form(face).map_err(|(_, status)| *status)?;
     let body = decode::read(body, &face.0.settings).await.map_err(|(_, status)| *status)?;
     if body.is_empty() {
         return Ok((form, delete_options(query, &body)?));
     }
-    let options = match decode::media(headers).map_err(|(_, status)| *status)? {
+    let options = match decode::media(&asked.headers).map_err(|(_, status)| *status)? {
         Media::Json => delete_options(query, &body)?,
         Media::Yaml => delete_options(query, &yaml::to_json(&body).map_err(Status::bad_request)?.into())?,
         Media::Protobuf => protobuf_options(&body)?,

@@ -1,4 +1,4 @@
-//! The outermost layer: refusals in the form that the client accepts, and large answers compressed.
+//! The last touch: refusals in the form that the client accepts, and large answers compressed.
 //!
 //! Handlers refuse in JSON, whatever was asked for; here it is dressed anew (`responsewriters.ErrorNegotiated`), so that no
 //! handler has to carry the client's wishes to where it fails. Compression mirrors `responsewriters/writers.go`.
@@ -9,7 +9,6 @@ use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue, Method};
-use axum::middleware::Next;
 use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -24,10 +23,14 @@ use crate::status::Status;
 /// Answers longer than this are compressed for who asks (`defaultGzipThresholdBytes`).
 const GZIP_THRESHOLD: u64 = 128 * 1024;
 
-pub(super) async fn dress(request: Request, next: Next) -> Response {
+/// Dresses what `answer` makes of a request.
+pub(super) async fn dress<F: Future<Output = Response>>(
+    request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
     let compresses = request.method() == Method::GET && accepts_gzip(request.headers());
     let form = Form::plain(request.uri().query(), request.headers());
-    let mut response = next.run(request).await;
+    let mut response = answer(request).await;
     if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
         dress_refusal(&status, form, &mut response);
     }

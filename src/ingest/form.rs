@@ -164,8 +164,14 @@ fn is_served(accept: &str) -> Result<(), Refusal> {
 }
 
 fn choose(accept: &str, endpoint: Endpoint) -> Option<(Media, View, bool)> {
-    if accept.is_empty() {
-        return Some((Media::Json, View::Whole, false));
+    // What nearly every client sends is not taken apart: it is looked at twice a request.
+    let usual = match accept {
+        "" | "*/*" | "application/json" | "application/json, */*" => Some(Media::Json),
+        "application/vnd.kubernetes.protobuf" => Some(Media::Protobuf),
+        _ => None,
+    };
+    if let Some(media) = usual {
+        return Some((media, View::Whole, false));
     }
     clauses(accept).into_iter().find_map(|clause| {
         let fitting = Media::ALL.into_iter().filter(|media| media.fits(&clause));

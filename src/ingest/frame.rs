@@ -1,18 +1,19 @@
 //! One event of a watch as it goes over the wire, in the form that its client asked for.
 
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::HeaderValue;
 
+use super::asked::Asked;
 use super::decode::Refusal;
 use super::form::{Form, Media, View, not_acceptable};
 use super::table::{self, Columns};
 use super::{Face, partial, respond};
-use crate::event::{ApiGroup, Event, json, protobuf};
+use crate::event::{Event, json, protobuf};
 use crate::ledger::RejectReason;
 use crate::upstream::WatchEvent;
 
 /// What the client accepts of a stream: YAML has no frames.
-pub(super) fn form(face: &Face, group: ApiGroup, query: Option<&str>, headers: &HeaderMap) -> Result<Form, Refusal> {
-    let form = face.form(group, query, headers)?;
+pub(super) fn form(face: &Face, asked: &Asked) -> Result<Form, Refusal> {
+    let form = asked.form(face)?;
     match form.media {
         Media::Json | Media::Protobuf => Ok(form),
         Media::Yaml => Err((RejectReason::MediaType, Box::new(not_acceptable()))),

@@ -8,6 +8,7 @@ mod accept;
 mod ack;
 mod aliases;
 mod apply;
+mod asked;
 mod batch;
 mod create;
 mod deadline;
@@ -35,27 +36,26 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
-use axum::{Extension, Router};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use aliases::Aliases;
 pub use metrics::Metrics;
 
-use crate::event::ApiGroup;
+use crate::event::{ApiGroup, Event};
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
-use crate::shard::Shards;
+use crate::shard::{Held, Lead, Outcome, Shards};
 use crate::spool::Spool;
 use crate::status::Status;
 use crate::upstream::Upstream;
-use decode::Refusal;
-use form::Form;
 
 /// Settings of the face.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,23 +146,15 @@ impl Face {
     /// The table of path and verb. The two API groups are two doors to one room.
     pub fn router(&self) -> Router {
         let paths = discovery::routes()
-            .nest("/api/v1", door(ApiGroup::Core))
-            .nest("/apis/events.k8s.io/v1", door(ApiGroup::Events))
+            .merge(door("/api/v1"))
+            .merge(door("/apis/events.k8s.io/v1"))
             .route("/eventweir/v1/events", axum::routing::post(batch::batch).fallback(method_not_allowed))
             .fallback(not_served)
             .with_state(self.clone());
         Router::new()
             // Before the table of paths, which does not ignore a slash at the end as the apiserver does.
             .fallback_service(tower::util::MapRequest::new(paths, without_last_slash))
-            .layer(axum::middleware::from_fn_with_state(self.clone(), deadline::deadline))
-            .layer(axum::middleware::from_fn(dress::dress))
-            // Outermost, so that every answer is counted, refusals and unknown paths included.
-            .layer(axum::middleware::from_fn_with_state(self.clone(), count))
-    }
-
-    /// The form that this request's answer takes.
-    fn form(&self, group: ApiGroup, query: Option<&str>, headers: &HeaderMap) -> Result<Form, Refusal> {
-        Form::negotiate(group, self.0.shards.clock().now().wall, query, headers)
+            .layer(axum::middleware::from_fn_with_state(self.clone(), around))
     }
 
     /// Carries out what must not stop half way when its client goes away: what the upstream was asked has to be followed here.
@@ -174,6 +166,26 @@ impl Face {
         ended.unwrap_or_else(|error| Err(Status::new(500, "InternalError", error.to_string())))
     }
 
+    /// Keeps back the record that a name leads to, by what its client was told of it, or else by what the upstream has; first
+    /// lets a write that is on its way come to its end.
+    async fn hold(&self, namespace: &str, name: &str) -> Option<Held> {
+        let mut held = match self.0.aliases.get(namespace, name) {
+            Some(told) => self.0.shards.hold(&told, name, Lead::Alias)?,
+            None => {
+                let stored = self.0.upstream.get(namespace, name).await.ok()?;
+                self.0.shards.hold(&stored, name, Lead::Name)?
+            }
+        };
+        held.quiet(QUIET).await;
+        Some(held)
+    }
+
+    /// Counts and logs what became of occurrences that were taken in.
+    fn note(&self, event: &Event, occurrences: u32, outcome: Outcome) {
+        self.0.metrics.count_outcome(outcome, occurrences.into());
+        self.0.event_log.write(event, occurrences, outcome, self.0.shards.clock());
+    }
+
     /// Refuses what may have been an occurrence, and says so in the ledger.
     fn reject(&self, reason: RejectReason, status: &Status) -> Response {
         self.0.shards.reject(reason, 1);
@@ -181,17 +193,18 @@ impl Face {
     }
 }
 
-fn door(group: ApiGroup) -> Router<Face> {
+/// The paths of one group. Not nested, which would build each request's URI anew.
+fn door(prefix: &str) -> Router<Face> {
+    let path = |rest: &str| format!("{prefix}{rest}");
     let collection = get(read::list).post(create::create).delete(delete::delete_collection);
     let item = get(read::get).patch(patch::patch).put(update::update).delete(delete::delete);
     Router::new()
-        .route("/namespaces/{namespace}/events", only(collection))
-        .route("/namespaces/{namespace}/events/{name}", only(item))
-        .route("/events", only(get(read::list_all)))
-        .route("/watch/namespaces/{namespace}/events", only(get(watch::watch_namespace)))
-        .route("/watch/namespaces/{namespace}/events/{name}", only(get(watch::watch_one)))
-        .route("/watch/events", only(get(watch::watch_all)))
-        .layer(Extension(group))
+        .route(&path("/namespaces/{namespace}/events"), only(collection))
+        .route(&path("/namespaces/{namespace}/events/{name}"), only(item))
+        .route(&path("/events"), only(get(read::list)))
+        .route(&path("/watch/namespaces/{namespace}/events"), only(get(watch::watch)))
+        .route(&path("/watch/namespaces/{namespace}/events/{name}"), only(get(watch::watch_one)))
+        .route(&path("/watch/events"), only(get(watch::watch)))
 }
 
 /// These methods and no others; not even HEAD, which would come with GET.
@@ -235,7 +248,9 @@ async fn method_not_allowed() -> Response {
     )
 }
 
-async fn count(State(face): State<Face>, request: Request, next: axum::middleware::Next) -> Response {
+/// Around every request, those of unknown paths included. One layer for all, since each costs allocations; from the outermost:
+/// the answer is counted, it is dressed, and it is made in the client's time.
+async fn around(State(face): State<Face>, request: Request, next: Next) -> Response {
     let verb = match *request.method() {
         Method::POST => metrics::Verb::Post,
         Method::GET => metrics::Verb::Get,
@@ -244,7 +259,7 @@ async fn count(State(face): State<Face>, request: Request, next: axum::middlewar
         Method::DELETE => metrics::Verb::Delete,
         _ => metrics::Verb::Other,
     };
-    let response = next.run(request).await;
+    let response = dress::dress(request, |request| deadline::deadline(&face, request, next)).await;
     face.0.metrics.count_request(verb, response.status().as_u16());
     response
 }

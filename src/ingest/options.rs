@@ -3,8 +3,10 @@
 //! `…/internalversion/validation/validation.go`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+use std::borrow::Cow;
+
 use crate::event::ApiGroup;
-use crate::event::json::{FieldValidation, go};
+use crate::event::json::{FieldValidation, StrictFault, Strictness, go};
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchOptions};
 
@@ -18,6 +20,24 @@ const NOT_OLDER_THAN: &str = "NotOlderThan";
 pub(super) struct Options {
     pub(super) validation: FieldValidation,
     pub(super) dry_run: bool,
+}
+
+impl Options {
+    /// What a body is decoded with.
+    pub(super) const fn strictness(self) -> Strictness {
+        match self.validation {
+            FieldValidation::Strict => Strictness::Refuse,
+            FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
+        }
+    }
+
+    /// What the client is warned of.
+    pub(super) fn warnings(self, faults: &[StrictFault]) -> Vec<String> {
+        match self.validation {
+            FieldValidation::Warn => faults.iter().map(ToString::to_string).collect(),
+            FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
+        }
+    }
 }
 
 /// Faults of options, told all at once.
@@ -64,16 +84,15 @@ impl Faults {
 }
 
 /// The decoded parameters; where one is given twice the first counts.
-struct Parameters(Vec<(String, String)>);
+struct Parameters<'q>(Vec<(Cow<'q, str>, Cow<'q, str>)>);
 
-impl Parameters {
-    fn of(query: Option<&str>) -> Self {
-        let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-        Self(pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+impl<'q> Parameters<'q> {
+    fn of(query: Option<&'q str>) -> Self {
+        Self(form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect())
     }
 
     fn first(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_ref())
     }
 
     fn text(&self, name: &str) -> &str {
@@ -124,10 +143,21 @@ pub(super) fn of_patch(query: Option<&str>) -> Result<Options, Status> {
     check_write("PatchOptions", &parameters, faults)
 }
 
-fn check_write(kind: &str, parameters: &Parameters, mut faults: Faults) -> Result<Options, Status> {
+/// Options of an apply, and whether it takes fields of other managers.
+pub(super) fn of_apply(query: Option<&str>) -> Result<(Options, bool), Status> {
+    let parameters = Parameters::of(query);
+    let mut faults = Faults::default();
+    if parameters.text("fieldManager").is_empty() {
+        faults.push("FieldValueRequired", "fieldManager", "Required value: is required for apply patch".to_owned());
+    }
+    let options = check_write("PatchOptions", &parameters, faults)?;
+    Ok((options, parameters.truth("force").unwrap_or(false)))
+}
+
+fn check_write(kind: &str, parameters: &Parameters<'_>, mut faults: Faults) -> Result<Options, Status> {
     check_field_manager(parameters.text("fieldManager"), &mut faults);
     let dry_run: Vec<&str> =
-        parameters.0.iter().filter(|(name, _)| name == "dryRun").map(|(_, value)| value.as_str()).collect();
+        parameters.0.iter().filter(|(name, _)| name == "dryRun").map(|(_, value)| value.as_ref()).collect();
     check_dry_run(&dry_run, &mut faults);
     let validation = match parameters.text("fieldValidation") {
         "" | "Warn" => FieldValidation::Warn,
@@ -183,7 +213,7 @@ pub(super) fn of_list(group: ApiGroup, query: Option<&str>) -> Result<ListOption
 }
 
 /// `ValidateListOptions`.
-fn check_list(parameters: &Parameters) -> Result<(), Status> {
+fn check_list(parameters: &Parameters<'_>) -> Result<(), Status> {
     const RULE: &str = "resourceVersionMatch";
     let (rule, version) = (parameters.text(RULE), parameters.text("resourceVersion"));
     let mut faults = Faults::default();
@@ -226,7 +256,7 @@ pub(super) fn of_watch(group: ApiGroup, query: Option<&str>) -> Result<WatchOpti
 }
 
 /// `validateWatchOptions`.
-fn check_watch(parameters: &Parameters) -> Result<(), Status> {
+fn check_watch(parameters: &Parameters<'_>) -> Result<(), Status> {
     const RULE: &str = "resourceVersionMatch";
     let (rule, sends) = (parameters.text(RULE), parameters.first("sendInitialEvents").is_some());
     let mut faults = Faults::default();
@@ -288,6 +318,20 @@ mod tests {
         assert!(status.message.ends_with("fieldManager: Too long: may not be more than 128 bytes"), "{status:?}");
         let options = of_write("CreateOptions", Some("dryRun=All&fieldValidation=Strict&fieldManager=a")).unwrap();
         assert_eq!(options, Options { validation: FieldValidation::Strict, dry_run: true });
+    }
+
+    #[test]
+    fn an_apply_needs_a_manager_and_tells_every_fault() {
+        let status = of_apply(Some("force=true&dryRun=Some")).unwrap_err();
+        assert_eq!(
+            status.message,
+            "PatchOptions.meta.k8s.io \"\" is invalid: [fieldManager: Required value: is required for apply patch, dryRun: \
+             Unsupported value: [\"Some\"]: supported values: \"All\"]"
+        );
+        let forces = |query: &str| of_apply(Some(query)).map(|(_, force)| force);
+        assert_eq!(forces("fieldManager=m"), Ok(false));
+        assert_eq!(forces("fieldManager=m&force=False"), Ok(false));
+        assert_eq!(forces("fieldManager=m&force="), Ok(true), "also nothing at all after the name");
     }
 
     #[test]

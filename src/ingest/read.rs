@@ -1,34 +1,29 @@
 //! GET and LIST: answered by the upstream; the names that clients know are resolved.
 
-use axum::Extension;
-use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Response;
 use smol_str::SmolStr;
 
+use super::asked::Asked;
 use super::websocket::Upgrade;
 use super::{Face, not_found, options, respond, watch};
-use crate::event::{ApiGroup, spelling};
+use crate::event::spelling;
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`
 ///
 /// A name that a client chose leads to the record that counts its event, shown under that name. While the upstream does not
 /// hold the record's newest state, what is known here is shown.
-pub(super) async fn get(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    Path((namespace, name)): Path<(String, String)>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Response {
-    let form = match face.form(group, query.as_deref(), &headers) {
+pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Response {
+    let form = match asked.form(&face) {
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
     };
-    let version = match options::version_of_get(query.as_deref()) {
+    let version = match options::version_of_get(asked.query()) {
         Ok(version) => version,
         Err(status) => return respond::refusal(&status),
     };
+    let Asked { group, namespace, name, .. } = asked;
     let found = face.0.aliases.get(&namespace, &name).and_then(|told| face.0.shards.find(&told));
     let (stored_name, unsettled) = found.map_or((SmolStr::from(&name), None), |found| (found.name, found.unsettled));
     let event = match (unsettled, face.0.upstream.get_not_older(&namespace, &stored_name, version).await) {
@@ -50,49 +45,20 @@ pub(super) async fn get(
     }
 }
 
-/// `GET /api/v1/namespaces/{namespace}/events`
-pub(super) async fn list(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    Path(namespace): Path<String>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    upgrade: Upgrade,
-) -> Response {
-    list_events(&face, group, Some(&namespace), query.as_deref(), &headers, upgrade).await
-}
-
-/// `GET /api/v1/events`
-pub(super) async fn list_all(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    upgrade: Upgrade,
-) -> Response {
-    list_events(&face, group, None, query.as_deref(), &headers, upgrade).await
-}
-
-async fn list_events(
-    face: &Face,
-    group: ApiGroup,
-    namespace: Option<&str>,
-    query: Option<&str>,
-    headers: &HeaderMap,
-    upgrade: Upgrade,
-) -> Response {
-    if options::asks_for_watch(query) {
-        return watch::watch(face, group, namespace, query, headers, upgrade).await;
+/// `GET /api/v1/namespaces/{namespace}/events`, and `GET /api/v1/events` of all namespaces.
+pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Response {
+    if options::asks_for_watch(asked.query()) {
+        return watch::watch(State(face), upgrade, asked).await;
     }
-    let form = match face.form(group, query, headers) {
+    let form = match asked.form(&face) {
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
     };
-    let options = match options::of_list(group, query) {
+    let options = match options::of_list(asked.group, asked.query()) {
         Ok(options) => options,
         Err(status) => return respond::refusal(&status),
     };
-    match face.0.upstream.list(namespace, &options).await {
+    match face.0.upstream.list(asked.namespace(), &options).await {
         Ok(list) => respond::list(form, &list),
         Err(status) => respond::refusal(&status),
     }

@@ -40,7 +40,7 @@ pub(super) fn document(code: StatusCode, media: Media, pretty: bool, mut json: V
     }
 }
 
-/// A refusal, as JSON. The outermost layer dresses it as the client asked ([`super::dress`]).
+/// A refusal, as JSON. It is dressed as the client asked ([`super::dress`]).
 /// 429 carries `Retry-After`, without which clients give up.
 pub(super) fn refusal(status: &Status) -> Response {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -96,13 +96,17 @@ pub(super) fn event(
         response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
     }
     for warning in warnings {
-        // Go's quoted-string: the text in quotes, with quotes and backslashes escaped (`net.NewWarningHeader`).
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            response.headers_mut().append(WARNING, value);
-        }
+        warn(&mut response, warning);
     }
     response
+}
+
+/// Adds a warning, as Go's quoted-string: the text in quotes, with quotes and backslashes escaped (`net.NewWarningHeader`).
+pub(super) fn warn(response: &mut Response, warning: &str) {
+    let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+        response.headers_mut().append(WARNING, value);
+    }
 }
 
 /// A list of events.

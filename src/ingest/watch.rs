@@ -9,23 +9,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Body as HttpBody, Frame};
 use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::asked::Asked;
 use super::form::{Form, Media};
 use super::table::Columns;
 use super::websocket::Upgrade;
 use super::{Face, frame, options, respond};
 use crate::clock::{Clock, Mono};
-use crate::event::ApiGroup;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, Watch, WatchEvent, WatchOptions};
 
@@ -72,71 +71,37 @@ impl Drop for Place {
     }
 }
 
-/// `GET …/watch/namespaces/{namespace}/events`
-pub(super) async fn watch_namespace(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    Path(namespace): Path<String>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    upgrade: Upgrade,
-) -> Response {
-    watch(&face, group, Some(&namespace), query.as_deref(), &headers, upgrade).await
+/// `GET …/watch/namespaces/{namespace}/events`, `GET …/watch/events` of all namespaces, and a LIST that asks for a watch.
+pub(super) async fn watch(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Response {
+    watch_with(&face, upgrade, &asked, Ok).await
 }
 
 /// `GET …/watch/namespaces/{namespace}/events/{name}`, which is a watch of the namespace for this name.
-pub(super) async fn watch_one(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    Path((namespace, name)): Path<(String, String)>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    upgrade: Upgrade,
-) -> Response {
-    let form = match frame::form(&face, group, query.as_deref(), &headers) {
-        Ok(form) => form,
-        Err((_, status)) => return respond::refusal(&status),
-    };
-    let options = options::of_watch(group, query.as_deref()).and_then(|mut options| {
+pub(super) async fn watch_one(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Response {
+    let only_this = |mut options: WatchOptions| {
         let selector = &mut options.field_selector;
-        if !selector.is_empty() && selector.name() != Some(&name) {
+        if !selector.is_empty() && selector.name() != Some(&asked.name) {
             return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
         }
-        *selector = FieldSelector::of_name(&name);
+        *selector = FieldSelector::of_name(&asked.name);
         Ok(options)
-    });
-    match options {
-        Ok(options) => open(&face, form, Some(&namespace), options, upgrade).await,
-        Err(status) => respond::refusal(&status),
-    }
+    };
+    watch_with(&face, upgrade, &asked, only_this).await
 }
 
-/// `GET …/watch/events`
-pub(super) async fn watch_all(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    upgrade: Upgrade,
-) -> Response {
-    watch(&face, group, None, query.as_deref(), &headers, upgrade).await
-}
-
-/// Opens a watch and streams it.
-pub(super) async fn watch(
+/// Opens a watch with the options that `narrow` makes of its client's, and streams it.
+async fn watch_with(
     face: &Face,
-    group: ApiGroup,
-    namespace: Option<&str>,
-    query: Option<&str>,
-    headers: &HeaderMap,
     upgrade: Upgrade,
+    asked: &Asked,
+    narrow: impl FnOnce(WatchOptions) -> Result<WatchOptions, Status>,
 ) -> Response {
-    let form = match frame::form(face, group, query, headers) {
+    let form = match frame::form(face, asked) {
         Ok(form) => form,
         Err((_, status)) => return respond::refusal(&status),
     };
-    match options::of_watch(group, query) {
-        Ok(options) => open(face, form, namespace, options, upgrade).await,
+    match options::of_watch(asked.group, asked.query()).and_then(narrow) {
+        Ok(options) => open(face, form, asked.namespace(), options, upgrade).await,
         Err(status) => respond::refusal(&status),
     }
 }

@@ -5,7 +5,7 @@ use super::Outbox;
 use super::claim::tally;
 use super::record::Phase;
 use crate::clock::Now;
-use crate::correlator::{RecordId, is_newer};
+use crate::correlator::{RecordId, is_newer, lacking};
 use crate::event::Event;
 
 /// What became of news about a record.
@@ -36,11 +36,12 @@ impl Outbox {
         if asks || !record.stored || !is_newer(&event.metadata.resource_version, &record.base.version) {
             return Learned::Ignored;
         }
-        if annotation.as_ref().is_some_and(|annotation| tally(event, annotation) > record.base.tally) {
+        let own = annotation.as_ref().map_or(0, |annotation| tally(event, annotation));
+        if own > record.base.tally {
             return Learned::Ignored;
         }
         let waiting = i32::try_from(record.pending.total()).unwrap_or(i32::MAX);
-        let count = stored.saturating_add(waiting);
+        let count = stored.saturating_add(waiting).saturating_add(lacking(own, record.base.tally));
         let moved = count.saturating_sub(record.event.count);
         record.event.count = count;
         record.event.first_timestamp = event.first_timestamp;

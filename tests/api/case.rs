@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use eventweir::event::json::{self, Strictness};
 use eventweir::event::{ApiGroup, protobuf};
 use serde_json::Value;
@@ -84,7 +85,7 @@ pub(crate) fn body(request: &Value, fill: impl Fn(&str) -> String, number: usize
     if let Some(text) = request["bodyBase64"].as_str() {
         let object = request["decoded"]["object"].to_string();
         if !CARRIED.iter().any(|placeholder| object.contains(placeholder)) {
-            return base64(text);
+            return BASE64_STANDARD.decode(text).unwrap();
         }
         let group = group_of(request["path"].as_str().unwrap());
         let event = json::decode(group, fill(&object).as_bytes(), Strictness::Report).unwrap().event;
@@ -94,19 +95,4 @@ pub(crate) fn body(request: &Value, fill: impl Fn(&str) -> String, number: usize
     }
     let text = request.get("body").map(|body| fill(&body.to_string())).unwrap_or_default();
     text.replace("{i}", &number.to_string()).into_bytes()
-}
-
-pub(crate) fn base64(text: &str) -> Vec<u8> {
-    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::new());
-    for letter in text.bytes().filter(|&letter| letter != b'=') {
-        let value = LETTERS.iter().position(|&known| known == letter).unwrap();
-        bits = (bits << 6) | u32::try_from(value).unwrap();
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push(u8::try_from((bits >> count) & 0xff).unwrap());
-        }
-    }
-    bytes
 }

@@ -21,16 +21,11 @@ func expiry(r *run) error {
 		return err
 	}
 	defer short.stop()
-	x, kubeconfig, err := r.stage(short, true, newPlan(r.seed, wild))
+	w, x, quit, err := r.begin(short, true, newPlan(r.seed, wild), large)
 	if err != nil {
 		return err
 	}
-	defer x.close()
-	w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir.log"))
-	if err != nil {
-		return err
-	}
-	defer w.kill()
+	defer quit()
 
 	// Each object has one record, so that its count is all that was ever sent about it.
 	author := newAuthor(r.seed, r.namespace(), r.name, false)
@@ -67,15 +62,10 @@ func expiry(r *run) error {
 	x.plan.Store(newPlan(r.seed, nil))
 	calm.send(r.ctx, r.seed, all, account)
 	number += len(all)
-	end, err := finish(w, x)
+	end, records, err := r.result(w, x, short)
 	if err != nil {
 		return err
 	}
-	records, err := r.upstream(short)
-	if err != nil {
-		return err
-	}
-	r.tell(x, records)
 	missing := end.sum("eventweir_upstream_requests_total", `answer="missing"`)
 	refusals := end.sum("eventweir_upstream_requests_total", `answer="refused"`)
 	gone := int(deleted.Load() + expired.Load())

@@ -28,7 +28,7 @@ type options struct {
 	seeds                      []uint64
 	occurrences, parallel      int
 	kills                      int
-	outage                     time.Duration
+	outage, limit              time.Duration
 	keep                       string
 	extra                      string
 }
@@ -70,6 +70,7 @@ func main() {
 	flag.IntVar(&o.parallel, "parallel", 2, "scenarios at once")
 	flag.IntVar(&o.kills, "kills", 50, "how often the scenario kill9 kills")
 	flag.DurationVar(&o.outage, "outage", time.Minute, "how long the scenario recovery keeps the apiserver away")
+	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "how long a scenario may send")
 	flag.StringVar(&o.keep, "keep", "", "a folder that keeps logs and configurations (default: a temporary one)")
 	flag.StringVar(&o.extra, "extra-config", "", "a file with keys of the configuration that are laid over those of each scenario")
 	flag.BoolVar(&list, "list", false, "list the scenarios and end")
@@ -216,6 +217,9 @@ func (r *run) start(s scenario) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(r.ctx, r.limit)
+	defer cancel()
+	r.ctx = ctx
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
 	}

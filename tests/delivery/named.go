@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 )
 
@@ -22,9 +21,8 @@ func replicasNamed(r *run) error {
 		var group replicaGroup
 		for n := range 2 {
 			// Without history they meet by the name or not at all.
-			config := r.config(kubeconfig, large+"upstream: {history: 'off'}\n", "correlation: {naming: "+naming+"}\n")
-			log := filepath.Join(r.dir, fmt.Sprintf("eventweir-%s-%d.log", naming, n))
-			w, err := startWeir(r.eventweir, config, log)
+			more := "upstream: {history: 'off'}\ncorrelation: {burstSize: 100000, qps: 1000000, naming: " + naming + "}\n"
+			w, err := r.weir(kubeconfig, more, fmt.Sprintf("eventweir-%s-%d", naming, n))
 			if err != nil {
 				return err
 			}
@@ -44,7 +42,7 @@ func replicasNamed(r *run) error {
 			}
 			written += end.written()
 		}
-		all, err := r.upstream(r.long)
+		all, err := r.records(x, r.long)
 		if err != nil {
 			return err
 		}
@@ -69,7 +67,6 @@ func replicasNamed(r *run) error {
 			return fmt.Errorf("naming %s: %w", naming, err)
 		}
 	}
-	r.tell(x, nil)
 	if found[1] >= found[0] {
 		return fmt.Errorf("%d records with deterministic names, and %d without", found[1], found[0])
 	}

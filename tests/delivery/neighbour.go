@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -13,16 +12,11 @@ import (
 // neighbour: while eventweir writes through all harm, somebody else counts on the same records, as carefully as eventweir
 // does: for the version that was read, and with a tally. What each has counted stays.
 func neighbour(r *run) error {
-	x, kubeconfig, err := r.stage(r.long, r.seed%2 == 0, newPlan(r.seed, wild))
+	w, x, quit, err := r.begin(r.long, r.seed%2 == 0, newPlan(r.seed, wild), large)
 	if err != nil {
 		return err
 	}
-	defer x.close()
-	w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir.log"))
-	if err != nil {
-		return err
-	}
-	defer w.kill()
+	defer quit()
 	account, others := newAccount(), counts{}
 	stop, stopped := make(chan struct{}), make(chan error, 1)
 	go func() { stopped <- r.countToo(stop, others) }()
@@ -37,15 +31,10 @@ func neighbour(r *run) error {
 	if err := errors.Join(err, <-stopped); err != nil {
 		return err
 	}
-	end, err := finish(w, x)
+	end, records, err := r.result(w, x, r.long)
 	if err != nil {
 		return err
 	}
-	records, err := r.upstream(r.long)
-	if err != nil {
-		return err
-	}
-	r.tell(x, records)
 	r.logf("the neighbour has counted %d", others.total())
 	all := counts{}
 	for _, known := range []counts{account.acked, others} {

@@ -35,12 +35,13 @@ type proxy struct {
 	plan      atomic.Pointer[plan]
 	// down makes it a black hole: what comes is swallowed, and never answered.
 	down atomic.Bool
-	// pending are requests that will be carried out although nobody waits for them.
+	// pending are requests that are carried out although nobody waits for them, and those that nobody answers.
 	pending  sync.WaitGroup
 	inFlight atomic.Int64
 	peak     atomic.Int64
 
 	mu       sync.Mutex
+	open     map[*http.Request]fault
 	arrivals []time.Time
 	faults   map[fault]int
 	answers  map[int]int
@@ -48,6 +49,9 @@ type proxy struct {
 }
 
 type connKey struct{}
+
+// restLimit is far above every deadline of a client.
+const restLimit = 30 * time.Second
 
 // startProxy starts a proxy whose log of requests is DIR/proxy.log. Without http2 it speaks HTTP/1.1 only.
 func startProxy(upstream *apiserver, dir string, http2 bool, p *plan) (*proxy, error) {
@@ -65,7 +69,7 @@ func startProxy(upstream *apiserver, dir string, http2 bool, p *plan) (*proxy, e
 	}
 	x := &proxy{
 		upstream: upstream, transport: upstream.transport(), address: listener.Addr().String(), ca: ca,
-		faults: map[fault]int{}, answers: map[int]int{}, out: out,
+		open: map[*http.Request]fault{}, faults: map[fault]int{}, answers: map[int]int{}, out: out,
 	}
 	x.plan.Store(p)
 	protocols := new(http.Protocols)
@@ -80,10 +84,31 @@ func startProxy(upstream *apiserver, dir string, http2 bool, p *plan) (*proxy, e
 	return x, nil
 }
 
+// rest waits until nothing is left that it still has to carry out. A client that never gives up on an answer is a fault.
+func (x *proxy) rest() error {
+	done := make(chan struct{})
+	go func() {
+		x.pending.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(restLimit):
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var open []string
+	for r, fault := range x.open {
+		open = append(open, fmt.Sprintf("%s %s (%s)", r.Method, r.URL.RequestURI(), fault))
+	}
+	return fmt.Errorf("after %s the client still waits for the answers to %q", restLimit, open)
+}
+
 // close ends it, after what it still has to carry out.
 func (x *proxy) close() {
 	_ = x.server.Close()
-	x.pending.Wait()
+	_ = x.rest()
 	x.transport.CloseIdleConnections()
 	_ = x.out.Close()
 }
@@ -139,10 +164,18 @@ func (x *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.mu.Lock()
 	x.arrivals = append(x.arrivals, arrived)
 	x.faults[fate.fault]++
+	x.open[r] = fate.fault
 	x.mu.Unlock()
+	defer func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		delete(x.open, r)
+	}()
 
 	switch fate.fault {
 	case cutBefore, resetBefore, failBefore, overloaded, quiet, unavailable, holeBefore:
+		x.pending.Add(1)
+		defer x.pending.Done()
 		x.note(r, body, fate, 0, nil)
 		x.harm(w, r, fate)
 		return

@@ -24,7 +24,7 @@ func replicas(r *run, size int) error {
 	defer x.close()
 	var group replicaGroup
 	for n := range size {
-		w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, fmt.Sprintf("eventweir-%d.log", n)))
+		w, err := r.weir(kubeconfig, large, fmt.Sprintf("eventweir-%d", n))
 		if err != nil {
 			return err
 		}
@@ -79,11 +79,10 @@ func replicas(r *run, size int) error {
 		}
 		writtenBy = append(writtenBy, end.written())
 	}
-	records, err := r.upstream(r.long)
+	records, err := r.records(x, r.long)
 	if err != nil {
 		return err
 	}
-	r.tell(x, records)
 	tallies := sumTallies(records)
 	r.logf("the others wrote %v; tallies %v; the killed one had acknowledged %d; %d requests had no answer", writtenBy, tallies,
 		account.by[killed].total(), account.unknown.total())
@@ -154,10 +153,9 @@ func kill9(r *run) error {
 		return err
 	}
 	defer x.close()
-	config := r.config(kubeconfig, large+"ingest: {ack: durable}\n")
 	spool := filepath.Join(r.dir, "spool")
 	begin := func() (*weir, error) {
-		return startWeir(r.eventweir, config, filepath.Join(r.dir, "eventweir.log"), "--spool-dir", spool)
+		return r.weir(kubeconfig, large+"ingest: {ack: durable}\n", "eventweir", "--spool-dir", spool)
 	}
 	w, err := begin()
 	if err != nil {
@@ -185,15 +183,10 @@ func kill9(r *run) error {
 	}
 	defer func() { w.kill() }()
 	<-done
-	end, err := finish(w, x)
+	end, records, err := r.result(w, x, r.long)
 	if err != nil {
 		return err
 	}
-	records, err := r.upstream(r.long)
-	if err != nil {
-		return err
-	}
-	r.tell(x, records)
 	r.logf("%d crashes; %d requests had no answer", r.kills, account.unknown.total())
 	if end.lost() != 0 {
 		return fmt.Errorf("lost: %s", end.nonzero("eventweir_ledger_lost_total"))

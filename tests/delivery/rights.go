@@ -32,7 +32,7 @@ func rbac(r *run) error {
 	if err := x.kubeconfig(kubeconfig, token); err != nil {
 		return err
 	}
-	w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir.log"))
+	w, err := r.weir(kubeconfig, large, "eventweir")
 	if err != nil {
 		return err
 	}
@@ -50,8 +50,7 @@ func rbac(r *run) error {
 	watched := watchFor(events+"?watch=true", one[0].object)
 	load.send(r.ctx, r.seed, []script{one}, account)
 	number += 2
-	end, err := finish(w, x)
-	if err != nil {
+	if _, err := finish(w, x); err != nil {
 		return err
 	}
 	if err := <-watched; err != nil {
@@ -81,14 +80,10 @@ func rbac(r *run) error {
 	// The refused deletes have changed nothing: the next repeat counts on.
 	load.send(r.ctx, r.seed, []script{one[:1]}, account)
 	number++
-	if end, err = finish(w, x); err != nil {
-		return err
-	}
-	records, err := r.upstream(r.long)
+	end, records, err := r.result(w, x, r.long)
 	if err != nil {
 		return err
 	}
-	r.tell(x, records)
 	return first(
 		account.sent(number), exact("eventweir", end, number), between(records, account.acked, account.acked), tallied(records),
 	)
@@ -193,8 +188,7 @@ func nobody(r *run) error {
 		if err := x.kubeconfig(kubeconfig, c.token); err != nil {
 			return err
 		}
-		config := r.config(kubeconfig, large+"shutdown: {drainTimeout: 500ms}\n")
-		w, err := startWeir(r.eventweir, config, filepath.Join(r.dir, "eventweir-"+c.token+".log"))
+		w, err := r.weir(kubeconfig, large+"shutdown: {drainTimeout: 500ms}\n", "eventweir-"+c.token)
 		if err != nil {
 			return err
 		}
@@ -248,10 +242,15 @@ func (r *run) forbidden(w *weir, number int) error {
 }
 
 func (r *run) unauthorized(w *weir, number int) error {
-	// Not ready for half a minute, in which history could still be listed.
-	_, text, err := ask(http.MethodGet, w.admin+"/readyz")
-	if err != nil || !strings.Contains(text, "[+]accepting ok") || !strings.Contains(text, "upstream down") {
-		return fmt.Errorf("/readyz says %q, %v", text, err)
+	// Readiness waits for history, but not longer than its deadline of 30 s.
+	for until := time.Now().Add(45 * time.Second); ; time.Sleep(time.Second) {
+		code, text, err := ask(http.MethodGet, w.admin+"/readyz")
+		if err == nil && code == http.StatusOK && strings.Contains(text, "upstream down") {
+			break
+		}
+		if err != nil || time.Now().After(until) {
+			return errors.Join(fmt.Errorf("/readyz says %d %q", code, text), err)
+		}
 	}
 	now, err := w.scrape()
 	if err != nil {

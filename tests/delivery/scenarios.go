@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +16,7 @@ const settleLimit = 3 * time.Minute
 const large = "correlation: {burstSize: 100000, qps: 1000000}\n"
 
 // config of an eventweir that is impatient, so that runs are short; `more` and then --extra-config are laid over it.
-func (r *run) config(kubeconfig string, more ...string) string {
+func (r *run) config(kubeconfig, more string) string {
 	base := fmt.Sprintf(`listen: 127.0.0.1:0
 adminListen: 127.0.0.1:0
 upstream:
@@ -29,7 +28,7 @@ outbox: {coalesceInterval: 200ms}
 shutdown: {drainTimeout: 60s}
 `, kubeconfig)
 	config := map[string]any{}
-	for _, layer := range slices.Concat([]string{base}, more, []string{r.extra}) {
+	for _, layer := range []string{base, more, r.extra} {
 		var keys map[string]any
 		must(yaml.Unmarshal([]byte(layer), &keys))
 		overlay(config, keys)
@@ -62,46 +61,73 @@ func (r *run) stage(s *apiserver, http2 bool, p *plan) (*proxy, string, error) {
 	return x, kubeconfig, x.kubeconfig(kubeconfig, adminToken)
 }
 
+// begin starts an eventweir whose requests go through a proxy with this plan. The function that is returned ends both.
+func (r *run) begin(s *apiserver, http2 bool, p *plan, more string) (*weir, *proxy, func(), error) {
+	x, kubeconfig, err := r.stage(s, http2, p)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	w, err := r.weir(kubeconfig, more, "eventweir")
+	if err != nil {
+		x.close()
+		return nil, nil, nil, err
+	}
+	return w, x, func() { w.kill(); x.close() }, nil
+}
+
+// weir starts an eventweir with `more` laid over its configuration.
+func (r *run) weir(kubeconfig, more, name string, flags ...string) (*weir, error) {
+	return startWeir(r.eventweir, r.config(kubeconfig, more), filepath.Join(r.dir, name+".log"), flags...)
+}
+
 func to(w *weir) func(*rand.Rand) *weir { return func(*rand.Rand) *weir { return w } }
 
 // finish waits until w has nothing to write any more, and the proxy carries out nothing late.
 func finish(w *weir, x *proxy) (samples, error) {
 	end, err := w.settled(settleLimit)
-	x.pending.Wait()
-	return end, err
+	if err != nil {
+		return end, err
+	}
+	return end, x.rest()
 }
 
-func (r *run) tell(x *proxy, records []record) {
+// result finishes, and is the ledger and what the apiserver holds then.
+func (r *run) result(w *weir, x *proxy, s *apiserver) (samples, []record, error) {
+	end, err := finish(w, x)
+	if err != nil {
+		return end, nil, err
+	}
+	records, err := r.records(x, s)
+	return end, records, err
+}
+
+// records are what the apiserver holds, told.
+func (r *run) records(x *proxy, s *apiserver) ([]record, error) {
+	records, err := r.upstream(s)
+	if err != nil {
+		return nil, err
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	r.logf("%d records for %d occurrences; %d requests upstream, faults %v, answers %v", len(records), sums(records).total(),
 		len(x.arrivals), x.faults, x.answers)
+	return records, nil
 }
 
 // faults: every kind of harm on the way to the apiserver; each occurrence counts exactly once.
 func faults(r *run) error {
-	x, kubeconfig, err := r.stage(r.long, r.seed%2 == 1, newPlan(r.seed, wild))
+	w, x, quit, err := r.begin(r.long, r.seed%2 == 1, newPlan(r.seed, wild), large)
 	if err != nil {
 		return err
 	}
-	defer x.close()
-	w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir.log"))
-	if err != nil {
-		return err
-	}
-	defer w.kill()
+	defer quit()
 	account := newAccount()
 	load := load{to: to(w), workers: 8}
 	load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, true).scripts(r.occurrences), account)
-	end, err := finish(w, x)
+	end, records, err := r.result(w, x, r.long)
 	if err != nil {
 		return err
 	}
-	records, err := r.upstream(r.long)
-	if err != nil {
-		return err
-	}
-	r.tell(x, records)
 	return first(
 		account.sent(r.occurrences),
 		exact("eventweir", end, r.occurrences),
@@ -112,16 +138,11 @@ func faults(r *run) error {
 
 // budgets: the default budgets, so that much folds into digests; and a drain that writes what is left.
 func budgets(r *run) error {
-	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
+	w, x, quit, err := r.begin(r.long, true, newPlan(r.seed, wild), "")
 	if err != nil {
 		return err
 	}
-	defer x.close()
-	w, err := startWeir(r.eventweir, r.config(kubeconfig, ""), filepath.Join(r.dir, "eventweir.log"))
-	if err != nil {
-		return err
-	}
-	defer w.kill()
+	defer quit()
 	account, number := newAccount(), r.occurrences/2
 	load := load{to: to(w), workers: 8}
 	author := newAuthor(r.seed, r.namespace(), r.name, true)
@@ -137,12 +158,13 @@ func budgets(r *run) error {
 	if err != nil {
 		return err
 	}
-	x.pending.Wait()
-	records, err := r.upstream(r.long)
+	if err := x.rest(); err != nil {
+		return err
+	}
+	records, err := r.records(x, r.long)
 	if err != nil {
 		return err
 	}
-	r.tell(x, records)
 	digests := 0
 	for _, record := range records {
 		if record.Reason == "EventsFolded" {
@@ -167,7 +189,7 @@ func restart(r *run) error {
 		return err
 	}
 	defer x.close()
-	one, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir-1.log"))
+	one, err := r.weir(kubeconfig, large, "eventweir-1")
 	if err != nil {
 		return err
 	}
@@ -192,22 +214,17 @@ func restart(r *run) error {
 	if err != nil {
 		return err
 	}
-	two, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir-2.log"))
+	two, err := r.weir(kubeconfig, large, "eventweir-2")
 	if err != nil {
 		return err
 	}
 	defer two.kill()
 	current.Store(two)
 	<-done
-	end, err := finish(two, x)
+	end, records, err := r.result(two, x, r.long)
 	if err != nil {
 		return err
 	}
-	records, err := r.upstream(r.long)
-	if err != nil {
-		return err
-	}
-	r.tell(x, records)
 	r.logf("the first wrote %d, the second %d; %d requests had no answer %.150q", drained.Written, end.written(),
 		account.unknown.total(), account.why)
 	if account.unknown.total() != 0 {
@@ -227,18 +244,12 @@ func recovery(r *run) error {
 	const qps, burst, inFlight, perSecond = 200, 50, 16, 500
 	// History's list and watch are no writes, and stand beside the limits.
 	const following = 2
-	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, nil))
-	if err != nil {
-		return err
-	}
-	defer x.close()
 	limits := fmt.Sprintf("upstream: {qps: %d, burst: %d, maxInFlight: %d}\n", qps, burst, inFlight)
-	config := r.config(kubeconfig, large+limits)
-	w, err := startWeir(r.eventweir, config, filepath.Join(r.dir, "eventweir.log"))
+	w, x, quit, err := r.begin(r.long, true, newPlan(r.seed, nil), large+limits)
 	if err != nil {
 		return err
 	}
-	defer w.kill()
+	defer quit()
 	account := newAccount()
 	load := load{to: to(w), workers: 10, every: 10 * time.Second / perSecond}
 	author := newAuthor(r.seed, r.namespace(), r.name, false)
@@ -256,11 +267,10 @@ func recovery(r *run) error {
 	took := time.Since(up)
 	arrivals := x.since(up)
 	most, peak := busiest(arrivals, time.Second), x.peak.Load()
-	records, err := r.upstream(r.long)
+	records, err := r.records(x, r.long)
 	if err != nil {
 		return err
 	}
-	r.tell(x, records)
 	r.logf("%d occurrences in %.0f s of outage; %d requests meanwhile, then %d in %.1f s, at most %d in a second and %d at once",
 		total, up.Sub(down).Seconds(), probes, len(arrivals), took.Seconds(), most, peak)
 	// One probe at a time, each until its deadline of a second, after what was on its way when it began.

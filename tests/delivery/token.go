@@ -67,7 +67,7 @@ func token(r *run) error {
 	if err := x.kubeconfigOf(kubeconfig, "tokenFile", file); err != nil {
 		return err
 	}
-	w, err := startWeir(r.eventweir, r.config(kubeconfig, large), filepath.Join(r.dir, "eventweir.log"))
+	w, err := r.weir(kubeconfig, large, "eventweir")
 	if err != nil {
 		return err
 	}
@@ -106,15 +106,10 @@ func token(r *run) error {
 	if err := os.WriteFile(file, []byte(second), 0o600); err != nil {
 		return err
 	}
-	last, err := finish(w, x)
+	last, records, err := r.result(w, x, r.long)
 	if err != nil {
 		return err
 	}
-	records, err := r.upstream(r.long)
-	if err != nil {
-		return err
-	}
-	r.tell(x, records)
 	r.logf("%d waited when the next token came, and were written %.1f s later", waiting.waiting(), time.Since(renewed).Seconds())
 	// Without a 401 the file is looked at once a minute.
 	if took := time.Since(renewed); waiting.waiting() == 0 || took > 20*time.Second {

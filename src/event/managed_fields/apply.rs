@@ -94,7 +94,7 @@ impl Application<'_> {
 impl FieldSet {
     /// Copies these fields: a merge of the applied into the stored.
     fn copy(&self, from: &Event, to: &mut Event) {
-        for field in Field::ALL.into_iter().filter(|&field| self.has(field)) {
+        for field in Field::all().filter(|&field| self.has(field)) {
             copy_field(field, from, to);
         }
         let none = RareMeta::default();
@@ -108,7 +108,7 @@ impl FieldSet {
     /// Removes these fields.
     fn clear(&self, event: &mut Event) {
         let nothing = Event::default();
-        for field in Field::ALL.into_iter().filter(|&field| self.has(field)) {
+        for field in Field::all().filter(|&field| self.has(field)) {
             match field {
                 Field::Source => event.source = nothing.source.clone(),
                 Field::Series => event.series = None,

@@ -41,42 +41,13 @@ pub(super) enum Field {
     OwnerReferences,
 }
 
-use Field::{
-    Action, Annotations, Count, DeletionGracePeriodSeconds, DeletionTimestamp, EventTime, Finalizers, FirstTimestamp,
-    GenerateName, InvolvedObject, Labels, LastTimestamp, Message, OwnerReferences, Reason, Related,
-    ReportingController, ReportingInstance, Series, SeriesCount, SeriesLastObservedTime, Source, SourceComponent,
-    SourceHost, Type,
-};
+use Field::*;
 
 impl Field {
     /// Every field; objects before their members.
-    pub(super) const ALL: [Self; 25] = [
-        InvolvedObject,
-        Reason,
-        Message,
-        Source,
-        SourceComponent,
-        SourceHost,
-        FirstTimestamp,
-        LastTimestamp,
-        Count,
-        Type,
-        EventTime,
-        Series,
-        SeriesCount,
-        SeriesLastObservedTime,
-        Action,
-        Related,
-        ReportingController,
-        ReportingInstance,
-        GenerateName,
-        DeletionTimestamp,
-        DeletionGracePeriodSeconds,
-        Annotations,
-        Finalizers,
-        Labels,
-        OwnerReferences,
-    ];
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        FIELDS.iter().map(|row| row.0).chain(METADATA.iter().map(|row| row.0))
+    }
 }
 
 /// Where a field stands: the object around it, if any, and its name at core/v1 and at events.k8s.io/v1.

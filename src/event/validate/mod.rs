@@ -1,7 +1,7 @@
 //! The apiserver's rules for events, fault by fault in its order and words. Pure; changes nothing but a missing namespace.
 //!
 //! Mirrors `pkg/apis/core/validation/events.go` and, for metadata, `apimachinery/pkg/api/validation/objectmeta.go`, as Kubernetes
-//! 1.37 has them. Callers run [`adopt_namespace`], make the name where `generateName` asks for one, then [`create`] or
+//! 1.37 has them. Callers run [`adopt_namespace`] or [`adopt_path`], make the name where `generateName` asks for one, then [`create`] or
 //! [`update`], and for creates at last [`unversioned`], which is the store's own check.
 
 mod fault;
@@ -56,6 +56,20 @@ pub fn adopt_namespace(event: &mut Event, namespace: &str) -> Result<(), Box<Sta
     Err(Box::new(Status::bad_request(
         "the namespace of the provided object does not match the namespace sent on the request",
     )))
+}
+
+/// As [`adopt_namespace`], for a request that names the event: its body may leave out the namespace, but not the name.
+///
+/// # Errors
+/// The apiserver's 400 when the event has another name or namespace, or no name.
+pub fn adopt_path(event: &mut Event, namespace: &str, name: &str) -> Result<(), Box<Status>> {
+    adopt_namespace(event, namespace)?;
+    let fault = match event.metadata.name.as_str() {
+        given if given == name => return Ok(()),
+        "" => format!("the name of the object ({name} based on URL) was undeterminable: name must be provided"),
+        given => format!("the name of the object ({given}) does not match the name on the URL ({name})"),
+    };
+    Err(Box::new(Status::bad_request(fault)))
 }
 
 /// Checks an event that is to be created. Its name must have been made already where `generateName` asks for it.

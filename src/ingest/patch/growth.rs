@@ -4,7 +4,7 @@
 //! one; kube-rs sends the whole event with its series as a merge patch. Each unit of growth is an occurrence that passes
 //! through the shared correlator.
 
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
@@ -12,6 +12,7 @@ use crate::event::json::{self, Strictness};
 use crate::event::patching::PatchType;
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::ingest::aliases::Growth;
+use crate::ingest::asked::Asked;
 use crate::ingest::form::Form;
 use crate::ingest::{Face, ack, create, not_found, respond};
 use crate::ledger::RejectReason;
@@ -81,15 +82,9 @@ fn integer(value: &Value) -> Option<i32> {
 }
 
 /// Counts on under a name that is known here.
-pub(super) async fn grow(
-    face: &Face,
-    form: Form,
-    namespace: &str,
-    name: &str,
-    growth: &Growth,
-    headers: &HeaderMap,
-) -> Response {
-    let ack = match ack::wanted(face, headers) {
+pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth) -> Response {
+    let Asked { namespace, name, .. } = asked;
+    let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
         Err((reason, status)) => return face.reject(reason, &status),
     };
@@ -107,21 +102,14 @@ pub(super) async fn grow(
         face.0.aliases.shrink(namespace, name, grown);
         return create::full();
     };
-    face.0.metrics.count_outcome(accepted.outcome, u64::from(grown));
-    face.0.event_log.write(&told, grown, accepted.outcome, face.0.shards.clock().now());
+    face.note(&told, grown, accepted.outcome);
     let unkept: Vec<String> = ack::kept(face, ack).await.into_iter().collect();
     respond::event(form, StatusCode::OK, &told, Some(accepted.outcome), &unkept)
 }
 
 /// A whole event as a patch: its client has no other way when the event is missing, so then it is posted.
-pub(super) async fn upsert(
-    face: &Face,
-    form: Form,
-    namespace: &str,
-    name: &str,
-    mut event: Event,
-    headers: &HeaderMap,
-) -> Response {
+pub(super) async fn upsert(face: &Face, asked: &Asked, form: Form, mut event: Event) -> Response {
+    let Asked { namespace, name, .. } = asked;
     let growth = Growth {
         count: Some(event.count),
         last_timestamp: Some(event.last_timestamp),
@@ -129,12 +117,12 @@ pub(super) async fn upsert(
         series: event.series.clone(),
     };
     if face.0.aliases.get(namespace, name).is_some() {
-        return grow(face, form, namespace, name, &growth, headers).await;
+        return grow(face, asked, form, &growth).await;
     }
     if event.metadata.name.is_empty() {
         event.metadata.name = name.into();
     }
-    if event.metadata.name != name {
+    if event.metadata.name != *name {
         let message =
             format!("the name of the object ({}) does not match the name on the URL ({name})", event.metadata.name);
         return face.reject(RejectReason::Invalid, &Status::bad_request(message));
@@ -142,7 +130,7 @@ pub(super) async fn upsert(
     match create::admit(face, form.group, namespace, &mut event) {
         Ok(repairs) => {
             let warnings: Vec<String> = repairs.into_iter().map(|repair| repair.warning().to_owned()).collect();
-            create::take(face, form, StatusCode::OK, event, &warnings, headers).await
+            create::take(face, asked, form, StatusCode::OK, event, &warnings).await
         }
         Err((reason, status)) => face.reject(reason, &status),
     }

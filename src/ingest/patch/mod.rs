@@ -6,57 +6,51 @@
 mod growth;
 mod plain;
 
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
+use super::asked::Asked;
 use super::decode::Refusal;
 use super::form::Form;
-use super::{Face, apply, decode, manager, not_found, options, respond};
+use super::{Face, apply, decode, not_found, options, respond};
+use crate::event::Event;
 use crate::event::patching::PatchType;
-use crate::event::{ApiGroup, Event};
 use crate::ledger::RejectReason;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{ClientPatch, PatchOptions};
 use growth::Meaning;
 
 /// `PATCH …/namespaces/{namespace}/events/{name}`
-pub(super) async fn patch(
-    State(face): State<Face>,
-    Extension(group): Extension<ApiGroup>,
-    Path((namespace, name)): Path<(String, String)>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    if apply::is_apply(&headers) {
-        return apply::apply(&face, group, &namespace, &name, query.as_deref(), &headers, body).await;
+pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+    if apply::is_apply(&asked.headers) {
+        return apply::apply(&face, &asked, body).await;
     }
-    let correlates = correlates(&face, &namespace, &name);
-    let (form, patch, options) = match read(&face, group, query.as_deref(), &headers, body).await {
+    let Asked { group, namespace, name, .. } = &asked;
+    let correlates = correlates(&face, namespace, name);
+    let (form, patch, options) = match read(&face, &asked, body).await {
         Ok(read) => read,
         // It may have told of an occurrence.
         Err((reason, status)) if correlates => return face.reject(reason, &status),
         Err((_, status)) => return respond::refusal(&status),
     };
     // client-go patches an event that arrives with a count with nothing at all, and waits for the 404.
-    if correlates && patch.body.is_empty() && face.0.aliases.get(&namespace, &name).is_none() {
-        return respond::refusal(&not_found(group, &name));
+    if correlates && patch.body.is_empty() && face.0.aliases.get(namespace, name).is_none() {
+        return respond::refusal(&not_found(*group, name));
     }
     let meaning = if correlates && !options.dry_run {
-        growth::meaning(patch.patch_type, group, &patch.body)
+        growth::meaning(patch.patch_type, *group, &patch.body)
     } else {
         Meaning::Plain
     };
     match meaning {
-        Meaning::Growth(grown) => growth::grow(&face, form, &namespace, &name, &grown, &headers).await,
-        Meaning::Whole(event) => growth::upsert(&face, form, &namespace, &name, *event, &headers).await,
+        Meaning::Growth(grown) => growth::grow(&face, &asked, form, &grown).await,
+        Meaning::Whole(event) => growth::upsert(&face, &asked, form, *event).await,
         Meaning::Plain => {
             let patching = {
-                let face = face.clone();
+                let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
                 async move { plain::apply(&face, &namespace, &name, patch, options).await }
             };
             match face.to_the_end(patching).await {
@@ -79,22 +73,16 @@ fn correlates(face: &Face, namespace: &str, name: &str) -> bool {
 }
 
 /// What is asked, checked in the apiserver's order.
-async fn read(
-    face: &Face,
-    group: ApiGroup,
-    query: Option<&str>,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<(Form, ClientPatch, PatchOptions), Refusal> {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPatch, PatchOptions), Refusal> {
+    let content_type = asked.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let Some(patch_type) = PatchType::named(decode::media_type(content_type)) else {
         let status = Status::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
         return Err((RejectReason::MediaType, Box::new(status.with_details(StatusDetails::default()))));
     };
-    let form = face.form(group, query, headers)?;
+    let form = asked.form(face)?;
     let body = decode::read(body, &face.0.settings).await?;
     let options::Options { validation, dry_run } =
-        options::of_patch(query).map_err(|status| (RejectReason::Invalid, Box::new(status)))?;
-    let options = PatchOptions { writer: manager::writer(group, query, headers), dry_run, validation };
+        options::of_patch(asked.query()).map_err(|status| (RejectReason::Invalid, Box::new(status)))?;
+    let options = PatchOptions { writer: asked.writer(), dry_run, validation };
     Ok((form, ClientPatch { patch_type, body }, options))
 }

@@ -6,8 +6,7 @@ use serde_json::Value;
 use crate::event::patching::{self, PatchType, Patched};
 use crate::event::{ApiGroup, Event};
 use crate::ingest::aliases::Line;
-use crate::ingest::{Face, QUIET, not_found};
-use crate::shard::Lead;
+use crate::ingest::{Face, not_found};
 use crate::status::Status;
 use crate::upstream::{ClientPatch, PatchOptions, UpdateOptions, Writer};
 
@@ -42,15 +41,8 @@ async fn on_record(
     let (upstream, shards) = (&face.0.upstream, &face.0.shards);
     let told = face.0.aliases.get(namespace, name);
     let found = told.as_ref().and_then(|told| shards.find(told));
-    let held = match &told {
-        _ if options.dry_run => None,
-        Some(told) => shards.hold(told, name, Lead::Alias),
-        None => match upstream.get(namespace, name).await {
-            Ok(stored) => shards.hold(&stored, name, Lead::Name),
-            Err(_missing) => None,
-        },
-    };
-    let Some(mut held) = held else {
+    let held = if options.dry_run { None } else { face.hold(namespace, name).await };
+    let Some(held) = held else {
         let stored_name = found.map_or_else(|| name.into(), |found| found.name);
         return under(
             name,
@@ -58,7 +50,6 @@ async fn on_record(
             upstream.patch(namespace, &stored_name, &renamed(patch, name, &stored_name), options).await,
         );
     };
-    held.quiet(QUIET).await;
     let stored_name = held.name();
     let patch = renamed(patch, name, &stored_name);
     let patched = match upstream.patch(namespace, &stored_name, &patch, options).await {

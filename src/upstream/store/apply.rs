@@ -116,16 +116,7 @@ fn check_name(merged: &mut Event, applied: &Event, namespace: &str, name: &str) 
     if !applied.metadata.namespace.is_empty() {
         merged.metadata.namespace.clone_from(&applied.metadata.namespace);
     }
-    validate::adopt_namespace(merged, namespace).map_err(|status| *status)?;
-    match merged.metadata.name.as_str() {
-        given if given == name => Ok(()),
-        "" => Err(Status::bad_request(format!(
-            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
-        ))),
-        given => Err(Status::bad_request(format!(
-            "the name of the object ({given}) does not match the name on the URL ({name})"
-        ))),
-    }
+    validate::adopt_path(merged, namespace, name).map_err(|status| *status)
 }
 
 /// 409 that names whose fields would be taken (`NewConflictError`).

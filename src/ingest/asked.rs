@@ -1,0 +1,73 @@
+//! What stands in the head of a request at one of the doors.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri};
+use serde::Deserialize;
+
+use super::decode::Refusal;
+use super::form::Form;
+use super::{Face, manager};
+use crate::event::{ApiGroup, ManagedFields, managed_fields};
+use crate::upstream::Writer;
+
+/// What a client asks, but for the body. Stands behind all other extractors of a request's head: it takes the headers instead
+/// of copying them.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// The door.
+    pub(super) group: ApiGroup,
+    /// The path's namespace; empty where it names none.
+    pub(super) namespace: String,
+    /// The path's event; empty where it names none.
+    pub(super) name: String,
+    pub(super) headers: HeaderMap,
+    uri: Uri,
+}
+
+#[derive(Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+struct Names {
+    namespace: String,
+    name: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Asked {
+    type Rejection = PathRejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, PathRejection> {
+        let Path(Names { namespace, name }) = Path::from_request_parts(parts, state).await?;
+        let (headers, uri) = (std::mem::take(&mut parts.headers), parts.uri.clone());
+        let group = if uri.path().starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
+        Ok(Self { group, namespace, name, headers, uri })
+    }
+}
+
+impl Asked {
+    /// The query, as it came.
+    pub(super) fn query(&self) -> Option<&str> {
+        self.uri.query()
+    }
+
+    /// The path's namespace, if it names one.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        Some(self.namespace.as_str()).filter(|namespace| !namespace.is_empty())
+    }
+
+    /// The form that the answer takes.
+    pub(super) fn form(&self, face: &Face) -> Result<Form, Refusal> {
+        Form::negotiate(self.group, face.0.shards.clock().now().wall, self.query(), &self.headers)
+    }
+
+    /// Marks an event as its client's own.
+    pub(super) fn claim(&self) -> ManagedFields {
+        managed_fields::claim(&self.writer().manager, self.group)
+    }
+
+    /// In whose name it writes.
+    pub(super) fn writer(&self) -> Writer {
+        manager::writer(self.group, self.query(), &self.headers)
+    }
+}

@@ -6,10 +6,11 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
+use axum::response::Response;
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Version};
 use hyper::body::Incoming;
@@ -22,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt as _;
+use tower::Service;
 
 /// Pause after a failed accept (out of file descriptors, say), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -58,22 +59,28 @@ impl From<CancellationToken> for End {
 }
 
 /// Serves until its end; then accepts nothing more, and returns when every connection has come to its own.
-pub async fn serve(
+///
+/// `answer` must always be ready to be called.
+pub async fn serve<A>(
     listener: TcpListener,
-    router: Router,
+    answer: A,
     settings: Settings,
     connections: IntGauge,
     tasks: TaskTracker,
     end: End,
-) {
+) where
+    A: Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static,
+{
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.header_timeout);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(settings.header_timeout));
     let limit = Arc::new(Semaphore::new(settings.max_connections));
     let graceful = GracefulShutdown::new();
     let open = TaskTracker::new();
+    // Not the token itself: looking at that takes a lock, and every request looks.
+    let closing = Arc::new(AtomicBool::new(false));
     let take = |stream: TcpStream, permit| {
-        let service = service(&router, end.closing.clone());
+        let service = service(answer.clone(), Arc::clone(&closing));
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(ready(stream)), service);
         let connection = graceful.watch(connection.into_owned());
         let connections = connections.clone();
@@ -97,6 +104,7 @@ pub async fn serve(
             () = end.stop.cancelled() => break,
             () = end.closing.cancelled(), if !is_closing => {
                 is_closing = true;
+                closing.store(true, Ordering::Relaxed);
                 if open.is_empty() {
                     break;
                 }
@@ -148,24 +156,26 @@ fn ready(stream: TcpStream) -> TcpStream {
     stream
 }
 
-fn service(
-    router: &Router,
-    closing: CancellationToken,
+/// As hyper wants it. An answer asks its client to close its connection once `closing` is set.
+fn service<A>(
+    answer: A,
+    closing: Arc<AtomicBool>,
 ) -> impl hyper::service::Service<
     Request<Incoming>,
-    Response = axum::response::Response,
+    Response = Response,
     Error = Infallible,
-    Future = impl Future<Output = Result<axum::response::Response, Infallible>> + Send + 'static,
-> + Clone
-+ Send
-+ 'static {
-    let router = router.clone();
+    Future = impl Future<Output = Result<Response, Infallible>> + Send + 'static,
+>
+where
+    A: Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone,
+{
     service_fn(move |request: Request<Incoming>| {
-        let (router, closing, version) = (router.clone(), closing.clone(), request.version());
+        let (closing, version) = (Arc::clone(&closing), request.version());
+        let answering = answer.clone().call(request.map(Body::new));
         async move {
-            let mut response = router.oneshot(request.map(Body::new)).await?;
+            let mut response = answering.await?;
             // An upgrade has a word of its own there, and HTTP/2 no such header.
-            if closing.is_cancelled() && version < Version::HTTP_2 {
+            if closing.load(Ordering::Relaxed) && version < Version::HTTP_2 {
                 response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
             }
             Ok(response)

@@ -213,7 +213,7 @@ impl App {
         let idle = prometheus::IntGauge::new("unregistered", "connections of the admin port")?;
         let (tasks, served) = (self.tasks.clone(), self.served.clone());
         let end = server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() };
-        let serving = server::serve(listeners.face, face.router(), server, connections, tasks.clone(), end);
+        let serving = server::serve(listeners.face, face.front(), server, connections, tasks.clone(), end);
         self.guard(async move {
             serving.await;
             served.cancel();

@@ -1,9 +1,9 @@
 //! What stands in the head of a request at one of the doors.
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::{FromRequestParts, Path, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, Method, Uri};
 use serde::Deserialize;
 
 use super::decode::Refusal;
@@ -46,6 +46,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 }
 
 impl Asked {
+    /// The head of a POST of one event, where nothing in its path has to be unescaped or corrected. Takes it out of the request.
+    pub(super) fn of_create(request: &mut Request) -> Option<Self> {
+        if request.method() != Method::POST {
+            return None;
+        }
+        let path = request.uri().path();
+        let (group, rest) = match path.strip_prefix("/api/v1/namespaces/") {
+            Some(rest) => (ApiGroup::Core, rest),
+            None => (ApiGroup::Events, path.strip_prefix("/apis/events.k8s.io/v1/namespaces/")?),
+        };
+        let namespace = rest.strip_suffix("/events").filter(|name| !name.is_empty() && !name.contains(['/', '%']))?;
+        let namespace = namespace.to_owned();
+        let (headers, uri) = (std::mem::take(request.headers_mut()), std::mem::take(request.uri_mut()));
+        Some(Self { group, namespace, name: String::new(), headers, uri })
+    }
+
     /// The query, as it came.
     pub(super) fn query(&self) -> Option<&str> {
         self.uri.query()
@@ -58,7 +74,7 @@ impl Asked {
 
     /// The form that the answer takes.
     pub(super) fn form(&self, face: &Face) -> Result<Form, Refusal> {
-        Form::negotiate(self.group, face.0.shards.clock().now().wall, self.query(), &self.headers)
+        Form::negotiate(self.group, || face.0.shards.clock().now().wall, self.query(), &self.headers)
     }
 
     /// Marks an event as its client's own.

@@ -1,10 +1,13 @@
 //! POST: decode, validate, hand to the shard, answer.
+//!
+//! Hot. What few requests do (a dry run, a wait for the upstream) is boxed, so that every request's future stays small.
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use smol_str::{SmolStr, format_smolstr};
+use tokio::time::timeout;
 
 use super::asked::Asked;
 use super::decode::Refusal;
@@ -37,7 +40,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Ref
     let repairs = admit(face, asked.group, &asked.namespace, &mut event)?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     if options.dry_run {
-        return Ok(dry_run(face, asked, form, event, &warnings).await);
+        return Ok(Box::pin(dry_run(face, asked, form, event, &warnings)).await);
     }
     Ok(take(face, asked, form, StatusCode::CREATED, event, &warnings).await)
 }
@@ -118,7 +121,7 @@ pub(super) async fn take(
     let show = |shown: &Event| respond::event(form, code, shown, Some(accepted.outcome), warnings);
     let mut response = match waiting {
         // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
-        Some(mut waiting) => match tokio::time::timeout(face.0.settings.request_timeout, waiting.fate()).await {
+        Some(mut waiting) => match Box::pin(timeout(face.0.settings.request_timeout, waiting.fate())).await {
             Ok(Some(Fate::Written(stored))) => show(&as_stored(&event, *stored, accepted.outcome)),
             Ok(Some(Fate::Refused(refusal))) => return respond::refusal(&through(form.group, *refusal.status)),
             Ok(None) | Err(_) => show(&event),
@@ -126,7 +129,9 @@ pub(super) async fn take(
         None => show(&event),
     };
     face.0.metrics.aliases(face.0.aliases.insert(event));
-    if let Some(unkept) = ack::kept(face, ack).await {
+    if ack == Ack::Durable
+        && let Some(unkept) = Box::pin(ack::kept(face, ack)).await
+    {
         respond::warn(&mut response, &unkept);
     }
     response

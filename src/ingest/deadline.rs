@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use axum::extract::Request;
-use axum::middleware::Next;
 use axum::response::Response;
 
 use super::{Face, options, respond};
@@ -15,9 +14,9 @@ use crate::status::Status;
 const LEAST: Duration = Duration::from_millis(1);
 
 /// Answers 504 when the client's time is over. What the request has asked of the upstream by then may still be done.
-pub(super) async fn deadline(face: &Face, request: Request, next: Next) -> Response {
+pub(super) async fn deadline(face: &Face, request: Request, answer: impl AsyncFnOnce(Request) -> Response) -> Response {
     let asked = request.uri().query().and_then(options::timeout);
-    let Some(asked) = asked.filter(|_| !is_watch(&request)) else { return next.run(request).await };
+    let Some(asked) = asked.filter(|_| !is_watch(&request)) else { return answer(request).await };
     let timeout = match duration(&asked) {
         // LIMIT: the request's own time; a longer one is cut to it.
         Ok(Duration::ZERO) => face.0.settings.request_timeout,
@@ -30,7 +29,7 @@ pub(super) async fn deadline(face: &Face, request: Request, next: Next) -> Respo
     if timeout < LEAST {
         return respond::out_of_time();
     }
-    tokio::time::timeout(timeout, next.run(request)).await.unwrap_or_else(|_elapsed| respond::out_of_time())
+    tokio::time::timeout(timeout, answer(request)).await.unwrap_or_else(|_elapsed| respond::out_of_time())
 }
 
 /// Watches end by `timeoutSeconds`.

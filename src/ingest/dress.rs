@@ -24,10 +24,7 @@ use crate::status::Status;
 const GZIP_THRESHOLD: u64 = 128 * 1024;
 
 /// Dresses what `answer` makes of a request.
-pub(super) async fn dress<F: Future<Output = Response>>(
-    request: Request,
-    answer: impl FnOnce(Request) -> F,
-) -> Response {
+pub(super) async fn dress(request: Request, answer: impl AsyncFnOnce(Request) -> Response) -> Response {
     let compresses = request.method() == Method::GET && accepts_gzip(request.headers());
     let form = Form::plain(request.uri().query(), request.headers());
     let mut response = answer(request).await;

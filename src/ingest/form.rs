@@ -24,7 +24,7 @@ pub(super) struct Form {
     pub(super) view: View,
     /// Indented; JSON only.
     pub(super) pretty: bool,
-    /// When it was asked for, in unix nanoseconds: a table shows ages.
+    /// When it was asked for, in unix nanoseconds: a table shows ages. 0 where nothing shows them.
     pub(super) now: i64,
 }
 
@@ -114,7 +114,7 @@ impl Form {
     /// What the client accepts best of what an event or a list can be answered as.
     pub(super) fn negotiate(
         group: ApiGroup,
-        now: i64,
+        now: impl FnOnce() -> i64,
         query: Option<&str>,
         headers: &HeaderMap,
     ) -> Result<Self, Refusal> {
@@ -122,9 +122,9 @@ impl Form {
         is_served(accept)?;
         let chosen = choose(accept, Endpoint::Events);
         let (media, view, pretty) = chosen.ok_or_else(|| refused(not_acceptable()))?;
-        let view = match view {
-            View::Table(version, _) => View::Table(version, include(query)?),
-            other => other,
+        let (view, now) = match view {
+            View::Table(version, _) => (View::Table(version, include(query)?), now()),
+            other => (other, 0),
         };
         Ok(Self { group, media, view, pretty: pretty || wants_pretty(query, headers), now })
     }
@@ -253,7 +253,7 @@ mod tests {
         if let Some(accept) = accept {
             headers.insert(ACCEPT, accept.parse().unwrap());
         }
-        Form::negotiate(ApiGroup::Core, 0, Some(query), &headers)
+        Form::negotiate(ApiGroup::Core, || 0, Some(query), &headers)
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod discovery;
 mod dress;
 mod form;
 mod frame;
+mod front;
 mod indent;
 mod manager;
 mod metrics;
@@ -37,16 +38,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::PathAndQuery;
-use axum::http::{Method, StatusCode, Uri};
-use axum::middleware::Next;
+use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use aliases::Aliases;
+pub use front::Front;
 pub use metrics::Metrics;
 
 use crate::event::{ApiGroup, Event};
@@ -144,7 +145,7 @@ impl Face {
     }
 
     /// The table of path and verb. The two API groups are two doors to one room.
-    pub fn router(&self) -> Router {
+    fn paths(&self) -> Router {
         let paths = discovery::routes()
             .merge(door("/api/v1"))
             .merge(door("/apis/events.k8s.io/v1"))
@@ -154,7 +155,6 @@ impl Face {
         Router::new()
             // Before the table of paths, which does not ignore a slash at the end as the apiserver does.
             .fallback_service(tower::util::MapRequest::new(paths, without_last_slash))
-            .layer(axum::middleware::from_fn_with_state(self.clone(), around))
     }
 
     /// Carries out what must not stop half way when its client goes away: what the upstream was asked has to be followed here.
@@ -246,20 +246,4 @@ async fn method_not_allowed() -> Response {
         &Status::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
             .with_details(crate::status::StatusDetails::default()),
     )
-}
-
-/// Around every request, those of unknown paths included. One layer for all, since each costs allocations; from the outermost:
-/// the answer is counted, it is dressed, and it is made in the client's time.
-async fn around(State(face): State<Face>, request: Request, next: Next) -> Response {
-    let verb = match *request.method() {
-        Method::POST => metrics::Verb::Post,
-        Method::GET => metrics::Verb::Get,
-        Method::PATCH => metrics::Verb::Patch,
-        Method::PUT => metrics::Verb::Put,
-        Method::DELETE => metrics::Verb::Delete,
-        _ => metrics::Verb::Other,
-    };
-    let response = dress::dress(request, |request| deadline::deadline(&face, request, next)).await;
-    face.0.metrics.count_request(verb, response.status().as_u16());
-    response
 }

@@ -9,6 +9,7 @@ mod support;
 mod exact;
 mod faults;
 mod forms;
+mod front;
 mod refusals;
 mod mix;
 mod outage;

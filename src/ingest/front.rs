@@ -1,0 +1,79 @@
+//! What every request goes through, and the short way of the one that comes most.
+//!
+//! Hot: a POST of one event does not go by the table of paths, whose layers cost as much as the event itself (allocations,
+//! moved futures). Whatever is unusual in its head goes by the table; a test holds the answers of both ways against each other.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::Method;
+use axum::response::Response;
+use tower::{Service, ServiceExt as _};
+
+use super::asked::Asked;
+use super::{Face, create, deadline, dress, metrics};
+
+/// The face as a server asks it; clones are cheap.
+#[derive(Debug, Clone)]
+pub struct Front(Arc<Ways>);
+
+#[derive(Debug)]
+struct Ways {
+    face: Face,
+    paths: Router,
+}
+
+impl Face {
+    /// All paths, and what stands around them.
+    #[must_use]
+    pub fn front(&self) -> Front {
+        Front(Arc::new(Ways { face: self.clone(), paths: self.paths() }))
+    }
+}
+
+impl Service<Request> for Front {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let ways = Arc::clone(&self.0);
+        Box::pin(async move { Ok(ways.answer(request).await) })
+    }
+}
+
+impl Ways {
+    /// Answers a request. From the outermost: the answer is counted, it is dressed, and it is made in the client's time.
+    async fn answer(&self, request: Request) -> Response {
+        let Self { face, paths } = self;
+        let verb = match *request.method() {
+            Method::POST => metrics::Verb::Post,
+            Method::GET => metrics::Verb::Get,
+            Method::PATCH => metrics::Verb::Patch,
+            Method::PUT => metrics::Verb::Put,
+            Method::DELETE => metrics::Verb::Delete,
+            _ => metrics::Verb::Other,
+        };
+        let route = async |mut request: Request| match Asked::of_create(&mut request) {
+            Some(asked) => create::create(State(face.clone()), asked, request.into_body()).await,
+            None => by_path(paths, request).await,
+        };
+        let response = dress::dress(request, async |request| deadline::deadline(face, request, route).await).await;
+        face.0.metrics.count_request(verb, response.status().as_u16());
+        response
+    }
+}
+
+/// By the table of paths.
+async fn by_path(paths: &Router, request: Request) -> Response {
+    let answered: Result<Response, Infallible> = paths.clone().oneshot(request).await;
+    answered.unwrap_or_else(|never| match never {})
+}

@@ -144,7 +144,7 @@ fn repeat(c: &mut Criterion) {
         c.bench_function(&format!("repeat: correlate and write the patch, {name}"), |b| {
             let patched = |input| {
                 let decision = once(input);
-                let json = decision.patch.as_ref().unwrap().to_json(None);
+                let json = decision.patch().unwrap().to_json(None);
                 (decision, json)
             };
             b.iter_batched(|| walk.next(), patched, BATCH);

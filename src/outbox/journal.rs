@@ -130,12 +130,12 @@ impl Outbox {
     /// LIMIT: as many as the earlier process let wait, whatever this one's limits are; new records are refused meanwhile.
     pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, now: Now) {
         let account_id = match entry.budget {
-            Some(budget) => AccountId::Budget(entry.source, budget),
-            None => AccountId::Prepaid(entry.source),
+            Some(budget) => AccountId::of_budget(entry.source, budget),
+            None => AccountId::prepaid(entry.source),
         };
         let id = if entry.is_digest { self.digest_id() } else { id };
         let rate = entry.budget.map(|_| rate);
-        self.accounts.get_or_insert_mut(account_id, || Account::new(account_id, rate)).members += 1;
+        self.accounts.get_or_insert_with(account_id.0, || Account::new(entry.source, rate)).members += 1;
         let size = entry.event.approximate_size();
         self.bytes += size;
         let version = entry.event.metadata.resource_version.clone();
@@ -203,10 +203,9 @@ impl Outbox {
     }
 
     fn entry(&self, record: &Record) -> Entry {
-        let budget = match record.account {
-            AccountId::Budget(_, budget) if !record.is_digest => Some(budget),
-            AccountId::Budget(..) | AccountId::Prepaid(_) => None,
-        };
+        let pays = |account: &Account| !account.is_prepaid() && !record.is_digest;
+        let pays = self.accounts.peek(record.account.0).is_some_and(pays);
+        let budget = pays.then(|| record.account.budget(record.source));
         let mut event = record.event.clone();
         event.metadata.resource_version = record.base.version.clone();
         Entry {

@@ -58,6 +58,9 @@ pub struct Forgotten {
 
 impl Outbox {
     /// Takes a record's newer state. Returns what its write waits for now.
+    ///
+    /// Hot: nearly every occurrence finds a record that waits for something else than its queue, and ends half way down here,
+    /// without an allocation.
     pub fn offer(&mut self, offer: Offer, now: Now) -> Why {
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
@@ -66,28 +69,41 @@ impl Outbox {
             record.absorb(offer.event, self.bytes < self.settings.max_bytes.get());
             self.bytes = self.bytes - before + record.size;
             let account = record.account;
-            match offer.payment {
-                Payment::Paid => self.pay(id, now),
-                Payment::Owed { rate, .. } => {
-                    if let Some(account) = self.accounts.get_mut(&account) {
-                        account.set_rate(rate);
-                    }
-                }
+            let waits = match record.phase {
+                Phase::Cooling | Phase::InFlight(_) => Some(Why::Coalescing),
+                Phase::Backoff(_) => Some(Why::Retry),
+                Phase::Settled | Phase::Queued(_) => None,
+            };
+            if waits.is_some() {
+                record.gain(occurrences, now.mono, now.mono);
+                record.paid |= offer.payment == Payment::Paid;
+            }
+            if let Payment::Owed { rate, .. } = offer.payment
+                && let Some(account) = self.accounts.peek_mut(account.0)
+            {
+                account.set_rate(rate);
+            }
+            self.note(id);
+            if let Some(why) = waits {
+                return why;
+            }
+            if offer.payment == Payment::Paid {
+                self.pay(id, now);
             }
         } else {
             self.insert(offer, now.mono);
+            self.note(id);
         }
-        self.note(id);
         self.owe(id, occurrences, now.mono, now);
         self.why(id)
     }
 
     fn insert(&mut self, offer: Offer, now: Mono) {
         let (account_id, rate) = match offer.payment {
-            Payment::Paid => (AccountId::Prepaid(offer.source), None),
-            Payment::Owed { budget, rate } => (AccountId::Budget(offer.source, budget), Some(rate)),
+            Payment::Paid => (AccountId::prepaid(offer.source), None),
+            Payment::Owed { budget, rate } => (AccountId::of_budget(offer.source, budget), Some(rate)),
         };
-        let account = self.accounts.get_or_insert_mut(account_id, || Account::new(account_id, rate));
+        let account = self.accounts.get_or_insert_with(account_id.0, || Account::new(offer.source, rate));
         if let Some(rate) = rate {
             account.set_rate(rate);
         }
@@ -145,9 +161,7 @@ impl Outbox {
     /// Adds occurrences, waiting since `since`, that no request carries yet; the record waits for whatever comes first.
     pub(super) fn owe(&mut self, id: RecordId, occurrences: Occurrences, since: Mono, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
-        record.since = if record.pending.total() == 0 { since } else { record.since.min(since) };
-        record.newest = now.mono;
-        record.pending.merge(occurrences);
+        record.gain(occurrences, since, now.mono);
         match record.phase {
             Phase::Settled if record.next_write <= now.mono || self.draining => self.enqueue(id, now),
             Phase::Settled => {

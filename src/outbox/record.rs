@@ -235,17 +235,30 @@ impl Record {
     ///
     /// At the byte limit a repeat is still taken, but may not grow: it keeps the older, smaller content and moves only the
     /// count and the time.
+    ///
+    /// A repeat differs from what is here in count and times at most. Then the strings that are here stay: freeing them would
+    /// touch each of them, and most of what a record holds has left the processor's cache since it was last looked at.
     pub(super) fn absorb(&mut self, newer: Event, room: bool) {
+        let event = &mut self.event;
+        (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
+        if *event == newer {
+            return;
+        }
         let size = newer.approximate_size();
         if size > self.size && !room {
-            self.event.count = newer.count;
-            self.event.last_timestamp = newer.last_timestamp;
             return;
         }
         let name = std::mem::take(&mut self.event.metadata.name);
         self.event = newer;
         self.event.metadata.name = name;
         self.size = size;
+    }
+
+    /// Adds occurrences, waiting since `since`, that no request carries yet.
+    pub(super) fn gain(&mut self, occurrences: Occurrences, since: Mono, now: Mono) {
+        self.since = if self.pending.total() == 0 { since } else { self.since.min(since) };
+        self.newest = now;
+        self.pending.merge(occurrences);
     }
 
     pub(super) fn call(&self) -> Call {

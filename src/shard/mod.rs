@@ -17,10 +17,8 @@ pub use crate::outbox::Fate;
 
 use std::num::NonZeroUsize;
 
-use lru::LruCache;
-
 use crate::clock::{Mono, Now};
-use crate::correlator::{BuildKeyHasher, Correlation, Correlator, Decision, Fold, Key, KeySecret, Policy, Verdict};
+use crate::correlator::{Correlation, Correlator, Decision, Fold, Key, KeySecret, Policy, Recent, Verdict};
 use crate::event::Event;
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::outbox::{self, Answer, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write};
@@ -71,7 +69,7 @@ pub struct Shard {
     secret: KeySecret,
     settings: Settings,
     // LIMIT: `max_sources`, and `max_tracked_keys` over all of them.
-    sources: LruCache<Key, Correlator, BuildKeyHasher>,
+    sources: Recent<Box<Correlator>>,
     tracked_keys: usize,
     next_record: u64,
     outbox: Outbox,
@@ -113,12 +111,10 @@ impl Outcome {
 }
 
 /// An accepted occurrence.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accepted {
     /// What became of it.
     pub outcome: Outcome,
-    /// The event as its record now looks.
-    pub event: Event,
     /// Whether delivery should look for something to send.
     pub wakes_delivery: bool,
     /// The record, where its write can be waited for: not when it is deferred or dropped.
@@ -178,7 +174,7 @@ impl Shard {
         Self {
             secret,
             settings,
-            sources: LruCache::unbounded_with_hasher(BuildKeyHasher::default()),
+            sources: Recent::default(),
             tracked_keys: 0,
             next_record: 0,
             outbox,
@@ -210,20 +206,31 @@ impl Shard {
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox is at its limit; nothing has changed then, but for
     /// the ledger, where they are rejected.
-    pub fn accept(&mut self, mut event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
+    pub fn accept(&mut self, event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
+        self.accept_from(self.secret.source(&event), event, occurrences, now, policy)
+    }
+
+    /// As [`accept`](Self::accept), where the event's source is known.
+    fn accept_from(
+        &mut self,
+        source: Key,
+        mut event: Event,
+        occurrences: u32,
+        now: Now,
+        policy: &Policy,
+    ) -> Result<Accepted, Full> {
         let settings = policy.select(&event);
         if settings.correlation == Correlation::On {
             // A record is written in our name; only where it is its client's own does the client's claim go with it.
             event.metadata.managed_fields = None;
         }
-        let source = self.secret.source(&event);
         self.ledger.receive(u64::from(occurrences));
         if self.closed || !self.outbox.has_room(source) && !self.would_fold(source, &event, now, settings) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
             return Err(Full);
         }
         let secret = self.secret;
-        let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret));
+        let correlator = self.sources.get_or_insert_with(source, || Box::new(Correlator::new(secret)));
         let before = correlator.tracked_keys();
         let decision = correlator.correlate(event, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
@@ -232,7 +239,7 @@ impl Shard {
     }
 
     fn would_fold(&self, source: Key, event: &Event, now: Now, settings: &crate::correlator::Settings) -> bool {
-        self.sources.peek(&source).is_some_and(|correlator| correlator.find(event, now, settings).is_some())
+        self.sources.peek(source).is_some_and(|correlator| correlator.find(event, now, settings).is_some())
     }
 
     fn owe(
@@ -253,16 +260,14 @@ impl Shard {
             Verdict::Owe { budget, rate } => Payment::Owed { budget, rate },
             Verdict::Drop => {
                 self.ledger.lose(LostReason::Suppressed, u64::from(occurrences));
-                let (event, wakes_delivery) = (decision.event, false);
-                return Accepted { outcome: Outcome::Dropped, event, wakes_delivery, record: None, correlation };
+                return Accepted { outcome: Outcome::Dropped, wakes_delivery: false, record: None, correlation };
             }
         };
         let offer = Offer {
             record: decision.record,
             source,
             key: decision.key,
-            // The answer shows the event to the client, the outbox keeps it: strings are shared, not copied.
-            event: decision.event.clone(),
+            event: decision.event,
             occurrences,
             fold: decision.fold,
             stored: decision.stored,
@@ -274,13 +279,13 @@ impl Shard {
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
         let wakes_delivery = matches!(why, Why::Turn | Why::Budget);
         let record = (why != Why::Budget).then_some(decision.record);
-        Accepted { outcome, event: decision.event, wakes_delivery, record, correlation }
+        Accepted { outcome, wakes_delivery, record, correlation }
     }
 
     /// The record that `event` would fold into, if it is tracked.
     #[must_use]
     pub fn find(&self, event: &Event, now: Now, policy: &Policy) -> Option<Found> {
-        let correlator = self.sources.peek(&self.secret.source(event))?;
+        let correlator = self.sources.peek(self.secret.source(event))?;
         let observation = correlator.find(event, now, policy.select(event))?;
         let unsettled = self.outbox.unsettled(observation.record).cloned();
         let name = unsettled.as_ref().map_or(&observation.name, |event| &event.metadata.name).clone();
@@ -324,7 +329,7 @@ impl Shard {
             self.ledger.lose(reason, lost.total());
         }
         if let Some(feedback) = &settlement.feedback
-            && let Some(correlator) = self.sources.peek_mut(&feedback.source)
+            && let Some(correlator) = self.sources.peek_mut(feedback.source)
         {
             let before = correlator.tracked_keys();
             correlator.settle(feedback.key, feedback.record, &feedback.settled);
@@ -379,7 +384,7 @@ impl Shard {
     /// Records that folded into a digest begin anew with their next occurrence.
     fn forget_folded(&mut self) {
         for forgotten in self.outbox.take_forgotten() {
-            if let Some(correlator) = self.sources.peek_mut(&forgotten.source) {
+            if let Some(correlator) = self.sources.peek_mut(forgotten.source) {
                 let before = correlator.tracked_keys();
                 correlator.settle(forgotten.key, forgotten.record, &crate::correlator::Settled::Forgotten);
                 self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
@@ -391,7 +396,7 @@ impl Shard {
         while self.sources.len() > self.settings.max_sources.get()
             || (self.tracked_keys > self.settings.max_tracked_keys.get() && self.sources.len() > 1)
         {
-            let Some((_, forgotten)) = self.sources.pop_lru() else { return };
+            let Some((_, forgotten)) = self.sources.pop_oldest() else { return };
             self.tracked_keys -= forgotten.tracked_keys();
         }
     }

@@ -148,7 +148,52 @@ fn apply_core(patch: &Patch, event: &mut Event) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
     use super::*;
+    use crate::event::json::go;
+
+    /// The document by way of a tree, as it was written before it was written directly.
+    fn by_tree(patch: &Patch, claim: Option<&Claim>) -> String {
+        let mut document = Map::new();
+        if let Some(claim) = claim {
+            document.insert("metadata".to_owned(), metadata(claim).into());
+        }
+        if patch.count != 0 {
+            document.insert("count".to_owned(), patch.count.into());
+        }
+        if patch.last_timestamp != Some(LEFT_OUT) {
+            document.insert("lastTimestamp".to_owned(), json!(patch.last_timestamp.map(|time| time.to_string())));
+        }
+        if !patch.message.is_empty() {
+            document.insert("message".to_owned(), patch.message.as_str().into());
+        }
+        go::escaped(&Value::Object(document).to_string())
+    }
+
+    proptest! {
+        #[test]
+        fn a_patch_is_written_as_its_tree(
+            count in prop_oneof![Just(0), any::<i32>()],
+            time in proptest::option::of(prop_oneof![Just(0), -62_135_596_800..253_402_300_800_i64]),
+            message in "(\\PC|[\u{0}-\u{7f}<>&\u{2028}\u{2029}]){0,40}",
+            claim in proptest::option::of(("[0-9]{0,3}", "[a-c<]", any::<u32>(), proptest::collection::vec("[d-f\"]", 0..3))),
+        ) {
+            let patch = Patch { count, last_timestamp: time.map(Time), message: message.into() };
+            let claim = claim.map(|(version, annotation, tally, mut removed)| {
+                removed.dedup();
+                let removed = removed.into_iter().map(Into::into).collect();
+                Claim { resource_version: version.into(), annotation: annotation.into(), tally, removed }
+            });
+            let unique = claim.as_ref().is_none_or(|claim| {
+                let names: std::collections::HashSet<_> = claim.removed.iter().collect();
+                names.len() == claim.removed.len()
+            });
+            prop_assume!(unique);
+            prop_assert_eq!(patch.to_json(claim.as_ref()), by_tree(&patch, claim.as_ref()));
+        }
+    }
 
     #[test]
     fn patches_read_as_client_go_writes_them() {

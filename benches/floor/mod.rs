@@ -25,6 +25,7 @@ pub(crate) fn event(template: &Event, source: usize, object: usize) -> Event {
     event.involved_object.name = format_smolstr!("checkout-7d9c5b6f4d-{object:07}");
     event.involved_object.uid = format_smolstr!("0d2c5f6e-7a8b-4c9d-8e1f-{object:012}");
     // No string but the short ones is shared with another event, as none is with a decoded one.
+    event.involved_object.field_path = template.involved_object.field_path.as_str().into();
     event.message = format_smolstr!("{} {object:07}", template.message);
     event.metadata.name = format_smolstr!("{}.18a3f4c5d6e7b8a9", event.involved_object.name);
     event

@@ -6,8 +6,9 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::SipHasher13;
 
+use super::joiner::Joiner;
 use super::settings::{Field, KeyEncoding, Settings};
 use crate::event::Event;
 
@@ -63,7 +64,7 @@ impl Hasher for KeyHasher {
 
 /// What a key stands for; part of the hash, so that keys of different kinds never meet in one map.
 #[derive(Debug, Clone, Copy)]
-enum Domain {
+pub(super) enum Domain {
     Source,
     Spam,
     Aggregate,
@@ -104,28 +105,27 @@ impl KeySecret {
 
     /// What the keys of `event` share, hashed once for all of them.
     pub(super) fn shared(self, event: &Event, settings: &Settings) -> Shared {
-        let joiner = match settings.key_encoding {
+        let common = match settings.key_encoding {
             KeyEncoding::Framed => {
                 let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Common);
                 // The namespace a record lives in is part of its identity; new-style events may name an involved object
                 // in another one.
                 joiner.add(&event.metadata.namespace);
                 COMMON.into_iter().for_each(|field| joiner.add(field_value(event, field)));
-                Some(joiner)
+                Some(joiner.hashed())
             }
             KeyEncoding::Concatenated => None,
         };
-        Shared { secret: self, joiner, message: None }
+        Shared { secret: self, common, message: None }
     }
 }
 
 /// The keys of one event, and of the combined event it becomes. Hot: all of them are needed for every occurrence, and hashing
 /// them is most of what a correlator does; so the fields that they share are hashed once, and the message too.
-#[derive(Clone, Copy)]
 pub(super) struct Shared {
     secret: KeySecret,
     /// Namespace and [`COMMON`] fields; `None` where keys are concatenated.
-    joiner: Option<Joiner>,
+    common: Option<SipHasher13>,
     message: Option<Key>,
 }
 
@@ -150,9 +150,10 @@ impl Shared {
 
     /// Which events are the same event again.
     pub(super) fn event(&mut self, event: &Event, settings: &Settings) -> Key {
-        let Some(mut joiner) = self.joiner else {
+        let Some(common) = self.common else {
             return self.fields(event, settings.key_encoding, Domain::Event, &EVENT_KEY);
         };
+        let mut joiner = Joiner::on(common, KeyEncoding::Framed);
         // EVENT_KEY in another order, with the message's hash in its place.
         joiner.add_tag(Domain::Event as u8);
         joiner.add(&event.reason);
@@ -178,8 +179,9 @@ impl Shared {
     }
 
     fn fields(&self, event: &Event, encoding: KeyEncoding, domain: Domain, fields: &[Field]) -> Key {
-        let (mut joiner, fields) = match (self.joiner, fields.strip_prefix(&COMMON)) {
-            (Some(mut joiner), Some(rest)) => {
+        let (mut joiner, fields) = match (self.common, fields.strip_prefix(&COMMON)) {
+            (Some(common), Some(rest)) => {
+                let mut joiner = Joiner::on(common, encoding);
                 joiner.add_tag(domain as u8);
                 (joiner, rest)
             }
@@ -220,41 +222,6 @@ fn field_value(event: &Event, field: Field) -> &str {
         Field::Action => &event.action,
         Field::ReportingComponent => &event.reporting_controller,
         Field::ReportingInstance => &event.reporting_instance,
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Joiner {
-    hasher: SipHasher13,
-    encoding: KeyEncoding,
-}
-
-impl Joiner {
-    fn new(secret: KeySecret, encoding: KeyEncoding, domain: Domain) -> Self {
-        let mut joiner = Self { hasher: SipHasher13::new_with_keys(secret.0, secret.1), encoding };
-        if encoding == KeyEncoding::Framed {
-            joiner.add_tag(domain as u8);
-        }
-        joiner
-    }
-
-    fn add_tag(&mut self, tag: u8) {
-        self.hasher.write(&[tag]);
-    }
-
-    fn add(&mut self, text: &str) {
-        if self.encoding == KeyEncoding::Framed {
-            self.hasher.write(&(text.len() as u64).to_le_bytes());
-        }
-        self.hasher.write(text.as_bytes());
-    }
-
-    fn add_key(&mut self, key: Key) {
-        self.hasher.write(&key.0.to_le_bytes());
-    }
-
-    fn finish(&self) -> Key {
-        Key(self.hasher.finish128().as_u128())
     }
 }
 

@@ -28,6 +28,30 @@ impl AccountId {
     }
 }
 
+/// The rates that records were offered with.
+#[derive(Debug, Default)]
+pub(super) enum Rates {
+    /// None yet.
+    #[default]
+    None,
+    /// All with the same: every account has it.
+    One(Rate),
+    /// Several: after a reload, or by rules.
+    Many,
+}
+
+impl Rates {
+    /// Notes a rate. Returns whether an account may have another one.
+    pub(super) fn differ(&mut self, rate: Rate) -> bool {
+        match self {
+            Self::None => *self = Self::One(rate),
+            Self::One(known) if *known == rate => {}
+            Self::One(_) | Self::Many => *self = Self::Many,
+        }
+        matches!(self, Self::Many)
+    }
+}
+
 /// Warning before Normal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::account::{AccountId, Order};
 use super::digest::Digest;
 use super::record::{Attempt, Occurrences, Phase, Record};
-use super::{Forgotten, Outbox, WrittenAs};
+use super::{Forgotten, Identity, Outbox, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 
@@ -129,7 +129,7 @@ impl Outbox {
         let (id, event) = (digest.record, digest.event.clone());
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
-            record.absorb(event, true);
+            record.absorb(event, Identity::Unknown, true);
             self.bytes = self.bytes - before + record.size;
         } else {
             account.members += 1;
@@ -160,6 +160,7 @@ impl Outbox {
                 timer_set: false,
                 is_digest: true,
                 varies: true,
+                replaced: false,
                 writer: None,
             };
             self.put(id, record);

@@ -135,6 +135,7 @@ impl Outbox {
         };
         let id = if entry.is_digest { self.digest_id() } else { id };
         let rate = entry.budget.map(|_| rate);
+        rate.map(|rate| self.rates.differ(rate));
         self.accounts.get_or_insert_with(account_id.0, || Account::new(entry.source, rate)).members += 1;
         let size = entry.event.approximate_size();
         self.bytes += size;
@@ -165,6 +166,7 @@ impl Outbox {
             timer_set: false,
             is_digest: entry.is_digest,
             varies: entry.varies,
+            replaced: false,
             writer: tells.then_some(entry.writer),
         };
         self.put(id, record);
@@ -243,7 +245,7 @@ impl Record {
 mod tests {
     use super::*;
     use crate::correlator::Fold;
-    use crate::outbox::{Answer, Offer, Payment, Request, Settings, Why};
+    use crate::outbox::{Answer, Identity, Offer, Payment, Request, Settings, Why};
 
     /// An outbox that keeps a journal, with records whose budget has no token.
     fn outbox(records: u64) -> Outbox {
@@ -261,7 +263,9 @@ mod tests {
         event.metadata.name = format!("n{number}").into();
         let (record, key) = (RecordId(number), Key(number.into()));
         let (fold, source) = (Fold::Created, Key(1));
-        let offer = Offer { record, source, key, event, occurrences: 1, fold, stored: false, tally: 0, payment };
+        let identity = Identity::Same;
+        let offer =
+            Offer { record, source, key, event, occurrences: 1, fold, identity, stored: false, tally: 0, payment };
         outbox.offer(offer, Now::at(0))
     }
 

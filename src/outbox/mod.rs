@@ -37,14 +37,14 @@ pub use gate::{Admission, Gate, GateSettings, HealthChange};
 pub use group::UpstreamGroup;
 pub use history::Learned;
 pub use journal::{Changes, Entry};
-pub use offer::{Forgotten, Offer, Payment};
+pub use offer::{Forgotten, Identity, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
 pub use tickets::{Fate, OnTaken, Ticket};
 pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
-use account::{Account, AccountId, Class, Order};
+use account::{Account, AccountId, Class, Order, Rates};
 use journal::Journal;
 use ready::Ready;
 use record::{Attempt, Call, Phase, Record, Sent};
@@ -67,6 +67,8 @@ pub struct Outbox {
     per_source: HashMap<Key, usize, BuildKeyHasher>,
     // LIMIT: `max_budgets`; beyond it the idle account used longest ago is forgotten, and its bucket is full again.
     accounts: Recent<Account>,
+    /// Spares each repeat a look at its account.
+    rates: Rates,
     ready: Ready,
     // LIMIT: one timer a record and one an account, but for accounts whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
@@ -83,6 +85,9 @@ pub struct Outbox {
     draining: bool,
 }
 
+/// Room that is not worth giving back.
+const ROOMY: usize = 1024;
+
 /// Record numbers are our own, so a fast hasher without a secret will do.
 /// Boxed, because a table keeps the room of its fullest hour and a record has 800 bytes.
 type RecordMap = HashMap<RecordId, Box<Record>, foldhash::fast::FixedState>;
@@ -96,6 +101,7 @@ impl Outbox {
             records: HashMap::default(),
             per_source: HashMap::default(),
             accounts: Recent::default(),
+            rates: Rates::default(),
             ready: Ready::default(),
             timers: BinaryHeap::new(),
             bytes: 0,
@@ -162,6 +168,11 @@ impl Outbox {
     /// Lets a record go, whatever it owes.
     fn take(&mut self, id: RecordId) -> Option<Box<Record>> {
         let record = self.records.remove(&id)?;
+        // Both tables give back what they needed in their fullest hour.
+        if self.records.capacity() > ROOMY && self.records.len() < self.records.capacity() / 8 {
+            self.records.shrink_to(self.records.len() * 2);
+            self.per_source.shrink_to(self.per_source.len() * 2);
+        }
         if let MapEntry::Occupied(mut own) = self.per_source.entry(record.source) {
             *own.get_mut() -= 1;
             if *own.get() == 0 {

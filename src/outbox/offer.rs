@@ -23,12 +23,23 @@ pub struct Offer {
     pub occurrences: u32,
     /// How they show.
     pub fold: Fold,
+    /// What the event's key says of its content.
+    pub identity: Identity,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
     /// How much of it is this writer's own, where the upstream holds it.
     pub tally: u32,
     /// Who pays.
     pub payment: Payment,
+}
+
+/// What the key under which an event is counted says of its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// The members that client-go's event key has are those of the record.
+    Same,
+    /// They may be others: a combined event, or one that has its key by joining other parts.
+    Unknown,
 }
 
 /// Who pays for the write of an offer.
@@ -66,7 +77,7 @@ impl Outbox {
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
-            record.absorb(offer.event, self.bytes < self.settings.max_bytes.get());
+            record.absorb(offer.event, offer.identity, self.bytes < self.settings.max_bytes.get());
             self.bytes = self.bytes - before + record.size;
             let account = record.account;
             let waits = match record.phase {
@@ -79,6 +90,7 @@ impl Outbox {
                 record.paid |= offer.payment == Payment::Paid;
             }
             if let Payment::Owed { rate, .. } = offer.payment
+                && self.rates.differ(rate)
                 && let Some(account) = self.accounts.peek_mut(account.0)
             {
                 account.set_rate(rate);
@@ -105,6 +117,7 @@ impl Outbox {
         };
         let account = self.accounts.get_or_insert_with(account_id.0, || Account::new(offer.source, rate));
         if let Some(rate) = rate {
+            self.rates.differ(rate);
             account.set_rate(rate);
         }
         account.members += 1;
@@ -135,6 +148,7 @@ impl Outbox {
             timer_set: false,
             is_digest: false,
             varies: offer.fold == crate::correlator::Fold::Combined,
+            replaced: false,
             writer: None,
         };
         self.put(offer.record, record);

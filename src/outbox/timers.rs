@@ -23,6 +23,9 @@ impl Outbox {
                 return;
             }
             self.timers.pop();
+            if self.timers.capacity() > super::ROOMY && self.timers.len() < self.timers.capacity() / 8 {
+                self.timers.shrink_to(self.timers.len() * 2);
+            }
             match timer {
                 Timer::Record(id) => self.wake_record(id, now),
                 Timer::Account(id) => self.wake_account(id, at, now),

@@ -7,61 +7,25 @@
 mod history;
 mod hold;
 mod keep;
+mod settings;
 mod table;
 
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
+pub use settings::Settings;
 pub use table::{Shards, Waiting};
 
 pub use crate::outbox::Fate;
 
-use std::num::NonZeroUsize;
-
 use crate::clock::{Mono, Now};
-use crate::correlator::{Correlation, Correlator, Decision, Fold, Key, KeySecret, Policy, Recent, Verdict};
+use crate::correlator::{
+    Correlation, Correlator, Decision, Fold, Key, KeyEncoding, KeySecret, Policy, Recent, Verdict,
+};
 use crate::event::Event;
 use crate::ledger::{Balance, Ledger, RejectReason};
-use crate::outbox::{self, Answer, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write};
-
-/// Settings of a shard.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// LIMIT: sources tracked; the one heard of longest ago is forgotten with all its history. Default 10,000 in all.
-    pub max_sources: NonZeroUsize,
-    /// LIMIT: entries of all correlators' caches together; beyond it the source heard of longest ago is forgotten. Default
-    /// 1,000,000 in all.
-    pub max_tracked_keys: NonZeroUsize,
-    /// Settings of the outbox.
-    pub outbox: outbox::Settings,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            max_sources: const { NonZeroUsize::new(10_000).unwrap() },
-            max_tracked_keys: const { NonZeroUsize::new(1_000_000).unwrap() },
-            outbox: outbox::Settings::default(),
-        }
-    }
-}
-
-impl Settings {
-    /// The share of one of `shards` shards.
-    #[must_use]
-    pub fn share(&self, shards: NonZeroUsize) -> Self {
-        let part = |whole: NonZeroUsize| NonZeroUsize::new(whole.get().div_ceil(shards.get())).unwrap_or(whole);
-        Self {
-            max_sources: part(self.max_sources),
-            max_tracked_keys: part(self.max_tracked_keys),
-            outbox: outbox::Settings {
-                max_records: part(self.outbox.max_records),
-                max_bytes: part(self.outbox.max_bytes),
-                max_budgets: part(self.outbox.max_budgets),
-                ..self.outbox.clone()
-            },
-        }
-    }
-}
+use crate::outbox::{
+    self, Answer, Identity, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write,
+};
 
 /// A part of all sources.
 #[derive(Debug)]
@@ -235,7 +199,7 @@ impl Shard {
         let decision = correlator.correlate(event, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
         self.trim_sources();
-        Ok(self.owe(source, decision, occurrences, settings.correlation, now))
+        Ok(self.owe(source, decision, occurrences, settings, now))
     }
 
     fn would_fold(&self, source: Key, event: &Event, now: Now, settings: &crate::correlator::Settings) -> bool {
@@ -247,9 +211,10 @@ impl Shard {
         source: Key,
         decision: Decision,
         occurrences: u32,
-        correlation: Correlation,
+        settings: &crate::correlator::Settings,
         now: Now,
     ) -> Accepted {
+        let correlation = settings.correlation;
         let outcome = match decision.fold {
             Fold::Created => Outcome::Created,
             Fold::Counted => Outcome::Counted,
@@ -263,6 +228,10 @@ impl Shard {
                 return Accepted { outcome: Outcome::Dropped, wakes_delivery: false, record: None, correlation };
             }
         };
+        let identity = match (decision.fold, settings.key_encoding) {
+            (Fold::Counted, KeyEncoding::Framed) => Identity::Same,
+            _ => Identity::Unknown,
+        };
         let offer = Offer {
             record: decision.record,
             source,
@@ -270,6 +239,7 @@ impl Shard {
             event: decision.event,
             occurrences,
             fold: decision.fold,
+            identity,
             stored: decision.stored,
             tally: decision.tally,
             payment,

@@ -11,6 +11,7 @@ mod kinds;
 mod list;
 mod meta;
 mod reader;
+mod scan;
 mod sniff;
 mod syntax;
 #[cfg(test)]

@@ -1,5 +1,7 @@
-//! How many bytes does a tracked key cost, and an idle source? Counted by the allocator, tables' free room included, against
-//! the targets of 400 bytes a tracked key and 2 kB an idle source (`docs/performance.md`). Prints a table.
+//! How many bytes does a tracked key cost, and an idle source? Counted by the allocator, tables' free room included, and beside
+//! it the resident memory of the whole process; against the targets of 400 bytes a
+//! tracked key, 2 kB an idle source and 400 MiB for a million keys (`docs/performance.md`). Prints a table. Every case has a
+//! process of its own.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -9,6 +11,7 @@
 
 use std::alloc::System;
 use std::num::NonZeroUsize;
+use std::process::Command;
 
 use eventweir::clock::Now;
 use eventweir::correlator::{Correlator, KeySecret, Observation, Policy};
@@ -29,10 +32,18 @@ fn held() -> usize {
     stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
 }
 
+/// Resident memory of this process in MiB, where the system tells it.
+fn resident() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: f64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0.0);
+    kib / 1024.0
+}
+
 /// A body that is decoded anew for every event, so that no string is shared by accident.
 fn event(body: &str, source: usize, object: usize, message: usize) -> Event {
     let body = body
-        .replace("node-17", &format!("node-{source:05}"))
+        .replace("node-17", &format!("node-{source:06}"))
         .replace("x2x7k", &format!("{object:07}"))
         .replace("2a3b4c5d6e7f", &format!("{object:012}"))
         .replace("Back-off", &format!("Back-off {message}"));
@@ -46,67 +57,85 @@ fn shard() -> Shard {
     Shard::new(KeySecret(1, 2), shard::Settings { max_sources: room, max_tracked_keys: room, outbox }, 1)
 }
 
-/// Sends and settles everything that may be sent, and returns how many requests that were.
-fn deliver(shard: &mut Shard, now: Now) -> usize {
-    let mut requests = 0;
+/// Sends and settles everything that may be sent.
+fn deliver(shard: &mut Shard, now: Now) {
     while let Some(write) = shard.next_write(now) {
         let answer = match write.request {
             Request::Create { event: mut created, .. } => {
-                created.metadata.resource_version = format_smolstr!("{}", 48_000_000 + requests);
+                created.metadata.resource_version = format_smolstr!("{}", 48_000_000 + write.record.0);
                 Answer::Stored(created)
             }
             Request::Patch { .. } | Request::Read { .. } => Answer::Missing,
         };
         shard.settle(write.record, answer, now);
-        requests += 1;
     }
-    requests
 }
 
-/// How fast the upstream takes what is owed.
+/// How fast events come, and how fast the upstream takes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Upstream {
-    /// At once: the outbox never holds much.
+    /// One event every two seconds, written at once: the outbox never holds much.
     Prompt,
-    /// Only after everything has been accepted: the outbox holds all of it.
+    /// Ten thousand events a second, written at once: every budget has paid and is not full.
+    Busy,
+    /// The same, but written only after everything has been accepted: the outbox holds all of it.
     Late,
 }
 
-/// `sources` sources with `objects` objects each and `messages` events about every object.
-fn measure(name: &str, (sources, objects, messages): (usize, usize, usize), upstream: Upstream) {
+/// Sources, objects of each, and messages about every object.
+type Shape = (usize, usize, usize);
+
+const CASES: [(Shape, Upstream); 11] = [
+    ((100, 1_000, 1), Upstream::Prompt),
+    ((100, 180, 9), Upstream::Prompt),
+    ((10_000, 1, 1), Upstream::Prompt),
+    ((1_000, 10, 1), Upstream::Prompt),
+    ((100, 1_000, 1), Upstream::Late),
+    ((10_000, 1, 1), Upstream::Late),
+    // A million keys: every event is tracked under two.
+    ((100_000, 5, 1), Upstream::Prompt),
+    ((100_000, 5, 1), Upstream::Busy),
+    ((4_000, 125, 1), Upstream::Prompt),
+    ((4_000, 125, 1), Upstream::Busy),
+    ((245, 2_041, 1), Upstream::Busy),
+];
+
+fn measure((sources, objects, messages): Shape, upstream: Upstream) {
     let body = include_str!("event.json");
+    let (before, resident_before) = (held(), resident());
     let mut shard = shard();
     let policy = Policy::default();
-    let before = held();
     let mut at = START;
-    for source in 0..sources {
-        for object in 0..objects {
+    for object in 0..objects {
+        for source in 0..sources {
             for message in 0..messages {
                 let event = event(body, source, source * objects + object, message);
                 shard.accept(event, 1, Now::at(at), &policy).unwrap();
-                if upstream == Upstream::Prompt {
-                    at += 2_000_000_000;
+                at += if upstream == Upstream::Prompt { 2_000_000_000 } else { 100_000 };
+                if upstream != Upstream::Late {
                     deliver(&mut shard, Now::at(at));
                 }
             }
         }
     }
     let per = |bytes: usize, number: usize| bytes as f64 / number.max(1) as f64;
+    let mut line = format!("| {sources} x {objects} x {messages} | {upstream:?} | ");
     if upstream == Upstream::Late {
-        let (waiting, records) = (held() - before, shard.sizes().records);
-        println!("{name}: waiting, {:.0} bytes for each of {records} records", per(waiting, records));
+        let records = shard.sizes().records;
+        line += &format!("{:.0} B each of {records} records", per(held() - before, records));
     }
     deliver(&mut shard, Now::at(at));
     // The coalescing interval is over: records leave the outbox, what has been spent of budgets stays.
     deliver(&mut shard, Now::at(at + 10_000_000_000));
     let (settled, budgets) = (held() - before, shard.sizes().budgets);
+    let resident_settled = resident() - resident_before;
     assert_eq!(shard.sizes().records, 0);
     // A day later every budget is full again.
     deliver(&mut shard, Now::at(at + 86_400_000_000_000));
     let (idle, keys) = (held() - before, shard.sizes().tracked_keys);
     assert_eq!(shard.sizes().budgets, 0);
     println!(
-        "{name}, {upstream:?}: {keys} keys; settled with {budgets} budgets {:.0} a key; idle {:.0} a key, {:.0} a source",
+        "{line} | {keys} | {budgets} | {:.0} | {resident_settled:.0} | {:.0} | {:.0} |",
         per(settled, keys),
         per(idle, keys),
         per(idle, sources),
@@ -114,16 +143,29 @@ fn measure(name: &str, (sources, objects, messages): (usize, usize, usize), upst
 }
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(case) = arguments.iter().skip_while(|argument| *argument != "--case").nth(1) {
+        let (shape, upstream) = CASES[case.parse::<usize>().unwrap()];
+        return measure(shape, upstream);
+    }
     println!(
         "size_of Event {}, Observation {}, Correlator {}",
         size_of::<Event>(),
         size_of::<Observation>(),
         size_of::<Correlator>()
     );
-    for upstream in [Upstream::Prompt, Upstream::Late] {
-        measure("100 sources, 1,000 objects each", (100, 1_000, 1), upstream);
-        measure("100 sources, 180 objects each, nine messages an object", (100, 180, 9), upstream);
-        measure("10,000 sources, one event each", (10_000, 1, 1), upstream);
-        measure("1,000 sources, ten objects each", (1_000, 10, 1), upstream);
+    println!(
+        "| sources, objects, messages | upstream | waiting | keys | budgets | written, a key | resident, MiB | idle, a key | a source |"
+    );
+    // Without `--bench` (`cargo test --benches`) it is only tried out.
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        for upstream in [Upstream::Prompt, Upstream::Busy, Upstream::Late] {
+            measure((10, 5, 2), upstream);
+        }
+        return;
+    }
+    for case in 0..CASES.len() {
+        let status = Command::new(&arguments[0]).args(["--case", &case.to_string()]).status().unwrap();
+        assert!(status.success());
     }
 }

@@ -118,7 +118,7 @@ fn compact(value: &Value) -> Value {
 }
 
 fn patch_value(decision: &Decision) -> Value {
-    decision.patch.as_ref().map_or(Value::Null, |patch| serde_json::from_str(&patch.to_json(None)).unwrap())
+    decision.patch().map_or(Value::Null, |patch| serde_json::from_str(&patch.to_json(None)).unwrap())
 }
 
 /// What a step gave, in the form of the vectors: `skip`, `event`, `patch`, `write`.

@@ -1,26 +1,28 @@
 //! Step 1: many events that differ only in their message become one combined event. Mirrors `EventAggregator.EventAggregate`
 //! in `tools/record/events_cache.go`.
 
-use lru::LruCache;
+use smallvec::SmallVec;
 
-use super::key::{BuildKeyHasher, Key};
+use super::key::Key;
+use super::recent::Recent;
 use super::settings::{Settings, Suppression};
 use crate::clock::{Mono, Now};
 use crate::event::{Event, MicroTime, ObjectMeta, Time};
 
 /// The groups of one source: aggregate key to the distinct messages seen lately.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Groups {
     // LIMIT: `lru_cache_size` entries; the least recently used group is forgotten and its threshold starts over.
-    groups: LruCache<Key, Group, BuildKeyHasher>,
+    groups: Recent<Group>,
 }
 
 #[derive(Debug)]
 struct Group {
     /// When the group was last seen.
     last: Mono,
-    /// Local keys. LIMIT: `max_events - 1`, which client-go's set has as well between two events.
-    local_keys: Vec<Key>,
+    /// Local keys, half of each, which is enough to tell ten messages apart; one or two without an allocation.
+    // LIMIT: `max_events - 1`, which client-go's set has as well between two events.
+    local_keys: SmallVec<[u64; 2]>,
 }
 
 /// Which way an event goes on.
@@ -33,19 +35,15 @@ pub(super) enum Route {
 }
 
 impl Groups {
-    pub(super) fn new() -> Self {
-        Self { groups: LruCache::unbounded_with_hasher(BuildKeyHasher::default()) }
-    }
-
     pub(super) fn len(&self) -> usize {
         self.groups.len()
     }
 
     /// Which way the event would go, without counting it.
     pub(super) fn peek(&self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
-        let (known, contains) = match self.groups.peek(&group) {
+        let (known, contains) = match self.groups.peek(group) {
             Some(entry) if entry.is_current(now, settings) => {
-                (entry.local_keys.len(), entry.local_keys.contains(&local))
+                (entry.local_keys.len(), entry.local_keys.contains(&local.half()))
             }
             _ => (0, false),
         };
@@ -55,7 +53,8 @@ impl Groups {
 
     /// Counts the event in its group and says which way it goes on.
     pub(super) fn observe(&mut self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
-        let entry = self.groups.get_or_insert_mut(group, || Group { last: now.mono, local_keys: Vec::new() });
+        let local = local.half();
+        let entry = self.groups.get_or_insert_with(group, || Group { last: now.mono, local_keys: SmallVec::new() });
         if !entry.is_current(now, settings) {
             entry.local_keys.clear();
         }
@@ -63,6 +62,9 @@ impl Groups {
         let route = if entry.local_keys.contains(&local) {
             Route::Plain
         } else if entry.local_keys.len() + 1 < settings.max_events.get() {
+            if entry.local_keys.len() == entry.local_keys.capacity() {
+                entry.local_keys.reserve_exact(2);
+            }
             entry.local_keys.push(local);
             Route::Plain
         } else {
@@ -72,7 +74,7 @@ impl Groups {
             Route::Combined
         };
         while self.groups.len() > settings.lru_cache_size.get() {
-            self.groups.pop_lru();
+            self.groups.pop_oldest();
         }
         route
     }

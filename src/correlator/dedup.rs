@@ -1,12 +1,11 @@
 //! Step 2: the same event again is counted on the record that exists. Mirrors `eventLogger.eventObserve` and `updateState` in
 //! `tools/record/events_cache.go`.
 
-use lru::LruCache;
 use smol_str::SmolStr;
 
 use super::RecordId;
-use super::key::{BuildKeyHasher, Key};
-use super::patch::Patch;
+use super::key::Key;
+use super::recent::Recent;
 use super::settings::{CountOverflow, Settings};
 use crate::event::{Event, Time};
 
@@ -30,10 +29,10 @@ pub struct Observation {
 }
 
 /// The observations of one source.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Observations {
     // LIMIT: `lru_cache_size` entries; the least recently used one is forgotten, its next repeat is a new record.
-    observations: LruCache<Key, Observation, BuildKeyHasher>,
+    observations: Recent<Observation>,
 }
 
 /// An event after observation.
@@ -41,20 +40,16 @@ pub(super) struct Observed {
     pub(super) record: RecordId,
     pub(super) stored: bool,
     pub(super) tally: u32,
-    pub(super) patch: Option<Patch>,
+    pub(super) is_repeat: bool,
 }
 
 impl Observations {
-    pub(super) fn new() -> Self {
-        Self { observations: LruCache::unbounded_with_hasher(BuildKeyHasher::default()) }
-    }
-
     pub(super) fn len(&self) -> usize {
         self.observations.len()
     }
 
     pub(super) fn find(&self, key: Key) -> Option<&Observation> {
-        self.observations.peek(&key).filter(|observation| observation.count != 0)
+        self.observations.peek(key).filter(|observation| observation.count != 0)
     }
 
     /// Counts `occurrences` of `event` under `key`. A repeat takes over name, version, first timestamp and the running
@@ -67,7 +62,7 @@ impl Observations {
         settings: &Settings,
         next_record: &mut u64,
     ) -> Observed {
-        if let Some(known) = self.observations.get_mut(&key)
+        if let Some(known) = self.observations.get(key)
             && known.count != 0
         {
             known.count = add(known.count, occurrences, settings.count_overflow);
@@ -75,8 +70,7 @@ impl Observations {
             event.first_timestamp = known.first_timestamp;
             event.metadata.name = known.name.clone();
             event.metadata.resource_version = known.resource_version.clone();
-            let patch = Some(Patch::of(event));
-            return Observed { record: known.record, stored: known.stored, tally: known.tally, patch };
+            return Observed { record: known.record, stored: known.stored, tally: known.tally, is_repeat: true };
         }
         // COMPAT(client-go): the first occurrence keeps its own count; 0 is stored as 0 and so never deduplicated (V 012).
         let record = RecordId(*next_record);
@@ -91,7 +85,7 @@ impl Observations {
             stored: false,
         };
         self.put(key, observation, settings);
-        Observed { record, stored: false, tally: 0, patch: None }
+        Observed { record, stored: false, tally: 0, is_repeat: false }
     }
 
     /// client-go's `updateState`: the stored event replaces whatever was remembered under `key`.
@@ -111,12 +105,11 @@ impl Observations {
     /// Takes over a record that the upstream holds and that nobody here has counted on. It stands last in line: what history
     /// tells never pushes out what is live, and is not taken when there is no room.
     pub(super) fn adopt(&mut self, key: Key, observation: Observation, settings: &Settings) -> bool {
-        let known = self.observations.peek(&key).is_some();
+        let known = self.observations.peek(key).is_some();
         if !known && self.observations.len() >= settings.lru_cache_size.get() {
             return false;
         }
-        self.observations.put(key, observation);
-        self.observations.demote(&key);
+        self.observations.put_last(key, observation);
         true
     }
 
@@ -125,21 +118,21 @@ impl Observations {
         let gone: Vec<Key> = self
             .observations
             .iter_mut()
-            .filter_map(|(key, observation)| (observation.stored && !keep(observation)).then_some(*key))
+            .filter_map(|(key, observation)| (observation.stored && !keep(observation)).then_some(key))
             .collect();
         for key in gone {
-            self.observations.pop(&key);
+            self.observations.remove(key);
         }
     }
 
     /// The record under `key`, if any, whatever its count.
     pub(super) fn record(&self, key: Key) -> Option<RecordId> {
-        self.observations.peek(&key).map(|observation| observation.record)
+        self.observations.peek(key).map(|observation| observation.record)
     }
 
     /// Lets `change` adjust the observation of `record`, unless another record has taken its key meanwhile.
     pub(super) fn adjust(&mut self, key: Key, record: RecordId, change: impl FnOnce(&mut Observation)) {
-        if let Some(observation) = self.observations.peek_mut(&key)
+        if let Some(observation) = self.observations.peek_mut(key)
             && observation.record == record
         {
             change(observation);
@@ -149,14 +142,14 @@ impl Observations {
     /// Forgets the observation of `record`: its next repeat is a new record.
     pub(super) fn forget(&mut self, key: Key, record: RecordId) {
         if self.record(key) == Some(record) {
-            self.observations.pop(&key);
+            self.observations.remove(key);
         }
     }
 
     pub(super) fn put(&mut self, key: Key, observation: Observation, settings: &Settings) {
         self.observations.put(key, observation);
         while self.observations.len() > settings.lru_cache_size.get() {
-            self.observations.pop_lru();
+            self.observations.pop_oldest();
         }
     }
 }

@@ -27,9 +27,9 @@ impl Correlator {
         is_live: impl Fn(RecordId) -> bool,
     ) {
         let key = if event.message.starts_with(settings.message_prefix.as_str()) {
-            self.secret.aggregate(event, settings)
+            self.secret.shared(event, settings).aggregate(event, settings)
         } else {
-            self.secret.event(event, settings)
+            self.secret.shared(event, settings).event(event, settings)
         };
         let version = &event.metadata.resource_version;
         if let Some(known) = self.observations.find(key) {

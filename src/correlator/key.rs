@@ -6,14 +6,26 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::SipHasher13;
 
+use super::joiner::Joiner;
 use super::settings::{Field, KeyEncoding, Settings};
 use crate::event::Event;
 
 /// A keyed hash of some fields of an event, or of a source.
+///
+/// Aligned like a `u64`: entries that hold one would grow by as much again where a `u128` asks for 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(Rust, packed(8))]
 pub struct Key(pub u128);
+
+impl Key {
+    /// Half of its bits: a uniform hash as well.
+    #[expect(clippy::cast_possible_truncation, reason = "half of it is meant")]
+    pub(super) const fn half(self) -> u64 {
+        self.0 as u64
+    }
+}
 
 /// The secret that keys are hashed with; one per process, random outside tests.
 #[derive(Clone, Copy)]
@@ -52,13 +64,19 @@ impl Hasher for KeyHasher {
 
 /// What a key stands for; part of the hash, so that keys of different kinds never meet in one map.
 #[derive(Debug, Clone, Copy)]
-enum Domain {
+pub(super) enum Domain {
     Source,
     Spam,
     Aggregate,
     Local,
     Event,
+    /// The beginning that keys of the three kinds above share.
+    Common,
+    Message,
 }
+
+/// The fields that client-go's spam, aggregate and event key have in common: its spam key.
+const COMMON: [Field; 8] = super::settings::SPAM_KEY;
 
 /// The fields of client-go's event key, which is not configurable there (`getEventKey`).
 const EVENT_KEY: [Field; 11] = [
@@ -85,49 +103,63 @@ impl KeySecret {
         joiner.finish()
     }
 
+    /// What the keys of `event` share, hashed once for all of them.
+    pub(super) fn shared(self, event: &Event, settings: &Settings) -> Shared {
+        let common = match settings.key_encoding {
+            KeyEncoding::Framed => {
+                let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Common);
+                // The namespace a record lives in is part of its identity; new-style events may name an involved object
+                // in another one.
+                joiner.add(&event.metadata.namespace);
+                COMMON.into_iter().for_each(|field| joiner.add(field_value(event, field)));
+                Some(joiner.hashed())
+            }
+            KeyEncoding::Concatenated => None,
+        };
+        Shared { secret: self, common, message: None }
+    }
+}
+
+/// The keys of one event, and of the combined event it becomes. Hot: all of them are needed for every occurrence, and hashing
+/// them is most of what a correlator does; so the fields that they share are hashed once, and the message too.
+pub(super) struct Shared {
+    secret: KeySecret,
+    /// Namespace and [`COMMON`] fields; `None` where keys are concatenated.
+    common: Option<SipHasher13>,
+    message: Option<Key>,
+}
+
+impl Shared {
     /// Whose events share a budget.
-    #[must_use]
-    pub fn spam(self, event: &Event, settings: &Settings) -> Key {
+    pub(super) fn spam(&self, event: &Event, settings: &Settings) -> Key {
         self.fields(event, settings.key_encoding, Domain::Spam, &settings.spam_key)
     }
 
     /// Which events can be combined. Also the dedup key of the combined event, so it lives in one map with event keys.
-    #[must_use]
-    pub fn aggregate(self, event: &Event, settings: &Settings) -> Key {
+    pub(super) fn aggregate(&self, event: &Event, settings: &Settings) -> Key {
         self.fields(event, settings.key_encoding, Domain::Aggregate, &settings.aggregate_key)
     }
 
     /// What makes an event distinct within its group.
-    #[must_use]
-    pub fn local(self, event: &Event, settings: &Settings) -> Key {
+    pub(super) fn local(&mut self, event: &Event, settings: &Settings) -> Key {
+        if settings.local_key == [Field::Message] {
+            return self.message(event);
+        }
         self.fields(event, settings.key_encoding, Domain::Local, &settings.local_key)
     }
 
     /// Which events are the same event again.
-    #[must_use]
-    pub fn event(self, event: &Event, settings: &Settings) -> Key {
-        self.fields(event, settings.key_encoding, Domain::Event, &EVENT_KEY)
-    }
-
-    fn fields(self, event: &Event, encoding: KeyEncoding, domain: Domain, fields: &[Field]) -> Key {
-        let mut joiner = Joiner::new(self, encoding, domain);
-        match encoding {
-            KeyEncoding::Framed => {
-                // The namespace a record lives in is part of its identity; new-style events may name an involved object
-                // in another one. The list of fields is hashed too: rules with different keys never share an entry.
-                joiner.add(&event.metadata.namespace);
-                for field in fields {
-                    joiner.add_tag(*field as u8);
-                }
-            }
-            // COMPAT(client-go): plain concatenation, one namespace of keys for event and aggregate keys
-            // (`getEventKey`, `EventAggregatorByReasonFunc`); vector 092 would differ otherwise.
-            KeyEncoding::Concatenated => {}
-        }
-        for field in fields {
-            joiner.add(field_value(event, *field));
-        }
-        if let (Domain::Event, KeyEncoding::Framed, Some(_)) = (domain, encoding, event.event_time) {
+    pub(super) fn event(&mut self, event: &Event, settings: &Settings) -> Key {
+        let Some(common) = self.common else {
+            return self.fields(event, settings.key_encoding, Domain::Event, &EVENT_KEY);
+        };
+        let mut joiner = Joiner::on(common, KeyEncoding::Framed);
+        // EVENT_KEY in another order, with the message's hash in its place.
+        joiner.add_tag(Domain::Event as u8);
+        joiner.add(&event.reason);
+        joiner.add(&event.involved_object.field_path);
+        joiner.add_key(self.message(event));
+        if event.event_time.is_some() {
             // What `tools/events` tells new-style events apart by, beside the fields above (`getKey`).
             joiner.add(&event.action);
             if let Some(related) = &event.related {
@@ -135,6 +167,38 @@ impl KeySecret {
                 parts.into_iter().for_each(|part| joiner.add(part));
             }
         }
+        joiner.finish()
+    }
+
+    fn message(&mut self, event: &Event) -> Key {
+        *self.message.get_or_insert_with(|| {
+            let mut joiner = Joiner::new(self.secret, KeyEncoding::Framed, Domain::Message);
+            joiner.add(&event.message);
+            joiner.finish()
+        })
+    }
+
+    fn fields(&self, event: &Event, encoding: KeyEncoding, domain: Domain, fields: &[Field]) -> Key {
+        let (mut joiner, fields) = match (self.common, fields.strip_prefix(&COMMON)) {
+            (Some(common), Some(rest)) => {
+                let mut joiner = Joiner::on(common, encoding);
+                joiner.add_tag(domain as u8);
+                (joiner, rest)
+            }
+            (Some(_), None) => {
+                let mut joiner = Joiner::new(self.secret, encoding, domain);
+                joiner.add(&event.metadata.namespace);
+                (joiner, fields)
+            }
+            // COMPAT(client-go): plain concatenation, one namespace of keys for event and aggregate keys
+            // (`getEventKey`, `EventAggregatorByReasonFunc`); vector 092 would differ otherwise.
+            (None, _) => (Joiner::new(self.secret, encoding, domain), fields),
+        };
+        if encoding == KeyEncoding::Framed {
+            // The list of fields is hashed too: rules with different keys never share an entry.
+            fields.iter().for_each(|field| joiner.add_tag(*field as u8));
+        }
+        fields.iter().for_each(|field| joiner.add(field_value(event, *field)));
         joiner.finish()
     }
 }
@@ -161,36 +225,6 @@ fn field_value(event: &Event, field: Field) -> &str {
     }
 }
 
-struct Joiner {
-    hasher: SipHasher13,
-    encoding: KeyEncoding,
-}
-
-impl Joiner {
-    fn new(secret: KeySecret, encoding: KeyEncoding, domain: Domain) -> Self {
-        let mut joiner = Self { hasher: SipHasher13::new_with_keys(secret.0, secret.1), encoding };
-        if encoding == KeyEncoding::Framed {
-            joiner.add_tag(domain as u8);
-        }
-        joiner
-    }
-
-    fn add_tag(&mut self, tag: u8) {
-        self.hasher.write(&[tag]);
-    }
-
-    fn add(&mut self, text: &str) {
-        if self.encoding == KeyEncoding::Framed {
-            self.hasher.write(&(text.len() as u64).to_le_bytes());
-        }
-        self.hasher.write(text.as_bytes());
-    }
-
-    fn finish(&self) -> Key {
-        Key(self.hasher.finish128().as_u128())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,13 +238,17 @@ mod tests {
         event
     }
 
+    fn spam(secret: KeySecret, event: &Event, settings: &Settings) -> Key {
+        secret.shared(event, settings).spam(event, settings)
+    }
+
     #[test]
     fn framed_keys_do_not_collide_where_concatenated_ones_do() {
         let framed = Settings::default();
         let concatenated = Settings { key_encoding: KeyEncoding::Concatenated, ..Settings::default() };
         let (left, right) = (event("ab", "c"), event("a", "bc"));
-        assert_eq!(SECRET.spam(&left, &concatenated), SECRET.spam(&right, &concatenated));
-        assert_ne!(SECRET.spam(&left, &framed), SECRET.spam(&right, &framed));
+        assert_eq!(spam(SECRET, &left, &concatenated), spam(SECRET, &right, &concatenated));
+        assert_ne!(spam(SECRET, &left, &framed), spam(SECRET, &right, &framed));
         assert_ne!(SECRET.source(&left), SECRET.source(&right));
     }
 
@@ -219,9 +257,72 @@ mod tests {
         let settings = Settings::default();
         let narrow = Settings { spam_key: vec![Field::SourceComponent], ..Settings::default() };
         let event = event("kubelet", "");
-        assert_ne!(SECRET.spam(&event, &settings), KeySecret(3, 4).spam(&event, &settings));
-        assert_ne!(SECRET.spam(&event, &settings), SECRET.spam(&event, &narrow));
-        assert_ne!(SECRET.aggregate(&event, &settings), SECRET.event(&event, &settings));
+        assert_ne!(spam(SECRET, &event, &settings), spam(KeySecret(3, 4), &event, &settings));
+        assert_ne!(spam(SECRET, &event, &settings), spam(SECRET, &event, &narrow));
+        let mut shared = SECRET.shared(&event, &settings);
+        assert_ne!(shared.aggregate(&event, &settings), shared.event(&event, &settings));
+    }
+
+    /// Changes one member of an event that a key may have.
+    fn change(event: &mut Event, field: Field) {
+        let object = &mut event.involved_object;
+        let member = match field {
+            Field::SourceComponent => &mut event.source.component,
+            Field::SourceHost => &mut event.source.host,
+            Field::InvolvedObjectKind => &mut object.kind,
+            Field::InvolvedObjectNamespace => &mut object.namespace,
+            Field::InvolvedObjectName => &mut object.name,
+            Field::InvolvedObjectFieldPath => &mut object.field_path,
+            Field::InvolvedObjectUid => &mut object.uid,
+            Field::InvolvedObjectApiVersion => &mut object.api_version,
+            Field::InvolvedObjectResourceVersion => &mut object.resource_version,
+            Field::MetadataNamespace => &mut event.metadata.namespace,
+            Field::Type => &mut event.event_type,
+            Field::Reason => &mut event.reason,
+            Field::Message => &mut event.message,
+            Field::Action => &mut event.action,
+            Field::ReportingComponent => &mut event.reporting_controller,
+            Field::ReportingInstance => &mut event.reporting_instance,
+        };
+        *member = "changed".into();
+    }
+
+    #[test]
+    fn a_key_depends_on_each_of_its_fields_and_on_no_other() {
+        let before = event("kubelet", "node-1");
+        let changed = |field| {
+            let mut event = before.clone();
+            change(&mut event, field);
+            event
+        };
+        let other = vec![Field::Reason, Field::Message, Field::SourceHost];
+        for encoding in [KeyEncoding::Framed, KeyEncoding::Concatenated] {
+            let plain = Settings { key_encoding: encoding, ..Settings::default() };
+            let configured = Settings {
+                spam_key: other.clone(),
+                aggregate_key: other.clone(),
+                local_key: other.clone(),
+                ..plain.clone()
+            };
+            for (settings, field) in [&plain, &configured].into_iter().flat_map(|s| Field::ALL.map(|field| (s, field)))
+            {
+                let keys = |event: &Event| {
+                    let mut shared = SECRET.shared(event, settings);
+                    let (spam, group) = (shared.spam(event, settings), shared.aggregate(event, settings));
+                    [spam, group, shared.local(event, settings), shared.event(event, settings)]
+                };
+                let differs: Vec<bool> =
+                    std::iter::zip(keys(&before), keys(&changed(field))).map(|(a, b)| a != b).collect();
+                let everywhere = field == Field::MetadataNamespace && encoding == KeyEncoding::Framed;
+                let has = |fields: &[Field]| everywhere || fields.contains(&field);
+                let local = settings.local_key.contains(&field) || everywhere && settings.local_key == other;
+                assert_eq!(
+                    differs,
+                    [has(&settings.spam_key), has(&settings.aggregate_key), local, has(&EVENT_KEY)],
+                    "{field:?}, {encoding:?}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -8,12 +8,12 @@ mod aggregate;
 mod budget;
 mod dedup;
 mod history;
+mod joiner;
 mod key;
 mod patch;
 mod policy;
+mod recent;
 mod settings;
-
-use lru::LruCache;
 
 pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};
@@ -21,6 +21,7 @@ pub use history::is_newer;
 pub use key::{BuildKeyHasher, Key, KeySecret};
 pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};
+pub use recent::Recent;
 pub use settings::{
     AGGREGATE_KEY, Correlation, CountOverflow, Field, KeyEncoding, LEGACY_SPAM_KEY, MESSAGE_PREFIX, Naming, SPAM_KEY,
     Settings, Suppression,
@@ -46,7 +47,7 @@ pub struct Correlator {
     observations: Observations,
     /// Budgets under `Suppression::Drop`; a deferred write pays in the outbox.
     // LIMIT: `lru_cache_size` entries; a forgotten bucket is a full one again.
-    buckets: LruCache<Key, TokenBucket, BuildKeyHasher>,
+    buckets: Option<Box<Recent<TokenBucket>>>,
 }
 
 /// What an occurrence became.
@@ -64,8 +65,8 @@ pub struct Decision {
     pub tally: u32,
     /// How the occurrence shows.
     pub fold: Fold,
-    /// client-go's patch, computed for repeats only.
-    pub patch: Option<Patch>,
+    /// Whether it counts on an observation that was there.
+    pub is_repeat: bool,
     /// Whether it may be written.
     pub verdict: Verdict,
 }
@@ -104,24 +105,25 @@ impl Decision {
     pub const fn starts_with_patch(&self) -> bool {
         self.event.count > 1
     }
+
+    /// client-go's patch, for a repeat. Made only when asked for: the outbox makes one a write, which stands for many repeats.
+    #[must_use]
+    pub fn patch(&self) -> Option<Patch> {
+        self.is_repeat.then(|| Patch::of(&self.event))
+    }
 }
 
 impl Correlator {
     /// A source never seen before.
     #[must_use]
     pub fn new(secret: KeySecret) -> Self {
-        Self {
-            secret,
-            groups: Groups::new(),
-            observations: Observations::new(),
-            buckets: LruCache::unbounded_with_hasher(BuildKeyHasher::default()),
-        }
+        Self { secret, groups: Groups::default(), observations: Observations::default(), buckets: None }
     }
 
     /// Entries in all caches together: what memory limits count.
     #[must_use]
     pub fn tracked_keys(&self) -> usize {
-        self.groups.len() + self.observations.len() + self.buckets.len()
+        self.groups.len() + self.observations.len() + self.buckets.as_ref().map_or(0, |buckets| buckets.len())
     }
 
     /// The observation that `event` would count on, without counting it.
@@ -130,14 +132,15 @@ impl Correlator {
         if settings.correlation == Correlation::Off {
             return None;
         }
-        let group = self.secret.aggregate(event, settings);
+        let mut keys = self.secret.shared(event, settings);
+        let group = keys.aggregate(event, settings);
         let route = if is_combined(event, settings) {
             Route::Combined
         } else {
-            self.groups.peek(group, self.secret.local(event, settings), now, settings)
+            self.groups.peek(group, keys.local(event, settings), now, settings)
         };
         let key = match route {
-            Route::Plain => self.secret.event(event, settings),
+            Route::Plain => keys.event(event, settings),
             Route::Combined => group,
         };
         self.observations.find(key)
@@ -148,10 +151,11 @@ impl Correlator {
         if settings.correlation == Correlation::Off {
             return Vec::new();
         }
-        let group = self.secret.aggregate(event, settings);
-        let own = self.secret.event(event, settings);
+        let mut shared = self.secret.shared(event, settings);
+        let group = shared.aggregate(event, settings);
+        let own = shared.event(event, settings);
         let combined = is_combined(event, settings)
-            || self.groups.peek(group, self.secret.local(event, settings), now, settings) == Route::Combined;
+            || self.groups.peek(group, shared.local(event, settings), now, settings) == Route::Combined;
         let keys = if combined { [group, own] } else { [own, group] };
         keys.into_iter().filter_map(|key| Some((key, self.observations.find(key)?))).collect()
     }
@@ -168,52 +172,53 @@ impl Correlator {
         if settings.correlation == Correlation::Off {
             let record = RecordId(*next_record);
             *next_record += 1;
-            let key = self.secret.event(&event, settings);
+            let key = self.secret.shared(&event, settings).event(&event, settings);
             let (fold, verdict) = (Fold::Created, Verdict::Pass);
-            return Decision { event, key, record, stored: false, tally: 0, fold, patch: None, verdict };
+            return Decision { event, key, record, stored: false, tally: 0, fold, is_repeat: false, verdict };
         }
         if settings.suppression == Suppression::Defer && event.count < 1 {
             // Clients like kopf give none. client-go never deduplicates a count of 0 (V 012), so under `drop` it stays.
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
-        let group = self.secret.aggregate(&event, settings);
+        let mut keys = self.secret.shared(&event, settings);
+        let group = keys.aggregate(&event, settings);
         let route = if is_combined(&event, settings) {
             Route::Combined
         } else {
-            self.groups.observe(group, self.secret.local(&event, settings), now, settings)
+            self.groups.observe(group, keys.local(&event, settings), now, settings)
         };
         let (mut event, key) = match route {
             Route::Plain => {
-                let key = self.secret.event(&event, settings);
+                let key = keys.event(&event, settings);
                 (event, key)
             }
             Route::Combined => (aggregate::combined_event(&event, occurrences, now, settings), group),
         };
         let observed = self.observations.observe(key, &mut event, occurrences, settings, next_record);
-        if settings.naming == Naming::Deterministic && observed.patch.is_none() {
+        if settings.naming == Naming::Deterministic && !observed.is_repeat {
             let name = shared_name(&event, route, settings);
             event.metadata.name = name.clone();
             self.observations.adjust(key, observed.record, |observation| observation.name = name);
         }
-        let fold = match (route, &observed.patch) {
+        let fold = match (route, observed.is_repeat) {
             (Route::Combined, _) => Fold::Combined,
-            (Route::Plain, Some(_)) => Fold::Counted,
-            (Route::Plain, None) => Fold::Created,
+            (Route::Plain, true) => Fold::Counted,
+            (Route::Plain, false) => Fold::Created,
         };
-        let verdict = self.ask_budget(&event, now, settings);
-        let dedup::Observed { record, stored, tally, patch } = observed;
-        Decision { event, key, record, stored, tally, fold, patch, verdict }
+        let verdict = self.ask_budget(keys.spam(&event, settings), now, settings);
+        let dedup::Observed { record, stored, tally, is_repeat } = observed;
+        Decision { event, key, record, stored, tally, fold, is_repeat, verdict }
     }
 
-    fn ask_budget(&mut self, event: &Event, now: Now, settings: &Settings) -> Verdict {
-        let budget = self.secret.spam(event, settings);
+    fn ask_budget(&mut self, budget: Key, now: Now, settings: &Settings) -> Verdict {
         let rate = Rate { qps: settings.qps, burst: settings.burst_size };
         match settings.suppression {
             Suppression::Defer => Verdict::Owe { budget, rate },
             Suppression::Drop => {
-                let granted = self.buckets.get_or_insert_mut(budget, TokenBucket::default).take(rate, now.mono);
-                while self.buckets.len() > settings.lru_cache_size.get() {
-                    self.buckets.pop_lru();
+                let buckets = self.buckets.get_or_insert_default();
+                let granted = buckets.get_or_insert_with(budget, TokenBucket::default).take(rate, now.mono);
+                while buckets.len() > settings.lru_cache_size.get() {
+                    buckets.pop_oldest();
                 }
                 if granted { Verdict::Pass } else { Verdict::Drop }
             }
@@ -233,7 +238,7 @@ impl Correlator {
     /// its own observation learns nothing and an extra entry is occupied (V 062, 071). [`settle`](Self::settle) does better
     /// and is what the proxy uses.
     pub fn update_state(&mut self, stored: &Event, settings: &Settings, next_record: &mut u64) {
-        let key = self.secret.event(stored, settings);
+        let key = self.secret.shared(stored, settings).event(stored, settings);
         let record = self.observations.record(key).unwrap_or_else(|| {
             *next_record += 1;
             RecordId(*next_record - 1)
@@ -287,7 +292,7 @@ pub enum Settled {
 /// A name that follows from what a record counts, in the shape of client-go's names. No secret goes into it, because every
 /// process has to find the same; two records that meet under one name are told apart when they do.
 fn shared_name(event: &Event, route: Route, settings: &Settings) -> smol_str::SmolStr {
-    let everybodys = KeySecret(0, 0);
+    let mut everybodys = KeySecret(0, 0).shared(event, settings);
     let Key(bits) = match route {
         Route::Plain => everybodys.event(event, settings),
         Route::Combined => everybodys.aggregate(event, settings),

@@ -6,13 +6,50 @@ use super::digest::Digest;
 use crate::clock::Mono;
 use crate::correlator::{Key, Rate, RecordId, TokenBucket};
 
-/// Which budget pays for a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum AccountId {
+/// Which budget pays for a record: one number for a source and its spam key, because many thousand accounts and their timers
+/// have it. Both are uniform secret hashes, and so is their mixture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct AccountId(pub(super) Key);
+
+impl AccountId {
     /// Of a source whose writes are paid already (`suppression: drop`) or free (no correlation).
-    Prepaid(Key),
+    pub(super) const fn prepaid(source: Key) -> Self {
+        Self(Key(!source.0))
+    }
+
     /// Of a source's spam key.
-    Budget(Key, Key),
+    pub(super) const fn of_budget(source: Key, budget: Key) -> Self {
+        Self(Key(source.0 ^ budget.0.rotate_left(64)))
+    }
+
+    /// The spam key that this was made of.
+    pub(super) const fn budget(self, source: Key) -> Key {
+        Key((self.0.0 ^ source.0).rotate_right(64))
+    }
+}
+
+/// The rates that records were offered with.
+#[derive(Debug, Default)]
+pub(super) enum Rates {
+    /// None yet.
+    #[default]
+    None,
+    /// All with the same: every account has it.
+    One(Rate),
+    /// Several: after a reload, or by rules.
+    Many,
+}
+
+impl Rates {
+    /// Notes a rate. Returns whether an account may have another one.
+    pub(super) fn differ(&mut self, rate: Rate) -> bool {
+        match self {
+            Self::None => *self = Self::One(rate),
+            Self::One(known) if *known == rate => {}
+            Self::One(_) | Self::Many => *self = Self::Many,
+        }
+        matches!(self, Self::Many)
+    }
 }
 
 /// Warning before Normal.
@@ -42,15 +79,12 @@ pub(super) struct Account {
     pub(super) source: Key,
     /// Tokens; `None` for a prepaid account.
     bucket: Option<(TokenBucket, Rate)>,
-    /// Records that may be written at once.
-    // LIMIT: here and in `owed` together as many as the outbox has records, `max_records`.
-    paid: BTreeSet<Order>,
-    /// Records that need a token.
-    owed: BTreeSet<Order>,
-    /// How many of `owed` were never written and can fold.
-    pub(super) foldable: usize,
+    /// Its queue, while something stands in it: most budgets only wait to be full again.
+    queue: Option<Box<Queue>>,
+    /// How many of those that need a token were never written and can fold.
+    pub(super) foldable: u32,
     /// Records in the outbox that belong here, whatever their phase.
-    pub(super) members: usize,
+    pub(super) members: u32,
     /// In which ready queue the account stands.
     pub(super) filed: Option<Class>,
     /// The account's timer.
@@ -59,14 +93,23 @@ pub(super) struct Account {
     pub(super) digest: Option<Box<Digest>>,
 }
 
+/// The records that wait in an account.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Records that may be written at once.
+    // LIMIT: here and in `owed` together as many as the outbox has records, `max_records`.
+    paid: BTreeSet<Order>,
+    /// Records that need a token.
+    owed: BTreeSet<Order>,
+}
+
 impl Account {
-    pub(super) fn new(id: AccountId, rate: Option<Rate>) -> Self {
-        let (AccountId::Prepaid(source) | AccountId::Budget(source, _)) = id;
+    /// An account of `source`: a prepaid one without a `rate`.
+    pub(super) fn new(source: Key, rate: Option<Rate>) -> Self {
         Self {
             source,
             bucket: rate.map(|rate| (TokenBucket::default(), rate)),
-            paid: BTreeSet::new(),
-            owed: BTreeSet::new(),
+            queue: None,
             foldable: 0,
             members: 0,
             filed: None,
@@ -82,22 +125,39 @@ impl Account {
         }
     }
 
+    pub(super) const fn is_prepaid(&self) -> bool {
+        self.bucket.is_none()
+    }
+
     pub(super) fn insert(&mut self, order: Order, paid: bool) {
+        let queue = self.queue.get_or_insert_default();
         if paid {
-            self.paid.insert(order)
+            queue.paid.insert(order)
         } else {
-            self.owed.insert(order)
+            queue.owed.insert(order)
         };
     }
 
     pub(super) fn remove(&mut self, order: Order) {
-        if !self.paid.remove(&order) {
-            self.owed.remove(&order);
+        if let Some(queue) = &mut self.queue
+            && !queue.paid.remove(&order)
+        {
+            queue.owed.remove(&order);
         }
+        self.drop_empty_queue();
+    }
+
+    fn drop_empty_queue(&mut self) {
+        self.queue.take_if(|queue| queue.paid.is_empty() && queue.owed.is_empty());
     }
 
     pub(super) fn owed(&self) -> impl Iterator<Item = Order> + '_ {
-        self.owed.iter().copied()
+        self.queue.iter().flat_map(|queue| queue.owed.iter().copied())
+    }
+
+    /// The first in line of those that may be written at once, and of those that need a token.
+    fn first(&self) -> (Option<Order>, Option<Order>) {
+        self.queue.as_ref().map_or((None, None), |queue| (queue.paid.first().copied(), queue.owed.first().copied()))
     }
 
     /// Whole tokens at `now`.
@@ -112,8 +172,9 @@ impl Account {
 
     /// The best class that could be written at `now`.
     pub(super) fn ready(&self, now: Mono) -> Option<Class> {
-        let paid = self.paid.first().map(|order| order.class);
-        let owed = self.owed.first().filter(|_| self.next_token(now) == Some(now)).map(|order| order.class);
+        let (paid, owed) = self.first();
+        let paid = paid.map(|order| order.class);
+        let owed = owed.filter(|_| self.next_token(now) == Some(now)).map(|order| order.class);
         match (paid, owed) {
             (Some(paid), Some(owed)) => Some(paid.min(owed)),
             (paid, owed) => paid.or(owed),
@@ -122,8 +183,7 @@ impl Account {
 
     /// Takes the record to write at `now`, and its token if it has to pay.
     pub(super) fn pop(&mut self, now: Mono) -> Option<RecordId> {
-        let paid = self.paid.first().copied();
-        let owed = self.owed.first().copied();
+        let (paid, owed) = self.first();
         let pay = match (paid, owed) {
             (Some(paid), Some(owed)) => owed < paid,
             (None, Some(_)) => true,
@@ -133,10 +193,12 @@ impl Account {
             && let (Some(order), Some((bucket, rate))) = (owed, &mut self.bucket)
             && bucket.take(*rate, now)
         {
-            self.owed.remove(&order);
+            self.remove(order);
             return Some(order.record);
         }
-        self.paid.pop_first().map(|order| order.record)
+        let order = paid?;
+        self.remove(order);
+        Some(order.record)
     }
 
     /// When the next token comes: `now` if there is one, `None` if never.
@@ -145,7 +207,7 @@ impl Account {
     }
 
     pub(super) fn waits_for_token(&self) -> bool {
-        !self.owed.is_empty()
+        self.queue.as_ref().is_some_and(|queue| !queue.owed.is_empty())
     }
 
     /// Nothing is owed here and the bucket is as good as new: the account can be forgotten. Otherwise when it will be.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::account::{AccountId, Order};
 use super::digest::Digest;
 use super::record::{Attempt, Occurrences, Phase, Record};
-use super::{Forgotten, Outbox, WrittenAs};
+use super::{Forgotten, Identity, Outbox, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 
@@ -17,7 +17,7 @@ impl super::account::Account {
     /// others are written as they are when their turn comes, however long the upstream is down.
     pub(super) fn folds_at(&self, records: &super::RecordMap, max_age: Duration, now: Mono) -> Option<Mono> {
         let tokens = self.tokens(now);
-        if self.foldable <= tokens {
+        if self.foldable as usize <= tokens {
             return None;
         }
         let foldable = self.owed().filter(|order| records.get(&order.record).is_some_and(|record| record.can_fold()));
@@ -30,7 +30,7 @@ impl super::account::Account {
 impl Outbox {
     /// Too many never-written records wait for one budget: all that its tokens of this moment cannot pay fold.
     pub(super) fn fold_excess(&mut self, account: AccountId, now: Now) {
-        let tokens = self.accounts.peek(&account).map_or(0, |account| account.tokens(now.mono));
+        let tokens = self.accounts.peek(account.0).map_or(0, |account| account.tokens(now.mono));
         let excess: Vec<Order> = self.foldable(account).skip(tokens).collect();
         self.fold(account, &excess, now);
     }
@@ -40,7 +40,7 @@ impl Outbox {
         let max_age = self.settings.digest_max_age;
         let aged: Vec<Order> = self.foldable(account).filter(|order| order.since.after(max_age) <= now.mono).collect();
         // With a token at hand the oldest is written as it is.
-        let tokens = self.accounts.peek(&account).map_or(0, |account| account.tokens(now.mono));
+        let tokens = self.accounts.peek(account.0).map_or(0, |account| account.tokens(now.mono));
         if aged.len() > tokens {
             self.fold(account, &aged, now);
         }
@@ -51,7 +51,7 @@ impl Outbox {
     /// The remaining writes are made without waiting for tokens or intervals, and whatever is offered from now on too.
     pub fn drain(&mut self, now: Now) {
         self.draining = true;
-        let accounts: Vec<AccountId> = self.accounts.iter().map(|(id, _)| *id).collect();
+        let accounts: Vec<AccountId> = self.accounts.iter().map(|(id, _)| AccountId(id)).collect();
         for account in accounts {
             let foldable: Vec<Order> = self.foldable(account).collect();
             if foldable.len() > 1 {
@@ -81,7 +81,7 @@ impl Outbox {
     }
 
     fn foldable(&self, account: AccountId) -> impl Iterator<Item = Order> + '_ {
-        let owed = self.accounts.peek(&account).into_iter().flat_map(super::account::Account::owed);
+        let owed = self.accounts.peek(account.0).into_iter().flat_map(super::account::Account::owed);
         owed.filter(|order| self.records.get(&order.record).is_some_and(|record| record.can_fold()))
     }
 
@@ -90,9 +90,9 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return };
         let Phase::Queued(order) = record.phase else { return };
         record.phase = Phase::Cooling;
-        if let Some(account) = self.accounts.peek_mut(&record.account) {
+        if let Some(account) = self.accounts.peek_mut(record.account.0) {
             account.remove(order);
-            account.foldable -= usize::from(record.can_fold());
+            account.foldable -= u32::from(record.can_fold());
         }
     }
 
@@ -107,7 +107,7 @@ impl Outbox {
             since = since.min(record.since);
             occurrences += record.pending.total();
             self.forgotten.push(Forgotten { source: record.source, key: record.key, record: order.record });
-            let Some(account) = self.accounts.peek_mut(&account_id) else { continue };
+            let Some(account) = self.accounts.peek_mut(account_id.0) else { continue };
             account.members -= 1;
             let before = account.digest.as_ref().map_or(0, |digest| digest.size());
             let digest = account.digest.get_or_insert_with(|| {
@@ -124,12 +124,12 @@ impl Outbox {
 
     /// Lets the digest's record carry what has folded since.
     fn owe_digest(&mut self, account_id: AccountId, occurrences: u64, since: Mono, now: Now) {
-        let Some(account) = self.accounts.peek_mut(&account_id) else { return };
+        let Some(account) = self.accounts.peek_mut(account_id.0) else { return };
         let Some(digest) = account.digest.as_mut() else { return };
         let (id, event) = (digest.record, digest.event.clone());
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
-            record.absorb(event, true);
+            record.absorb(event, Identity::Unknown, true);
             self.bytes = self.bytes - before + record.size;
         } else {
             account.members += 1;
@@ -160,6 +160,7 @@ impl Outbox {
                 timer_set: false,
                 is_digest: true,
                 varies: true,
+                replaced: false,
                 writer: None,
             };
             self.put(id, record);

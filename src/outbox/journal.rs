@@ -130,12 +130,13 @@ impl Outbox {
     /// LIMIT: as many as the earlier process let wait, whatever this one's limits are; new records are refused meanwhile.
     pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, now: Now) {
         let account_id = match entry.budget {
-            Some(budget) => AccountId::Budget(entry.source, budget),
-            None => AccountId::Prepaid(entry.source),
+            Some(budget) => AccountId::of_budget(entry.source, budget),
+            None => AccountId::prepaid(entry.source),
         };
         let id = if entry.is_digest { self.digest_id() } else { id };
         let rate = entry.budget.map(|_| rate);
-        self.accounts.get_or_insert_mut(account_id, || Account::new(account_id, rate)).members += 1;
+        rate.map(|rate| self.rates.differ(rate));
+        self.accounts.get_or_insert_with(account_id.0, || Account::new(entry.source, rate)).members += 1;
         let size = entry.event.approximate_size();
         self.bytes += size;
         let version = entry.event.metadata.resource_version.clone();
@@ -165,6 +166,7 @@ impl Outbox {
             timer_set: false,
             is_digest: entry.is_digest,
             varies: entry.varies,
+            replaced: false,
             writer: tells.then_some(entry.writer),
         };
         self.put(id, record);
@@ -203,10 +205,9 @@ impl Outbox {
     }
 
     fn entry(&self, record: &Record) -> Entry {
-        let budget = match record.account {
-            AccountId::Budget(_, budget) if !record.is_digest => Some(budget),
-            AccountId::Budget(..) | AccountId::Prepaid(_) => None,
-        };
+        let pays = |account: &Account| !account.is_prepaid() && !record.is_digest;
+        let pays = self.accounts.peek(record.account.0).is_some_and(pays);
+        let budget = pays.then(|| record.account.budget(record.source));
         let mut event = record.event.clone();
         event.metadata.resource_version = record.base.version.clone();
         Entry {
@@ -244,7 +245,7 @@ impl Record {
 mod tests {
     use super::*;
     use crate::correlator::Fold;
-    use crate::outbox::{Answer, Offer, Payment, Request, Settings, Why};
+    use crate::outbox::{Answer, Identity, Offer, Payment, Request, Settings, Why};
 
     /// An outbox that keeps a journal, with records whose budget has no token.
     fn outbox(records: u64) -> Outbox {
@@ -262,7 +263,9 @@ mod tests {
         event.metadata.name = format!("n{number}").into();
         let (record, key) = (RecordId(number), Key(number.into()));
         let (fold, source) = (Fold::Created, Key(1));
-        let offer = Offer { record, source, key, event, occurrences: 1, fold, stored: false, tally: 0, payment };
+        let identity = Identity::Same;
+        let offer =
+            Offer { record, source, key, event, occurrences: 1, fold, identity, stored: false, tally: 0, payment };
         outbox.offer(offer, Now::at(0))
     }
 

@@ -30,8 +30,6 @@ use std::cmp::Reverse;
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BinaryHeap, HashMap};
 
-use lru::LruCache;
-
 pub use crate::correlator::{Patch, RecordId};
 pub use claim::{Claim, TALLY_PREFIX};
 pub use digest::DIGEST_REASON;
@@ -39,14 +37,14 @@ pub use gate::{Admission, Gate, GateSettings, HealthChange};
 pub use group::UpstreamGroup;
 pub use history::Learned;
 pub use journal::{Changes, Entry};
-pub use offer::{Forgotten, Offer, Payment};
+pub use offer::{Forgotten, Identity, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
 pub use tickets::{Fate, OnTaken, Ticket};
 pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
-use account::{Account, AccountId, Class, Order};
+use account::{Account, AccountId, Class, Order, Rates};
 use journal::Journal;
 use ready::Ready;
 use record::{Attempt, Call, Phase, Record, Sent};
@@ -54,7 +52,7 @@ use tickets::Tickets;
 use timers::Timer;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{BuildKeyHasher, Key};
+use crate::correlator::{BuildKeyHasher, Key, Recent};
 use crate::event::Event;
 
 /// Unsettled writes of one shard.
@@ -68,7 +66,9 @@ pub struct Outbox {
     // LIMIT: one a record.
     per_source: HashMap<Key, usize, BuildKeyHasher>,
     // LIMIT: `max_budgets`; beyond it the idle account used longest ago is forgotten, and its bucket is full again.
-    accounts: LruCache<AccountId, Account, BuildKeyHasher>,
+    accounts: Recent<Account>,
+    /// Spares each repeat a look at its account.
+    rates: Rates,
     ready: Ready,
     // LIMIT: one timer a record and one an account, but for accounts whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
@@ -85,6 +85,9 @@ pub struct Outbox {
     draining: bool,
 }
 
+/// Room that is not worth giving back.
+const ROOMY: usize = 1024;
+
 /// Record numbers are our own, so a fast hasher without a secret will do.
 /// Boxed, because a table keeps the room of its fullest hour and a record has 800 bytes.
 type RecordMap = HashMap<RecordId, Box<Record>, foldhash::fast::FixedState>;
@@ -97,7 +100,8 @@ impl Outbox {
             settings,
             records: HashMap::default(),
             per_source: HashMap::default(),
-            accounts: LruCache::unbounded_with_hasher(BuildKeyHasher::default()),
+            accounts: Recent::default(),
+            rates: Rates::default(),
             ready: Ready::default(),
             timers: BinaryHeap::new(),
             bytes: 0,
@@ -150,8 +154,9 @@ impl Outbox {
     pub fn has_room(&self, source: Key) -> bool {
         let Settings { max_records, max_bytes, source_percent, .. } = &self.settings;
         let share = max_records.get().saturating_mul(source_percent.get()).div_ceil(100);
-        let own = self.per_source.get(&source).copied().unwrap_or(0);
-        self.records.len() < max_records.get() && own < share && self.bytes < max_bytes.get()
+        let own = || self.per_source.get(&source).copied().unwrap_or(0);
+        let all = self.records.len();
+        all < max_records.get() && self.bytes < max_bytes.get() && (all < share || own() < share)
     }
 
     /// Takes a record in.
@@ -163,6 +168,11 @@ impl Outbox {
     /// Lets a record go, whatever it owes.
     fn take(&mut self, id: RecordId) -> Option<Box<Record>> {
         let record = self.records.remove(&id)?;
+        // Both tables give back what they needed in their fullest hour.
+        if self.records.capacity() > ROOMY && self.records.len() < self.records.capacity() / 8 {
+            self.records.shrink_to(self.records.len() * 2);
+            self.per_source.shrink_to(self.per_source.len() * 2);
+        }
         if let MapEntry::Occupied(mut own) = self.per_source.entry(record.source) {
             *own.get_mut() -= 1;
             if *own.get() == 0 {
@@ -208,7 +218,7 @@ impl Outbox {
     }
 
     fn is_filed(&self, account: AccountId) -> bool {
-        self.accounts.peek(&account).is_some_and(|account| account.filed.is_some())
+        self.accounts.peek(account.0).is_some_and(|account| account.filed.is_some())
     }
 
     /// Puts a record into its account's queue.
@@ -219,13 +229,14 @@ impl Outbox {
             return;
         }
         let order = Order { class: Class::of(record.event.is_warning()), since: record.since, record: id };
-        record.paid |= self.draining || matches!(record.account, AccountId::Prepaid(_));
+        let account_id = record.account;
         record.phase = Phase::Queued(order);
-        let (account_id, paid, can_fold) = (record.account, record.paid, record.can_fold());
-        if let Some(account) = self.accounts.get_mut(&account_id) {
-            account.insert(order, paid);
-            account.foldable += usize::from(can_fold);
-            if can_fold && account.foldable > self.settings.digest_after + account.tokens(now.mono) {
+        if let Some(account) = self.accounts.get(account_id.0) {
+            record.paid |= self.draining || account.is_prepaid();
+            let can_fold = record.can_fold();
+            account.insert(order, record.paid);
+            account.foldable += u32::from(can_fold);
+            if can_fold && account.foldable as usize > self.settings.digest_after + account.tokens(now.mono) {
                 self.fold_excess(account_id, now);
             }
         }
@@ -234,7 +245,7 @@ impl Outbox {
 
     /// Files the account among those that can be written, or sets its timer.
     fn refile(&mut self, id: AccountId, now: Mono) {
-        let Some(account) = self.accounts.peek_mut(&id) else { return };
+        let Some(account) = self.accounts.peek_mut(id.0) else { return };
         let class = account.ready(now);
         if let Some(class) = class
             && account.filed != Some(class)
@@ -249,7 +260,7 @@ impl Outbox {
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.wake(now);
         while let Some((class, account_id)) = self.ready.pop() {
-            let Some(account) = self.accounts.get_mut(&account_id) else { continue };
+            let Some(account) = self.accounts.get(account_id.0) else { continue };
             if account.filed != Some(class) {
                 continue; // stands elsewhere by now
             }
@@ -268,7 +279,7 @@ impl Outbox {
     fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let record = self.records.get_mut(&id)?;
         if record.can_fold()
-            && let Some(account) = self.accounts.peek_mut(&record.account)
+            && let Some(account) = self.accounts.peek_mut(record.account.0)
         {
             account.foldable -= 1;
         }
@@ -325,7 +336,7 @@ impl Outbox {
     fn remove(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.take(id) else { return };
         self.bytes -= record.size;
-        if let Some(account) = self.accounts.peek_mut(&record.account) {
+        if let Some(account) = self.accounts.peek_mut(record.account.0) {
             account.members -= 1;
             if let Some(digest) = account.digest.as_mut().filter(|_| record.is_digest) {
                 digest.stored = record.stored;

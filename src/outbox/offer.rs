@@ -23,12 +23,23 @@ pub struct Offer {
     pub occurrences: u32,
     /// How they show.
     pub fold: Fold,
+    /// What the event's key says of its content.
+    pub identity: Identity,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
     /// How much of it is this writer's own, where the upstream holds it.
     pub tally: u32,
     /// Who pays.
     pub payment: Payment,
+}
+
+/// What the key under which an event is counted says of its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// The members that client-go's event key has are those of the record.
+    Same,
+    /// They may be others: a combined event, or one that has its key by joining other parts.
+    Unknown,
 }
 
 /// Who pays for the write of an offer.
@@ -58,37 +69,55 @@ pub struct Forgotten {
 
 impl Outbox {
     /// Takes a record's newer state. Returns what its write waits for now.
+    ///
+    /// Hot: nearly every occurrence finds a record that waits for something else than its queue, and ends half way down here,
+    /// without an allocation.
     pub fn offer(&mut self, offer: Offer, now: Now) -> Why {
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
-            record.absorb(offer.event, self.bytes < self.settings.max_bytes.get());
+            record.absorb(offer.event, offer.identity, self.bytes < self.settings.max_bytes.get());
             self.bytes = self.bytes - before + record.size;
             let account = record.account;
-            match offer.payment {
-                Payment::Paid => self.pay(id, now),
-                Payment::Owed { rate, .. } => {
-                    if let Some(account) = self.accounts.get_mut(&account) {
-                        account.set_rate(rate);
-                    }
-                }
+            let waits = match record.phase {
+                Phase::Cooling | Phase::InFlight(_) => Some(Why::Coalescing),
+                Phase::Backoff(_) => Some(Why::Retry),
+                Phase::Settled | Phase::Queued(_) => None,
+            };
+            if waits.is_some() {
+                record.gain(occurrences, now.mono, now.mono);
+                record.paid |= offer.payment == Payment::Paid;
+            }
+            if let Payment::Owed { rate, .. } = offer.payment
+                && self.rates.differ(rate)
+                && let Some(account) = self.accounts.peek_mut(account.0)
+            {
+                account.set_rate(rate);
+            }
+            self.note(id);
+            if let Some(why) = waits {
+                return why;
+            }
+            if offer.payment == Payment::Paid {
+                self.pay(id, now);
             }
         } else {
             self.insert(offer, now.mono);
+            self.note(id);
         }
-        self.note(id);
         self.owe(id, occurrences, now.mono, now);
         self.why(id)
     }
 
     fn insert(&mut self, offer: Offer, now: Mono) {
         let (account_id, rate) = match offer.payment {
-            Payment::Paid => (AccountId::Prepaid(offer.source), None),
-            Payment::Owed { budget, rate } => (AccountId::Budget(offer.source, budget), Some(rate)),
+            Payment::Paid => (AccountId::prepaid(offer.source), None),
+            Payment::Owed { budget, rate } => (AccountId::of_budget(offer.source, budget), Some(rate)),
         };
-        let account = self.accounts.get_or_insert_mut(account_id, || Account::new(account_id, rate));
+        let account = self.accounts.get_or_insert_with(account_id.0, || Account::new(offer.source, rate));
         if let Some(rate) = rate {
+            self.rates.differ(rate);
             account.set_rate(rate);
         }
         account.members += 1;
@@ -119,6 +148,7 @@ impl Outbox {
             timer_set: false,
             is_digest: false,
             varies: offer.fold == crate::correlator::Fold::Combined,
+            replaced: false,
             writer: None,
         };
         self.put(offer.record, record);
@@ -145,9 +175,7 @@ impl Outbox {
     /// Adds occurrences, waiting since `since`, that no request carries yet; the record waits for whatever comes first.
     pub(super) fn owe(&mut self, id: RecordId, occurrences: Occurrences, since: Mono, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
-        record.since = if record.pending.total() == 0 { since } else { record.since.min(since) };
-        record.newest = now.mono;
-        record.pending.merge(occurrences);
+        record.gain(occurrences, since, now.mono);
         match record.phase {
             Phase::Settled if record.next_write <= now.mono || self.draining => self.enqueue(id, now),
             Phase::Settled => {

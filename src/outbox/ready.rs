@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn sources_take_turns_and_warnings_go_first() {
         let mut ready = Ready::default();
-        let account = |source: u128, budget: u128| AccountId::Budget(Key(source), Key(budget));
+        let account = |source: u128, budget: u128| AccountId::of_budget(Key(source), Key(budget));
         for budget in 0..3 {
             ready.push(Class::Normal, Key(1), account(1, budget));
         }

@@ -4,11 +4,12 @@ use smol_str::SmolStr;
 
 use super::account::{AccountId, Order};
 use super::claim::Base;
+use super::offer::Identity;
 use super::settings::Settings;
 use super::write::Refusal;
 use crate::clock::Mono;
 use crate::correlator::{Fold, Key};
-use crate::event::{ApiGroup, Event};
+use crate::event::{ApiGroup, Event, ObjectMeta};
 
 /// How an occurrence shows upstream; the ledger's label of what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,6 +182,8 @@ pub(super) struct Record {
     pub(super) is_digest: bool,
     /// Its message changes from write to write, and does not identify it.
     pub(super) varies: bool,
+    /// Somebody has replaced it: its content may be another than its key tells.
+    pub(super) replaced: bool,
     /// The annotation of an earlier process, under which it was counted until that one ended; `None` for our own.
     pub(super) writer: Option<SmolStr>,
 }
@@ -235,17 +238,32 @@ impl Record {
     ///
     /// At the byte limit a repeat is still taken, but may not grow: it keeps the older, smaller content and moves only the
     /// count and the time.
-    pub(super) fn absorb(&mut self, newer: Event, room: bool) {
+    ///
+    /// A repeat differs from what is here in count and time at most. Then the strings that are here stay, and those that the key
+    /// vouches for are not even looked at: most of what a record holds has left the processor's cache since it was last used.
+    pub(super) fn absorb(&mut self, newer: Event, identity: Identity, room: bool) {
+        let event = &mut self.event;
+        (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
+        let same = identity == Identity::Same && !self.replaced;
+        if same && rest_is_equal(event, &newer) || *event == newer {
+            return;
+        }
         let size = newer.approximate_size();
         if size > self.size && !room {
-            self.event.count = newer.count;
-            self.event.last_timestamp = newer.last_timestamp;
             return;
         }
         let name = std::mem::take(&mut self.event.metadata.name);
         self.event = newer;
+        self.replaced = false;
         self.event.metadata.name = name;
         self.size = size;
+    }
+
+    /// Adds occurrences, waiting since `since`, that no request carries yet.
+    pub(super) fn gain(&mut self, occurrences: Occurrences, since: Mono, now: Mono) {
+        self.since = if self.pending.total() == 0 { since } else { self.since.min(since) };
+        self.newest = now;
+        self.pending.merge(occurrences);
     }
 
     pub(super) fn call(&self) -> Call {
@@ -266,5 +284,84 @@ impl Record {
     /// Pause after `tries` failures: doubling, capped, and cut by up to a half (`jitter` in 0..1).
     pub(super) fn backoff(tries: u32, jitter: f64, settings: &Settings) -> std::time::Duration {
         super::gate::backoff(tries, jitter, settings.first_backoff, settings.max_backoff)
+    }
+}
+
+/// Whether two events are equal whose names, counts, newest times and members of client-go's event key are left out.
+fn rest_is_equal(ours: &Event, newer: &Event) -> bool {
+    let Event {
+        type_meta,
+        metadata,
+        involved_object,
+        reason: _,
+        message: _,
+        source: _,
+        first_timestamp,
+        last_timestamp: _,
+        count: _,
+        event_type: _,
+        event_time,
+        series,
+        action,
+        related,
+        reporting_controller,
+        reporting_instance,
+    } = newer;
+    let ObjectMeta { name: _, namespace: _, resource_version, uid, creation_timestamp, managed_fields, rare } =
+        metadata;
+    ours.type_meta == *type_meta
+        && ours.metadata.resource_version == *resource_version
+        && ours.metadata.uid == *uid
+        && ours.metadata.creation_timestamp == *creation_timestamp
+        && ours.metadata.managed_fields == *managed_fields
+        && ours.metadata.rare == *rare
+        && ours.involved_object.resource_version == involved_object.resource_version
+        && ours.first_timestamp == *first_timestamp
+        && ours.event_time == *event_time
+        && ours.series == *series
+        && ours.action == *action
+        && ours.related == *related
+        && ours.reporting_controller == *reporting_controller
+        && ours.reporting_instance == *reporting_instance
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Now;
+    use crate::correlator::{KeySecret, Policy};
+    use crate::event::{EventSeries, MicroTime, ObjectReference, RareMeta, Time};
+    use crate::outbox::Request;
+    use crate::shard::{self, Outcome, Shard};
+
+    /// Ways in which a repeat may differ from what was counted before it.
+    const CHANGES: [fn(&mut Event); 10] = [
+        |event| event.type_meta = Some(ApiGroup::Core),
+        |event| event.metadata.uid = "u".into(),
+        |event| event.metadata.creation_timestamp = Some(Time(5)),
+        |event| event.metadata.rare.get_or_insert_default().labels = [("a".into(), "b".into())].into(),
+        |event| event.involved_object.resource_version = "7".into(),
+        |event| event.last_timestamp = Some(Time(9)),
+        |event| event.series = Some(EventSeries { count: 3, last_observed_time: Some(MicroTime(4)) }),
+        |event| event.action = "Pull".into(),
+        |event| event.related = Some(Box::new(ObjectReference { name: "x".into(), ..ObjectReference::default() })),
+        |event| event.metadata.rare = Some(Box::new(RareMeta { finalizers: vec!["f".into()], ..RareMeta::default() })),
+    ];
+
+    #[test]
+    fn what_is_counted_has_the_content_of_its_newest_occurrence() {
+        for change in CHANGES {
+            let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+            let (policy, now) = (Policy::default(), Now::at(1_000_000_000));
+            let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
+            event.metadata.name = "a".into();
+            shard.accept(event.clone(), 1, now, &policy).unwrap();
+            change(&mut event);
+            assert_eq!(shard.accept(event.clone(), 1, now, &policy).unwrap().outcome, Outcome::Counted);
+            let Request::Create { event: written, .. } = shard.next_write(now).unwrap().request else {
+                unreachable!("nothing was stored")
+            };
+            assert_eq!(*written, Event { count: 2, ..event });
+        }
     }
 }

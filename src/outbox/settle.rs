@@ -337,7 +337,7 @@ impl Outbox {
         } else {
             let (account, is_digest) = (record.account, record.is_digest);
             self.remove(id, now);
-            if is_digest && let Some(account) = self.accounts.peek_mut(&account) {
+            if is_digest && let Some(account) = self.accounts.peek_mut(account.0) {
                 self.bytes -= account.digest.take().map_or(0, |digest| digest.size());
             }
         }

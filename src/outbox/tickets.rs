@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::clock::Now;
     use crate::correlator::{Fold, Key, Rate};
-    use crate::outbox::{Offer, Payment, Settings};
+    use crate::outbox::{Identity, Offer, Payment, Settings};
 
     #[test]
     fn a_client_that_gives_up_leaves_nothing_behind_even_when_its_record_has_folded() {
@@ -113,6 +113,7 @@ mod tests {
                 event: Event::default(),
                 occurrences: 1,
                 fold: Fold::Created,
+                identity: Identity::Same,
                 stored: false,
                 tally: 0,
                 payment: Payment::Owed { budget: Key(2), rate: Rate { qps: 0.0, burst: 0 } },

@@ -6,13 +6,13 @@ use super::Outbox;
 use super::account::AccountId;
 use super::record::Phase;
 use crate::clock::{Mono, Now};
-use crate::correlator::{Key, RecordId};
+use crate::correlator::RecordId;
 
 /// What a timer wakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     Record(RecordId),
-    Account(Key, Key),
+    Account(AccountId),
 }
 
 impl Outbox {
@@ -23,9 +23,12 @@ impl Outbox {
                 return;
             }
             self.timers.pop();
+            if self.timers.capacity() > super::ROOMY && self.timers.len() < self.timers.capacity() / 8 {
+                self.timers.shrink_to(self.timers.len() * 2);
+            }
             match timer {
                 Timer::Record(id) => self.wake_record(id, now),
-                Timer::Account(source, budget) => self.wake_account(AccountId::Budget(source, budget), at, now),
+                Timer::Account(id) => self.wake_account(id, at, now),
             }
         }
     }
@@ -43,7 +46,7 @@ impl Outbox {
     }
 
     fn wake_account(&mut self, id: AccountId, at: Mono, now: Now) {
-        let Some(account) = self.accounts.peek_mut(&id) else { return };
+        let Some(account) = self.accounts.peek_mut(id.0) else { return };
         if account.timer != Some(at) {
             return; // was moved forward, and has fired
         }
@@ -64,21 +67,20 @@ impl Outbox {
     }
 
     pub(super) fn set_account_timer(&mut self, id: AccountId, now: Mono) {
-        let AccountId::Budget(source, budget) = id else { return };
-        let Some(account) = self.accounts.peek_mut(&id) else { return };
+        let Some(account) = self.accounts.peek_mut(id.0).filter(|account| !account.is_prepaid()) else { return };
         let token = if account.filed.is_none() && account.waits_for_token() { account.next_token(now) } else { None };
         let aged = account.folds_at(&self.records, self.settings.digest_max_age, now);
         let idle = if account.members == 0 { account.idle_at(now) } else { None };
         let Some(at) = [token, aged, idle].into_iter().flatten().min() else { return };
         if account.timer.is_none_or(|timer| at < timer) {
             account.timer = Some(at);
-            self.timers.push(Reverse((at, Timer::Account(source, budget))));
+            self.timers.push(Reverse((at, Timer::Account(id))));
         }
     }
 
     /// Forgets an account that owes nothing and whose bucket is as good as new.
     pub(super) fn drop_if_idle(&mut self, id: AccountId, now: Mono) {
-        let Some(account) = self.accounts.peek(&id) else { return };
+        let Some(account) = self.accounts.peek(id.0) else { return };
         if account.members == 0 && account.idle_at(now).is_some_and(|at| at <= now) {
             self.forget_account(id);
         } else {
@@ -87,7 +89,7 @@ impl Outbox {
     }
 
     fn forget_account(&mut self, id: AccountId) {
-        if let Some(account) = self.accounts.pop(&id) {
+        if let Some(account) = self.accounts.remove(id.0) {
             self.bytes -= account.digest.map_or(0, |digest| digest.size());
         }
     }
@@ -98,13 +100,14 @@ impl Outbox {
             if self.accounts.len() <= self.settings.max_budgets.get() {
                 return;
             }
-            let Some((id, members)) = self.accounts.peek_lru().map(|(id, account)| (*id, account.members)) else {
+            let Some((id, members)) = self.accounts.oldest().map(|(id, account)| (AccountId(id), account.members))
+            else {
                 return;
             };
             if members == 0 {
                 self.forget_account(id);
             } else {
-                self.accounts.promote(&id);
+                self.accounts.get(id.0);
                 self.set_account_timer(id, now);
             }
         }

@@ -57,7 +57,7 @@ impl Shard {
                     self.tell(&handle, &settled);
                 }
                 Learned::Absent => {
-                    if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source)) {
+                    if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(handle.source)) {
                         correlator.learn(key, event, count, tally);
                     }
                 }
@@ -73,16 +73,15 @@ impl Shard {
             return;
         }
         let source = self.secret.source(event);
-        if !self.sources.contains(&source) {
+        if !self.sources.contains(source) {
             if self.sources.len() >= self.settings.max_sources.get() {
                 return;
             }
-            self.sources.put(source, Correlator::new(self.secret));
-            self.sources.demote(&source);
+            self.sources.put_last(source, Box::new(Correlator::new(self.secret)));
         }
         let outbox = &self.outbox;
         let is_live = |record: RecordId| outbox.name(record).is_some();
-        if let Some(correlator) = self.sources.peek_mut(&source) {
+        if let Some(correlator) = self.sources.peek_mut(source) {
             let before = correlator.tracked_keys();
             correlator.adopt(event, count, tally, settings, &mut self.next_record, is_live);
             self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
@@ -93,7 +92,7 @@ impl Shard {
     pub fn learn_gone(&mut self, event: &Event, now: Now, policy: &Policy) {
         let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) else { return };
         if self.outbox.learn_gone(handle.record, now) == Learned::Absent
-            && let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source))
+            && let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(handle.source))
         {
             let before = correlator.tracked_keys();
             correlator.learn_gone(key, &event.metadata.resource_version);

@@ -52,7 +52,7 @@ impl Shard {
             let record = self.outbox.digest(&event.metadata.namespace, name)?;
             return Some(Handle { source, key: None, record, name: name.into(), stored: true });
         }
-        let correlator = self.sources.peek(&source)?;
+        let correlator = self.sources.peek(source)?;
         let mut routed = None;
         for (key, observation) in correlator.candidates(event, now, policy.select(event)) {
             let known = self.outbox.name(observation.record);
@@ -104,7 +104,7 @@ impl Shard {
     }
 
     pub(super) fn tell(&mut self, handle: &Handle, settled: &Settled) {
-        if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source)) {
+        if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(handle.source)) {
             let before = correlator.tracked_keys();
             correlator.settle(key, handle.record, settled);
             self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
@@ -187,7 +187,7 @@ mod tests {
     use crate::shard;
 
     fn event(name: &str) -> Event {
-        let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
+        let mut event = Event { count: 1, reason: "BackOff".into(), message: "m".into(), ..Event::default() };
         event.metadata.namespace = "shop".into();
         event.metadata.name = name.into();
         event.involved_object.name = "web-0".into();
@@ -257,11 +257,13 @@ mod tests {
         shard.settle(write.record, stored(write.request), now);
         shard.accept(event("b"), 2, now, &policy).unwrap();
         let handle = shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
-        shard.follow(&handle, &Event { count: 10, ..event("a") }, now);
-        assert_eq!(shard.accept(event("c"), 1, now, &policy).unwrap().event.count, 13);
+        shard.follow(&handle, &Event { count: 10, message: "theirs".into(), ..event("a") }, now);
+        shard.accept(event("c"), 1, now, &policy).unwrap();
+        assert_eq!(shard.pending().map(|(event, _)| event.count).max(), Some(13));
         let later = Now::at(3_600_000_000_000);
         let write = shard.next_write(later).unwrap();
-        assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 13));
+        // With the message of the occurrence, which the key of the replaced record does not vouch for.
+        assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 13 && patch.message == "m"));
         assert!(shard.balance().is_exact());
     }
 }

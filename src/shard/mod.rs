@@ -7,63 +7,25 @@
 mod history;
 mod hold;
 mod keep;
+mod settings;
 mod table;
 
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
+pub use settings::Settings;
 pub use table::{Shards, Waiting};
 
 pub use crate::outbox::Fate;
 
-use std::num::NonZeroUsize;
-
-use lru::LruCache;
-
 use crate::clock::{Mono, Now};
-use crate::correlator::{BuildKeyHasher, Correlation, Correlator, Decision, Fold, Key, KeySecret, Policy, Verdict};
+use crate::correlator::{
+    Correlation, Correlator, Decision, Fold, Key, KeyEncoding, KeySecret, Policy, Recent, Verdict,
+};
 use crate::event::Event;
 use crate::ledger::{Balance, Ledger, RejectReason};
-use crate::outbox::{self, Answer, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write};
-
-/// Settings of a shard.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// LIMIT: sources tracked; the one heard of longest ago is forgotten with all its history. Default 10,000 in all.
-    pub max_sources: NonZeroUsize,
-    /// LIMIT: entries of all correlators' caches together; beyond it the source heard of longest ago is forgotten. Default
-    /// 1,000,000 in all.
-    pub max_tracked_keys: NonZeroUsize,
-    /// Settings of the outbox.
-    pub outbox: outbox::Settings,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            max_sources: const { NonZeroUsize::new(10_000).unwrap() },
-            max_tracked_keys: const { NonZeroUsize::new(1_000_000).unwrap() },
-            outbox: outbox::Settings::default(),
-        }
-    }
-}
-
-impl Settings {
-    /// The share of one of `shards` shards.
-    #[must_use]
-    pub fn share(&self, shards: NonZeroUsize) -> Self {
-        let part = |whole: NonZeroUsize| NonZeroUsize::new(whole.get().div_ceil(shards.get())).unwrap_or(whole);
-        Self {
-            max_sources: part(self.max_sources),
-            max_tracked_keys: part(self.max_tracked_keys),
-            outbox: outbox::Settings {
-                max_records: part(self.outbox.max_records),
-                max_bytes: part(self.outbox.max_bytes),
-                max_budgets: part(self.outbox.max_budgets),
-                ..self.outbox.clone()
-            },
-        }
-    }
-}
+use crate::outbox::{
+    self, Answer, Identity, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write,
+};
 
 /// A part of all sources.
 #[derive(Debug)]
@@ -71,7 +33,7 @@ pub struct Shard {
     secret: KeySecret,
     settings: Settings,
     // LIMIT: `max_sources`, and `max_tracked_keys` over all of them.
-    sources: LruCache<Key, Correlator, BuildKeyHasher>,
+    sources: Recent<Box<Correlator>>,
     tracked_keys: usize,
     next_record: u64,
     outbox: Outbox,
@@ -113,12 +75,10 @@ impl Outcome {
 }
 
 /// An accepted occurrence.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accepted {
     /// What became of it.
     pub outcome: Outcome,
-    /// The event as its record now looks.
-    pub event: Event,
     /// Whether delivery should look for something to send.
     pub wakes_delivery: bool,
     /// The record, where its write can be waited for: not when it is deferred or dropped.
@@ -178,7 +138,7 @@ impl Shard {
         Self {
             secret,
             settings,
-            sources: LruCache::unbounded_with_hasher(BuildKeyHasher::default()),
+            sources: Recent::default(),
             tracked_keys: 0,
             next_record: 0,
             outbox,
@@ -210,29 +170,40 @@ impl Shard {
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox is at its limit; nothing has changed then, but for
     /// the ledger, where they are rejected.
-    pub fn accept(&mut self, mut event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
+    pub fn accept(&mut self, event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
+        self.accept_from(self.secret.source(&event), event, occurrences, now, policy)
+    }
+
+    /// As [`accept`](Self::accept), where the event's source is known.
+    fn accept_from(
+        &mut self,
+        source: Key,
+        mut event: Event,
+        occurrences: u32,
+        now: Now,
+        policy: &Policy,
+    ) -> Result<Accepted, Full> {
         let settings = policy.select(&event);
         if settings.correlation == Correlation::On {
             // A record is written in our name; only where it is its client's own does the client's claim go with it.
             event.metadata.managed_fields = None;
         }
-        let source = self.secret.source(&event);
         self.ledger.receive(u64::from(occurrences));
         if self.closed || !self.outbox.has_room(source) && !self.would_fold(source, &event, now, settings) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
             return Err(Full);
         }
         let secret = self.secret;
-        let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret));
+        let correlator = self.sources.get_or_insert_with(source, || Box::new(Correlator::new(secret)));
         let before = correlator.tracked_keys();
         let decision = correlator.correlate(event, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
         self.trim_sources();
-        Ok(self.owe(source, decision, occurrences, settings.correlation, now))
+        Ok(self.owe(source, decision, occurrences, settings, now))
     }
 
     fn would_fold(&self, source: Key, event: &Event, now: Now, settings: &crate::correlator::Settings) -> bool {
-        self.sources.peek(&source).is_some_and(|correlator| correlator.find(event, now, settings).is_some())
+        self.sources.peek(source).is_some_and(|correlator| correlator.find(event, now, settings).is_some())
     }
 
     fn owe(
@@ -240,9 +211,10 @@ impl Shard {
         source: Key,
         decision: Decision,
         occurrences: u32,
-        correlation: Correlation,
+        settings: &crate::correlator::Settings,
         now: Now,
     ) -> Accepted {
+        let correlation = settings.correlation;
         let outcome = match decision.fold {
             Fold::Created => Outcome::Created,
             Fold::Counted => Outcome::Counted,
@@ -253,18 +225,21 @@ impl Shard {
             Verdict::Owe { budget, rate } => Payment::Owed { budget, rate },
             Verdict::Drop => {
                 self.ledger.lose(LostReason::Suppressed, u64::from(occurrences));
-                let (event, wakes_delivery) = (decision.event, false);
-                return Accepted { outcome: Outcome::Dropped, event, wakes_delivery, record: None, correlation };
+                return Accepted { outcome: Outcome::Dropped, wakes_delivery: false, record: None, correlation };
             }
+        };
+        let identity = match (decision.fold, settings.key_encoding) {
+            (Fold::Counted, KeyEncoding::Framed) => Identity::Same,
+            _ => Identity::Unknown,
         };
         let offer = Offer {
             record: decision.record,
             source,
             key: decision.key,
-            // The answer shows the event to the client, the outbox keeps it: strings are shared, not copied.
-            event: decision.event.clone(),
+            event: decision.event,
             occurrences,
             fold: decision.fold,
+            identity,
             stored: decision.stored,
             tally: decision.tally,
             payment,
@@ -274,13 +249,13 @@ impl Shard {
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
         let wakes_delivery = matches!(why, Why::Turn | Why::Budget);
         let record = (why != Why::Budget).then_some(decision.record);
-        Accepted { outcome, event: decision.event, wakes_delivery, record, correlation }
+        Accepted { outcome, wakes_delivery, record, correlation }
     }
 
     /// The record that `event` would fold into, if it is tracked.
     #[must_use]
     pub fn find(&self, event: &Event, now: Now, policy: &Policy) -> Option<Found> {
-        let correlator = self.sources.peek(&self.secret.source(event))?;
+        let correlator = self.sources.peek(self.secret.source(event))?;
         let observation = correlator.find(event, now, policy.select(event))?;
         let unsettled = self.outbox.unsettled(observation.record).cloned();
         let name = unsettled.as_ref().map_or(&observation.name, |event| &event.metadata.name).clone();
@@ -324,7 +299,7 @@ impl Shard {
             self.ledger.lose(reason, lost.total());
         }
         if let Some(feedback) = &settlement.feedback
-            && let Some(correlator) = self.sources.peek_mut(&feedback.source)
+            && let Some(correlator) = self.sources.peek_mut(feedback.source)
         {
             let before = correlator.tracked_keys();
             correlator.settle(feedback.key, feedback.record, &feedback.settled);
@@ -379,7 +354,7 @@ impl Shard {
     /// Records that folded into a digest begin anew with their next occurrence.
     fn forget_folded(&mut self) {
         for forgotten in self.outbox.take_forgotten() {
-            if let Some(correlator) = self.sources.peek_mut(&forgotten.source) {
+            if let Some(correlator) = self.sources.peek_mut(forgotten.source) {
                 let before = correlator.tracked_keys();
                 correlator.settle(forgotten.key, forgotten.record, &crate::correlator::Settled::Forgotten);
                 self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
@@ -391,7 +366,7 @@ impl Shard {
         while self.sources.len() > self.settings.max_sources.get()
             || (self.tracked_keys > self.settings.max_tracked_keys.get() && self.sources.len() > 1)
         {
-            let Some((_, forgotten)) = self.sources.pop_lru() else { return };
+            let Some((_, forgotten)) = self.sources.pop_oldest() else { return };
             self.tracked_keys -= forgotten.tracked_keys();
         }
     }

@@ -124,9 +124,9 @@ impl Shards {
     /// [`Full`] when the event would begin a new record and the outbox has no room for it.
     pub fn accept(&self, event: Event, occurrences: u32) -> Result<Accepted, Full> {
         let policy = self.0.policy.load();
-        let shard = self.shard_of(&event);
-        let mut locked = self.0.shards[shard].lock();
-        let accepted = locked.accept(event, occurrences, self.0.clock.now(), &policy);
+        let source = self.0.secret.source(&event);
+        let mut locked = self.0.shards[self.shard_of_source(source)].lock();
+        let accepted = locked.accept_from(source, event, occurrences, self.0.clock.now(), &policy);
         self.note_changes(&locked);
         drop(locked);
         if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
@@ -141,9 +141,10 @@ impl Shards {
     /// As [`accept`](Self::accept).
     pub fn accept_and_wait(&self, event: Event, occurrences: u32) -> Result<(Accepted, Option<Waiting>), Full> {
         let policy = self.0.policy.load();
-        let index = self.shard_of(&event);
+        let source = self.0.secret.source(&event);
+        let index = self.shard_of_source(source);
         let mut shard = self.0.shards[index].lock();
-        let accepted = shard.accept(event, occurrences, self.0.clock.now(), &policy)?;
+        let accepted = shard.accept_from(source, event, occurrences, self.0.clock.now(), &policy)?;
         self.note_changes(&shard);
         let waiting = accepted.record.map(|record| {
             let (sender, fate) = oneshot::channel();
@@ -307,8 +308,9 @@ impl Shards {
     }
 
     pub(super) fn shard_of_source(&self, source: Key) -> usize {
-        let count = self.0.shards.len() as u128;
+        let count = self.0.shards.len() as u64;
         // The source's key is a uniform hash; the upper half is not used by the tables inside the shard.
-        usize::try_from((source.0 >> 64) % count).unwrap_or(0)
+        let upper = u64::try_from(source.0 >> 64).unwrap_or_default();
+        usize::try_from(upper.checked_rem(count).unwrap_or_default()).unwrap_or_default()
     }
 }

@@ -161,7 +161,8 @@ fn checksum(body: &[u8]) -> u32 {
 }
 
 fn hex(key: Key) -> String {
-    format!("{:032x}", key.0)
+    let bits = key.0;
+    format!("{bits:032x}")
 }
 
 fn key(text: &str) -> Option<Key> {

@@ -11,6 +11,7 @@ mod kinds;
 mod list;
 mod meta;
 mod reader;
+mod scan;
 mod sniff;
 mod syntax;
 #[cfg(test)]
@@ -24,7 +25,7 @@ pub(super) use list::list_from_json;
 pub(crate) use list::write_list_meta;
 pub use list::{EventList, write_list};
 pub(super) use tree::tree;
-pub(crate) use write::{object_meta as write_meta, text as write_text};
+pub(crate) use write::{integer as write_integer, object_meta as write_meta, text as write_text};
 pub(super) use write::{owner as write_owner, owners as write_owners, texts as write_texts};
 pub use write::{write_item, write_json};
 

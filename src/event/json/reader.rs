@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::go;
+use super::{go, scan};
 
 /// The document is malformed; [`super::syntax::fault`] has the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,13 +44,15 @@ pub(super) const DEPTH_MAX: usize = 10_000;
 #[derive(Debug, Clone)]
 pub(super) struct Reader<'a> {
     data: &'a [u8],
+    /// The same, where all of it is UTF-8: then no string has to be checked by itself.
+    text: Option<&'a str>,
     at: usize,
     depth: usize,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) const fn new(data: &'a [u8]) -> Self {
-        Self { data, at: 0, depth: 0 }
+    pub(super) fn new(data: &'a [u8]) -> Self {
+        Self { data, text: std::str::from_utf8(data).ok(), at: 0, depth: 0 }
     }
 
     /// Offset of the next byte.
@@ -178,14 +180,13 @@ impl<'a> Reader<'a> {
 
     /// A string, unquoted as Go does it: what is not UTF-8 becomes U+FFFD byte by byte, and so does half a surrogate.
     pub(super) fn string(&mut self) -> Result<Cow<'a, str>, Malformed> {
+        let start = self.at.saturating_add(1);
         let (raw, escaped) = self.raw_string()?;
         if escaped {
             return unescape(raw).map(Cow::Owned);
         }
-        Ok(match std::str::from_utf8(raw) {
-            Ok(text) => Cow::Borrowed(text),
-            Err(_) => Cow::Owned(go::lossy(raw)),
-        })
+        let text = self.text.and_then(|text| text.get(start..start.saturating_add(raw.len())));
+        Ok(text.map_or_else(|| Cow::Owned(go::lossy(raw)), Cow::Borrowed))
     }
 
     /// The bytes between the quotes, and whether any escape stands among them.
@@ -198,7 +199,7 @@ impl<'a> Reader<'a> {
         let mut escaped = false;
         loop {
             let rest = self.data.get(self.at..).unwrap_or_default();
-            let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)).ok_or(Malformed)?;
+            let plain = scan::plain(rest).ok_or(Malformed)?;
             self.advance(plain);
             match self.byte() {
                 Some(b'"') => {

@@ -328,12 +328,9 @@ fn micro_time_or_null(time: Option<MicroTime>, out: &mut Vec<u8>) {
     }
 }
 
-pub(super) fn integer(number: i64, out: &mut Vec<u8>) {
-    if let Ok(digit @ 0..=9) = u8::try_from(number) {
-        out.push(b'0' | digit);
-    } else {
-        out.extend_from_slice(number.to_string().as_bytes());
-    }
+/// A number.
+pub(crate) fn integer(number: i64, out: &mut Vec<u8>) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// A string, quoted and escaped as Go's encoder does with its HTML escaping on.

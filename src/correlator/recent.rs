@@ -1,0 +1,321 @@
+//! A map that knows the order in which its entries were used, for caches that forget what was used longest ago.
+//!
+//! Hot: every occurrence looks into four of these. Ours and not the `lru` crate's, because that one boxes each entry and two
+//! ends: a source with five events cost 900 bytes before it held anything, and each use touched two neighbours somewhere on
+//! the heap. Here entries lie side by side in one allocation, in no order; the order is a list of positions. A few entries are
+//! found by looking at each, more by an index. Room that is not used any more is given back.
+
+use hashbrown::HashTable;
+
+use super::key::Key;
+
+/// Entries that are looked through without an index: about what one look into an index costs.
+const SCANNED: usize = 8;
+
+/// No position: the end of the list.
+const NONE: u32 = u32::MAX;
+
+/// Values by [`Key`], in the order of their use.
+#[derive(Debug)]
+pub struct Recent<V> {
+    // LIMIT: the owner's, who takes out the oldest; and `NONE` positions, far above any setting that fits into memory.
+    slots: Vec<Slot<V>>,
+    /// Positions by key; without allocation while there are few.
+    // LIMIT: one a slot.
+    index: HashTable<u32>,
+    newest: u32,
+    oldest: u32,
+}
+
+#[derive(Debug)]
+struct Slot<V> {
+    key: Key,
+    newer: u32,
+    older: u32,
+    value: V,
+}
+
+impl<V> Default for Recent<V> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), index: HashTable::new(), newest: NONE, oldest: NONE }
+    }
+}
+
+impl<V> Recent<V> {
+    /// Entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The value of `key`.
+    #[must_use]
+    pub fn peek(&self, key: Key) -> Option<&V> {
+        self.position(key).map(|at| &self.slot(at).value)
+    }
+
+    /// The value of `key`, which is not used by this.
+    pub fn peek_mut(&mut self, key: Key) -> Option<&mut V> {
+        self.position(key).map(|at| &mut self.slot_mut(at).value)
+    }
+
+    /// Whether `key` is there.
+    #[must_use]
+    pub fn contains(&self, key: Key) -> bool {
+        self.position(key).is_some()
+    }
+
+    /// Uses the value of `key`.
+    pub fn get(&mut self, key: Key) -> Option<&mut V> {
+        let at = self.position(key)?;
+        self.promote(at);
+        Some(&mut self.slot_mut(at).value)
+    }
+
+    /// Uses the value of `key`, which is made where there is none.
+    pub fn get_or_insert_with(&mut self, key: Key, make: impl FnOnce() -> V) -> &mut V {
+        let at = match self.position(key) {
+            Some(at) => {
+                self.promote(at);
+                at
+            }
+            None => self.push(key, make()),
+        };
+        &mut self.slot_mut(at).value
+    }
+
+    /// Puts a value in the place of the one of `key`, and uses it.
+    pub fn put(&mut self, key: Key, value: V) {
+        match self.position(key) {
+            Some(at) => {
+                self.slot_mut(at).value = value;
+                self.promote(at);
+            }
+            None => {
+                self.push(key, value);
+            }
+        }
+    }
+
+    /// Puts a value in the place of the one of `key`, as what was used longest ago.
+    pub fn put_last(&mut self, key: Key, value: V) {
+        self.put(key, value);
+        let at = self.newest;
+        self.detach(at);
+        self.attach_oldest(at);
+    }
+
+    /// Takes `key` out.
+    pub fn remove(&mut self, key: Key) -> Option<V> {
+        self.position(key).map(|at| self.take(at).value)
+    }
+
+    /// Takes out what was used longest ago.
+    pub fn pop_oldest(&mut self) -> Option<(Key, V)> {
+        if self.oldest == NONE {
+            return None;
+        }
+        let slot = self.take(self.oldest);
+        Some((slot.key, slot.value))
+    }
+
+    /// What was used longest ago.
+    #[must_use]
+    pub fn oldest(&self) -> Option<(Key, &V)> {
+        (self.oldest != NONE).then(|| self.slot(self.oldest)).map(|slot| (slot.key, &slot.value))
+    }
+
+    /// All entries, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &V)> {
+        self.slots.iter().map(|slot| (slot.key, &slot.value))
+    }
+
+    /// All entries, in no order, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut V)> {
+        self.slots.iter_mut().map(|slot| (slot.key, &mut slot.value))
+    }
+
+    fn slot(&self, at: u32) -> &Slot<V> {
+        &self.slots[at as usize]
+    }
+
+    fn slot_mut(&mut self, at: u32) -> &mut Slot<V> {
+        &mut self.slots[at as usize]
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "`push` keeps positions below `NONE`")]
+    fn position(&self, key: Key) -> Option<u32> {
+        if self.index.is_empty() {
+            return self.slots.iter().position(|slot| slot.key == key).map(|at| at as u32);
+        }
+        self.index.find(key.half(), |at| self.slot(*at).key == key).copied()
+    }
+
+    fn push(&mut self, key: Key, value: V) -> u32 {
+        let mut at = u32::try_from(self.slots.len()).unwrap_or(NONE);
+        if at == NONE {
+            self.pop_oldest();
+            at = NONE - 1;
+        }
+        if self.slots.len() == self.slots.capacity() {
+            // By a quarter and not by the double: most sources have few entries for good.
+            self.slots.reserve_exact(1 + self.slots.len() / 4);
+        }
+        self.slots.push(Slot { key, newer: NONE, older: NONE, value });
+        self.attach_newest(at);
+        let slots = &self.slots;
+        if !self.index.is_empty() {
+            self.index.insert_unique(key.half(), at, |at| slots[*at as usize].key.half());
+        } else if slots.len() > SCANNED {
+            for (at, slot) in (0..).zip(slots) {
+                self.index.insert_unique(slot.key.half(), at, |at| slots[*at as usize].key.half());
+            }
+        }
+        at
+    }
+
+    /// Takes a slot out; the last one moves to its place.
+    fn take(&mut self, at: u32) -> Slot<V> {
+        self.detach(at);
+        if let Ok(entry) = self.index.find_entry(self.slot(at).key.half(), |other| *other == at) {
+            entry.remove();
+        }
+        let taken = self.slots.swap_remove(at as usize);
+        if let Some(Slot { key, newer, older, .. }) = self.slots.get(at as usize) {
+            let (key, newer, older) = (*key, *newer, *older);
+            let before = u32::try_from(self.slots.len()).unwrap_or(NONE);
+            if let Some(position) = self.index.find_mut(key.half(), |other| *other == before) {
+                *position = at;
+            }
+            self.link(newer, at, older);
+        }
+        self.shrink();
+        taken
+    }
+
+    /// Gives room back that has not been needed for long.
+    fn shrink(&mut self) {
+        let room = self.slots.len().saturating_mul(2).max(SCANNED);
+        if self.slots.capacity() > room.saturating_mul(2) {
+            self.slots.shrink_to(room);
+            let slots = &self.slots;
+            self.index.shrink_to(room, |at| slots[*at as usize].key.half());
+        }
+    }
+
+    fn promote(&mut self, at: u32) {
+        if self.newest != at {
+            self.detach(at);
+            self.attach_newest(at);
+        }
+    }
+
+    fn detach(&mut self, at: u32) {
+        let Slot { newer, older, .. } = *self.slot(at);
+        match newer {
+            NONE => self.newest = older,
+            newer => self.slot_mut(newer).older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.slot_mut(older).newer = newer,
+        }
+    }
+
+    fn attach_newest(&mut self, at: u32) {
+        self.link(NONE, at, self.newest);
+    }
+
+    fn attach_oldest(&mut self, at: u32) {
+        self.link(self.oldest, at, NONE);
+    }
+
+    /// Makes `at` stand between two neighbours.
+    fn link(&mut self, newer: u32, at: u32, older: u32) {
+        let slot = self.slot_mut(at);
+        (slot.newer, slot.older) = (newer, older);
+        match newer {
+            NONE => self.newest = at,
+            newer => self.slot_mut(newer).older = at,
+        }
+        match older {
+            NONE => self.oldest = at,
+            older => self.slot_mut(older).newer = at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lru::LruCache;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Put(u8),
+        PutLast(u8),
+        Insert(u8),
+        Get(u8),
+        Remove(u8),
+        PopOldest,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Few keys, so that they meet; more than are looked through without an index.
+        let key = 0..32_u8;
+        prop_oneof![
+            4 => key.clone().prop_map(Step::Put),
+            1 => key.clone().prop_map(Step::PutLast),
+            4 => key.clone().prop_map(Step::Insert),
+            4 => key.clone().prop_map(Step::Get),
+            2 => key.prop_map(Step::Remove),
+            1 => Just(Step::PopOldest),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_forgets_in_the_order_of_the_lru_crate(steps in proptest::collection::vec(step(), 0..200)) {
+            let mut ours = Recent::default();
+            let mut theirs = LruCache::unbounded();
+            let key = |number: u8| Key(u128::from(number % 7) << 64 | u128::from(number));
+            for (value, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Put(number) => {
+                        ours.put(key(number), value);
+                        theirs.put(key(number), value);
+                    }
+                    Step::PutLast(number) => {
+                        ours.put_last(key(number), value);
+                        theirs.put(key(number), value);
+                        theirs.demote(&key(number));
+                    }
+                    Step::Insert(number) => {
+                        let theirs = theirs.get_or_insert_mut(key(number), || value);
+                        prop_assert_eq!(ours.get_or_insert_with(key(number), || value), theirs);
+                    }
+                    Step::Get(number) => prop_assert_eq!(ours.get(key(number)), theirs.get_mut(&key(number))),
+                    Step::Remove(number) => prop_assert_eq!(ours.remove(key(number)), theirs.pop(&key(number))),
+                    Step::PopOldest => prop_assert_eq!(ours.pop_oldest(), theirs.pop_lru()),
+                }
+                prop_assert_eq!(ours.len(), theirs.len());
+                prop_assert_eq!(ours.oldest(), theirs.peek_lru().map(|(key, value)| (*key, value)));
+                for number in 0..32 {
+                    prop_assert_eq!(ours.peek(key(number)), theirs.peek(&key(number)));
+                }
+            }
+            while let Some(oldest) = ours.pop_oldest() {
+                prop_assert_eq!(Some(oldest), theirs.pop_lru());
+            }
+            prop_assert!(theirs.is_empty() && ours.slots.capacity() <= 2 * SCANNED);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Where a string in a JSON document first needs to be looked at closely. Hot: most of a body stands in strings, so eight bytes
+//! are tried at once.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// The offset of the first quote, backslash or control character.
+pub(super) fn plain(bytes: &[u8]) -> Option<usize> {
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (number, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        // Bits above the first hit may be wrong, for what is borrowed goes upwards; only the first counts.
+        let hits = below(word, 0x20) | equal(word, b'"') | equal(word, b'\\');
+        if hits != 0 {
+            return Some(number.saturating_mul(8).saturating_add(hits.trailing_zeros() as usize / 8));
+        }
+    }
+    let before = bytes.len().saturating_sub(rest.len());
+    let first = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+    Some(before.saturating_add(first))
+}
+
+/// The high bits of the bytes of `word` that are below `limit`, which is at most 128.
+const fn below(word: u64, limit: u8) -> u64 {
+    word.wrapping_sub(ONES.wrapping_mul(limit as u64)) & !word & HIGHS
+}
+
+/// The high bits of the bytes of `word` that are `byte`.
+const fn equal(word: u64, byte: u8) -> u64 {
+    below(word ^ ONES.wrapping_mul(byte as u64), 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn eight_at_once_find_what_one_by_one_finds(
+            plain_before in proptest::collection::vec(prop_oneof![any::<u8>(), 0x1e..0x24_u8, 0x5a..0x5e_u8], 0..40),
+        ) {
+            let expected = plain_before.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
+            prop_assert_eq!(plain(&plain_before), expected);
+        }
+
+        #[test]
+        fn a_long_way_is_gone_too(before in "[a-z\u{80}-\u{ffff}]{0,40}", hit in "[\"\\\\\u{0}-\u{1f}]?", after in ".{0,20}") {
+            let text = format!("{before}{hit}{after}");
+            let expected = text.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
+            prop_assert_eq!(plain(text.as_bytes()), expected);
+        }
+    }
+}

@@ -187,7 +187,7 @@ mod tests {
     use crate::shard;
 
     fn event(name: &str) -> Event {
-        let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
+        let mut event = Event { count: 1, reason: "BackOff".into(), message: "m".into(), ..Event::default() };
         event.metadata.namespace = "shop".into();
         event.metadata.name = name.into();
         event.involved_object.name = "web-0".into();
@@ -257,12 +257,13 @@ mod tests {
         shard.settle(write.record, stored(write.request), now);
         shard.accept(event("b"), 2, now, &policy).unwrap();
         let handle = shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
-        shard.follow(&handle, &Event { count: 10, ..event("a") }, now);
+        shard.follow(&handle, &Event { count: 10, message: "theirs".into(), ..event("a") }, now);
         shard.accept(event("c"), 1, now, &policy).unwrap();
         assert_eq!(shard.pending().map(|(event, _)| event.count).max(), Some(13));
         let later = Now::at(3_600_000_000_000);
         let write = shard.next_write(later).unwrap();
-        assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 13));
+        // With the message of the occurrence, which the key of the replaced record does not vouch for.
+        assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 13 && patch.message == "m"));
         assert!(shard.balance().is_exact());
     }
 }

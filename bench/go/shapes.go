@@ -161,26 +161,21 @@ func (o occurrence) event(serial int) *corev1.Event {
 // shapes writes each shape to a file of its own, as NDJSON in the order of time.
 func shapes(arguments []string) error {
 	dir := "."
-	scale := 1
-	err := parse(arguments, func(f *flag.FlagSet) {
-		f.StringVar(&dir, "dir", dir, "folder to write to")
-		f.IntVar(&scale, "every", scale, "only every so many-th occurrence, for a quick look")
-	})
-	if err != nil {
+	if err := parse(arguments, func(f *flag.FlagSet) { f.StringVar(&dir, "dir", dir, "folder to write to") }); err != nil {
 		return err
 	}
 	for name, make := range all {
 		var found []occurrence
 		make(func(o occurrence) { found = append(found, o) })
 		slices.SortStableFunc(found, func(a, b occurrence) int { return cmp.Compare(a.at, b.at) })
-		if err := write(filepath.Join(dir, name+".ndjson"), found, scale); err != nil {
+		if err := write(filepath.Join(dir, name+".ndjson"), found); err != nil {
 			return err
 		}
 	}
-	return nil
+	return tell(len(all))
 }
 
-func write(path string, found []occurrence, every int) error {
+func write(path string, found []occurrence) error {
 	file, err := os.Create(path)
 	if err != nil {
 		return err
@@ -188,9 +183,6 @@ func write(path string, found []occurrence, every int) error {
 	out := bufio.NewWriter(file)
 	encoder := json.NewEncoder(out)
 	for n, o := range found {
-		if n%every != 0 {
-			continue
-		}
 		if err := encoder.Encode(o.event(n)); err != nil {
 			return err
 		}

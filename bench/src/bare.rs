@@ -34,11 +34,12 @@ pub(crate) struct Options {
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     machine::allow_many_files();
     let tls = options.tls.as_deref().map(tls::server).transpose()?;
-    let router = Router::new()
-        .route("/eventweir/v1/events", post(parse))
-        .fallback(answer)
-        .layer(DefaultBodyLimit::disable());
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(router, tls.map(TlsAcceptor::from)))
+    let router =
+        Router::new().route("/eventweir/v1/events", post(parse)).fallback(answer).layer(DefaultBodyLimit::disable());
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(serve(router, tls.map(TlsAcceptor::from)))
 }
 
 /// Serves a router on a free port, and says which on standard output.
@@ -70,6 +71,7 @@ async fn answer(body: Bytes) -> impl IntoResponse {
 }
 
 /// The members of an event that a correlator reads, borrowed from the line where nothing is escaped.
+#[expect(dead_code, reason = "parsed to be timed")]
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Event<'a> {
@@ -91,6 +93,7 @@ struct Event<'a> {
     reporting_instance: Cow<'a, str>,
 }
 
+#[expect(dead_code, reason = "parsed to be timed")]
 #[derive(Debug, Deserialize)]
 struct Metadata<'a> {
     #[serde(borrow)]
@@ -99,6 +102,7 @@ struct Metadata<'a> {
     namespace: Cow<'a, str>,
 }
 
+#[expect(dead_code, reason = "parsed to be timed")]
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Object<'a> {
@@ -116,6 +120,7 @@ struct Object<'a> {
     field_path: Cow<'a, str>,
 }
 
+#[expect(dead_code, reason = "parsed to be timed")]
 #[derive(Debug, Default, Deserialize)]
 struct Source<'a> {
     #[serde(borrow, default)]

@@ -108,7 +108,11 @@ const NEW: [Shape; 4] = [
         warning: false,
         message: "Successfully assigned shop/checkout-7d9c5b6f4d-~~~~~~~~ to node-^^^^^^.example.internal",
     },
-    kubelet("Pulled", false, "Container image \"registry.example.com/shop/checkout:v1.42.6\" already present on machine"),
+    kubelet(
+        "Pulled",
+        false,
+        "Container image \"registry.example.com/shop/checkout:v1.42.6\" already present on machine",
+    ),
     kubelet("Created", false, "Container created"),
     kubelet("Started", false, "Container started"),
 ];
@@ -241,6 +245,7 @@ pub(crate) struct Events {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Population {
     pub(crate) mix: Mix,
+    pub(crate) first: u64,
     pub(crate) objects: u64,
     pub(crate) nodes: u64,
     pub(crate) new_permille: u64,
@@ -261,7 +266,7 @@ impl Events {
             };
             Template::new(frame(shape.path(), &body))
         };
-        let Population { mix, objects, nodes, new_permille } = population;
+        let Population { mix, first, objects, nodes, new_permille } = population;
         let repeating = match mix {
             Mix::Mixed => REPEATING.iter().flat_map(|(times, shape)| vec![*shape; *times]).map(&mut render).collect(),
             Mix::Walk | Mix::Draw => vec![render(CRASH)],
@@ -279,7 +284,7 @@ impl Events {
             serial: (0x18a3_f4c5 << 32) | (worker << 28 & 0xffff_ffff),
             fresh: 0x8000_0000 | worker << 24,
             fresh_step: 0,
-            walked: worker,
+            walked: first + worker,
             walk_step: workers,
         }
     }
@@ -294,7 +299,7 @@ impl Events {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
-        (u128::from(self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(below) >> 64) as u64
+        ((u128::from(self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(below)) >> 64) as u64
     }
 
     /// Appends the next request, and returns where it begins.

@@ -26,7 +26,7 @@ enum Command {
     /// Serves what eventweir is compared with: reads a body and answers, nothing else.
     Bare(bare::Options),
     /// Stands in for the apiserver: stores what is written, and counts it.
-    Stub,
+    Stub(stub::Options),
     /// Terminates TLS in front of a server, as a sidecar would.
     Front(front::Options),
     /// Runs a target: both sides in turn, and the ratio.
@@ -37,7 +37,7 @@ fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Load(options) => load::main(&options),
         Command::Bare(options) => bare::main(&options),
-        Command::Stub => stub::main(),
+        Command::Stub(options) => stub::main(&options),
         Command::Front(options) => front::main(&options),
         Command::Run(options) => run::main(&options),
     }

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -14,6 +15,14 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
+/// `stub`
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Most writes a second; without it as many as it can.
+    #[arg(long)]
+    rate: Option<f64>,
+}
+
 #[derive(Debug, Default)]
 struct Stub {
     /// Events as JSON texts, by namespace and name.
@@ -21,10 +30,14 @@ struct Stub {
     version: AtomicU64,
     creates: AtomicU64,
     patches: AtomicU64,
+    /// Time between two writes, and when the next one may be answered.
+    pace: Option<(Duration, Mutex<Instant>)>,
 }
 
 /// Serves until it is killed; says where on standard output.
-pub(crate) fn main() -> anyhow::Result<()> {
+pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
+    let pace = options.rate.map(|rate| (Duration::from_secs_f64(1.0 / rate), Mutex::new(Instant::now())));
+    let stub = Stub { pace, ..Stub::default() };
     let router = Router::new()
         .route("/readyz", get(|| async { "ok" }))
         .route("/counts", get(counts))
@@ -32,7 +45,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         .route("/api/v1/namespaces/{namespace}/events", get(list).post(create))
         .route("/api/v1/namespaces/{namespace}/events/{name}", get(read).patch(patch))
         .layer(DefaultBodyLimit::disable())
-        .with_state(Arc::new(Stub::default()));
+        .with_state(Arc::new(stub));
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(crate::bare::serve(router, None))
 }
 
@@ -58,6 +71,17 @@ fn merge(target: &mut Map<String, Value>, patch: Map<String, Value>) {
 }
 
 impl Stub {
+    /// Waits for the turn of a write.
+    async fn turn(&self) {
+        let Some((interval, next)) = &self.pace else { return };
+        let at = {
+            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+            *next = (*next).max(Instant::now()) + *interval;
+            *next
+        };
+        tokio::time::sleep_until(at.into()).await;
+    }
+
     fn next_version(&self) -> String {
         (1000 + self.version.fetch_add(1, Ordering::Relaxed)).to_string()
     }
@@ -68,6 +92,7 @@ impl Stub {
 }
 
 async fn create(State(stub): State<Arc<Stub>>, Path(namespace): Path<String>, body: Bytes) -> Response {
+    stub.turn().await;
     let Ok(Value::Object(mut event)) = serde_json::from_slice(&body) else {
         return refuse(StatusCode::BAD_REQUEST, "BadRequest");
     };
@@ -90,6 +115,7 @@ async fn create(State(stub): State<Arc<Stub>>, Path(namespace): Path<String>, bo
 }
 
 async fn patch(State(stub): State<Arc<Stub>>, Path(key): Path<(String, String)>, body: Bytes) -> Response {
+    stub.turn().await;
     let Ok(Value::Object(mut patch)) = serde_json::from_slice(&body) else {
         return refuse(StatusCode::BAD_REQUEST, "BadRequest");
     };

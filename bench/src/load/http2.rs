@@ -18,9 +18,9 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 const WINDOW_MAX: u32 = 0x7fff_ffff;
-/// `:status: 201` without tables: the name's index, then "201" in Huffman's code. That is how every answer begins if the
-/// table has no room.
-const CREATED: [u8; 4] = [0x48, 0x82, 0x10, 0x03];
+/// "201" in Huffman's code, with its length: so the status stands there, near the beginning, as a literal, if the server
+/// has no room in a table to refer to.
+const CREATED: [u8; 3] = [0x82, 0x10, 0x03];
 
 fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_be_bytes();
@@ -69,8 +69,11 @@ impl Session {
         // No header table, windows as large as they get.
         let settings = [&[0, 1, 0, 0, 0, 0, 0, 4][..], &WINDOW_MAX.to_be_bytes()].concat();
         let window = (WINDOW_MAX - 65_535).to_be_bytes();
-        let opening =
-            [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, &settings), &frame(WINDOW_UPDATE, 0, &window)];
+        let opening = [
+            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+            &frame(SETTINGS, 0, &settings),
+            &frame(WINDOW_UPDATE, 0, &window),
+        ];
         let session = Self { next_stream: 1, send_window: 65_535, received: 0, rest: Vec::new() };
         (session, opening.concat())
     }

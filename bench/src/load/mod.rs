@@ -27,8 +27,9 @@ pub(crate) enum Protocol {
     Http2,
 }
 
-/// `load`
+/// `load`; a flag that is given twice has its last value.
 #[derive(Debug, Clone, clap::Args)]
+#[command(args_override_self = true)]
 pub(crate) struct Options {
     /// The server.
     #[arg(long)]
@@ -59,8 +60,12 @@ pub(crate) struct Options {
     warmup: f64,
     #[arg(long, value_enum, default_value = "mixed")]
     mix: Mix,
+    /// Objects have numbers below this.
     #[arg(long, default_value_t = 4000)]
     objects: u64,
+    /// The number of a walk's first object.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
     #[arg(long, default_value_t = 200)]
     nodes: u64,
     /// Of a thousand events, those about new pods.
@@ -124,21 +129,27 @@ struct Window {
 
 impl Options {
     fn population(&self) -> Population {
-        Population { mix: self.mix, objects: self.objects, nodes: self.nodes, new_permille: self.new_permille }
+        Population {
+            mix: self.mix,
+            first: self.first,
+            objects: self.objects,
+            nodes: self.nodes,
+            new_permille: self.new_permille,
+        }
     }
 }
 
 /// Generates load, and prints the [`Outcome`].
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     machine::allow_many_files();
+    machine::be_first();
     let client = options.tls.as_deref().map(crate::tls::client).transpose()?;
     let workers: Vec<_> = (0..options.threads)
         .map(|worker| worker::Worker::connect(options, client.as_ref(), worker))
         .collect::<anyhow::Result<_>>()?;
     let begin = Instant::now() + Duration::from_secs_f64(options.warmup);
     let window = Window { begin, end: begin + Duration::from_secs_f64(options.seconds) };
-    let threads: Vec<_> =
-        workers.into_iter().map(|worker| std::thread::spawn(move || worker.run(window))).collect();
+    let threads: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(move || worker.run(window))).collect();
     let cpu = || -> anyhow::Result<Vec<f64>> {
         std::iter::once(std::process::id()).chain(options.watch.iter().copied()).map(machine::cpu_seconds).collect()
     };

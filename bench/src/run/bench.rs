@@ -13,6 +13,10 @@ use super::weir::Weir;
 use crate::load::Outcome;
 use crate::machine;
 
+/// Writes a second that the stub takes where throughput is measured: what a real kube-apiserver with etcd takes at most on such a
+/// machine (400 to 900), so that eventweir is not measured writing to an apiserver that does not exist.
+pub(super) const WRITES: f64 = 900.0;
+
 /// A run of a target.
 #[derive(Debug)]
 pub(super) struct Bench<'a> {
@@ -56,6 +60,7 @@ impl<'a> Bench<'a> {
     pub(super) fn load(&self, to: SocketAddr, watch: &[u32], flags: &str) -> anyhow::Result<Outcome> {
         let mut command = Self::part("load")?;
         command.args(["--to", &to.to_string(), "--seconds", &self.options.seconds.to_string()]);
+        command.args(["--warmup", &self.options.warmup.to_string()]);
         for pid in watch {
             command.args(["--watch", &pid.to_string()]);
         }
@@ -65,16 +70,20 @@ impl<'a> Bench<'a> {
         serde_json::from_str(&said).with_context(|| format!("the generator said {said:?}"))
     }
 
-    /// A stub of an apiserver, and the kubeconfig that leads to it.
-    pub(super) fn stub(&self) -> anyhow::Result<(Child, SocketAddr, PathBuf)> {
-        let (child, address) = Self::server(&mut Self::part("stub")?, &self.load_cores)?;
+    /// A stub of an apiserver that takes so many writes a second, and the kubeconfig that leads to it.
+    pub(super) fn stub(&self, rate: Option<f64>) -> anyhow::Result<(Child, PathBuf)> {
+        let mut command = Self::part("stub")?;
+        if let Some(rate) = rate {
+            command.args(["--rate", &rate.to_string()]);
+        }
+        let (child, address) = Self::server(&mut command, &self.load_cores)?;
         let path = self.folder.join("stub.kubeconfig");
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: stub\nclusters:\n- {{name: stub, cluster: {{server: \"http://{address}\"}}}}\n\
              contexts:\n- {{name: stub, context: {{cluster: stub, user: stub}}}}\nusers:\n- {{name: stub, user: {{}}}}\n"
         );
         std::fs::write(&path, text)?;
-        Ok((child, address, path))
+        Ok((child, path))
     }
 
     /// eventweir, in front of what this kubeconfig leads to.

@@ -3,13 +3,13 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
 use crate::machine;
 
-/// Longest time for an answer to a question of ours, and for an orderly end.
+/// Longest time for an answer to a question of ours.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Where a program says that it is ready.
@@ -74,22 +74,6 @@ impl Child {
 
     pub(super) fn pid(&self) -> u32 {
         self.process.id()
-    }
-
-    /// Asks it to end, and waits until it has.
-    ///
-    /// # Errors
-    /// When it does not in time.
-    pub(super) fn stop(&mut self) -> anyhow::Result<()> {
-        self.signal(rustix::process::Signal::TERM)?;
-        let begin = Instant::now();
-        while self.process.try_wait()?.is_none() {
-            if begin.elapsed() > LIMIT {
-                bail!("{} does not end", self.name);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
     }
 
     /// Sends it a signal.

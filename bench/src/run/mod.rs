@@ -2,11 +2,13 @@
 
 mod bench;
 mod child;
+mod core;
 mod http;
 mod latency;
 mod memory;
 mod table;
 mod weir;
+mod writes;
 
 use std::path::PathBuf;
 
@@ -29,6 +31,10 @@ enum What {
     Memory,
     /// 6: many keys against few, two threads against one.
     Flat,
+    /// 1: the core's own benchmarks, against client-go's correlator.
+    Core,
+    /// 7: what is written of recorded shapes, and what that costs a real apiserver, against client-go's recorder.
+    Writes,
     /// 8: thousands of connections with TLS.
     Connections,
 }
@@ -44,6 +50,9 @@ pub(crate) struct Options {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
+    /// Seconds before each that do not count: caches fill, and every object gets its record.
+    #[arg(long, default_value_t = 4.0)]
+    warmup: f64,
     /// The program that is measured.
     #[arg(long, default_value = "target/release/eventweir")]
     eventweir: PathBuf,
@@ -56,6 +65,9 @@ pub(crate) struct Options {
     /// Events a second, where a target has a fixed rate.
     #[arg(long)]
     rate: Option<f64>,
+    /// Only this shape of the writes.
+    #[arg(long)]
+    shape: Option<String>,
     /// Keys, where a target has many.
     #[arg(long, default_value_t = 1_000_000)]
     keys: u64,
@@ -79,6 +91,8 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
         What::Batch => http::batch(&bench),
         What::Latency => latency::latency(&bench),
         What::Connections => latency::connections(&bench),
+        What::Core => core::core(&bench),
+        What::Writes => writes::writes(&bench),
         What::Memory => memory::memory(&bench),
         What::Flat => memory::flat(&bench),
     }

@@ -37,9 +37,18 @@ impl Samples {
         self.0.iter().filter(|(key, _)| of_it(key)).map(|(_, value)| value).sum()
     }
 
-    /// How many requests went upstream.
+    /// How many writes went upstream, whatever was answered.
+    pub(super) fn attempts(&self) -> f64 {
+        let name = "eventweir_upstream_requests_total{";
+        let writes =
+            |key: &str| key.starts_with(name) && (key.contains("verb=\"create\"") || key.contains("verb=\"patch\""));
+        self.0.iter().filter(|(key, _)| writes(key)).map(|(_, value)| value).sum()
+    }
+
+    /// How many writes the upstream took.
     pub(super) fn writes(&self) -> f64 {
-        let verbs = ["create", "patch"].map(|verb| format!("eventweir_upstream_requests_total{{answer=\"stored\",verb=\"{verb}\"}}"));
+        let verbs = ["create", "patch"]
+            .map(|verb| format!("eventweir_upstream_requests_total{{answer=\"stored\",verb=\"{verb}\"}}"));
         verbs.iter().map(|name| self.value(name)).sum()
     }
 }

@@ -350,3 +350,55 @@ fn decimal<const WIDTH: usize>(to: &mut [u8], mut value: u64) {
         value /= 10;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Encoding, Events, Mix, Population};
+
+    fn events(mix: Mix, encoding: Encoding) -> Events {
+        let population = Population { mix, first: 0, objects: 40, nodes: 4, new_permille: 100 };
+        Events::new(population, encoding, (0, 1), |_, body| body.to_vec())
+    }
+
+    #[test]
+    fn events_are_json_of_the_promised_size_and_each_has_its_name() {
+        let mut events = events(Mix::Mixed, Encoding::Json);
+        let (mut names, mut length) = (std::collections::BTreeSet::new(), 0);
+        for _ in 0..1000 {
+            let mut body = Vec::new();
+            events.append(&mut body);
+            let event: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            names.insert(event["metadata"]["name"].to_string());
+            length += body.len();
+            assert!((600..1000).contains(&body.len()), "{} bytes: {event}", body.len());
+            for mark in [super::OBJECT, super::NODE, super::SERIAL, super::VARYING] {
+                assert!(!event.to_string().contains(mark), "{mark} is left in {event}");
+            }
+        }
+        assert_eq!(names.len(), 1000);
+        assert!((700_000..900_000).contains(&length), "{length} bytes in 1,000 events");
+    }
+
+    #[test]
+    fn protobuf_is_stamped_as_json_is() {
+        let mut events = events(Mix::Mixed, Encoding::Protobuf);
+        let mut body = Vec::new();
+        events.append(&mut body);
+        assert!(body.starts_with(b"k8s\0"));
+        let text = String::from_utf8_lossy(&body);
+        assert!([super::OBJECT, super::NODE, super::SERIAL].iter().all(|mark| !text.contains(mark)));
+    }
+
+    #[test]
+    fn a_walk_comes_by_every_object_once() {
+        let mut events = events(Mix::Walk, Encoding::Json);
+        let mut seen = std::collections::BTreeSet::new();
+        while !events.is_over() {
+            let mut body = Vec::new();
+            events.append(&mut body);
+            let event: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert!(seen.insert(event["involvedObject"]["uid"].to_string()));
+        }
+        assert_eq!(seen.len(), 40);
+    }
+}

@@ -13,10 +13,6 @@ use super::weir::Weir;
 use crate::load::Outcome;
 use crate::machine;
 
-/// Writes a second that the stub takes where throughput is measured: what a real kube-apiserver with etcd takes at most on such a
-/// machine (400 to 900), so that eventweir is not measured writing to an apiserver that does not exist.
-pub(super) const WRITES: f64 = 900.0;
-
 /// A run of a target.
 #[derive(Debug)]
 pub(super) struct Bench<'a> {

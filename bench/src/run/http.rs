@@ -1,7 +1,7 @@
 //! Targets 2 and 3: events a second, a request each or in batches, against servers that do less and against Go.
 
 use super::What;
-use super::bench::{Bench, WRITES};
+use super::bench::Bench;
 use super::table::{Figures, Target, short, verdict};
 use crate::load::Outcome;
 
@@ -61,7 +61,7 @@ fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) ->
             bare.add("bare", &bench.load(address, &[server.pid()], flags)?);
         }
         {
-            let (_stub, kubeconfig) = bench.stub(Some(WRITES))?;
+            let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
             let weir = bench.weir(&kubeconfig, "")?;
             let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
             ours.add("eventweir", &outcome);

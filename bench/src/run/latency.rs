@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use serde_json::Value;
 
-use super::bench::{Bench, WRITES};
+use super::bench::Bench;
 use super::child::{Child, Says};
 use super::table::{Figures, Target, short, verdict};
 use crate::load::Outcome;
@@ -123,7 +123,7 @@ pub(super) fn connections(bench: &Bench<'_>) -> anyhow::Result<()> {
             let (outcome, bytes) = bench.load_and_weigh(address, &[server.pid()], &with_tls)?;
             bare.add("bare, TLS", &outcome, bytes[0], "");
         }
-        let (_stub, kubeconfig) = bench.stub(Some(WRITES))?;
+        let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
         {
             let weir = bench.weir(&kubeconfig, "")?;
             let (outcome, bytes) = bench.load_and_weigh(weir.listen, &[weir.child.pid()], &plain)?;

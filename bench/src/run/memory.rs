@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-use super::bench::{Bench, WRITES};
+use super::bench::Bench;
 use super::table::{Figures, Target, short, verdict};
 use super::weir::Weir;
 use crate::load::Outcome;
@@ -154,7 +154,7 @@ fn threads(bench: &Bench<'_>) -> anyhow::Result<()> {
         let mut generator = Figures::default();
         for _ in 0..bench.options.rounds {
             for (workers, rates) in [1, 2].into_iter().zip(&mut rates) {
-                let (_stub, kubeconfig) = bench.stub(Some(WRITES))?;
+                let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
                 let weir = bench.weir_on(&kubeconfig, "", &both[..workers], Some(workers))?;
                 let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
                 weir.check(&[&outcome])?;

@@ -3,16 +3,7 @@
 //! A template holds runs of marks of a fixed width: for the object, the reporting node, the serial number in the name,
 //! and what varies in a message. So the generator copies a template and overwrites some digits, and costs little.
 
-use crate::proto::Message;
-
-const OBJECT: &str = "~~~~~~~~";
-const NODE: &str = "^^^^^^";
-const SERIAL: &str = "||||||||||||||||";
-const VARYING: &str = "````";
-
-const NAMESPACE: &str = "shop";
-const TIME: &str = "2026-03-01T08:00:00Z";
-const UNIX: u64 = 1_772_352_000;
+use crate::shapes::{CRASH, NEW, NODE, OBJECT, REPEATING, SERIAL, Shape, VARYING};
 
 /// How events are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -39,159 +30,6 @@ pub(crate) enum Mix {
     Walk,
     /// The same events, drawn by chance.
     Draw,
-}
-
-/// The kind of an event.
-#[derive(Debug, Clone, Copy)]
-struct Shape {
-    /// Reported at core/v1 by a node's kubelet, else at events.k8s.io/v1 by this controller.
-    controller: Option<&'static str>,
-    reason: &'static str,
-    warning: bool,
-    message: &'static str,
-}
-
-const fn kubelet(reason: &'static str, warning: bool, message: &'static str) -> Shape {
-    Shape { controller: None, reason, warning, message }
-}
-
-const CRASH: Shape = kubelet(
-    "BackOff",
-    true,
-    "Back-off restarting failed container checkout in pod checkout-7d9c5b6f4d-~~~~~~~~_shop(0d2c5f6e-7a8b-4c9d-8e1f-2a3b~~~~~~~~)",
-);
-
-/// How often of 64 each repeating shape comes.
-const REPEATING: [(usize, Shape); 6] = [
-    (26, CRASH),
-    (
-        10,
-        kubelet(
-            "Unhealthy",
-            true,
-            "Readiness probe failed: Get \"http://10.244.17.23:8080/healthz\": context deadline exceeded (Client.Timeout exceeded)",
-        ),
-    ),
-    (
-        12,
-        Shape {
-            controller: Some("default-scheduler"),
-            reason: "FailedScheduling",
-            warning: true,
-            message: "0/```` nodes are available: 37 Insufficient cpu, 12 node(s) had untolerated taint {dedicated: batch}. preemption: 0/```` nodes are available: No preemption victims found for incoming pod.",
-        },
-    ),
-    (
-        8,
-        kubelet(
-            "BackOff",
-            false,
-            "Back-off pulling image \"registry.example.com/shop/checkout:v1.42.7\": ErrImagePull: rpc error: code = NotFound",
-        ),
-    ),
-    (
-        4,
-        kubelet(
-            "Failed",
-            true,
-            "Failed to pull image \"registry.example.com/shop/checkout:v1.42.7\": rpc error: code = NotFound desc = failed to resolve reference",
-        ),
-    ),
-    (4, kubelet("Pulling", false, "Pulling image \"registry.example.com/shop/checkout:v1.42.7\"")),
-];
-
-/// What is told of a new pod.
-const NEW: [Shape; 4] = [
-    Shape {
-        controller: Some("default-scheduler"),
-        reason: "Scheduled",
-        warning: false,
-        message: "Successfully assigned shop/checkout-7d9c5b6f4d-~~~~~~~~ to node-^^^^^^.example.internal",
-    },
-    kubelet(
-        "Pulled",
-        false,
-        "Container image \"registry.example.com/shop/checkout:v1.42.6\" already present on machine",
-    ),
-    kubelet("Created", false, "Container created"),
-    kubelet("Started", false, "Container started"),
-];
-
-impl Shape {
-    fn path(self) -> &'static str {
-        match self.controller {
-            None => "/api/v1/namespaces/shop/events",
-            Some(_) => "/apis/events.k8s.io/v1/namespaces/shop/events",
-        }
-    }
-
-    fn severity(self) -> &'static str {
-        if self.warning { "Warning" } else { "Normal" }
-    }
-
-    fn json(self) -> Vec<u8> {
-        let (reason, severity) = (self.reason, self.severity());
-        // What a message quotes has no other character that JSON escapes.
-        let message = self.message.replace('"', "\\\"");
-        let pod = format!("checkout-7d9c5b6f4d-{OBJECT}");
-        let object = format!(
-            r#"{{"kind":"Pod","namespace":"{NAMESPACE}","name":"{pod}","uid":"0d2c5f6e-7a8b-4c9d-8e1f-2a3b{OBJECT}","apiVersion":"v1","resourceVersion":"48213377","fieldPath":"spec.containers{{checkout}}"}}"#
-        );
-        match self.controller {
-            None => format!(
-                r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"{pod}.{SERIAL}","namespace":"{NAMESPACE}","creationTimestamp":null}},"involvedObject":{object},"reason":"{reason}","message":"{message}","source":{{"component":"kubelet","host":"node-{NODE}.example.internal"}},"firstTimestamp":"{TIME}","lastTimestamp":"{TIME}","count":1,"type":"{severity}","eventTime":null,"reportingComponent":"kubelet","reportingInstance":"node-{NODE}.example.internal"}}"#
-            ),
-            Some(controller) => format!(
-                r#"{{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{{"name":"{pod}.{SERIAL}","namespace":"{NAMESPACE}","creationTimestamp":null}},"eventTime":"2026-03-01T08:00:00.000000Z","reportingController":"{controller}","reportingInstance":"{controller}-control-plane-1","action":"Scheduling","reason":"{reason}","regarding":{object},"note":"{message}","type":"{severity}","deprecatedSource":{{}},"deprecatedFirstTimestamp":null,"deprecatedLastTimestamp":null}}"#
-            ),
-        }
-        .into_bytes()
-    }
-
-    fn protobuf(self) -> Vec<u8> {
-        let new = Message::default;
-        let pod = format!("checkout-7d9c5b6f4d-{OBJECT}");
-        let node = format!("node-{NODE}.example.internal");
-        let metadata = new().text(1, &format!("{pod}.{SERIAL}")).text(2, "").text(3, NAMESPACE).message(8, new());
-        let object = new()
-            .text(1, "Pod")
-            .text(2, NAMESPACE)
-            .text(3, &pod)
-            .text(4, &format!("0d2c5f6e-7a8b-4c9d-8e1f-2a3b{OBJECT}"))
-            .text(5, "v1")
-            .text(6, "48213377")
-            .text(7, "spec.containers{checkout}");
-        let time = || Message::default().number(1, UNIX).number(2, 0);
-        match self.controller {
-            None => new()
-                .message(1, metadata)
-                .message(2, object)
-                .text(3, self.reason)
-                .text(4, self.message)
-                .message(5, new().text(1, "kubelet").text(2, &node))
-                .message(6, time())
-                .message(7, time())
-                .number(8, 1)
-                .text(9, self.severity())
-                .message(10, new())
-                .text(12, "")
-                .text(14, "kubelet")
-                .text(15, &node)
-                .into_body("v1", "Event"),
-            Some(controller) => new()
-                .message(1, metadata)
-                .message(2, time())
-                .text(4, controller)
-                .text(5, &format!("{controller}-control-plane-1"))
-                .text(6, "Scheduling")
-                .text(7, self.reason)
-                .message(8, object)
-                .text(10, self.message)
-                .text(11, self.severity())
-                .message(12, new().text(1, "").text(2, ""))
-                .into_body("events.k8s.io/v1", "Event"),
-        }
-    }
 }
 
 /// What is stamped where.
@@ -353,7 +191,7 @@ fn decimal<const WIDTH: usize>(to: &mut [u8], mut value: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Encoding, Events, Mix, Population};
+    use super::{Encoding, Events, Mix, NODE, OBJECT, Population, SERIAL, VARYING};
 
     fn events(mix: Mix, encoding: Encoding) -> Events {
         let population = Population { mix, first: 0, objects: 40, nodes: 4, new_permille: 100 };
@@ -371,7 +209,7 @@ mod tests {
             names.insert(event["metadata"]["name"].to_string());
             length += body.len();
             assert!((600..1000).contains(&body.len()), "{} bytes: {event}", body.len());
-            for mark in [super::OBJECT, super::NODE, super::SERIAL, super::VARYING] {
+            for mark in [OBJECT, NODE, SERIAL, VARYING] {
                 assert!(!event.to_string().contains(mark), "{mark} is left in {event}");
             }
         }
@@ -386,7 +224,7 @@ mod tests {
         events.append(&mut body);
         assert!(body.starts_with(b"k8s\0"));
         let text = String::from_utf8_lossy(&body);
-        assert!([super::OBJECT, super::NODE, super::SERIAL].iter().all(|mark| !text.contains(mark)));
+        assert!([OBJECT, NODE, SERIAL].iter().all(|mark| !text.contains(mark)));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod load;
 mod machine;
 mod proto;
 mod run;
+mod shapes;
 mod stub;
 mod tls;
 

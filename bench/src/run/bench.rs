@@ -55,6 +55,13 @@ impl<'a> Bench<'a> {
     /// Loads a server, with these flags besides those of the run.
     pub(super) fn load(&self, to: SocketAddr, watch: &[u32], flags: &str) -> anyhow::Result<Outcome> {
         let mut command = Self::part("load")?;
+        // At a fixed rate the generator must never wait for its core: its delay would look like the server's. As fast as
+        // answers come it would starve the upstream beside it.
+        if flags.contains("--rate") && may_be_real_time() {
+            let mut before = Command::new("chrt");
+            before.args(["--fifo", "1"]).arg(command.get_program()).args(command.get_args());
+            command = before;
+        }
         command.args(["--to", &to.to_string(), "--seconds", &self.options.seconds.to_string()]);
         command.args(["--warmup", &self.options.warmup.to_string()]);
         for pid in watch {
@@ -127,4 +134,13 @@ impl Drop for Bench<'_> {
         // What is left in the temporary folder does no harm.
         drop(std::fs::remove_dir_all(&self.folder));
     }
+}
+
+/// Whether programs may be started with real-time priority here: root may, with util-linux.
+fn may_be_real_time() -> bool {
+    static MAY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *MAY.get_or_init(|| {
+        let tried = Command::new("chrt").args(["--fifo", "1", "true"]).stderr(std::process::Stdio::null()).status();
+        tried.is_ok_and(|status| status.success())
+    })
 }

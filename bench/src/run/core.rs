@@ -64,11 +64,15 @@ pub(super) fn core(bench: &Bench<'_>) -> anyhow::Result<()> {
     let seconds = bench.options.seconds.to_string();
     let mut ours: BTreeMap<String, Figures> = BTreeMap::new();
     let mut theirs: BTreeMap<String, Figures> = BTreeMap::new();
+    let cargo = ["bench", "--locked", "--bench", "correlate"];
+    child::output(Command::new("cargo").args(cargo).arg("--no-run"), &bench.server_cores)?;
     for round in 1..=bench.options.rounds {
         println!("round {round}");
         let mut command = Command::new("cargo");
-        command.args(["bench", "--locked", "--bench", "correlate", "--", "--warm-up-time", "1", "--measurement-time"]);
-        for (name, micros) in read(&child::output(command.arg(&seconds), &bench.server_cores)?) {
+        command.args(cargo).args(["--", "--warm-up-time", "1", "--measurement-time", &seconds]);
+        // Criterion tells of its progress there.
+        command.stderr(std::process::Stdio::null());
+        for (name, micros) in read(&child::output(&mut command, &bench.server_cores)?) {
             println!("  {name}: {} µs", short(micros));
             ours.entry(name).or_default().push(micros);
         }

@@ -1,0 +1,152 @@
+//! What a server costs that does nothing with events: reads the body, and answers. And one that parses NDJSON, no more.
+//!
+//! axum on hyper, as eventweir, with the same allocator and runtime.
+
+use std::borrow::Cow;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::DefaultBodyLimit;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::post;
+use http_body_util::BodyExt as _;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::{machine, tls};
+
+/// `bare`
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Serves with TLS, with the certificate in this folder.
+    #[arg(long)]
+    tls: Option<PathBuf>,
+}
+
+/// Serves until it is killed; says where on standard output.
+pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
+    machine::allow_many_files();
+    let tls = options.tls.as_deref().map(tls::server).transpose()?;
+    let router =
+        Router::new().route("/eventweir/v1/events", post(parse)).fallback(answer).layer(DefaultBodyLimit::disable());
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(serve(router, tls.map(TlsAcceptor::from)))
+}
+
+/// Serves a router on a free port, and says which on standard output.
+pub(crate) async fn serve(router: Router, tls: Option<TlsAcceptor>) -> anyhow::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    println!("LISTEN {}", listener.local_addr()?);
+    let builder = Builder::new(TokioExecutor::new());
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let (builder, service, tls) = (builder.clone(), TowerToHyperService::new(router.clone()), tls.clone());
+        tokio::spawn(async move {
+            // A connection that breaks shows at the client.
+            match tls {
+                None => drop(builder.serve_connection(TokioIo::new(stream), service).await),
+                Some(tls) => {
+                    let Ok(stream) = tls.accept(stream).await else { return };
+                    drop(builder.serve_connection(TokioIo::new(stream), service).await);
+                }
+            }
+        });
+    }
+}
+
+async fn answer(body: Bytes) -> impl IntoResponse {
+    // The body has been read; nothing of it is needed.
+    drop(body);
+    (StatusCode::CREATED, [(header::CONTENT_TYPE, "application/json")], r#"{"kind":"Status"}"#)
+}
+
+/// The members of an event that a correlator reads, borrowed from the line where nothing is escaped.
+#[expect(dead_code, reason = "parsed to be timed")]
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Event<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+    #[serde(borrow, alias = "regarding")]
+    involved_object: Object<'a>,
+    #[serde(borrow)]
+    reason: Cow<'a, str>,
+    #[serde(borrow, alias = "note")]
+    message: Cow<'a, str>,
+    #[serde(borrow, default)]
+    source: Source<'a>,
+    #[serde(borrow, rename = "type")]
+    severity: Cow<'a, str>,
+    #[serde(borrow, default, alias = "reportingController")]
+    reporting_component: Cow<'a, str>,
+    #[serde(borrow, default)]
+    reporting_instance: Cow<'a, str>,
+}
+
+#[expect(dead_code, reason = "parsed to be timed")]
+#[derive(Debug, Deserialize)]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    namespace: Cow<'a, str>,
+}
+
+#[expect(dead_code, reason = "parsed to be timed")]
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Object<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    namespace: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    #[serde(borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow, default)]
+    field_path: Cow<'a, str>,
+}
+
+#[expect(dead_code, reason = "parsed to be timed")]
+#[derive(Debug, Default, Deserialize)]
+struct Source<'a> {
+    #[serde(borrow, default)]
+    component: Cow<'a, str>,
+    #[serde(borrow, default)]
+    host: Cow<'a, str>,
+}
+
+/// Parses each line as it comes, and answers how many were events.
+async fn parse(mut body: Body) -> (StatusCode, String) {
+    let (mut buffer, mut events, mut faults) = (Vec::new(), 0_u64, 0_u64);
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(data) = frame.into_data() else { continue };
+        buffer.extend_from_slice(&data);
+        let Some(end) = buffer.iter().rposition(|byte| *byte == b'\n') else { continue };
+        for line in buffer[..end].split(|byte| *byte == b'\n') {
+            match serde_json::from_slice::<Event<'_>>(line) {
+                Ok(event) => {
+                    std::hint::black_box(&event);
+                    events += 1;
+                }
+                Err(_) => faults += 1,
+            }
+        }
+        buffer.drain(..=end);
+    }
+    let status = if faults == 0 { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    (status, format!("{{\"events\":{events},\"faults\":{faults}}}"))
+}

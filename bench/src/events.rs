@@ -1,0 +1,242 @@
+//! Events as clusters send them, rendered once; what differs from one to the next is stamped into the bytes.
+//!
+//! A template holds runs of marks of a fixed width: for the object, the reporting node, the serial number in the name,
+//! and what varies in a message. So the generator copies a template and overwrites some digits, and costs little.
+
+use crate::shapes::{CRASH, NEW, NODE, OBJECT, REPEATING, SERIAL, Shape, VARYING};
+
+/// How events are encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Encoding {
+    Json,
+    Protobuf,
+}
+
+impl Encoding {
+    pub(crate) fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+        }
+    }
+}
+
+/// Which events are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Mix {
+    /// Crash loops, failed scheduling, image pull back-offs, failed probes, and now and then a new pod.
+    Mixed,
+    /// One kubelet event an object, each object once, in order.
+    Walk,
+    /// The same events, drawn by chance.
+    Draw,
+}
+
+/// What is stamped where.
+#[derive(Debug, Clone, Copy)]
+enum Slot {
+    Object,
+    Node,
+    Serial,
+    Varying,
+}
+
+/// A rendered request, and where its marks are.
+#[derive(Debug)]
+pub(crate) struct Template {
+    pub(crate) bytes: Vec<u8>,
+    slots: Vec<(usize, Slot)>,
+}
+
+impl Template {
+    fn new(bytes: Vec<u8>) -> Self {
+        let mut slots = Vec::new();
+        for (mark, slot) in
+            [(OBJECT, Slot::Object), (NODE, Slot::Node), (SERIAL, Slot::Serial), (VARYING, Slot::Varying)]
+        {
+            let starts = bytes.windows(mark.len()).enumerate().filter(|(_, run)| *run == mark.as_bytes());
+            slots.extend(starts.map(|(at, _)| (at, slot)));
+        }
+        Self { bytes, slots }
+    }
+}
+
+/// A stream of events, the same for the same seed.
+#[derive(Debug)]
+pub(crate) struct Events {
+    repeating: Vec<Template>,
+    new: Vec<Template>,
+    mix: Mix,
+    objects: u64,
+    nodes: u64,
+    /// Of a thousand events of the mix, those about new pods.
+    new_permille: u64,
+    random: u64,
+    serial: u64,
+    fresh: u64,
+    fresh_step: usize,
+    walked: u64,
+    walk_step: u64,
+}
+
+/// What an event stream is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Population {
+    pub(crate) mix: Mix,
+    pub(crate) first: u64,
+    pub(crate) objects: u64,
+    pub(crate) nodes: u64,
+    pub(crate) new_permille: u64,
+}
+
+impl Events {
+    /// The stream of one of `workers` generators. `frame` makes a request of an event's path and body.
+    pub(crate) fn new(
+        population: Population,
+        encoding: Encoding,
+        (worker, workers): (u64, u64),
+        mut frame: impl FnMut(&str, &[u8]) -> Vec<u8>,
+    ) -> Self {
+        let mut render = |shape: Shape| {
+            let body = match encoding {
+                Encoding::Json => shape.json(),
+                Encoding::Protobuf => shape.protobuf(),
+            };
+            Template::new(frame(shape.path(), &body))
+        };
+        let Population { mix, first, objects, nodes, new_permille } = population;
+        let repeating = match mix {
+            Mix::Mixed => REPEATING.iter().flat_map(|(times, shape)| vec![*shape; *times]).map(&mut render).collect(),
+            Mix::Walk | Mix::Draw => vec![render(CRASH)],
+        };
+        let new = NEW.map(&mut render).into();
+        let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(worker + 1);
+        Self {
+            repeating,
+            new,
+            mix,
+            objects,
+            nodes,
+            new_permille: if mix == Mix::Mixed { new_permille } else { 0 },
+            random: seed,
+            serial: (0x18a3_f4c5 << 32) | (worker << 28 & 0xffff_ffff),
+            fresh: 0x8000_0000 | worker << 24,
+            fresh_step: 0,
+            walked: first + worker,
+            walk_step: workers,
+        }
+    }
+
+    /// Whether a walk has come to its end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.mix == Mix::Walk && self.walked >= self.objects
+    }
+
+    /// xorshift64*: cheap, and good enough to draw objects with.
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        ((u128::from(self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(below)) >> 64) as u64
+    }
+
+    /// Appends the next request, and returns where it begins.
+    pub(crate) fn append(&mut self, out: &mut Vec<u8>) -> usize {
+        let varying = self.draw(64) + 4936;
+        let is_new = self.new_permille > 0 && self.draw(1000) < self.new_permille;
+        let (object, choice) = if is_new {
+            // The four events about a pod come one after the other.
+            let step = self.fresh_step;
+            self.fresh_step = (step + 1) % self.new.len();
+            self.fresh += u64::from(step == 0);
+            (self.fresh, step)
+        } else {
+            let object = match self.mix {
+                Mix::Mixed | Mix::Draw => self.draw(self.objects),
+                Mix::Walk => self.walked,
+            };
+            self.walked += self.walk_step;
+            // An object is in one kind of trouble.
+            (object, (object % self.repeating.len() as u64) as usize)
+        };
+        self.serial += 1;
+        let template = if is_new { &self.new[choice] } else { &self.repeating[choice] };
+        let begin = out.len();
+        out.extend_from_slice(&template.bytes);
+        let request = &mut out[begin..];
+        for (at, slot) in &template.slots {
+            match slot {
+                Slot::Object => hex::<8>(&mut request[*at..], object),
+                Slot::Node => decimal::<6>(&mut request[*at..], object % self.nodes),
+                Slot::Serial => hex::<16>(&mut request[*at..], self.serial),
+                Slot::Varying => decimal::<4>(&mut request[*at..], varying),
+            }
+        }
+        begin
+    }
+}
+
+fn hex<const WIDTH: usize>(to: &mut [u8], value: u64) {
+    for (digit, byte) in to[..WIDTH].iter_mut().rev().enumerate() {
+        *byte = b"0123456789abcdef"[(value >> (digit * 4) & 15) as usize];
+    }
+}
+
+fn decimal<const WIDTH: usize>(to: &mut [u8], mut value: u64) {
+    for byte in to[..WIDTH].iter_mut().rev() {
+        *byte = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Encoding, Events, Mix, NODE, OBJECT, Population, SERIAL, VARYING};
+
+    fn events(mix: Mix, encoding: Encoding) -> Events {
+        let population = Population { mix, first: 0, objects: 40, nodes: 4, new_permille: 100 };
+        Events::new(population, encoding, (0, 1), |_, body| body.to_vec())
+    }
+
+    #[test]
+    fn events_are_json_of_the_promised_size_and_each_has_its_name() {
+        let mut events = events(Mix::Mixed, Encoding::Json);
+        let (mut names, mut length) = (std::collections::BTreeSet::new(), 0);
+        for _ in 0..1000 {
+            let mut body = Vec::new();
+            events.append(&mut body);
+            let event: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            names.insert(event["metadata"]["name"].to_string());
+            length += body.len();
+            assert!((600..1000).contains(&body.len()), "{} bytes: {event}", body.len());
+            for mark in [OBJECT, NODE, SERIAL, VARYING] {
+                assert!(!event.to_string().contains(mark), "{mark} is left in {event}");
+            }
+        }
+        assert_eq!(names.len(), 1000);
+        assert!((700_000..900_000).contains(&length), "{length} bytes in 1,000 events");
+    }
+
+    #[test]
+    fn protobuf_is_stamped_as_json_is() {
+        let mut events = events(Mix::Mixed, Encoding::Protobuf);
+        let mut body = Vec::new();
+        events.append(&mut body);
+        assert!(body.starts_with(b"k8s\0"));
+        let text = String::from_utf8_lossy(&body);
+        assert!([OBJECT, NODE, SERIAL].iter().all(|mark| !text.contains(mark)));
+    }
+
+    #[test]
+    fn a_walk_comes_by_every_object_once() {
+        let mut events = events(Mix::Walk, Encoding::Json);
+        let mut seen = std::collections::BTreeSet::new();
+        while !events.is_over() {
+            let mut body = Vec::new();
+            events.append(&mut body);
+            let event: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert!(seen.insert(event["involvedObject"]["uid"].to_string()));
+        }
+        assert_eq!(seen.len(), 40);
+    }
+}

@@ -1,0 +1,76 @@
+//! What the kernel tells of processes, and which cores they may use.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// Kernel ticks a second, as `/proc` counts CPU time on Linux for programs, whatever the kernel's own clock.
+const TICKS: f64 = 100.0;
+
+/// CPU time of a process so far, in user mode and in the kernel, of all its threads.
+///
+/// # Errors
+/// When there is no such process.
+pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name, in parentheses, may hold anything; user and system time are the 12th and 13th field behind it.
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+    let ticks: f64 = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+    Ok(ticks / TICKS)
+}
+
+/// Resident memory of a process, in bytes.
+///
+/// # Errors
+/// When there is no such process.
+pub(crate) fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or_default() * 1024)
+}
+
+/// Lets this thread, and what it starts from now on, run on these cores only.
+///
+/// # Errors
+/// When there is no such core.
+pub(crate) fn pin(cores: &[usize]) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    for core in cores {
+        set.set(*core);
+    }
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Raises the soft limit of open files to the hard one; thousands of connections need it.
+pub(crate) fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it fails, opening the connection that is one too many says so.
+    let _ignored = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+/// Puts this process before others that want the same core, where that is allowed: what waits for the generator is not what
+/// is measured.
+pub(crate) fn be_first() {
+    let _ignored = rustix::process::nice(-15);
+}
+
+/// A line about the machine, for results.
+pub(crate) fn describe() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let load = read("/proc/loadavg");
+    let kernel = read("/proc/sys/kernel/osrelease");
+    format!(
+        "{cores} cores of {}, Linux {}, load average {}",
+        model.trim_start_matches([' ', '\t', ':']),
+        kernel.trim(),
+        load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
+    )
+}
+
+/// The cores that this thread may run on.
+pub(crate) fn cores() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
+}

@@ -1,0 +1,45 @@
+//! What measures eventweir: a load generator, servers to compare with, and the driver of each target (`run`).
+//!
+//! Every part is a process of its own, started from this one program, so that CPU time and memory are told apart.
+
+mod bare;
+mod events;
+mod front;
+mod load;
+mod machine;
+mod proto;
+mod run;
+mod shapes;
+mod stub;
+mod tls;
+
+use clap::Parser;
+
+/// The allocator of the program that is measured, so that the servers differ in their work only.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measures eventweir; `bench/run TARGET` builds everything first.
+#[derive(Debug, Parser)]
+enum Command {
+    /// Sends events, and prints what came back as one JSON line.
+    Load(load::Options),
+    /// Serves what eventweir is compared with: reads a body and answers, nothing else.
+    Bare(bare::Options),
+    /// Stands in for the apiserver: stores what is written, and counts it.
+    Stub(stub::Options),
+    /// Terminates TLS in front of a server, as a sidecar would.
+    Front(front::Options),
+    /// Runs a target: both sides in turn, and the ratio.
+    Run(run::Options),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Command::parse() {
+        Command::Load(options) => load::main(&options),
+        Command::Bare(options) => bare::main(&options),
+        Command::Stub(options) => stub::main(&options),
+        Command::Front(options) => front::main(&options),
+        Command::Run(options) => run::main(&options),
+    }
+}

@@ -1,0 +1,146 @@
+//! What all targets share: the folder of a run, its processes, and one measurement of a server under load.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::Options;
+use super::child::{self, Child, Says, all_cores, listens};
+use super::weir::Weir;
+use crate::load::Outcome;
+use crate::machine;
+
+/// A run of a target.
+#[derive(Debug)]
+pub(super) struct Bench<'a> {
+    pub(super) options: &'a Options,
+    /// Removed at the end.
+    pub(super) folder: PathBuf,
+    /// Cores of what is measured.
+    pub(super) server_cores: Vec<usize>,
+    /// Cores of what loads it, and of what stands behind it.
+    pub(super) load_cores: Vec<usize>,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(options: &'a Options) -> anyhow::Result<Self> {
+        let folder = std::env::temp_dir().join(format!("eventweir-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        let cores = all_cores();
+        let (server_cores, load_cores) = if options.share_cores || cores.len() < 2 {
+            (cores.clone(), cores)
+        } else {
+            let (server, load) = cores.split_at(cores.len() / 2);
+            (server.to_vec(), load.to_vec())
+        };
+        println!("server on cores {server_cores:?}, generator and upstream on {load_cores:?}");
+        Ok(Self { options, folder, server_cores, load_cores })
+    }
+
+    /// This program, as one of its parts.
+    pub(super) fn part(part: &str) -> anyhow::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(part);
+        Ok(command)
+    }
+
+    /// Starts a server that says where it listens.
+    pub(super) fn server(command: &mut Command, cores: &[usize]) -> anyhow::Result<(Child, SocketAddr)> {
+        Child::start(command, cores, Says::Out, listens)
+    }
+
+    /// Loads a server, with these flags besides those of the run.
+    pub(super) fn load(&self, to: SocketAddr, watch: &[u32], flags: &str) -> anyhow::Result<Outcome> {
+        let mut command = Self::part("load")?;
+        // At a fixed rate the generator must never wait for its core: its delay would look like the server's. As fast as
+        // answers come it would starve the upstream beside it.
+        if flags.contains("--rate") && may_be_real_time() {
+            let mut before = Command::new("chrt");
+            before.args(["--fifo", "1"]).arg(command.get_program()).args(command.get_args());
+            command = before;
+        }
+        command.args(["--to", &to.to_string(), "--seconds", &self.options.seconds.to_string()]);
+        command.args(["--warmup", &self.options.warmup.to_string()]);
+        for pid in watch {
+            command.args(["--watch", &pid.to_string()]);
+        }
+        // A flag that is given twice has its last value.
+        command.args(flags.split_whitespace());
+        let said = child::output(&mut command, &self.load_cores)?;
+        serde_json::from_str(&said).with_context(|| format!("the generator said {said:?}"))
+    }
+
+    /// A stub of an apiserver that takes so many writes a second, and the kubeconfig that leads to it.
+    pub(super) fn stub(&self, rate: Option<f64>) -> anyhow::Result<(Child, PathBuf)> {
+        let mut command = Self::part("stub")?;
+        if let Some(rate) = rate {
+            command.args(["--rate", &rate.to_string()]);
+        }
+        let (child, address) = Self::server(&mut command, &self.load_cores)?;
+        let path = self.folder.join("stub.kubeconfig");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: stub\nclusters:\n- {{name: stub, cluster: {{server: \"http://{address}\"}}}}\n\
+             contexts:\n- {{name: stub, context: {{cluster: stub, user: stub}}}}\nusers:\n- {{name: stub, user: {{}}}}\n"
+        );
+        std::fs::write(&path, text)?;
+        Ok((child, path))
+    }
+
+    /// eventweir, in front of what this kubeconfig leads to.
+    pub(super) fn weir(&self, kubeconfig: &Path, config: &str) -> anyhow::Result<Weir> {
+        self.weir_on(kubeconfig, config, &self.server_cores, None)
+    }
+
+    /// The same, on other cores and with so many worker threads.
+    pub(super) fn weir_on(
+        &self,
+        kubeconfig: &Path,
+        config: &str,
+        cores: &[usize],
+        workers: Option<usize>,
+    ) -> anyhow::Result<Weir> {
+        Weir::start(&self.options.eventweir, &self.folder, kubeconfig, config, cores, workers)
+    }
+
+    /// Loads servers through the first, and weighs each while the connections are open.
+    pub(super) fn load_and_weigh(
+        &self,
+        to: SocketAddr,
+        watch: &[u32],
+        flags: &str,
+    ) -> anyhow::Result<(Outcome, Vec<u64>)> {
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            let load = scope.spawn(|| self.load(to, watch, flags));
+            let mut bytes = vec![0; watch.len()];
+            while !load.is_finished() {
+                for (pid, most) in watch.iter().zip(&mut bytes) {
+                    *most = machine::resident_bytes(*pid)?.max(*most);
+                }
+                // Sampled seldom: reading it costs the server time.
+                std::thread::sleep(Duration::from_millis(if begin.elapsed().as_secs() < 3 { 100 } else { 500 }));
+            }
+            let outcome = load.join().map_err(|_| anyhow::anyhow!("the load panicked"))??;
+            Ok((outcome, bytes))
+        })
+    }
+}
+
+impl Drop for Bench<'_> {
+    fn drop(&mut self) {
+        // What is left in the temporary folder does no harm.
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+/// Whether programs may be started with real-time priority here: root may, with util-linux.
+fn may_be_real_time() -> bool {
+    static MAY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *MAY.get_or_init(|| {
+        let tried = Command::new("chrt").args(["--fifo", "1", "true"]).stderr(std::process::Stdio::null()).status();
+        tried.is_ok_and(|status| status.success())
+    })
+}

@@ -1,0 +1,138 @@
+//! Processes that a measurement starts, and that end with it.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use crate::machine;
+
+/// Longest time for an answer to a question of ours.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Where a program says that it is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Says {
+    Out,
+    /// On standard error.
+    Err,
+}
+
+/// A process; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Child {
+    process: std::process::Child,
+    name: String,
+}
+
+impl Child {
+    /// Starts a program on these cores, and reads what it says until `ready` makes something of a line.
+    ///
+    /// # Errors
+    /// When it cannot be started, or ends before it is ready.
+    pub(super) fn start<T>(
+        command: &mut Command,
+        cores: &[usize],
+        says: Says,
+        mut ready: impl FnMut(&str) -> Option<T>,
+    ) -> anyhow::Result<(Self, T)> {
+        let mut child = Self::spawn(command, cores, says)?;
+        let output: Box<dyn std::io::Read + Send> = match says {
+            Says::Out => Box::new(child.process.stdout.take().context("its output is piped")?),
+            Says::Err => Box::new(child.process.stderr.take().context("its output is piped")?),
+        };
+        let mut lines = BufReader::new(output).lines();
+        let mut said = Vec::new();
+        let found = loop {
+            let Some(line) = lines.next() else { bail!("{} ended early: {}", child.name, said.join("\n")) };
+            let line = line?;
+            if let Some(found) = ready(&line) {
+                break found;
+            }
+            said.push(line);
+        };
+        // What it says later must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok((child, found))
+    }
+
+    fn spawn(command: &mut Command, cores: &[usize], says: Says) -> anyhow::Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        // A child inherits the cores of the thread that starts it.
+        machine::pin(cores)?;
+        let process = match says {
+            Says::Out => command.stdout(Stdio::piped()),
+            Says::Err => command.stderr(Stdio::piped()),
+        }
+        .stdin(Stdio::null())
+        .spawn();
+        machine::pin(&all_cores())?;
+        Ok(Self { process: process.with_context(|| format!("starting {name}"))?, name })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(super) fn signal(&self, signal: rustix::process::Signal) -> anyhow::Result<()> {
+        let pid = rustix::process::Pid::from_raw(self.pid().cast_signed()).context("a process has a number")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// Runs a program on these cores to its end, and returns what it said.
+///
+/// # Errors
+/// When it fails.
+pub(super) fn output(command: &mut Command, cores: &[usize]) -> anyhow::Result<String> {
+    let mut child = Child::spawn(command, cores, Says::Out)?;
+    let mut said = String::new();
+    child.process.stdout.take().context("its output is piped")?.read_to_string(&mut said)?;
+    let status = child.process.wait()?;
+    if !status.success() {
+        bail!("{command:?} failed with {status}: {said}");
+    }
+    Ok(said)
+}
+
+/// What a server of ours says when it listens.
+pub(super) fn listens(line: &str) -> Option<SocketAddr> {
+    line.strip_prefix("LISTEN ")?.trim().parse().ok()
+}
+
+/// GET, without a client library: the body of the answer.
+///
+/// # Errors
+/// When there is no answer, or none with 200.
+pub(super) fn get(from: SocketAddr, path: &str) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(from)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {from}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an answer has a head")?;
+    if head.split(' ').nth(1) != Some("200") {
+        bail!("GET {path}: {head}");
+    }
+    Ok(body.to_owned())
+}
+
+/// The cores of this machine that may be used, by their numbers; asked once, before anything is pinned.
+pub(super) fn all_cores() -> Vec<usize> {
+    static CORES: std::sync::OnceLock<Vec<usize>> = std::sync::OnceLock::new();
+    CORES.get_or_init(machine::cores).clone()
+}

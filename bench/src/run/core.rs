@@ -1,0 +1,103 @@
+//! Target 1: the core without a server around it. The figures are those of `benches/correlate.rs` and of client-go's own
+//! correlator, run in turn.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use serde::Deserialize;
+
+use super::bench::Bench;
+use super::child;
+use super::table::{Figures, Target, short, verdict};
+
+/// What the floor of a repeat is called in `benches/correlate.rs`.
+const FLOOR: &str = "floor, 4,000 keys";
+const REPEAT: &str = "repeat: correlate and write the patch, 4,000 keys";
+/// What client-go does, what the same is called in `benches/correlate.rs`, and how many times less CPU it must take.
+const PAIRS: [(&str, &str, f64); 4] = [
+    ("repeat", REPEAT, 50.0),
+    ("new object", "many objects: accept, create, settle", 10.0),
+    ("combining", "combining: correlate, a new message each", 10.0),
+    ("evicting", "eviction: correlate, all new, cache of 4096", 10.0),
+];
+
+/// A line of the reference program.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Cost {
+    name: String,
+    cpu_micros: f64,
+    allocations: f64,
+    bytes: f64,
+}
+
+/// Microseconds by name, of criterion's output: a long name stands on a line of its own before its time.
+fn read(output: &str) -> BTreeMap<String, f64> {
+    let mut times = BTreeMap::new();
+    let mut before = "";
+    for line in output.lines() {
+        if let Some((name, rest)) = line.split_once("time:") {
+            let name = if name.trim().is_empty() { before } else { name };
+            let words: Vec<&str> = rest.trim().trim_matches(['[', ']']).split_whitespace().collect();
+            // The least, the likely and the most, each with its unit.
+            if let [_, _, likely, unit, ..] = words[..]
+                && let Ok(likely) = likely.parse::<f64>()
+            {
+                let micros = match unit {
+                    "ns" => likely / 1e3,
+                    "ms" => likely * 1e3,
+                    "s" => likely * 1e6,
+                    _ => likely,
+                };
+                times.insert(name.trim().to_owned(), micros);
+            }
+        }
+        before = line;
+    }
+    times
+}
+
+/// Rounds of both.
+pub(super) fn core(bench: &Bench<'_>) -> anyhow::Result<()> {
+    let program = bench.options.go.as_ref().context("--go names no program")?;
+    let seconds = bench.options.seconds.to_string();
+    let mut ours: BTreeMap<String, Figures> = BTreeMap::new();
+    let mut theirs: BTreeMap<String, Figures> = BTreeMap::new();
+    let cargo = ["bench", "--locked", "--bench", "correlate"];
+    child::output(Command::new("cargo").args(cargo).arg("--no-run"), &bench.server_cores)?;
+    for round in 1..=bench.options.rounds {
+        println!("round {round}");
+        let mut command = Command::new("cargo");
+        command.args(cargo).args(["--", "--warm-up-time", "1", "--measurement-time", &seconds]);
+        // Criterion tells of its progress there.
+        command.stderr(std::process::Stdio::null());
+        for (name, micros) in read(&child::output(&mut command, &bench.server_cores)?) {
+            println!("  {name}: {} µs", short(micros));
+            ours.entry(name).or_default().push(micros);
+        }
+        let said = child::output(Command::new(program).args(["micro", "--seconds", &seconds]), &bench.server_cores)?;
+        for line in said.lines() {
+            let cost: Cost = serde_json::from_str(line)?;
+            let (micros, allocations) = (short(cost.cpu_micros), short(cost.allocations));
+            println!(
+                "  client-go, {}: {micros} µs CPU, {allocations} allocations, {} bytes",
+                cost.name,
+                short(cost.bytes)
+            );
+            theirs.entry(cost.name).or_default().push(cost.cpu_micros);
+        }
+    }
+    let find = |side: &BTreeMap<String, Figures>, name: &str| {
+        side.get(name).cloned().with_context(|| format!("there is no benchmark {name:?}"))
+    };
+    let repeat = find(&ours, REPEAT)?;
+    ensure!(!repeat.0.is_empty(), "no round");
+    verdict("a repeat with its patch : the floor", &repeat.ratio(&find(&ours, FLOOR)?), Target::AtMost(2.0));
+    for (theirs_name, ours_name, least) in PAIRS {
+        let (ours, theirs) = (find(&ours, ours_name)?, find(&theirs, theirs_name)?);
+        println!("{theirs_name}: client-go {theirs} µs, eventweir {ours} µs");
+        verdict(&format!("client-go : eventweir, {theirs_name}"), &theirs.ratio(&ours), Target::AtLeast(least));
+    }
+    Ok(())
+}

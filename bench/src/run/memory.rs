@@ -1,0 +1,180 @@
+//! Targets 5 and 6: what a million keys weigh, that nothing grows after that, and what an event costs among so many.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+
+use super::bench::Bench;
+use super::table::{Figures, Target, short, verdict};
+use super::weir::Weir;
+use crate::load::Outcome;
+use crate::machine;
+
+/// Limits that a million keys over 100,000 sources stay below.
+const WIDE: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\n";
+
+/// Keys that are sent before the outbox is waited for.
+const PART: usize = 10_000;
+
+/// Longest time for the outbox to write what it may.
+const SETTLE: Duration = Duration::from_secs(300);
+
+fn mebibytes(pid: u32) -> anyhow::Result<f64> {
+    Ok(machine::resident_bytes(pid)? as f64 / f64::from(1 << 20))
+}
+
+/// Waits until everything accepted is written.
+fn settle(weir: &Weir, name: &str) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    while weir.scrape()?.sum(name) > 0.0 {
+        ensure!(begin.elapsed() < SETTLE, "{name} is not 0 after {} s", SETTLE.as_secs());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Sends one event about each of `keys` objects of `sources` sources. In parts, each of which is written before the next, so
+/// that the outbox neither refuses nor grows beyond what it ever needs.
+fn fill(bench: &Bench<'_>, weir: &Weir, keys: u64, sources: u64) -> anyhow::Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    for first in (0..keys).step_by(PART) {
+        let end = keys.min(first + PART as u64);
+        let flags = format!("--mix walk --first {first} --objects {end} --nodes {sources} --seconds 120 --warmup 0");
+        outcomes.push(bench.load(weir.listen, &[weir.child.pid()], &flags)?);
+        settle(weir, "eventweir_ledger_waiting")?;
+    }
+    settle(weir, "eventweir_outbox_records")?;
+    weir.check(&outcomes.iter().collect::<Vec<_>>())?;
+    Ok(outcomes)
+}
+
+/// Memory of a million keys, and a soak.
+pub(super) fn memory(bench: &Bench<'_>) -> anyhow::Result<()> {
+    let keys = bench.options.keys;
+    for sources in [keys / 250, keys / 10] {
+        let (_stub, kubeconfig) = bench.stub(None)?;
+        let weir = bench.weir(&kubeconfig, WIDE)?;
+        let pid = weir.child.pid();
+        let empty = mebibytes(pid)?;
+        let filled = fill(bench, &weir, keys, sources)?;
+        let full = mebibytes(pid)?;
+        let samples = weir.scrape()?;
+        println!(
+            "{keys} keys of {sources} sources: {} MiB resident ({} empty), {} bytes a key; {} entries tracked, {} budgets",
+            short(full),
+            short(empty),
+            short((full - empty) * f64::from(1 << 20) / keys as f64),
+            samples.value("eventweir_correlator_tracked_keys"),
+            samples.value("eventweir_outbox_budgets"),
+        );
+        if keys >= 1_000_000 {
+            verdict("resident MiB", &Figures(vec![full]), Target::AtMost(400.0));
+        }
+        if sources == keys / 10 {
+            soak(bench, &weir, keys, sources, filled)?;
+        }
+    }
+    Ok(())
+}
+
+/// Goes on at 2,000 events a second about the same keys, in ten parts.
+fn soak(bench: &Bench<'_>, weir: &Weir, keys: u64, sources: u64, filled: Vec<Outcome>) -> anyhow::Result<()> {
+    let seconds = bench.options.soak / 10.0;
+    let mut outcomes = filled;
+    let mut sizes = Vec::new();
+    for part in 1..=10 {
+        let flags = format!("--mix draw --objects {keys} --nodes {sources} --rate 2000 --seconds {seconds} --warmup 0");
+        outcomes.push(bench.load(weir.listen, &[weir.child.pid()], &flags)?);
+        let size = mebibytes(weir.child.pid())?;
+        let samples = weir.check(&outcomes.iter().collect::<Vec<_>>())?;
+        println!(
+            "  soak, after {} s: {} MiB, {} records in the outbox, {} budgets",
+            short(f64::from(part) * seconds),
+            short(size),
+            samples.value("eventweir_outbox_records"),
+            samples.value("eventweir_outbox_budgets"),
+        );
+        sizes.push(size);
+    }
+    // The first half is given to fill what has a limit of its own: budgets are full again after 300 s.
+    let late = sizes[sizes.len() - 1] / sizes[sizes.len() / 2 - 1];
+    verdict("resident memory at the soak's end to that at its middle", &Figures(vec![late]), Target::AtMost(1.02));
+    Ok(())
+}
+
+/// CPU time an event: few keys against many; and throughput: two threads against one.
+pub(super) fn flat(bench: &Bench<'_>) -> anyhow::Result<()> {
+    let keys = bench.options.keys;
+    let populations = [(4000.min(keys), 100), (keys, (keys / 10).max(1))];
+    // The upstream takes as many writes for few keys as for many, and what waits for it has room.
+    let calm = format!(
+        "{WIDE}upstream: {{qps: 500, burst: 500}}\noutbox: {{maxRecords: 10000000, maxBytes: 16Gi, sourcePercent: 100}}\n"
+    );
+    let mut costs = [Figures::default(), Figures::default()];
+    {
+        let mut servers = Vec::new();
+        for (keys, sources) in populations {
+            let (stub, kubeconfig) = bench.stub(None)?;
+            let weir = bench.weir(&kubeconfig, WIDE)?;
+            let filled = fill(bench, &weir, keys, sources)?;
+            weir.reload(&calm)?;
+            servers.push((stub, weir, filled, keys, sources));
+        }
+        for round in 1..=bench.options.rounds {
+            println!("round {round}");
+            for ((_, weir, outcomes, keys, sources), costs) in servers.iter_mut().zip(&mut costs) {
+                let flags = format!("--mix draw --objects {keys} --nodes {sources}");
+                let outcome = bench.load(weir.listen, &[weir.child.pid()], &flags)?;
+                let cost = outcome.watched_cpu[0] / (outcome.per_second * outcome.seconds) * 1e6;
+                println!(
+                    "  {keys} keys, {sources} sources: {} µs CPU an event, {} events/s",
+                    short(cost),
+                    short(outcome.per_second)
+                );
+                costs.push(cost);
+                outcomes.push(outcome);
+                weir.check(&outcomes.iter().collect::<Vec<_>>())?;
+            }
+        }
+    }
+    println!("few keys: {} µs an event; many keys: {} µs", costs[0], costs[1]);
+    verdict("many : few, CPU an event", &costs[1].ratio(&costs[0]), Target::AtMost(2.5));
+    threads(bench)
+}
+
+/// One worker thread on one core, then two on two. The generator sends batches, which cost it little, from the second core.
+fn threads(bench: &Bench<'_>) -> anyhow::Result<()> {
+    let both: Vec<usize> = bench.server_cores.iter().chain(&bench.load_cores).copied().take(2).collect();
+    if both.len() < 2 {
+        println!("one core: nothing to say about two threads");
+        return Ok(());
+    }
+    for (name, flags) in [("batches", "--batch 500 --connections 4"), ("single posts", "")] {
+        let mut rates = [Figures::default(), Figures::default()];
+        let mut generator = Figures::default();
+        for _ in 0..bench.options.rounds {
+            for (workers, rates) in [1, 2].into_iter().zip(&mut rates) {
+                let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
+                let weir = bench.weir_on(&kubeconfig, "", &both[..workers], Some(workers))?;
+                let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
+                weir.check(&[&outcome])?;
+                println!(
+                    "  {name}, {workers} worker thread(s): {} events/s, server {} cores, generator {}",
+                    short(outcome.per_second),
+                    short(outcome.watched_cpu[0] / outcome.seconds),
+                    short(outcome.own_cpu / outcome.seconds)
+                );
+                rates.push(outcome.per_second);
+                if workers == 2 {
+                    generator.push(outcome.own_cpu / outcome.seconds);
+                }
+            }
+        }
+        println!(
+            "{name}: one thread {} events/s, two {}; the generator takes {} of the second core",
+            rates[0], rates[1], generator
+        );
+        verdict(&format!("two threads : one, {name}"), &rates[1].ratio(&rates[0]), Target::AtLeast(1.7));
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Figures of several rounds, and what is said of them.
+
+use std::fmt;
+
+/// The same figure of every round.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Figures(pub(super) Vec<f64>);
+
+impl Figures {
+    pub(super) fn push(&mut self, figure: f64) {
+        self.0.push(figure);
+    }
+
+    pub(super) fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.len() / 2;
+        match sorted.len() {
+            0 => 0.0,
+            count if count % 2 == 1 => sorted[middle],
+            _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+        }
+    }
+
+    /// Round by round: ours to theirs.
+    pub(super) fn ratio(&self, other: &Self) -> Self {
+        Self(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours / theirs).collect())
+    }
+
+    /// Round by round: ours less theirs.
+    pub(super) fn less(&self, other: &Self) -> Self {
+        Self(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours - theirs).collect())
+    }
+}
+
+/// A number with three or four digits that say something.
+pub(super) fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let least = self.0.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        f.pad(&format!("{} ({}–{})", short(self.median()), short(least), short(most)))
+    }
+}
+
+/// What the median of a figure must be.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Target {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+/// Prints a figure with its target, and whether it was met.
+pub(super) fn verdict(what: &str, figures: &Figures, target: Target) {
+    let (words, met) = match target {
+        Target::AtLeast(least) => (format!("at least {least}"), figures.median() >= least),
+        Target::AtMost(most) => (format!("at most {most}"), figures.median() <= most),
+    };
+    let word = if met { "met" } else { "MISSED" };
+    println!("{what}: {figures}; target {words}: {word}");
+}

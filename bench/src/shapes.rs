@@ -1,0 +1,165 @@
+//! What happens in clusters, as JSON and as protobuf, with marks where [`crate::events`] stamps what differs.
+
+use crate::proto::Message;
+
+pub(crate) const OBJECT: &str = "~~~~~~~~";
+pub(crate) const NODE: &str = "^^^^^^";
+pub(crate) const SERIAL: &str = "||||||||||||||||";
+pub(crate) const VARYING: &str = "````";
+
+const NAMESPACE: &str = "shop";
+const TIME: &str = "2026-03-01T08:00:00Z";
+const UNIX: u64 = 1_772_352_000;
+
+/// The kind of an event.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Reported at core/v1 by a node's kubelet, else at events.k8s.io/v1 by this controller.
+    controller: Option<&'static str>,
+    reason: &'static str,
+    warning: bool,
+    message: &'static str,
+}
+
+const fn kubelet(reason: &'static str, warning: bool, message: &'static str) -> Shape {
+    Shape { controller: None, reason, warning, message }
+}
+
+pub(crate) const CRASH: Shape = kubelet(
+    "BackOff",
+    true,
+    "Back-off restarting failed container checkout in pod checkout-7d9c5b6f4d-~~~~~~~~_shop(0d2c5f6e-7a8b-4c9d-8e1f-2a3b~~~~~~~~)",
+);
+
+/// How often of 64 each repeating shape comes.
+pub(crate) const REPEATING: [(usize, Shape); 6] = [
+    (26, CRASH),
+    (
+        10,
+        kubelet(
+            "Unhealthy",
+            true,
+            "Readiness probe failed: Get \"http://10.244.17.23:8080/healthz\": context deadline exceeded (Client.Timeout exceeded)",
+        ),
+    ),
+    (
+        12,
+        Shape {
+            controller: Some("default-scheduler"),
+            reason: "FailedScheduling",
+            warning: true,
+            message: "0/```` nodes are available: 37 Insufficient cpu, 12 node(s) had untolerated taint {dedicated: batch}. preemption: 0/```` nodes are available: No preemption victims found for incoming pod.",
+        },
+    ),
+    (
+        8,
+        kubelet(
+            "BackOff",
+            false,
+            "Back-off pulling image \"registry.example.com/shop/checkout:v1.42.7\": ErrImagePull: rpc error: code = NotFound",
+        ),
+    ),
+    (
+        4,
+        kubelet(
+            "Failed",
+            true,
+            "Failed to pull image \"registry.example.com/shop/checkout:v1.42.7\": rpc error: code = NotFound desc = failed to resolve reference",
+        ),
+    ),
+    (4, kubelet("Pulling", false, "Pulling image \"registry.example.com/shop/checkout:v1.42.7\"")),
+];
+
+/// What is told of a new pod.
+pub(crate) const NEW: [Shape; 4] = [
+    Shape {
+        controller: Some("default-scheduler"),
+        reason: "Scheduled",
+        warning: false,
+        message: "Successfully assigned shop/checkout-7d9c5b6f4d-~~~~~~~~ to node-^^^^^^.example.internal",
+    },
+    kubelet(
+        "Pulled",
+        false,
+        "Container image \"registry.example.com/shop/checkout:v1.42.6\" already present on machine",
+    ),
+    kubelet("Created", false, "Container created"),
+    kubelet("Started", false, "Container started"),
+];
+
+impl Shape {
+    pub(crate) fn path(self) -> &'static str {
+        match self.controller {
+            None => "/api/v1/namespaces/shop/events",
+            Some(_) => "/apis/events.k8s.io/v1/namespaces/shop/events",
+        }
+    }
+
+    fn severity(self) -> &'static str {
+        if self.warning { "Warning" } else { "Normal" }
+    }
+
+    pub(crate) fn json(self) -> Vec<u8> {
+        let (reason, severity) = (self.reason, self.severity());
+        // What a message quotes has no other character that JSON escapes.
+        let message = self.message.replace('"', "\\\"");
+        let pod = format!("checkout-7d9c5b6f4d-{OBJECT}");
+        let object = format!(
+            r#"{{"kind":"Pod","namespace":"{NAMESPACE}","name":"{pod}","uid":"0d2c5f6e-7a8b-4c9d-8e1f-2a3b{OBJECT}","apiVersion":"v1","resourceVersion":"48213377","fieldPath":"spec.containers{{checkout}}"}}"#
+        );
+        match self.controller {
+            None => format!(
+                r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"{pod}.{SERIAL}","namespace":"{NAMESPACE}","creationTimestamp":null}},"involvedObject":{object},"reason":"{reason}","message":"{message}","source":{{"component":"kubelet","host":"node-{NODE}.example.internal"}},"firstTimestamp":"{TIME}","lastTimestamp":"{TIME}","count":1,"type":"{severity}","eventTime":null,"reportingComponent":"kubelet","reportingInstance":"node-{NODE}.example.internal"}}"#
+            ),
+            Some(controller) => format!(
+                r#"{{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{{"name":"{pod}.{SERIAL}","namespace":"{NAMESPACE}","creationTimestamp":null}},"eventTime":"2026-03-01T08:00:00.000000Z","reportingController":"{controller}","reportingInstance":"{controller}-control-plane-1","action":"Scheduling","reason":"{reason}","regarding":{object},"note":"{message}","type":"{severity}","deprecatedSource":{{}},"deprecatedFirstTimestamp":null,"deprecatedLastTimestamp":null}}"#
+            ),
+        }
+        .into_bytes()
+    }
+
+    pub(crate) fn protobuf(self) -> Vec<u8> {
+        let new = Message::default;
+        let pod = format!("checkout-7d9c5b6f4d-{OBJECT}");
+        let node = format!("node-{NODE}.example.internal");
+        let metadata = new().text(1, &format!("{pod}.{SERIAL}")).text(2, "").text(3, NAMESPACE).message(8, new());
+        let object = new()
+            .text(1, "Pod")
+            .text(2, NAMESPACE)
+            .text(3, &pod)
+            .text(4, &format!("0d2c5f6e-7a8b-4c9d-8e1f-2a3b{OBJECT}"))
+            .text(5, "v1")
+            .text(6, "48213377")
+            .text(7, "spec.containers{checkout}");
+        let time = || Message::default().number(1, UNIX).number(2, 0);
+        match self.controller {
+            None => new()
+                .message(1, metadata)
+                .message(2, object)
+                .text(3, self.reason)
+                .text(4, self.message)
+                .message(5, new().text(1, "kubelet").text(2, &node))
+                .message(6, time())
+                .message(7, time())
+                .number(8, 1)
+                .text(9, self.severity())
+                .message(10, new())
+                .text(12, "")
+                .text(14, "kubelet")
+                .text(15, &node)
+                .into_body("v1", "Event"),
+            Some(controller) => new()
+                .message(1, metadata)
+                .message(2, time())
+                .text(4, controller)
+                .text(5, &format!("{controller}-control-plane-1"))
+                .text(6, "Scheduling")
+                .text(7, self.reason)
+                .message(8, object)
+                .text(10, self.message)
+                .text(11, self.severity())
+                .message(12, new().text(1, "").text(2, ""))
+                .into_body("events.k8s.io/v1", "Event"),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! A stand-in for the apiserver that answers at once: keeps events, merges patches, counts both.
+//!
+//! So that eventweir's outbox works while it is measured, without an apiserver's own cost beside it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use serde_json::{Map, Value, json};
+
+/// `stub`
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Most writes a second; without it as many as it can.
+    #[arg(long)]
+    rate: Option<f64>,
+}
+
+#[derive(Debug, Default)]
+struct Stub {
+    /// Events as JSON texts, by namespace and name.
+    events: Mutex<HashMap<(String, String), Bytes>>,
+    version: AtomicU64,
+    creates: AtomicU64,
+    patches: AtomicU64,
+    /// Time between two writes, and when the next one may be answered.
+    pace: Option<(Duration, Mutex<Instant>)>,
+}
+
+/// Serves until it is killed; says where on standard output.
+pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
+    let pace = options.rate.map(|rate| (Duration::from_secs_f64(1.0 / rate), Mutex::new(Instant::now())));
+    let stub = Stub { pace, ..Stub::default() };
+    let router = Router::new()
+        .route("/readyz", get(|| async { "ok" }))
+        .route("/counts", get(counts))
+        .route("/api/v1/events", get(list))
+        .route("/api/v1/namespaces/{namespace}/events", get(list).post(create))
+        .route("/api/v1/namespaces/{namespace}/events/{name}", get(read).patch(patch))
+        .layer(DefaultBodyLimit::disable())
+        .with_state(Arc::new(stub));
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(crate::bare::serve(router, None))
+}
+
+fn answer(status: StatusCode, body: impl Into<Body>) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], body.into()).into_response()
+}
+
+fn refuse(status: StatusCode, reason: &str) -> Response {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": reason, "reason": reason, "code": status.as_u16()});
+    answer(status, body.to_string())
+}
+
+/// What a patch changes: members are replaced, objects merged, nulls removed.
+fn merge(target: &mut Map<String, Value>, patch: Map<String, Value>) {
+    for (key, value) in patch {
+        match (target.get_mut(&key), value) {
+            (_, Value::Null) => drop(target.remove(&key)),
+            (Some(Value::Object(below)), Value::Object(patch)) => merge(below, patch),
+            (_, value) => drop(target.insert(key, value)),
+        }
+    }
+}
+
+impl Stub {
+    /// Waits for the turn of a write.
+    async fn turn(&self) {
+        let Some((interval, next)) = &self.pace else { return };
+        let at = {
+            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+            *next = (*next).max(Instant::now()) + *interval;
+            *next
+        };
+        tokio::time::sleep_until(at.into()).await;
+    }
+
+    fn next_version(&self) -> String {
+        (1000 + self.version.fetch_add(1, Ordering::Relaxed)).to_string()
+    }
+
+    fn events(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), Bytes>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn create(State(stub): State<Arc<Stub>>, Path(namespace): Path<String>, body: Bytes) -> Response {
+    stub.turn().await;
+    let Ok(Value::Object(mut event)) = serde_json::from_slice(&body) else {
+        return refuse(StatusCode::BAD_REQUEST, "BadRequest");
+    };
+    let Some(Value::Object(metadata)) = event.get_mut("metadata") else {
+        return refuse(StatusCode::BAD_REQUEST, "BadRequest");
+    };
+    let name = metadata.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let version = stub.next_version();
+    metadata.insert("uid".to_owned(), format!("00000000-0000-4000-8000-{:012}", version.parse().unwrap_or(0)).into());
+    metadata.insert("resourceVersion".to_owned(), version.into());
+    metadata.insert("creationTimestamp".to_owned(), "2026-03-01T08:00:00Z".into());
+    let text = Bytes::from(Value::Object(event).to_string());
+    let mut events = stub.events();
+    if events.contains_key(&(namespace.clone(), name.clone())) {
+        return refuse(StatusCode::CONFLICT, "AlreadyExists");
+    }
+    events.insert((namespace, name), text.clone());
+    stub.creates.fetch_add(1, Ordering::Relaxed);
+    answer(StatusCode::CREATED, text)
+}
+
+async fn patch(State(stub): State<Arc<Stub>>, Path(key): Path<(String, String)>, body: Bytes) -> Response {
+    stub.turn().await;
+    let Ok(Value::Object(mut patch)) = serde_json::from_slice(&body) else {
+        return refuse(StatusCode::BAD_REQUEST, "BadRequest");
+    };
+    let mut events = stub.events();
+    let stored = events.get(&key).and_then(|text| serde_json::from_slice::<Map<String, Value>>(text).ok());
+    let Some(mut event) = stored else { return refuse(StatusCode::NOT_FOUND, "NotFound") };
+    let version = |of: &Map<String, Value>| of.get("metadata").and_then(|it| it.get("resourceVersion")).cloned();
+    if version(&patch).is_some_and(|named| Some(&named) != version(&event).as_ref()) {
+        return refuse(StatusCode::CONFLICT, "Conflict");
+    }
+    let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
+    metadata["resourceVersion"] = stub.next_version().into();
+    merge(&mut event, patch);
+    let text = Bytes::from(Value::Object(event).to_string());
+    events.insert(key, text.clone());
+    stub.patches.fetch_add(1, Ordering::Relaxed);
+    answer(StatusCode::OK, text)
+}
+
+async fn read(State(stub): State<Arc<Stub>>, Path(key): Path<(String, String)>) -> Response {
+    match stub.events().get(&key) {
+        Some(text) => answer(StatusCode::OK, text.clone()),
+        None => refuse(StatusCode::NOT_FOUND, "NotFound"),
+    }
+}
+
+/// An empty list, as of a start; and a watch that never tells of anything.
+async fn list(State(stub): State<Arc<Stub>>, RawQuery(query): RawQuery) -> Response {
+    if query.unwrap_or_default().split('&').any(|pair| pair.starts_with("watch=") && pair != "watch=false") {
+        return answer(StatusCode::OK, Body::new(Quiet));
+    }
+    let list = json!({"kind": "EventList", "apiVersion": "v1", "metadata": {"resourceVersion": stub.next_version()},
+        "items": []});
+    answer(StatusCode::OK, list.to_string())
+}
+
+async fn counts(State(stub): State<Arc<Stub>>) -> Response {
+    let (creates, patches) = (stub.creates.load(Ordering::Relaxed), stub.patches.load(Ordering::Relaxed));
+    answer(StatusCode::OK, json!({"creates": creates, "patches": patches}).to_string())
+}
+
+/// A body that never ends and says nothing.
+#[derive(Debug)]
+struct Quiet;
+
+impl hyper::body::Body for Quiet {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+        std::task::Poll::Pending
+    }
+}

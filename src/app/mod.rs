@@ -191,7 +191,7 @@ impl App {
         self.metrics.config_loaded(&config.hash(), self.shards.clock().now().wall_seconds());
         let event_log = self.start_event_log(&config)?;
         let ingest_metrics = ingest::Metrics::new(&self.registry)?;
-        let aliases = Aliases::new(config.ingest.max_aliases);
+        let aliases = Aliases::new(config.ingest.max_aliases, KeySecret(fastrand::u64(..), fastrand::u64(..)));
         let settings = ingest::Settings {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,

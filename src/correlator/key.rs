@@ -73,6 +73,7 @@ pub(super) enum Domain {
     /// The beginning that keys of the three kinds above share.
     Common,
     Message,
+    Name,
 }
 
 /// The fields that client-go's spam, aggregate and event key have in common: its spam key.
@@ -100,6 +101,15 @@ impl KeySecret {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Source);
         joiner.add(event.component());
         joiner.add(event.host());
+        joiner.finish()
+    }
+
+    /// The key of the name that an event has in a namespace.
+    #[must_use]
+    pub fn name(self, namespace: &str, name: &str) -> Key {
+        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Name);
+        joiner.add(namespace);
+        joiner.add(name);
         joiner.finish()
     }
 

@@ -90,15 +90,16 @@ impl<V> Recent<V> {
         &mut self.slot_mut(at).value
     }
 
-    /// Puts a value in the place of the one of `key`, and uses it.
-    pub fn put(&mut self, key: Key, value: V) {
+    /// Puts a value in the place of the one of `key`, which is returned, and uses it.
+    pub fn put(&mut self, key: Key, value: V) -> Option<V> {
         match self.position(key) {
             Some(at) => {
-                self.slot_mut(at).value = value;
                 self.promote(at);
+                Some(std::mem::replace(&mut self.slot_mut(at).value, value))
             }
             None => {
                 self.push(key, value);
+                None
             }
         }
     }

@@ -1,6 +1,8 @@
 //! POST: decode, validate, hand to the shard, answer.
 //!
-//! Hot. What few requests do (a dry run, a wait for the upstream) is boxed, so that every request's future stays small.
+//! Hot, and so written that most requests wait for nothing but their body.
+
+use std::pin::Pin;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -11,13 +13,14 @@ use tokio::time::timeout;
 
 use super::asked::Asked;
 use super::decode::Refusal;
-use super::form::Form;
+use super::form::{Form, Media};
+use super::options::Options;
 use super::{Ack, Face, ack, decode, options, respond};
 use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, ManagedFields, Time, validate};
 use crate::ledger::RejectReason;
-use crate::shard::{Fate, Full, Outcome};
+use crate::shard::{Fate, Full, Outcome, Waiting};
 use crate::status::Status;
 use crate::upstream::store;
 
@@ -35,14 +38,41 @@ async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Ref
     let options =
         options::of_write("CreateOptions", asked.query()).map_err(|status| (RejectReason::Invalid, status.into()))?;
     let body = decode::read(body, &face.0.settings).await?;
-    let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, options.strictness())?;
+    Ok(begin(face, asked, form, media, options, &body)?.end().await)
+}
+
+/// An answer, or the way to it that only few requests go. Boxed, and what leads here is no future, so that no event is part of
+/// every request's future: those are moved several times.
+pub(super) enum Begun<'a> {
+    Answered(Response),
+    Pending(Pin<Box<dyn Future<Output = Response> + Send + 'a>>),
+}
+
+impl Begun<'_> {
+    pub(super) async fn end(self) -> Response {
+        match self {
+            Self::Answered(response) => response,
+            Self::Pending(rest) => rest.await,
+        }
+    }
+}
+
+fn begin<'a>(
+    face: &'a Face,
+    asked: &'a Asked,
+    form: Form,
+    media: Media,
+    options: Options,
+    body: &[u8],
+) -> Result<Begun<'a>, Refusal> {
+    let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, body, options.strictness())?;
     let mut warnings = options.warnings(&strict_faults);
     let repairs = admit(face, asked.group, &asked.namespace, &mut event)?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     if options.dry_run {
-        return Ok(Box::pin(dry_run(face, asked, form, event, &warnings)).await);
+        return Ok(Begun::Pending(Box::pin(dry_run(face, asked, form, event, warnings))));
     }
-    Ok(take(face, asked, form, StatusCode::CREATED, event, &warnings).await)
+    Ok(take(face, asked, form, StatusCode::CREATED, event, &warnings))
 }
 
 /// The apiserver's checks in its order, and what it sets or drops before an event is stored. Returns what was mended.
@@ -68,7 +98,8 @@ pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut E
 }
 
 /// What the upstream would answer. Nothing has occurred, so neither ledger nor correlator hear of it.
-async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event, warnings: &[String]) -> Response {
+async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event, warnings: Vec<String>) -> Response {
+    let warnings = &warnings;
     event.metadata.managed_fields = asked.claim();
     match face.0.upstream.try_create(&event).await {
         Ok(shown) => respond::event(form, StatusCode::CREATED, &shown, None, warnings),
@@ -98,17 +129,17 @@ fn strip(event: &mut Event) {
 }
 
 /// Hands a valid event to its shard and answers.
-pub(super) async fn take(
-    face: &Face,
-    asked: &Asked,
+pub(super) fn take<'a>(
+    face: &'a Face,
+    asked: &'a Asked,
     form: Form,
     code: StatusCode,
     event: Event,
     warnings: &[String],
-) -> Response {
+) -> Begun<'a> {
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
-        Err((reason, status)) => return face.reject(reason, &status),
+        Err((reason, status)) => return Begun::Answered(face.reject(reason, &status)),
     };
     let occurrence = occurrence(face, &event, || asked.claim());
     let taken = match ack {
@@ -116,25 +147,47 @@ pub(super) async fn take(
         Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
     };
     // The shard's ledger has the refusal already.
-    let Ok((accepted, waiting)) = taken else { return full() };
-    face.note(&event, 1, accepted.outcome);
-    let show = |shown: &Event| respond::event(form, code, shown, Some(accepted.outcome), warnings);
-    let mut response = match waiting {
-        // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
-        Some(mut waiting) => match Box::pin(timeout(face.0.settings.request_timeout, waiting.fate())).await {
-            Ok(Some(Fate::Written(stored))) => show(&as_stored(&event, *stored, accepted.outcome)),
-            Ok(Some(Fate::Refused(refusal))) => return respond::refusal(&through(form.group, *refusal.status)),
-            Ok(None) | Err(_) => show(&event),
-        },
-        None => show(&event),
-    };
-    face.0.metrics.aliases(face.0.aliases.insert(event));
-    if ack == Ack::Durable
-        && let Some(unkept) = Box::pin(ack::kept(face, ack)).await
-    {
-        respond::warn(&mut response, &unkept);
+    let Ok((accepted, waiting)) = taken else { return Begun::Answered(full()) };
+    let outcome = accepted.outcome;
+    face.note(&event, 1, outcome);
+    if let Some(waiting) = waiting {
+        let warnings = warnings.to_vec();
+        return Begun::Pending(Box::pin(written(face, form, code, event, outcome, waiting, warnings)));
     }
-    response
+    face.0.metrics.aliases(face.0.aliases.insert(&event));
+    let mut response = respond::event(form, code, &event, Some(outcome), warnings);
+    if ack != Ack::Durable {
+        return Begun::Answered(response);
+    }
+    Begun::Pending(Box::pin(async move {
+        if let Some(unkept) = ack::kept(face, ack).await {
+            respond::warn(&mut response, &unkept);
+        }
+        response
+    }))
+}
+
+/// Answers when the upstream has.
+async fn written(
+    face: &Face,
+    form: Form,
+    code: StatusCode,
+    event: Event,
+    outcome: Outcome,
+    mut waiting: Waiting,
+    warnings: Vec<String>,
+) -> Response {
+    // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
+    let fate = timeout(face.0.settings.request_timeout, waiting.fate()).await;
+    if let Ok(Some(Fate::Refused(refusal))) = fate {
+        return respond::refusal(&through(form.group, *refusal.status));
+    }
+    face.0.metrics.aliases(face.0.aliases.insert(&event));
+    let shown = match fate {
+        Ok(Some(Fate::Written(stored))) => as_stored(&event, *stored, outcome),
+        Ok(Some(Fate::Refused(_)) | None) | Err(_) => event,
+    };
+    respond::event(form, code, &shown, Some(outcome), &warnings)
 }
 
 /// The event as its client sees it, with what only the upstream can tell laid over it.

@@ -13,23 +13,23 @@ use crate::status::Status;
 /// Less than a timer can tell from nothing: such a request is not begun.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// Answers 504 when the client's time is over. What the request has asked of the upstream by then may still be done.
-pub(super) async fn deadline(face: &Face, request: Request, answer: impl AsyncFnOnce(Request) -> Response) -> Response {
+/// How long a request may take by its client's wish; `None` where it has none.
+///
+/// # Errors
+/// The refusal of a request that is not to be begun.
+pub(super) fn of(face: &Face, request: &Request) -> Result<Option<Duration>, Response> {
     let asked = request.uri().query().and_then(options::timeout);
-    let Some(asked) = asked.filter(|_| !is_watch(&request)) else { return answer(request).await };
+    let Some(asked) = asked.filter(|_| !is_watch(request)) else { return Ok(None) };
     let timeout = match duration(&asked) {
         // LIMIT: the request's own time; a longer one is cut to it.
         Ok(Duration::ZERO) => face.0.settings.request_timeout,
         Ok(timeout) => timeout.min(face.0.settings.request_timeout),
         Err(fault) => {
             let message = format!("invalid timeout specified in the request URL - {fault}");
-            return respond::refusal(&Status::bad_request(message));
+            return Err(respond::refusal(&Status::bad_request(message)));
         }
     };
-    if timeout < LEAST {
-        return respond::out_of_time();
-    }
-    tokio::time::timeout(timeout, answer(request)).await.unwrap_or_else(|_elapsed| respond::out_of_time())
+    if timeout < LEAST { Err(respond::out_of_time()) } else { Ok(Some(timeout)) }
 }
 
 /// Watches end by `timeoutSeconds`.

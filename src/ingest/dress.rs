@@ -23,19 +23,35 @@ use crate::status::Status;
 /// Answers longer than this are compressed for who asks (`defaultGzipThresholdBytes`).
 const GZIP_THRESHOLD: u64 = 128 * 1024;
 
-/// Dresses what `answer` makes of a request.
-pub(super) async fn dress(request: Request, answer: impl AsyncFnOnce(Request) -> Response) -> Response {
-    let compresses = request.method() == Method::GET && accepts_gzip(request.headers());
-    let form = Form::plain(request.uri().query(), request.headers());
-    let mut response = answer(request).await;
-    if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
-        dress_refusal(&status, form, &mut response);
+/// How the answer to a request is dressed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dress {
+    /// Whether a long answer is compressed.
+    compresses: bool,
+    /// What a refusal looks like.
+    form: Option<(Media, bool)>,
+}
+
+impl Dress {
+    /// What the head of a request asks for.
+    pub(super) fn of(request: &Request) -> Self {
+        Self {
+            compresses: request.method() == Method::GET && accepts_gzip(request.headers()),
+            form: Form::plain(request.uri().query(), request.headers()),
+        }
     }
-    let mut response = if compresses { compressed(response).await } else { response };
-    // COMPAT(apiserver): whoever stands between must not keep answers; and its 405 does not say what is allowed.
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    response.headers_mut().remove(ALLOW);
-    response
+
+    /// Dresses an answer.
+    pub(super) async fn put_on(self, mut response: Response) -> Response {
+        if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
+            dress_refusal(&status, self.form, &mut response);
+        }
+        let mut response = if self.compresses { Box::pin(compressed(response)).await } else { response };
+        // COMPAT(apiserver): whoever stands between must not keep answers; and its 405 does not say what is allowed.
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        response.headers_mut().remove(ALLOW);
+        response
+    }
 }
 
 fn dress_refusal(status: &Status, form: Option<(Media, bool)>, response: &mut Response) {

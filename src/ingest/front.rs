@@ -2,6 +2,7 @@
 //!
 //! Hot: a POST of one event does not go by the table of paths, whose layers cost as much as the event itself (allocations,
 //! moved futures). Whatever is unusual in its head goes by the table; a test holds the answers of both ways against each other.
+//! What few requests need is boxed, so that the future of the others stays small: it is moved for each of them.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,10 +13,12 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::response::Response;
+use tokio::time::timeout;
 use tower::{Service, ServiceExt as _};
 
 use super::asked::Asked;
-use super::{Face, create, deadline, dress, metrics};
+use super::dress::Dress;
+use super::{Face, create, deadline, metrics, respond};
 
 /// The face as a server asks it; clones are cheap.
 #[derive(Debug, Clone)]
@@ -53,7 +56,6 @@ impl Service<Request> for Front {
 impl Ways {
     /// Answers a request. From the outermost: the answer is counted, it is dressed, and it is made in the client's time.
     async fn answer(&self, request: Request) -> Response {
-        let Self { face, paths } = self;
         let verb = match *request.method() {
             Method::POST => metrics::Verb::Post,
             Method::GET => metrics::Verb::Get,
@@ -62,13 +64,25 @@ impl Ways {
             Method::DELETE => metrics::Verb::Delete,
             _ => metrics::Verb::Other,
         };
-        let route = async |mut request: Request| match Asked::of_create(&mut request) {
-            Some(asked) => create::create(State(face.clone()), asked, request.into_body()).await,
-            None => by_path(paths, request).await,
+        let dress = Dress::of(&request);
+        let response = match deadline::of(&self.face, &request) {
+            Ok(None) => self.route(request).await,
+            // What the request has asked of the upstream by then may still be done.
+            Ok(Some(time)) => {
+                timeout(time, Box::pin(self.route(request))).await.unwrap_or_else(|_elapsed| respond::out_of_time())
+            }
+            Err(refusal) => refusal,
         };
-        let response = dress::dress(request, async |request| deadline::deadline(face, request, route).await).await;
-        face.0.metrics.count_request(verb, response.status().as_u16());
+        let response = dress.put_on(response).await;
+        self.face.0.metrics.count_request(verb, response.status().as_u16());
         response
+    }
+
+    async fn route(&self, mut request: Request) -> Response {
+        match Asked::of_create(&mut request) {
+            Some(asked) => create::create(State(self.face.clone()), asked, request.into_body()).await,
+            None => Box::pin(by_path(&self.paths, request)).await,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
@@ -21,7 +21,13 @@ const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// An answer of this media type.
 pub(super) fn bytes(code: StatusCode, media: Media, body: impl Into<Body>) -> Response {
-    (code, [(CONTENT_TYPE, HeaderValue::from_static(media.name()))], body.into()).into_response()
+    // Room for the other headers at once.
+    let mut headers = HeaderMap::with_capacity(8);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media.name()));
+    let mut response = Response::new(body.into());
+    *response.status_mut() = code;
+    *response.headers_mut() = headers;
+    response
 }
 
 /// A document that is at hand as compact JSON, as JSON or YAML. One line of JSON ends in a newline as the apiserver's do,

@@ -266,7 +266,7 @@ mod tests {
         let identity = Identity::Same;
         let offer =
             Offer { record, source, key, event, occurrences: 1, fold, identity, stored: false, tally: 0, payment };
-        outbox.offer(offer, Now::at(0))
+        outbox.offer(offer, Now::at(0)).0
     }
 
     fn entries(changes: &Changes) -> Vec<u64> {

@@ -68,11 +68,13 @@ pub struct Forgotten {
 }
 
 impl Outbox {
-    /// Takes a record's newer state. Returns what its write waits for now.
+    /// Takes a record's newer state. Returns what its write waits for now, and whether that is news for delivery: a record
+    /// that stands in its queue already is looked at in its turn.
     ///
     /// Hot: nearly every occurrence finds a record that waits for something else than its queue, and ends half way down here,
     /// without an allocation.
-    pub fn offer(&mut self, offer: Offer, now: Now) -> Why {
+    pub fn offer(&mut self, offer: Offer, now: Now) -> (Why, bool) {
+        let mut is_news = true;
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
         if let Some(record) = self.records.get_mut(&id) {
@@ -80,6 +82,7 @@ impl Outbox {
             record.absorb(offer.event, offer.identity, self.bytes < self.settings.max_bytes.get());
             self.bytes = self.bytes - before + record.size;
             let account = record.account;
+            is_news = matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
             let waits = match record.phase {
                 Phase::Cooling | Phase::InFlight(_) => Some(Why::Coalescing),
                 Phase::Backoff(_) => Some(Why::Retry),
@@ -97,7 +100,7 @@ impl Outbox {
             }
             self.note(id);
             if let Some(why) = waits {
-                return why;
+                return (why, false);
             }
             if offer.payment == Payment::Paid {
                 self.pay(id, now);
@@ -107,7 +110,7 @@ impl Outbox {
             self.note(id);
         }
         self.owe(id, occurrences, now.mono, now);
-        self.why(id)
+        (self.why(id), is_news)
     }
 
     fn insert(&mut self, offer: Offer, now: Mono) {

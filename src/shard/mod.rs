@@ -244,10 +244,10 @@ impl Shard {
             tally: decision.tally,
             payment,
         };
-        let why = self.outbox.offer(offer, now);
+        let (why, is_news) = self.outbox.offer(offer, now);
         self.forget_folded();
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
-        let wakes_delivery = matches!(why, Why::Turn | Why::Budget);
+        let wakes_delivery = is_news && matches!(why, Why::Turn | Why::Budget);
         let record = (why != Why::Budget).then_some(decision.record);
         Accepted { outcome, wakes_delivery, record, correlation }
     }

@@ -5,6 +5,7 @@
 //! from a type's own `UnmarshalJSON` (the times) ends the decode at once and wins over faults kept from before.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use smol_str::SmolStr;
@@ -52,6 +53,14 @@ impl<'p> Path<'p> {
         Self { parent: Some(parent), part: Part::Index(index) }
     }
 
+    /// The key of the member that stands here; empty elsewhere.
+    pub(super) const fn key_here(&self) -> &'p str {
+        match self.part {
+            Part::Field { name, .. } | Part::Key(name) => name,
+            Part::Root | Part::Index(_) => "",
+        }
+    }
+
     /// As strict faults show it: `metadata.ownerReferences[0].name`.
     fn strict(&self, text: &mut String) {
         if let Some(parent) = self.parent {
@@ -85,6 +94,29 @@ impl<'p> Path<'p> {
             text.push_str(name);
         }
         (innermost, text)
+    }
+}
+
+/// A Go struct as it is decoded.
+#[derive(Debug)]
+pub(super) struct Struct<M: 'static> {
+    /// Its name in Go.
+    pub(super) name: &'static str,
+    /// Its members in the order in which Go writes them: how each key is mostly spelled, and what it means. LIMIT: 32.
+    pub(super) members: &'static [(&'static str, M)],
+}
+
+/// The members of a [`Struct`]: keys with quotes and colon.
+macro_rules! members {
+    ($($key:literal => $member:expr),+ $(,)?) => { &[$((concat!("\"", $key, "\":"), $member)),+] };
+}
+pub(super) use members;
+
+impl<M: Copy> Struct<M> {
+    /// The place of the member that this key, unquoted, is.
+    fn place(&self, key: &str) -> Option<usize> {
+        let unquoted = |quoted: &'static str| quoted.strip_prefix('"').and_then(|quoted| quoted.strip_suffix("\":"));
+        self.members.iter().position(|(quoted, _)| unquoted(quoted) == Some(key))
     }
 }
 
@@ -124,6 +156,52 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
+    /// Calls `take` for each member of the struct that stands next, with its path and what it means, if it is known; it must
+    /// take the value. Duplicates are noted before.
+    // Hot. Whoever writes events writes their members in the order of Go's structs, so the next key mostly is the next one or
+    // one of the few after that, letter for letter: then it is neither scanned nor looked up.
+    #[inline]
+    pub(super) fn fields<M: Copy>(
+        &mut self,
+        at: &Path<'_>,
+        known: &'static Struct<M>,
+        mut take: impl FnMut(&mut Self, &Path<'_>, Option<M>) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        let (mut seen, mut next) = (0_u32, 0_usize);
+        let mut more = self.reader.enter_object()?;
+        while more {
+            let spelled: Cow<'_, str>;
+            let (place, key) = if let Some((place, key)) = self.likely_key(known, next) {
+                (Some(place), key)
+            } else {
+                spelled = self.reader.key()?;
+                (known.place(&spelled), spelled.as_ref())
+            };
+            let path = Path::field(at, known.name, key);
+            let member = place.and_then(|place| Some((place, known.members.get(place)?.1)));
+            if let Some((place, _)) = member {
+                let bit = u32::try_from(place).ok().and_then(|place| 1_u32.checked_shl(place)).unwrap_or_default();
+                if seen & bit != 0 {
+                    self.duplicate(&path);
+                }
+                seen |= bit;
+                next = place.saturating_add(1);
+            }
+            take(self, &path, member.map(|(_, member)| member))?;
+            more = self.reader.next_member()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the key that stands next, if it is spelled as one of the members from `next` on.
+    #[inline]
+    fn likely_key<M>(&mut self, known: &'static Struct<M>, next: usize) -> Option<(usize, &'static str)> {
+        let likely = known.members.get(next..)?;
+        let ahead = likely.iter().position(|(quoted, _)| self.reader.take_key(quoted))?;
+        let quoted = likely.get(ahead)?.0;
+        Some((next.saturating_add(ahead), quoted.get(1..quoted.len().saturating_sub(2))?))
+    }
+
     /// Opens a struct: true when an object stands next. `null` leaves the struct as it is, anything else is a fault.
     pub(super) fn is_object(&mut self, at: &Path<'_>, go_type: &str) -> Result<bool, Malformed> {
         match self.reader.kind()? {
@@ -134,34 +212,23 @@ impl<'a> Decoder<'a> {
     }
 
     /// Notes an unknown member and passes over its value.
-    pub(super) fn unknown(&mut self, parent: &Path<'_>, key: &str) -> Result<(), Malformed> {
-        self.strict_fault(parent, key, StrictFaultKind::Unknown);
+    pub(super) fn unknown(&mut self, at: &Path<'_>) -> Result<(), Malformed> {
+        self.strict_fault(at, StrictFaultKind::Unknown);
         self.reader.skip()
     }
 
-    /// Notes a member seen twice. `seen` has a bit for each member of the struct.
-    pub(super) fn check_duplicate(&mut self, parent: &Path<'_>, key: &str, seen: &mut u32, member: u32) {
-        let bit = 1_u32.checked_shl(member).unwrap_or_default();
-        if *seen & bit != 0 {
-            self.duplicate(parent, key);
-        }
-        *seen |= bit;
+    /// Notes a member seen twice.
+    #[cold]
+    pub(super) fn duplicate(&mut self, at: &Path<'_>) {
+        self.strict_fault(at, StrictFaultKind::Duplicate);
     }
 
-    pub(super) fn duplicate(&mut self, parent: &Path<'_>, key: &str) {
-        self.strict_fault(parent, key, StrictFaultKind::Duplicate);
-    }
-
-    fn strict_fault(&mut self, parent: &Path<'_>, key: &str, kind: StrictFaultKind) {
+    fn strict_fault(&mut self, at: &Path<'_>, kind: StrictFaultKind) {
         if self.strict.len() >= STRICT_FAULTS_MAX || self.aborted.is_some() {
             return;
         }
         let mut path = String::new();
-        parent.strict(&mut path);
-        if !path.is_empty() {
-            path.push('.');
-        }
-        path.push_str(key);
+        at.strict(&mut path);
         let fault = StrictFault { kind, path };
         if self.strict_seen.insert(fault.clone()) {
             self.strict.push(fault);

@@ -17,6 +17,7 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod unescape;
 mod write;
 
 use smol_str::SmolStr;

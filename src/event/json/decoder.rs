@@ -260,6 +260,10 @@ impl<'a> Decoder<'a> {
 
     /// A string of a named Go type such as `types.UID`.
     pub(super) fn string_of(&mut self, at: &Path<'_>, go_type: &str, slot: &mut SmolStr) -> Result<(), Malformed> {
+        if let Some(text) = self.reader.plain_string() {
+            *slot = SmolStr::new(text);
+            return Ok(());
+        }
         match self.reader.kind()? {
             Kind::String => {
                 *slot = SmolStr::new(self.reader.string()?);

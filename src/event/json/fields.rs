@@ -97,12 +97,16 @@ pub(super) fn event(
             return type_meta.sniff(at.key_here(), decoder.reader.since(start));
         };
         match member {
-            // What the sniff would do with them.
-            Member::Kind if decoder.reader.kind()? == Kind::String => decoder.string(at, &mut type_meta.kind),
-            Member::ApiVersion if decoder.reader.kind()? == Kind::String => {
-                decoder.string(at, &mut type_meta.api_version)
-            }
             Member::Kind | Member::ApiVersion => {
+                // What the sniff makes of it, without a second look.
+                if let Some(text) = decoder.reader.plain_string() {
+                    let slot = match member {
+                        Member::Kind => &mut type_meta.kind,
+                        _ => &mut type_meta.api_version,
+                    };
+                    *slot = SmolStr::new(text);
+                    return Ok(());
+                }
                 let start = decoder.reader.offset();
                 decoder.reader.skip()?;
                 type_meta.sniff(at.key_here(), decoder.reader.since(start))

@@ -199,43 +199,48 @@ impl<'a> Reader<'a> {
     /// A string, unquoted as Go does it: what is not UTF-8 becomes U+FFFD byte by byte, and so does half a surrogate.
     #[inline]
     pub(super) fn string(&mut self) -> Result<Cow<'a, str>, Malformed> {
-        let (raw, escaped) = self.raw_string()?;
-        if escaped {
-            return unescape(raw).map(Cow::Owned);
+        match self.plain_string() {
+            Some(text) => Ok(Cow::Borrowed(text)),
+            None => self.any_string().map(Cow::Owned),
         }
-        // Behind the string stands its closing quote.
-        let end = self.offset().saturating_sub(1);
-        let text = self.text.and_then(|text| text.get(end.saturating_sub(raw.len())..end));
-        Ok(text.map_or_else(|| Cow::Owned(go::lossy(raw)), Cow::Borrowed))
+    }
+
+    /// Takes the string that stands next, if it can be taken as it is: no escapes, and UTF-8 around.
+    #[inline]
+    pub(super) fn plain_string(&mut self) -> Option<&'a str> {
+        let text = self.text?;
+        let [b'"', string @ ..] = self.rest else { return None };
+        let plain = scan::plain(string)?;
+        let [b'"', rest @ ..] = string.get(plain..)? else { return None };
+        let start = self.data.len().saturating_sub(string.len());
+        let found = text.get(start..start.saturating_add(plain))?;
+        self.rest = rest;
+        Some(found)
+    }
+
+    /// The slow way of [`string`](Self::string).
+    #[inline(never)]
+    fn any_string(&mut self) -> Result<String, Malformed> {
+        let (raw, escaped) = self.raw_string()?;
+        if escaped { unescape(raw) } else { Ok(go::lossy(raw)) }
     }
 
     /// The bytes between the quotes, and whether any escape stands among them.
-    #[inline]
     fn raw_string(&mut self) -> Result<(&'a [u8], bool), Malformed> {
-        let Some((b'"', string)) = self.rest.split_first() else { return Err(Malformed) };
-        let plain = scan::plain(string).ok_or(Malformed)?;
-        let (raw, rest) = string.split_at_checked(plain).ok_or(Malformed)?;
-        if let Some((b'"', rest)) = rest.split_first() {
-            self.rest = rest;
-            return Ok((raw, false));
-        }
-        self.escaped_string(string, rest).map(|raw| (raw, true))
-    }
-
-    /// The bytes of a string that has an escape, or a fault, where `rest` begins.
-    fn escaped_string(&mut self, string: &'a [u8], mut rest: &'a [u8]) -> Result<&'a [u8], Malformed> {
+        let [b'"', string @ ..] = self.rest else { return Err(Malformed) };
+        let (mut rest, mut escaped) = (string, false);
         loop {
-            match rest.split_first() {
-                Some((b'"', after)) => {
+            rest = rest.get(scan::plain(rest).ok_or(Malformed)?..).ok_or(Malformed)?;
+            match rest {
+                [b'"', after @ ..] => {
                     self.rest = after;
                     let (raw, _) = string.split_at_checked(string.len().saturating_sub(rest.len())).ok_or(Malformed)?;
-                    return Ok(raw);
+                    return Ok((raw, escaped));
                 }
                 // What follows the backslash is checked by `unescape`; here it only must not end the string.
-                Some((b'\\', after)) => rest = after.get(1..).ok_or(Malformed)?,
+                [b'\\', _, after @ ..] => (rest, escaped) = (after, true),
                 _ => return Err(Malformed),
             }
-            rest = rest.get(scan::plain(rest).ok_or(Malformed)?..).ok_or(Malformed)?;
         }
     }
 

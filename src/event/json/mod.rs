@@ -18,6 +18,8 @@ mod syntax;
 mod tests;
 mod tree;
 mod unescape;
+#[cfg(test)]
+mod ways;
 mod write;
 
 use smol_str::SmolStr;

@@ -172,13 +172,22 @@ impl Batch {
         }
         let namespace = event.metadata.namespace.clone();
         create::admit(face, group, &namespace, &mut event).map_err(reject)?;
-        let occurrence = create::occurrence(face, &event, || managed_fields::claim(&self.manager, group));
+        let logged = face.0.event_log.is_kept().then(|| event.clone());
+        let occurrence = if face.0.shards.correlates(&event) {
+            create::as_occurrence(event)
+        } else {
+            event.metadata.managed_fields = managed_fields::claim(&self.manager, group);
+            event
+        };
         let taken = match self.ack {
             Ack::Accepted | Ack::Durable => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
             Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
         };
         let (accepted, waiting) = taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
-        face.note(&event, 1, accepted.outcome);
+        match logged {
+            Some(event) => face.note(&event, 1, accepted.outcome),
+            None => face.0.metrics.count_outcome(accepted.outcome, 1),
+        }
         Ok((accepted, waiting))
     }
 

@@ -102,23 +102,26 @@ impl<'p> Path<'p> {
 pub(super) struct Struct<M: 'static> {
     /// Its name in Go.
     pub(super) name: &'static str,
-    /// Its members in the order in which Go writes them: how each key is mostly spelled, and what it means. LIMIT: 32.
-    pub(super) members: &'static [(&'static str, M)],
+    /// Its members in the order in which Go writes them. LIMIT: 32.
+    pub(super) members: &'static [Member<M>],
 }
 
-/// The members of a [`Struct`]: keys with quotes and colon.
+/// A member of a [`Struct`].
+#[derive(Debug)]
+pub(super) struct Member<M> {
+    pub(super) key: &'static str,
+    /// The key with its quotes and colon: how it is mostly spelled.
+    pub(super) quoted: &'static str,
+    pub(super) meaning: M,
+}
+
+/// The members of a [`Struct`] by their keys.
 macro_rules! members {
-    ($($key:literal => $member:expr),+ $(,)?) => { &[$((concat!("\"", $key, "\":"), $member)),+] };
+    ($($key:literal => $meaning:expr),+ $(,)?) => {
+        &[$($crate::event::json::decoder::Member { key: $key, quoted: concat!("\"", $key, "\":"), meaning: $meaning }),+]
+    };
 }
 pub(super) use members;
-
-impl<M: Copy> Struct<M> {
-    /// The place of the member that this key, unquoted, is.
-    fn place(&self, key: &str) -> Option<usize> {
-        let unquoted = |quoted: &'static str| quoted.strip_prefix('"').and_then(|quoted| quoted.strip_suffix("\":"));
-        self.members.iter().position(|(quoted, _)| unquoted(quoted) == Some(key))
-    }
-}
 
 /// One decode of one body.
 #[derive(Debug)]
@@ -171,15 +174,14 @@ impl<'a> Decoder<'a> {
         let mut more = self.reader.enter_object()?;
         while more {
             let spelled: Cow<'_, str>;
-            let (place, key) = if let Some((place, key)) = self.likely_key(known, next) {
-                (Some(place), key)
+            let (found, key) = if let Some((place, member)) = self.likely_member(known, next) {
+                (Some((place, member)), member.key)
             } else {
                 spelled = self.reader.key()?;
-                (known.place(&spelled), spelled.as_ref())
+                (known.members.iter().enumerate().find(|(_, member)| member.key == spelled), spelled.as_ref())
             };
             let path = Path::field(at, known.name, key);
-            let member = place.and_then(|place| Some((place, known.members.get(place)?.1)));
-            if let Some((place, _)) = member {
+            if let Some((place, _)) = found {
                 let bit = u32::try_from(place).ok().and_then(|place| 1_u32.checked_shl(place)).unwrap_or_default();
                 if seen & bit != 0 {
                     self.duplicate(&path);
@@ -187,7 +189,7 @@ impl<'a> Decoder<'a> {
                 seen |= bit;
                 next = place.saturating_add(1);
             }
-            take(self, &path, member.map(|(_, member)| member))?;
+            take(self, &path, found.map(|(_, member)| member.meaning))?;
             more = self.reader.next_member()?;
         }
         Ok(())
@@ -195,11 +197,9 @@ impl<'a> Decoder<'a> {
 
     /// Takes the key that stands next, if it is spelled as one of the members from `next` on.
     #[inline]
-    fn likely_key<M>(&mut self, known: &'static Struct<M>, next: usize) -> Option<(usize, &'static str)> {
-        let likely = known.members.get(next..)?;
-        let ahead = likely.iter().position(|(quoted, _)| self.reader.take_key(quoted))?;
-        let quoted = likely.get(ahead)?.0;
-        Some((next.saturating_add(ahead), quoted.get(1..quoted.len().saturating_sub(2))?))
+    fn likely_member<M>(&mut self, known: &'static Struct<M>, next: usize) -> Option<(usize, &'static Member<M>)> {
+        let mut likely = known.members.iter().enumerate().skip(next);
+        likely.find(|(_, member)| self.reader.take_key(member.quoted))
     }
 
     /// Opens a struct: true when an object stands next. `null` leaves the struct as it is, anything else is a fault.

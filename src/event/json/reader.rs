@@ -42,6 +42,9 @@ impl Kind {
 /// LIMIT: as many open objects and arrays as Go's scanner allows; one more is malformed.
 pub(super) const DEPTH_MAX: usize = 10_000;
 
+/// Room for the text of most strings.
+const USUAL_BYTES: usize = 256;
+
 /// Position in a body.
 #[derive(Debug, Clone)]
 pub(super) struct Reader<'a> {
@@ -221,24 +224,25 @@ impl<'a> Reader<'a> {
     /// The slow way of [`string`](Self::string).
     #[inline(never)]
     fn any_string(&mut self) -> Result<String, Malformed> {
-        let (raw, escaped) = self.raw_string()?;
-        if escaped { unescape(raw) } else { Ok(go::lossy(raw)) }
-    }
-
-    /// The bytes between the quotes, and whether any escape stands among them.
-    fn raw_string(&mut self) -> Result<(&'a [u8], bool), Malformed> {
-        let [b'"', string @ ..] = self.rest else { return Err(Malformed) };
-        let (mut rest, mut escaped) = (string, false);
+        let mut rest = self.rest.strip_prefix(b"\"").ok_or(Malformed)?;
+        let mut text = String::with_capacity(rest.len().min(USUAL_BYTES));
         loop {
-            rest = rest.get(scan::plain(rest).ok_or(Malformed)?..).ok_or(Malformed)?;
-            match rest {
+            let plain = scan::plain(rest).ok_or(Malformed)?;
+            let (before, after) = rest.split_at_checked(plain).ok_or(Malformed)?;
+            match std::str::from_utf8(before) {
+                Ok(valid) => text.push_str(valid),
+                Err(_) => text.push_str(&go::lossy(before)),
+            }
+            match after {
                 [b'"', after @ ..] => {
                     self.rest = after;
-                    let (raw, _) = string.split_at_checked(string.len().saturating_sub(rest.len())).ok_or(Malformed)?;
-                    return Ok((raw, escaped));
+                    return Ok(text);
                 }
-                // What follows the backslash is checked by `unescape`; here it only must not end the string.
-                [b'\\', _, after @ ..] => (rest, escaped) = (after, true),
+                [b'\\', letter, after @ ..] => {
+                    let decoded;
+                    (decoded, rest) = unescape(*letter, after)?;
+                    text.push(decoded);
+                }
                 _ => return Err(Malformed),
             }
         }
@@ -339,9 +343,8 @@ impl<'a> Reader<'a> {
     }
 
     fn string_skipped(&mut self) -> Result<(), Malformed> {
-        let (raw, escaped) = self.raw_string()?;
-        if escaped {
-            unescape(raw)?;
+        if self.plain_string().is_none() {
+            self.any_string()?;
         }
         Ok(())
     }

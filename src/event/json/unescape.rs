@@ -2,41 +2,23 @@
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use super::reader::Malformed;
-use super::{go, scan};
 
-/// What stands between the quotes of a string. No quote and no control character may stand in it but behind a backslash.
-pub(super) fn unescape(raw: &[u8]) -> Result<String, Malformed> {
-    let mut text = String::with_capacity(raw.len());
-    let mut rest = raw;
-    loop {
-        // Stops at a backslash, as nothing else is left to stop at.
-        let plain = scan::plain(rest).unwrap_or(rest.len());
-        let (before, escape) = rest.split_at_checked(plain).ok_or(Malformed)?;
-        match std::str::from_utf8(before) {
-            Ok(valid) => text.push_str(valid),
-            Err(_) => text.push_str(&go::lossy(before)),
+/// The letter that an escape stands for, and what follows it; `letter` is behind its backslash, and then comes `rest`.
+pub(super) fn unescape(letter: u8, rest: &[u8]) -> Result<(char, &[u8]), Malformed> {
+    let plain = match letter {
+        b'"' | b'\\' | b'/' => char::from(letter),
+        b'b' => '\u{8}',
+        b'f' => '\u{c}',
+        b'n' => '\n',
+        b'r' => '\r',
+        b't' => '\t',
+        b'u' => {
+            let (unit, rest) = hex4(rest)?;
+            return Ok(surrogate(unit, rest));
         }
-        let Some((b'\\', after)) = escape.split_first() else { return Ok(text) };
-        let (&letter, after) = after.split_first().ok_or(Malformed)?;
-        rest = after;
-        let plain = match letter {
-            b'"' | b'\\' | b'/' => char::from(letter),
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'n' => '\n',
-            b'r' => '\r',
-            b't' => '\t',
-            b'u' => {
-                let (unit, after) = hex4(rest)?;
-                rest = after;
-                let (decoded, after) = surrogate(unit, rest);
-                rest = after;
-                decoded
-            }
-            _ => return Err(Malformed),
-        };
-        text.push(plain);
-    }
+        _ => return Err(Malformed),
+    };
+    Ok((plain, rest))
 }
 
 fn hex4(rest: &[u8]) -> Result<(u32, &[u8]), Malformed> {

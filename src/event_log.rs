@@ -81,6 +81,12 @@ impl EventLog {
         Ok((Self(Some(Handle { lines: sender, left_out })), Writer { target, lines }))
     }
 
+    /// Whether anything is written at all.
+    #[must_use]
+    pub const fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Writes a line about occurrences that were taken in.
     pub fn write(&self, event: &Event, occurrences: u32, outcome: Outcome, clock: &Clock) {
         let Some(handle) = &self.0 else { return };

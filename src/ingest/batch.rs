@@ -5,6 +5,7 @@
 //! (`Eventweir-Ack`) is waited for once for all events that have arrived by then.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -12,7 +13,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt as _;
-use serde_json::json;
+use memchr::memmem::Finder;
 use smol_str::SmolStr;
 use tokio::sync::mpsc;
 
@@ -21,7 +22,7 @@ use super::{Ack, Face, ack, create, decode};
 use crate::event::json::{self, Strictness};
 use crate::event::{ApiGroup, managed_fields};
 use crate::ledger::RejectReason;
-use crate::shard::{Accepted, Fate, Waiting};
+use crate::shard::{Accepted, Fate, Outcome, Waiting};
 use crate::status::Status;
 
 /// LIMIT: chunks of results that wait for a slow reader; then no more of its request is read.
@@ -29,6 +30,9 @@ const RESULTS: usize = 16;
 
 /// LIMIT: bytes of a batch that are looked at to tell what it is.
 const LOOK_BYTES: usize = 4096;
+
+/// About how many bytes the result of an event takes that was taken.
+const LINE_BYTES: usize = 64;
 
 /// `POST /eventweir/v1/events`
 pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) -> Response {
@@ -116,16 +120,18 @@ impl Batch {
 
     /// Takes the lines that are complete.
     async fn take_lines(&mut self) -> Flow {
-        let Some(end) = self.buffer.iter().rposition(|byte| *byte == b'\n') else { return Flow::Continue(()) };
-        let rest = self.buffer.split_off(end.saturating_add(1));
-        let complete = std::mem::replace(&mut self.buffer, rest);
-        let mut results = Vec::new();
-        for line in complete.split(|byte| *byte == b'\n') {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let (mut rest, mut results) = (buffer.as_slice(), Vec::new());
+        while let Some((line, after)) = memchr::memchr(b'\n', rest).and_then(|end| rest.split_at_checked(end)) {
             if !line.trim_ascii().is_empty() {
                 results.push(self.take_event(line));
             }
+            rest = after.get(1..).unwrap_or_default();
         }
-        self.answer(results).await
+        let complete = buffer.len().saturating_sub(rest.len());
+        buffer.drain(..complete);
+        self.buffer = buffer;
+        if results.is_empty() { Flow::Continue(()) } else { self.answer(results).await }
     }
 
     /// Takes the items of an array or an `EventList`.
@@ -166,13 +172,22 @@ impl Batch {
         }
         let namespace = event.metadata.namespace.clone();
         create::admit(face, group, &namespace, &mut event).map_err(reject)?;
-        let occurrence = create::occurrence(face, &event, || managed_fields::claim(&self.manager, group));
+        let logged = face.0.event_log.is_kept().then(|| event.clone());
+        let occurrence = if face.0.shards.correlates(&event) {
+            create::as_occurrence(event)
+        } else {
+            event.metadata.managed_fields = managed_fields::claim(&self.manager, group);
+            event
+        };
         let taken = match self.ack {
             Ack::Accepted | Ack::Durable => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
             Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
         };
         let (accepted, waiting) = taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
-        face.note(&event, 1, accepted.outcome);
+        match logged {
+            Some(event) => face.note(&event, 1, accepted.outcome),
+            None => face.0.metrics.count_outcome(accepted.outcome, 1),
+        }
         Ok((accepted, waiting))
     }
 
@@ -182,9 +197,9 @@ impl Batch {
         let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
         // LIMIT: one request's time for all of them; a client that has waited so long is told that it has not been so far.
         let mut patience = std::pin::pin!(tokio::time::sleep(self.face.0.settings.request_timeout));
-        let mut results = Vec::with_capacity(taken.len());
+        let mut lines = Vec::with_capacity(taken.len().saturating_mul(LINE_BYTES));
         for Taken { number, result } in taken {
-            results.push(match result {
+            match result {
                 Ok((accepted, waiting)) => {
                     let fate = match waiting {
                         Some(mut waiting) => tokio::select! {
@@ -195,38 +210,35 @@ impl Batch {
                         None => None,
                     };
                     if let Some(Fate::Refused(refusal)) = fate {
-                        failure(number, &refusal.status)
+                        failure(number, &refusal.status, &mut lines);
                     } else {
                         let reached = match self.ack {
                             Ack::Written if fate.is_some() => "written",
                             Ack::Durable if unkept.is_none() => "durable",
                             Ack::Accepted | Ack::Durable | Ack::Written => "accepted",
                         };
-                        json!({ "event": number, "outcome": accepted.outcome.label(), "ack": reached })
+                        success(number, accepted.outcome, reached, &mut lines);
                     }
                 }
-                Err(status) => failure(number, &status),
-            });
+                Err(status) => failure(number, &status, &mut lines),
+            }
         }
-        self.send(&results).await
+        self.send(lines).await
     }
 
     /// Refuses what is left of a request that cannot be read on.
     async fn refuse_rest(&mut self, reason: RejectReason, status: &Status) {
         self.number = self.number.saturating_add(1);
         self.face.0.shards.reject(reason, 1);
-        let _last = self.send(&[failure(self.number, status)]).await;
+        let mut line = Vec::new();
+        failure(self.number, status, &mut line);
+        let _last = self.send(line).await;
     }
 
     /// Sends result lines; a client that has gone away ends the batch.
-    async fn send(&self, results: &[serde_json::Value]) -> Flow {
-        let mut text = String::new();
-        for result in results {
-            text.push_str(&result.to_string());
-            text.push('\n');
-        }
+    async fn send(&self, lines: Vec<u8>) -> Flow {
         let patience: Duration = self.face.0.settings.request_timeout;
-        match tokio::time::timeout(patience, self.results.send(text.into())).await {
+        match tokio::time::timeout(patience, self.results.send(lines.into())).await {
             Ok(Ok(())) => Flow::Continue(()),
             Ok(Err(_)) | Err(_) => Flow::Break(()),
         }
@@ -250,7 +262,7 @@ fn is_document(beginning: &[u8]) -> Option<bool> {
         b'{' => {
             // An EventList by its own word, before its first line is complete or in it.
             let first_line = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
-            if contains(first_line, b"\"EventList\"") {
+            if memchr::memmem::find(first_line, b"\"EventList\"").is_some() {
                 return Some(true);
             }
             // A pretty-printed document opens with a brace alone.
@@ -265,25 +277,62 @@ fn is_document(beginning: &[u8]) -> Option<bool> {
 
 /// Which group an event says it is of; core/v1 where it says nothing.
 fn group_of(text: &[u8]) -> ApiGroup {
-    if contains(text, b"\"events.k8s.io/v1\"") && !contains(text, b"\"involvedObject\"") {
-        ApiGroup::Events
-    } else {
-        ApiGroup::Core
+    static EVENTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"events.k8s.io/v1\""));
+    static OLD_STYLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"involvedObject\""));
+    if EVENTS.find(text).is_some() && OLD_STYLE.find(text).is_none() { ApiGroup::Events } else { ApiGroup::Core }
+}
+
+/// Appends the result of an event that was taken.
+fn success(number: u64, outcome: Outcome, reached: &str, lines: &mut Vec<u8>) {
+    head(number, lines);
+    for part in ["\"outcome\":\"", outcome.label(), "\",\"ack\":\"", reached, "\"}\n"] {
+        lines.extend_from_slice(part.as_bytes());
     }
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
+/// Appends the result of an event that was refused.
+fn failure(number: u64, status: &Status, lines: &mut Vec<u8>) {
+    head(number, lines);
+    lines.extend_from_slice(b"\"status\":");
+    lines.extend_from_slice(&status.to_json());
+    lines.extend_from_slice(b"}\n");
 }
 
-fn failure(number: u64, status: &Status) -> serde_json::Value {
-    let document: serde_json::Value = serde_json::from_slice(&status.to_json()).unwrap_or_default();
-    json!({ "event": number, "status": document })
+/// The beginning of a result.
+fn head(number: u64, lines: &mut Vec<u8>) {
+    lines.extend_from_slice(b"{\"event\":");
+    lines.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    lines.push(b',');
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+
+    #[test]
+    fn results_are_json() {
+        let mut lines = Vec::new();
+        success(7, Outcome::Counted, "durable", &mut lines);
+        let status = Status::not_found("", "namespaces", "a\"<\u{2028}\n");
+        failure(u64::MAX, &status, &mut lines);
+        let document: Value = serde_json::from_slice(&status.to_json()).unwrap();
+        let expected = [
+            json!({ "event": 7, "outcome": "counted", "ack": "durable" }),
+            json!({ "event": u64::MAX, "status": document }),
+        ];
+        assert_eq!(String::from_utf8(lines).unwrap(), expected.map(|line| format!("{line}\n")).concat());
+    }
+
+    #[test]
+    fn groups_are_told_by_what_an_event_names() {
+        let check = |text: &str, group: ApiGroup| assert_eq!(group_of(text.as_bytes()), group, "{text}");
+        check("{}", ApiGroup::Core);
+        check(r#"{"apiVersion":"events.k8s.io/v1"}"#, ApiGroup::Events);
+        check(r#"{"apiVersion":"events.k8s.io/v1","involvedObject":{}}"#, ApiGroup::Core);
+        check(r#"{"note":"events.k8s.io/v1 "}"#, ApiGroup::Core);
+    }
 
     #[test]
     fn documents_are_told_from_lines_by_their_beginning() {

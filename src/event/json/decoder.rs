@@ -5,6 +5,7 @@
 //! from a type's own `UnmarshalJSON` (the times) ends the decode at once and wins over faults kept from before.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use smol_str::SmolStr;
@@ -52,6 +53,14 @@ impl<'p> Path<'p> {
         Self { parent: Some(parent), part: Part::Index(index) }
     }
 
+    /// The key of the member that stands here; empty elsewhere.
+    pub(super) const fn key_here(&self) -> &'p str {
+        match self.part {
+            Part::Field { name, .. } | Part::Key(name) => name,
+            Part::Root | Part::Index(_) => "",
+        }
+    }
+
     /// As strict faults show it: `metadata.ownerReferences[0].name`.
     fn strict(&self, text: &mut String) {
         if let Some(parent) = self.parent {
@@ -87,6 +96,32 @@ impl<'p> Path<'p> {
         (innermost, text)
     }
 }
+
+/// A Go struct as it is decoded.
+#[derive(Debug)]
+pub(super) struct Struct<M: 'static> {
+    /// Its name in Go.
+    pub(super) name: &'static str,
+    /// Its members in the order in which Go writes them. LIMIT: 32.
+    pub(super) members: &'static [Member<M>],
+}
+
+/// A member of a [`Struct`].
+#[derive(Debug)]
+pub(super) struct Member<M> {
+    pub(super) key: &'static str,
+    /// The key with its quotes and colon: how it is mostly spelled.
+    pub(super) quoted: &'static str,
+    pub(super) meaning: M,
+}
+
+/// The members of a [`Struct`] by their keys.
+macro_rules! members {
+    ($($key:literal => $meaning:expr),+ $(,)?) => {
+        &[$($crate::event::json::decoder::Member { key: $key, quoted: concat!("\"", $key, "\":"), meaning: $meaning }),+]
+    };
+}
+pub(super) use members;
 
 /// One decode of one body.
 #[derive(Debug)]
@@ -124,6 +159,49 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
+    /// Calls `take` for each member of the struct that stands next, with its path and what it means, if it is known; it must
+    /// take the value. Duplicates are noted before.
+    // Hot. Whoever writes events writes their members in the order of Go's structs, so the next key mostly is the next one or
+    // one of the few after that, letter for letter: then it is neither scanned nor looked up.
+    #[inline]
+    pub(super) fn fields<M: Copy>(
+        &mut self,
+        at: &Path<'_>,
+        known: &'static Struct<M>,
+        mut take: impl FnMut(&mut Self, &Path<'_>, Option<M>) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        let (mut seen, mut next) = (0_u32, 0_usize);
+        let mut more = self.reader.enter_object()?;
+        while more {
+            let spelled: Cow<'_, str>;
+            let (found, key) = if let Some((place, member)) = self.likely_member(known, next) {
+                (Some((place, member)), member.key)
+            } else {
+                spelled = self.reader.key()?;
+                (known.members.iter().enumerate().find(|(_, member)| member.key == spelled), spelled.as_ref())
+            };
+            let path = Path::field(at, known.name, key);
+            if let Some((place, _)) = found {
+                let bit = u32::try_from(place).ok().and_then(|place| 1_u32.checked_shl(place)).unwrap_or_default();
+                if seen & bit != 0 {
+                    self.duplicate(&path);
+                }
+                seen |= bit;
+                next = place.saturating_add(1);
+            }
+            take(self, &path, found.map(|(_, member)| member.meaning))?;
+            more = self.reader.next_member()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the key that stands next, if it is spelled as one of the members from `next` on.
+    #[inline]
+    fn likely_member<M>(&mut self, known: &'static Struct<M>, next: usize) -> Option<(usize, &'static Member<M>)> {
+        let mut likely = known.members.iter().enumerate().skip(next);
+        likely.find(|(_, member)| self.reader.take_key(member.quoted))
+    }
+
     /// Opens a struct: true when an object stands next. `null` leaves the struct as it is, anything else is a fault.
     pub(super) fn is_object(&mut self, at: &Path<'_>, go_type: &str) -> Result<bool, Malformed> {
         match self.reader.kind()? {
@@ -134,34 +212,23 @@ impl<'a> Decoder<'a> {
     }
 
     /// Notes an unknown member and passes over its value.
-    pub(super) fn unknown(&mut self, parent: &Path<'_>, key: &str) -> Result<(), Malformed> {
-        self.strict_fault(parent, key, StrictFaultKind::Unknown);
+    pub(super) fn unknown(&mut self, at: &Path<'_>) -> Result<(), Malformed> {
+        self.strict_fault(at, StrictFaultKind::Unknown);
         self.reader.skip()
     }
 
-    /// Notes a member seen twice. `seen` has a bit for each member of the struct.
-    pub(super) fn check_duplicate(&mut self, parent: &Path<'_>, key: &str, seen: &mut u32, member: u32) {
-        let bit = 1_u32.checked_shl(member).unwrap_or_default();
-        if *seen & bit != 0 {
-            self.duplicate(parent, key);
-        }
-        *seen |= bit;
+    /// Notes a member seen twice.
+    #[cold]
+    pub(super) fn duplicate(&mut self, at: &Path<'_>) {
+        self.strict_fault(at, StrictFaultKind::Duplicate);
     }
 
-    pub(super) fn duplicate(&mut self, parent: &Path<'_>, key: &str) {
-        self.strict_fault(parent, key, StrictFaultKind::Duplicate);
-    }
-
-    fn strict_fault(&mut self, parent: &Path<'_>, key: &str, kind: StrictFaultKind) {
+    fn strict_fault(&mut self, at: &Path<'_>, kind: StrictFaultKind) {
         if self.strict.len() >= STRICT_FAULTS_MAX || self.aborted.is_some() {
             return;
         }
         let mut path = String::new();
-        parent.strict(&mut path);
-        if !path.is_empty() {
-            path.push('.');
-        }
-        path.push_str(key);
+        at.strict(&mut path);
         let fault = StrictFault { kind, path };
         if self.strict_seen.insert(fault.clone()) {
             self.strict.push(fault);
@@ -193,6 +260,10 @@ impl<'a> Decoder<'a> {
 
     /// A string of a named Go type such as `types.UID`.
     pub(super) fn string_of(&mut self, at: &Path<'_>, go_type: &str, slot: &mut SmolStr) -> Result<(), Malformed> {
+        if let Some(text) = self.reader.plain_string() {
+            *slot = SmolStr::new(text);
+            return Ok(());
+        }
         match self.reader.kind()? {
             Kind::String => {
                 *slot = SmolStr::new(self.reader.string()?);

@@ -20,27 +20,27 @@ pub(super) enum Registration {
 }
 
 /// Kind and version after the door's defaults.
-#[derive(Debug)]
-pub(super) struct Identity {
-    pub(super) kind: String,
-    pub(super) group: String,
-    pub(super) version: String,
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Identity<'t> {
+    pub(super) kind: &'t str,
+    pub(super) group: &'t str,
+    pub(super) version: &'t str,
 }
 
-impl Identity {
+impl Identity<'_> {
     pub(super) fn group_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
     }
 
     /// `Event in version "v1" cannot be handled as a Event: …`.
     pub(super) fn unhandled(&self, fault: &str) -> Box<DecodeError> {
-        let version = go::quote(&self.version);
+        let version = go::quote(self.version);
         DecodeError::bad_request(format!("{} in version {version} cannot be handled as a Event: {fault}", self.kind))
     }
 }
 
 /// The kind and version a body means at the door of `group` (`gvkWithDefaults`).
-pub(super) fn identity(group: ApiGroup, type_meta: &TypeMeta) -> Identity {
+pub(super) fn identity(group: ApiGroup, type_meta: &TypeMeta) -> Identity<'_> {
     let door_group = match group {
         ApiGroup::Core => "",
         ApiGroup::Events => "events.k8s.io",
@@ -53,11 +53,17 @@ pub(super) fn identity(group: ApiGroup, type_meta: &TypeMeta) -> Identity {
     if version.is_empty() && (stated_group.is_empty() || stated_group == door_group) {
         (stated_group, version) = (door_group, "v1");
     }
-    Identity { kind: kind.to_owned(), group: stated_group.to_owned(), version: version.to_owned() }
+    Identity { kind, group: stated_group, version }
 }
 
 /// Looks a body's kind up as the apiserver does before it decodes.
 pub(super) fn register(group: ApiGroup, type_meta: &TypeMeta, body: &[u8]) -> Result<Registration, Box<DecodeError>> {
+    // What nearly every event says.
+    match (type_meta.api_version.as_str(), type_meta.kind.as_str()) {
+        ("v1", "Event") => return Ok(Registration::Event { group: ApiGroup::Core }),
+        ("events.k8s.io/v1", "Event") => return Ok(Registration::Event { group: ApiGroup::Events }),
+        _ => {}
+    }
     if type_meta.api_version.matches('/').count() > 1 {
         return Err(unsniffed_version(body, &type_meta.api_version));
     }
@@ -65,7 +71,7 @@ pub(super) fn register(group: ApiGroup, type_meta: &TypeMeta, body: &[u8]) -> Re
     if identity.version.is_empty() {
         return Err(identity.unhandled(&format!("Object 'apiVersion' is missing in '{}'", go::lossy(body))));
     }
-    match (identity.group.as_str(), identity.version.as_str(), identity.kind.as_str()) {
+    match (identity.group, identity.version, identity.kind) {
         ("", "v1", "Event") => Ok(Registration::Event { group: ApiGroup::Core }),
         ("events.k8s.io", "v1", "Event") => Ok(Registration::Event { group: ApiGroup::Events }),
         ("events.k8s.io", "v1beta1", "Event") => Ok(Registration::EventBeta),

@@ -7,74 +7,91 @@ use std::sync::Arc;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use super::decoder::{Decoder, Path};
+use super::decoder::{Decoder, Path, Struct, members};
 use super::reader::{Kind, Malformed};
 use crate::event::{ManagedFields, ManagedFieldsEntry, ObjectMeta, OwnerReference, RareMeta};
+
+/// A member of `metadata`.
+#[derive(Debug, Clone, Copy)]
+enum Member {
+    Name,
+    Namespace,
+    Uid,
+    ResourceVersion,
+    CreationTimestamp,
+    ManagedFields,
+    Rare(Rare),
+}
+
+/// What events seldom carry.
+#[derive(Debug, Clone, Copy)]
+enum Rare {
+    GenerateName,
+    SelfLink,
+    Generation,
+    DeletionTimestamp,
+    DeletionGracePeriodSeconds,
+    Labels,
+    Annotations,
+    OwnerReferences,
+    Finalizers,
+}
+
+const META: Struct<Member> = Struct {
+    name: "ObjectMeta",
+    members: members! {
+        "name" => Member::Name,
+        "generateName" => Member::Rare(Rare::GenerateName),
+        "namespace" => Member::Namespace,
+        "selfLink" => Member::Rare(Rare::SelfLink),
+        "uid" => Member::Uid,
+        "resourceVersion" => Member::ResourceVersion,
+        "generation" => Member::Rare(Rare::Generation),
+        "creationTimestamp" => Member::CreationTimestamp,
+        "deletionTimestamp" => Member::Rare(Rare::DeletionTimestamp),
+        "deletionGracePeriodSeconds" => Member::Rare(Rare::DeletionGracePeriodSeconds),
+        "labels" => Member::Rare(Rare::Labels),
+        "annotations" => Member::Rare(Rare::Annotations),
+        "ownerReferences" => Member::Rare(Rare::OwnerReferences),
+        "finalizers" => Member::Rare(Rare::Finalizers),
+        "managedFields" => Member::ManagedFields,
+    },
+};
 
 /// Decodes `metadata`. What events seldom carry is boxed only when it is there.
 pub(super) fn object_meta(decoder: &mut Decoder<'_>, at: &Path<'_>, meta: &mut ObjectMeta) -> Result<(), Malformed> {
     if !decoder.is_object(at, "v1.ObjectMeta")? {
         return Ok(());
     }
-    let mut seen = 0;
-    decoder.members(|decoder, key| {
-        let path = Path::field(at, "ObjectMeta", key);
-        let (member, go_type, slot) = match key {
-            "name" => (0, "string", &mut meta.name),
-            "namespace" => (1, "string", &mut meta.namespace),
-            "resourceVersion" => (2, "string", &mut meta.resource_version),
-            "uid" => (3, "types.UID", &mut meta.uid),
-            "creationTimestamp" => {
-                decoder.check_duplicate(at, key, &mut seen, 4);
-                return decoder.time(&path, &mut meta.creation_timestamp);
-            }
-            "managedFields" => {
-                decoder.check_duplicate(at, key, &mut seen, 14);
-                return managed_fields(decoder, &path, &mut meta.managed_fields);
-            }
-            _ => return rare_member(decoder, at, key, &mut seen, &mut meta.rare),
-        };
-        decoder.check_duplicate(at, key, &mut seen, member);
-        decoder.string_of(&path, go_type, slot)
+    decoder.fields(at, &META, |decoder, at, member| match member {
+        Some(Member::Name) => decoder.string(at, &mut meta.name),
+        Some(Member::Namespace) => decoder.string(at, &mut meta.namespace),
+        Some(Member::Uid) => decoder.string_of(at, "types.UID", &mut meta.uid),
+        Some(Member::ResourceVersion) => decoder.string(at, &mut meta.resource_version),
+        Some(Member::CreationTimestamp) => decoder.time(at, &mut meta.creation_timestamp),
+        Some(Member::ManagedFields) => managed_fields(decoder, at, &mut meta.managed_fields),
+        Some(Member::Rare(member)) => rare_member(decoder, at, member, meta.rare.get_or_insert_default()),
+        None => decoder.unknown(at),
     })?;
-    if meta.rare.as_deref() == Some(&RareMeta::default()) {
+    if meta.rare.as_deref().is_some_and(|rare| *rare == RareMeta::default()) {
         meta.rare = None;
     }
     Ok(())
 }
 
-fn rare_member(
-    decoder: &mut Decoder<'_>,
-    at: &Path<'_>,
-    key: &str,
-    seen: &mut u32,
-    rare: &mut Option<Box<RareMeta>>,
-) -> Result<(), Malformed> {
-    let member = match key {
-        "generateName" => 5,
-        "selfLink" => 6,
-        "generation" => 7,
-        "deletionTimestamp" => 8,
-        "deletionGracePeriodSeconds" => 9,
-        "labels" => 10,
-        "annotations" => 11,
-        "ownerReferences" => 12,
-        "finalizers" => 13,
-        _ => return decoder.unknown(at, key),
-    };
-    decoder.check_duplicate(at, key, seen, member);
-    let path = Path::field(at, "ObjectMeta", key);
-    let rare = rare.get_or_insert_default();
+fn rare_member(decoder: &mut Decoder<'_>, at: &Path<'_>, member: Rare, rare: &mut RareMeta) -> Result<(), Malformed> {
     match member {
-        5 => decoder.string(&path, &mut rare.generate_name),
-        6 => decoder.string(&path, &mut rare.self_link),
-        7 => decoder.integer(&path, "int64", &mut rare.generation),
-        8 => decoder.time(&path, &mut rare.deletion_timestamp),
-        9 => decoder.optional_integer(&path, &mut rare.deletion_grace_period_seconds),
-        10 => string_map(decoder, &path, &mut rare.labels),
-        11 => string_map(decoder, &path, &mut rare.annotations),
-        12 => list(decoder, &path, "[]v1.OwnerReference", &mut rare.owner_references, owner),
-        _ => list(decoder, &path, "[]string", &mut rare.finalizers, |decoder, at, name| decoder.string(at, name)),
+        Rare::GenerateName => decoder.string(at, &mut rare.generate_name),
+        Rare::SelfLink => decoder.string(at, &mut rare.self_link),
+        Rare::Generation => decoder.integer(at, "int64", &mut rare.generation),
+        Rare::DeletionTimestamp => decoder.time(at, &mut rare.deletion_timestamp),
+        Rare::DeletionGracePeriodSeconds => decoder.optional_integer(at, &mut rare.deletion_grace_period_seconds),
+        Rare::Labels => string_map(decoder, at, &mut rare.labels),
+        Rare::Annotations => string_map(decoder, at, &mut rare.annotations),
+        Rare::OwnerReferences => list(decoder, at, "[]v1.OwnerReference", &mut rare.owner_references, owner),
+        Rare::Finalizers => {
+            list(decoder, at, "[]string", &mut rare.finalizers, |decoder, at, name| decoder.string(at, name))
+        }
     }
 }
 
@@ -90,7 +107,7 @@ fn string_map(decoder: &mut Decoder<'_>, at: &Path<'_>, map: &mut BTreeMap<SmolS
     decoder.members(|decoder, key| {
         let name = SmolStr::new(key);
         if !seen.insert(name.clone()) {
-            decoder.duplicate(at, key);
+            decoder.duplicate(&Path::key(at, key));
         }
         let mut value = SmolStr::default();
         decoder.string(&Path::key(at, key), &mut value)?;
@@ -131,30 +148,40 @@ fn list<T: Default>(
     Ok(())
 }
 
+#[derive(Debug, Clone, Copy)]
+enum OwnerMember {
+    ApiVersion,
+    Kind,
+    Name,
+    Uid,
+    Controller,
+    BlockOwnerDeletion,
+}
+
+const OWNER: Struct<OwnerMember> = Struct {
+    name: "OwnerReference",
+    members: members! {
+        "apiVersion" => OwnerMember::ApiVersion,
+        "kind" => OwnerMember::Kind,
+        "name" => OwnerMember::Name,
+        "uid" => OwnerMember::Uid,
+        "controller" => OwnerMember::Controller,
+        "blockOwnerDeletion" => OwnerMember::BlockOwnerDeletion,
+    },
+};
+
 fn owner(decoder: &mut Decoder<'_>, at: &Path<'_>, owner: &mut OwnerReference) -> Result<(), Malformed> {
     if !decoder.is_object(at, "v1.OwnerReference")? {
         return Ok(());
     }
-    let mut seen = 0;
-    decoder.members(|decoder, key| {
-        let path = Path::field(at, "OwnerReference", key);
-        let (member, go_type, slot) = match key {
-            "apiVersion" => (0, "string", &mut owner.api_version),
-            "kind" => (1, "string", &mut owner.kind),
-            "name" => (2, "string", &mut owner.name),
-            "uid" => (3, "types.UID", &mut owner.uid),
-            "controller" => {
-                decoder.check_duplicate(at, key, &mut seen, 4);
-                return decoder.optional_boolean(&path, &mut owner.controller);
-            }
-            "blockOwnerDeletion" => {
-                decoder.check_duplicate(at, key, &mut seen, 5);
-                return decoder.optional_boolean(&path, &mut owner.block_owner_deletion);
-            }
-            _ => return decoder.unknown(at, key),
-        };
-        decoder.check_duplicate(at, key, &mut seen, member);
-        decoder.string_of(&path, go_type, slot)
+    decoder.fields(at, &OWNER, |decoder, at, member| match member {
+        Some(OwnerMember::ApiVersion) => decoder.string(at, &mut owner.api_version),
+        Some(OwnerMember::Kind) => decoder.string(at, &mut owner.kind),
+        Some(OwnerMember::Name) => decoder.string(at, &mut owner.name),
+        Some(OwnerMember::Uid) => decoder.string_of(at, "types.UID", &mut owner.uid),
+        Some(OwnerMember::Controller) => decoder.optional_boolean(at, &mut owner.controller),
+        Some(OwnerMember::BlockOwnerDeletion) => decoder.optional_boolean(at, &mut owner.block_owner_deletion),
+        None => decoder.unknown(at),
     })
 }
 
@@ -170,6 +197,30 @@ fn managed_fields(decoder: &mut Decoder<'_>, at: &Path<'_>, slot: &mut ManagedFi
     Ok(())
 }
 
+#[derive(Debug, Clone, Copy)]
+enum EntryMember {
+    Manager,
+    Operation,
+    ApiVersion,
+    Time,
+    FieldsType,
+    FieldsV1,
+    Subresource,
+}
+
+const ENTRY: Struct<EntryMember> = Struct {
+    name: "ManagedFieldsEntry",
+    members: members! {
+        "manager" => EntryMember::Manager,
+        "operation" => EntryMember::Operation,
+        "apiVersion" => EntryMember::ApiVersion,
+        "time" => EntryMember::Time,
+        "fieldsType" => EntryMember::FieldsType,
+        "fieldsV1" => EntryMember::FieldsV1,
+        "subresource" => EntryMember::Subresource,
+    },
+};
+
 fn managed_fields_entry(
     decoder: &mut Decoder<'_>,
     at: &Path<'_>,
@@ -178,27 +229,15 @@ fn managed_fields_entry(
     if !decoder.is_object(at, "v1.ManagedFieldsEntry")? {
         return Ok(());
     }
-    let mut seen = 0;
-    decoder.members(|decoder, key| {
-        let path = Path::field(at, "ManagedFieldsEntry", key);
-        let (member, go_type, slot) = match key {
-            "manager" => (0, "string", &mut entry.manager),
-            "operation" => (1, "v1.ManagedFieldsOperationType", &mut entry.operation),
-            "apiVersion" => (2, "string", &mut entry.api_version),
-            "fieldsType" => (3, "string", &mut entry.fields_type),
-            "subresource" => (4, "string", &mut entry.subresource),
-            "time" => {
-                decoder.check_duplicate(at, key, &mut seen, 5);
-                return decoder.time(&path, &mut entry.time);
-            }
-            "fieldsV1" => {
-                decoder.check_duplicate(at, key, &mut seen, 6);
-                return raw(decoder, &mut entry.fields);
-            }
-            _ => return decoder.unknown(at, key),
-        };
-        decoder.check_duplicate(at, key, &mut seen, member);
-        decoder.string_of(&path, go_type, slot)
+    decoder.fields(at, &ENTRY, |decoder, at, member| match member {
+        Some(EntryMember::Manager) => decoder.string(at, &mut entry.manager),
+        Some(EntryMember::Operation) => decoder.string_of(at, "v1.ManagedFieldsOperationType", &mut entry.operation),
+        Some(EntryMember::ApiVersion) => decoder.string(at, &mut entry.api_version),
+        Some(EntryMember::Time) => decoder.time(at, &mut entry.time),
+        Some(EntryMember::FieldsType) => decoder.string(at, &mut entry.fields_type),
+        Some(EntryMember::FieldsV1) => raw(decoder, &mut entry.fields),
+        Some(EntryMember::Subresource) => decoder.string(at, &mut entry.subresource),
+        None => decoder.unknown(at),
     })
 }
 

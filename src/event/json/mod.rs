@@ -17,6 +17,9 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod unescape;
+#[cfg(test)]
+mod ways;
 mod write;
 
 use smol_str::SmolStr;
@@ -134,22 +137,26 @@ pub fn syntax_fault(body: &[u8]) -> String {
 /// The apiserver's 400 for a body that is not JSON, has members of a wrong type, or is of another kind or version; and for
 /// strict faults where they refuse.
 pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
-    let pass = pass(group, body)?;
+    let mut pass = Pass::default();
+    pass.run(group, body)?;
     let registration = kinds::register(group, &pass.type_meta, body)?;
     let stated = match registration {
         Registration::Event { group } => group,
         Registration::EventBeta => ApiGroup::Events,
         Registration::Other => group,
     };
-    if stated == group {
-        return finish(group, pass, strictness, registration);
+    if stated != group {
+        // The other door's Event is decoded as what it says it is: its own faults come before the mismatch.
+        pass = Pass::default();
+        pass.run(stated, body)?;
     }
-    // The other door's Event is decoded as what it says it is: its own faults come before the mismatch.
-    let pass = self::pass(stated, body)?;
-    finish(group, pass, strictness, registration)
+    pass.check(group, strictness, registration)?;
+    let TypeMeta { kind, api_version, .. } = pass.type_meta;
+    Ok(Decoded { event: pass.event, strict_faults: pass.strict_faults, kind, api_version })
 }
 
-/// One pass over a body.
+/// One pass over a body. An event is large, so it stays where it is.
+#[derive(Debug, Default)]
 struct Pass {
     event: Event,
     type_meta: TypeMeta,
@@ -157,19 +164,52 @@ struct Pass {
     strict_faults: Vec<StrictFault>,
 }
 
-fn pass(group: ApiGroup, body: &[u8]) -> Result<Pass, Box<DecodeError>> {
-    let mut decoder = Decoder::new(body);
-    let mut event = Event::default();
-    let mut type_meta = TypeMeta::default();
-    let walked = document(&mut decoder, group, &mut type_meta, &mut event);
-    if walked.is_err() {
-        return Err(unrecognized(body, &syntax::fault(body)));
+impl Pass {
+    fn run(&mut self, group: ApiGroup, body: &[u8]) -> Result<(), Box<DecodeError>> {
+        let mut decoder = Decoder::new(body);
+        if document(&mut decoder, group, &mut self.type_meta, &mut self.event).is_err() {
+            return Err(unrecognized(body, &syntax::fault(body)));
+        }
+        if let Some(fault) = &self.type_meta.fault {
+            return Err(unrecognized(body, fault));
+        }
+        (self.fault, self.strict_faults) = decoder.finish();
+        Ok(())
     }
-    if let Some(fault) = &type_meta.fault {
-        return Err(unrecognized(body, fault));
+
+    /// What the apiserver says to a body that it could read.
+    fn check(
+        &mut self,
+        group: ApiGroup,
+        strictness: Strictness,
+        registration: Registration,
+    ) -> Result<(), Box<DecodeError>> {
+        let identity = kinds::identity(group, &self.type_meta);
+        let (Registration::Event { .. } | Registration::EventBeta) = registration else {
+            return Err(identity.unhandled(&format!(
+                "converting ({}.{}) to (core.Event): unknown conversion",
+                identity.version, identity.kind
+            )));
+        };
+        if let Some(fault) = &self.fault {
+            return Err(identity.unhandled(fault));
+        }
+        if strictness == Strictness::Refuse && !self.strict_faults.is_empty() {
+            let faults: Vec<String> = self.strict_faults.iter().map(ToString::to_string).collect();
+            return Err(identity.unhandled(&format!("strict decoding error: {}", faults.join(", "))));
+        }
+        if registration != (Registration::Event { group }) {
+            return Err(DecodeError::bad_request(format!(
+                "the API version in the data ({}) does not match the expected API version ({})",
+                identity.group_version(),
+                group.api_version()
+            )));
+        }
+        if !(self.type_meta.kind.is_empty() && self.type_meta.api_version.is_empty()) {
+            self.event.type_meta = Some(group);
+        }
+        Ok(())
     }
-    let (fault, strict_faults) = decoder.finish();
-    Ok(Pass { event, type_meta, fault, strict_faults })
 }
 
 fn document(
@@ -192,44 +232,6 @@ fn document(
         }
     }
     decoder.reader.end()
-}
-
-fn finish(
-    group: ApiGroup,
-    mut pass: Pass,
-    strictness: Strictness,
-    registration: Registration,
-) -> Result<Decoded, Box<DecodeError>> {
-    let identity = kinds::identity(group, &pass.type_meta);
-    let (Registration::Event { .. } | Registration::EventBeta) = registration else {
-        return Err(identity.unhandled(&format!(
-            "converting ({}.{}) to (core.Event): unknown conversion",
-            identity.version, identity.kind
-        )));
-    };
-    if let Some(fault) = pass.fault {
-        return Err(identity.unhandled(&fault));
-    }
-    if strictness == Strictness::Refuse && !pass.strict_faults.is_empty() {
-        let faults: Vec<String> = pass.strict_faults.iter().map(ToString::to_string).collect();
-        return Err(identity.unhandled(&format!("strict decoding error: {}", faults.join(", "))));
-    }
-    if registration != (Registration::Event { group }) {
-        return Err(DecodeError::bad_request(format!(
-            "the API version in the data ({}) does not match the expected API version ({})",
-            identity.group_version(),
-            group.api_version()
-        )));
-    }
-    if !(pass.type_meta.kind.is_empty() && pass.type_meta.api_version.is_empty()) {
-        pass.event.type_meta = Some(group);
-    }
-    Ok(Decoded {
-        event: pass.event,
-        strict_faults: pass.strict_faults,
-        kind: pass.type_meta.kind,
-        api_version: pass.type_meta.api_version,
-    })
 }
 
 /// The refusal of a body whose kind could not be read.

@@ -6,7 +6,9 @@
 
 use std::borrow::Cow;
 
-use super::{go, scan};
+use super::go;
+use super::scan;
+use super::unescape::unescape;
 
 /// The document is malformed; [`super::syntax::fault`] has the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,46 +42,64 @@ impl Kind {
 /// LIMIT: as many open objects and arrays as Go's scanner allows; one more is malformed.
 pub(super) const DEPTH_MAX: usize = 10_000;
 
+/// Room for the text of most strings.
+const USUAL_BYTES: usize = 256;
+
 /// Position in a body.
 #[derive(Debug, Clone)]
 pub(super) struct Reader<'a> {
     data: &'a [u8],
     /// The same, where all of it is UTF-8: then no string has to be checked by itself.
     text: Option<&'a str>,
-    at: usize,
+    /// What has not been read yet.
+    rest: &'a [u8],
     depth: usize,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(data: &'a [u8]) -> Self {
-        Self { data, text: std::str::from_utf8(data).ok(), at: 0, depth: 0 }
+        Self { data, text: std::str::from_utf8(data).ok(), rest: data, depth: 0 }
     }
 
     /// Offset of the next byte.
     pub(super) const fn offset(&self) -> usize {
-        self.at
+        self.data.len().saturating_sub(self.rest.len())
     }
 
     /// The bytes from an earlier offset up to here.
     pub(super) fn since(&self, start: usize) -> &'a [u8] {
-        self.data.get(start..self.at).unwrap_or_default()
+        self.data.get(start..self.offset()).unwrap_or_default()
     }
 
-    fn byte(&self) -> Option<u8> {
-        self.data.get(self.at).copied()
+    #[inline]
+    const fn byte(&self) -> Option<u8> {
+        match self.rest {
+            [byte, ..] => Some(*byte),
+            [] => None,
+        }
     }
 
-    const fn advance(&mut self, bytes: usize) {
-        self.at = self.at.saturating_add(bytes);
+    /// Takes the next byte, if it is this one.
+    #[inline]
+    fn take(&mut self, wanted: u8) -> bool {
+        match self.rest.split_first() {
+            Some((&byte, rest)) if byte == wanted => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
     }
 
+    #[inline]
     fn skip_space(&mut self) {
-        while matches!(self.byte(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
-            self.advance(1);
+        while let [b' ' | b'\t' | b'\r' | b'\n', rest @ ..] = self.rest {
+            self.rest = rest;
         }
     }
 
     /// The kind of the next value, by its first byte.
+    #[inline]
     pub(super) fn kind(&mut self) -> Result<Kind, Malformed> {
         self.skip_space();
         match self.byte() {
@@ -96,17 +116,12 @@ impl<'a> Reader<'a> {
     /// The document must end here.
     pub(super) fn end(&mut self) -> Result<(), Malformed> {
         self.skip_space();
-        if self.byte().is_none() { Ok(()) } else { Err(Malformed) }
+        if self.rest.is_empty() { Ok(()) } else { Err(Malformed) }
     }
 
     fn expect(&mut self, wanted: u8) -> Result<(), Malformed> {
         self.skip_space();
-        if self.byte() == Some(wanted) {
-            self.advance(1);
-            Ok(())
-        } else {
-            Err(Malformed)
-        }
+        if self.take(wanted) { Ok(()) } else { Err(Malformed) }
     }
 
     fn open(&mut self) -> Result<(), Malformed> {
@@ -120,11 +135,19 @@ impl<'a> Reader<'a> {
 
     /// Enters an object: false when it is empty (and then already left).
     pub(super) fn enter_object(&mut self) -> Result<bool, Malformed> {
-        self.expect(b'{')?;
+        self.enter(b'{', b'}')
+    }
+
+    /// Enters an array: false when it is empty (and then already left).
+    pub(super) fn enter_array(&mut self) -> Result<bool, Malformed> {
+        self.enter(b'[', b']')
+    }
+
+    fn enter(&mut self, opener: u8, closer: u8) -> Result<bool, Malformed> {
+        self.expect(opener)?;
         self.open()?;
         self.skip_space();
-        if self.byte() == Some(b'}') {
-            self.advance(1);
+        if self.take(closer) {
             self.close();
             return Ok(false);
         }
@@ -139,22 +162,23 @@ impl<'a> Reader<'a> {
         Ok(key)
     }
 
-    /// After a member: true when another follows, false when the object has been left.
-    pub(super) fn next_member(&mut self) -> Result<bool, Malformed> {
-        self.more(b'}')
+    /// Takes the next key with its quotes and colon, if it is spelled just like this.
+    #[inline]
+    pub(super) fn take_key(&mut self, quoted: &str) -> bool {
+        let quoted = quoted.as_bytes();
+        // The first letter tells most names apart, for less than a call to compare them.
+        if self.rest.get(1) != quoted.get(1) {
+            return false;
+        }
+        let Some(rest) = self.rest.strip_prefix(quoted) else { return false };
+        self.rest = rest;
+        true
     }
 
-    /// Enters an array: false when it is empty (and then already left).
-    pub(super) fn enter_array(&mut self) -> Result<bool, Malformed> {
-        self.expect(b'[')?;
-        self.open()?;
-        self.skip_space();
-        if self.byte() == Some(b']') {
-            self.advance(1);
-            self.close();
-            return Ok(false);
-        }
-        Ok(true)
+    /// After a member: true when another follows, false when the object has been left.
+    #[inline]
+    pub(super) fn next_member(&mut self) -> Result<bool, Malformed> {
+        self.more(b'}')
     }
 
     /// After an element: true when another follows, false when the array has been left.
@@ -162,55 +186,62 @@ impl<'a> Reader<'a> {
         self.more(b']')
     }
 
+    #[inline]
     fn more(&mut self, closer: u8) -> Result<bool, Malformed> {
         self.skip_space();
-        match self.byte() {
-            Some(b',') => {
-                self.advance(1);
-                Ok(true)
-            }
-            Some(byte) if byte == closer => {
-                self.advance(1);
-                self.close();
-                Ok(false)
-            }
-            _ => Err(Malformed),
+        if self.take(b',') {
+            return Ok(true);
         }
+        if self.take(closer) {
+            self.close();
+            return Ok(false);
+        }
+        Err(Malformed)
     }
 
     /// A string, unquoted as Go does it: what is not UTF-8 becomes U+FFFD byte by byte, and so does half a surrogate.
+    #[inline]
     pub(super) fn string(&mut self) -> Result<Cow<'a, str>, Malformed> {
-        let start = self.at.saturating_add(1);
-        let (raw, escaped) = self.raw_string()?;
-        if escaped {
-            return unescape(raw).map(Cow::Owned);
+        match self.plain_string() {
+            Some(text) => Ok(Cow::Borrowed(text)),
+            None => self.any_string().map(Cow::Owned),
         }
-        let text = self.text.and_then(|text| text.get(start..start.saturating_add(raw.len())));
-        Ok(text.map_or_else(|| Cow::Owned(go::lossy(raw)), Cow::Borrowed))
     }
 
-    /// The bytes between the quotes, and whether any escape stands among them.
-    fn raw_string(&mut self) -> Result<(&'a [u8], bool), Malformed> {
-        if self.byte() != Some(b'"') {
-            return Err(Malformed);
-        }
-        self.advance(1);
-        let start = self.at;
-        let mut escaped = false;
+    /// Takes the string that stands next, if it can be taken as it is: no escapes, and UTF-8 around.
+    #[inline]
+    pub(super) fn plain_string(&mut self) -> Option<&'a str> {
+        let text = self.text?;
+        let [b'"', string @ ..] = self.rest else { return None };
+        let plain = scan::plain(string)?;
+        let [b'"', rest @ ..] = string.get(plain..)? else { return None };
+        let start = self.data.len().saturating_sub(string.len());
+        let found = text.get(start..start.saturating_add(plain))?;
+        self.rest = rest;
+        Some(found)
+    }
+
+    /// The slow way of [`string`](Self::string).
+    #[inline(never)]
+    fn any_string(&mut self) -> Result<String, Malformed> {
+        let mut rest = self.rest.strip_prefix(b"\"").ok_or(Malformed)?;
+        let mut text = String::with_capacity(rest.len().min(USUAL_BYTES));
         loop {
-            let rest = self.data.get(self.at..).unwrap_or_default();
             let plain = scan::plain(rest).ok_or(Malformed)?;
-            self.advance(plain);
-            match self.byte() {
-                Some(b'"') => {
-                    let raw = self.since(start);
-                    self.advance(1);
-                    return Ok((raw, escaped));
+            let (before, after) = rest.split_at_checked(plain).ok_or(Malformed)?;
+            match std::str::from_utf8(before) {
+                Ok(valid) => text.push_str(valid),
+                Err(_) => text.push_str(&go::lossy(before)),
+            }
+            match after {
+                [b'"', after @ ..] => {
+                    self.rest = after;
+                    return Ok(text);
                 }
-                // What follows the backslash is checked by `unescape`; here it only must not end the string.
-                Some(b'\\') => {
-                    escaped = true;
-                    self.advance(2);
+                [b'\\', letter, after @ ..] => {
+                    let decoded;
+                    (decoded, rest) = unescape(*letter, after)?;
+                    text.push(decoded);
                 }
                 _ => return Err(Malformed),
             }
@@ -219,34 +250,27 @@ impl<'a> Reader<'a> {
 
     /// A number, as written.
     pub(super) fn number(&mut self) -> Result<&'a str, Malformed> {
-        let start = self.at;
-        if self.byte() == Some(b'-') {
-            self.advance(1);
-        }
-        match self.byte() {
-            Some(b'0') => self.advance(1),
-            Some(b'1'..=b'9') => self.digits()?,
-            _ => return Err(Malformed),
-        }
-        if self.byte() == Some(b'.') {
-            self.advance(1);
+        let start = self.offset();
+        self.take(b'-');
+        if !self.take(b'0') {
             self.digits()?;
         }
-        if matches!(self.byte(), Some(b'e' | b'E')) {
-            self.advance(1);
-            if matches!(self.byte(), Some(b'+' | b'-')) {
-                self.advance(1);
-            }
+        if self.take(b'.') {
+            self.digits()?;
+        }
+        if self.take(b'e') || self.take(b'E') {
+            let _sign = self.take(b'+') || self.take(b'-');
             self.digits()?;
         }
         std::str::from_utf8(self.since(start)).map_err(|_not_ascii| Malformed)
     }
 
     fn digits(&mut self) -> Result<(), Malformed> {
-        let rest = self.data.get(self.at..).unwrap_or_default();
-        let count = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        self.advance(count);
-        if count == 0 { Err(Malformed) } else { Ok(()) }
+        let before = self.rest.len();
+        while let [b'0'..=b'9', rest @ ..] = self.rest {
+            self.rest = rest;
+        }
+        if self.rest.len() == before { Err(Malformed) } else { Ok(()) }
     }
 
     /// `true` or `false`.
@@ -266,12 +290,8 @@ impl<'a> Reader<'a> {
     }
 
     fn literal(&mut self, word: &[u8]) -> Result<(), Malformed> {
-        if self.data.get(self.at..).unwrap_or_default().starts_with(word) {
-            self.advance(word.len());
-            Ok(())
-        } else {
-            Err(Malformed)
-        }
+        self.rest = self.rest.strip_prefix(word).ok_or(Malformed)?;
+        Ok(())
     }
 
     /// Passes over one value, checking its syntax.
@@ -323,71 +343,9 @@ impl<'a> Reader<'a> {
     }
 
     fn string_skipped(&mut self) -> Result<(), Malformed> {
-        let (raw, escaped) = self.raw_string()?;
-        if escaped {
-            unescape(raw)?;
+        if self.plain_string().is_none() {
+            self.any_string()?;
         }
         Ok(())
     }
-}
-
-fn unescape(raw: &[u8]) -> Result<String, Malformed> {
-    let mut text = String::with_capacity(raw.len());
-    let mut rest = raw;
-    loop {
-        let plain = rest.iter().position(|&byte| byte == b'\\').unwrap_or(rest.len());
-        let (before, escape) = rest.split_at_checked(plain).ok_or(Malformed)?;
-        match std::str::from_utf8(before) {
-            Ok(valid) => text.push_str(valid),
-            Err(_) => text.push_str(&go::lossy(before)),
-        }
-        let Some((b'\\', after)) = escape.split_first() else { return Ok(text) };
-        let (&letter, after) = after.split_first().ok_or(Malformed)?;
-        rest = after;
-        let plain = match letter {
-            b'"' | b'\\' | b'/' => char::from(letter),
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'n' => '\n',
-            b'r' => '\r',
-            b't' => '\t',
-            b'u' => {
-                let (unit, after) = hex4(rest)?;
-                rest = after;
-                let (decoded, after) = surrogate(unit, rest);
-                rest = after;
-                decoded
-            }
-            _ => return Err(Malformed),
-        };
-        text.push(plain);
-    }
-}
-
-fn hex4(rest: &[u8]) -> Result<(u32, &[u8]), Malformed> {
-    let (digits, after) = rest.split_at_checked(4).ok_or(Malformed)?;
-    let mut unit = 0_u32;
-    for &digit in digits {
-        let value = char::from(digit).to_digit(16).ok_or(Malformed)?;
-        unit = (unit << 4) | value;
-    }
-    Ok((unit, after))
-}
-
-/// Joins a surrogate pair; a half one is U+FFFD, and what follows it is left alone.
-fn surrogate(unit: u32, rest: &[u8]) -> (char, &[u8]) {
-    if let Some(decoded) = char::from_u32(unit) {
-        return (decoded, rest);
-    }
-    if let Some(escape) = rest.strip_prefix(b"\\u")
-        && let Ok((low, after)) = hex4(escape)
-        && (0xd800..0xdc00).contains(&unit)
-        && (0xdc00..0xe000).contains(&low)
-    {
-        let code = 0x1_0000_u32.saturating_add(((unit & 0x3ff) << 10) | (low & 0x3ff));
-        if let Some(decoded) = char::from_u32(code) {
-            return (decoded, after);
-        }
-    }
-    (char::REPLACEMENT_CHARACTER, rest)
 }

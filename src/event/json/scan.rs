@@ -6,29 +6,33 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
 /// The offset of the first quote, backslash or control character.
+#[inline]
 pub(super) fn plain(bytes: &[u8]) -> Option<usize> {
-    let (words, rest) = bytes.as_chunks::<8>();
-    for (number, word) in words.iter().enumerate() {
+    let mut rest = bytes;
+    while let Some((word, after)) = rest.split_first_chunk() {
         let word = u64::from_le_bytes(*word);
-        // Bits above the first hit may be wrong, for what is borrowed goes upwards; only the first counts.
-        let hits = below(word, 0x20) | equal(word, b'"') | equal(word, b'\\');
+        // In each of the three a byte that is searched for has borrowed into its high bit. Bits above the first hit may be wrong,
+        // for what is borrowed goes upwards; only the first counts. Bytes from 128 on have the bit anyway, and are no hits.
+        let borrowed = less(word, 0x20) | less(word ^ all(b'"'), 1) | less(word ^ all(b'\\'), 1);
+        let hits = borrowed & !word & HIGHS;
         if hits != 0 {
-            return Some(number.saturating_mul(8).saturating_add(hits.trailing_zeros() as usize / 8));
+            let before = bytes.len().saturating_sub(rest.len());
+            return Some(before.saturating_add(hits.trailing_zeros() as usize / 8));
         }
+        rest = after;
     }
-    let before = bytes.len().saturating_sub(rest.len());
     let first = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
-    Some(before.saturating_add(first))
+    Some(bytes.len().saturating_sub(rest.len()).saturating_add(first))
 }
 
-/// The high bits of the bytes of `word` that are below `limit`, which is at most 128.
-const fn below(word: u64, limit: u8) -> u64 {
-    word.wrapping_sub(ONES.wrapping_mul(limit as u64)) & !word & HIGHS
+/// A word of this byte alone.
+const fn all(byte: u8) -> u64 {
+    ONES.wrapping_mul(byte as u64)
 }
 
-/// The high bits of the bytes of `word` that are `byte`.
-const fn equal(word: u64, byte: u8) -> u64 {
-    below(word ^ ONES.wrapping_mul(byte as u64), 1)
+/// A word whose high bits tell which bytes of `word` below 128 are below `limit`.
+const fn less(word: u64, limit: u8) -> u64 {
+    word.wrapping_sub(all(limit))
 }
 
 #[cfg(test)]

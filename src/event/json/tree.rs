@@ -56,7 +56,7 @@ fn value(
             decoder.members(|decoder, key| {
                 let member = value(decoder, &Path::key(at, key), below, fault)?;
                 if members.insert(key.to_owned(), member).is_some() {
-                    decoder.duplicate(at, key);
+                    decoder.duplicate(&Path::key(at, key));
                 }
                 Ok(())
             })?;

@@ -32,6 +32,9 @@ enum Fault {
 
 /// Seconds since 1970 and microseconds of the second.
 pub(super) fn parse(text: &str, layout: Layout) -> Result<(i64, i64), TimeError> {
+    if let Some(parsed) = plain(text.as_bytes(), layout) {
+        return Ok(parsed);
+    }
     let mut parser = Parser { rest: text.as_bytes() };
     parser.time(layout).map_err(|fault| {
         let value = quote(text.as_bytes());
@@ -44,6 +47,41 @@ pub(super) fn parse(text: &str, layout: Layout) -> Result<(i64, i64), TimeError>
             Fault::Message(message) => format!("parsing time {value}: {message}"),
         })
     })
+}
+
+/// A time in UTC that is written just as the layout is, with nothing out of range: what Go's clients send.
+fn plain(text: &[u8], layout: Layout) -> Option<(i64, i64)> {
+    let (date_time, fraction) = text.split_at_checked(19)?;
+    let date_time = <&[u8; 19]>::try_from(date_time).ok()?;
+    let &[y1, y2, y3, y4, b'-', mo1, mo2, b'-', d1, d2, b'T', h1, h2, b':', m1, m2, b':', s1, s2] = date_time else {
+        return None;
+    };
+    if ![y1, y2, y3, y4, mo1, mo2, d1, d2, h1, h2, m1, m2, s1, s2].iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let two = |tens: u8, units: u8| i64::from(tens & 15).saturating_mul(10).saturating_add(i64::from(units & 15));
+    let year = two(y1, y2).saturating_mul(100).saturating_add(two(y3, y4));
+    let (month, day, hour, minute, second) = (two(mo1, mo2), two(d1, d2), two(h1, h2), two(m1, m2), two(s1, s2));
+    let is_time = (1..=12).contains(&month)
+        && (1..=days_in(month, year)).contains(&day)
+        && hour <= 23
+        && minute <= 59
+        && second <= 59;
+    let micros = match (layout, fraction) {
+        (Layout::Seconds, b"Z") => 0,
+        (Layout::Micros, &[b'.', a, b, c, d, e, f, b'Z']) if [a, b, c, d, e, f].iter().all(u8::is_ascii_digit) => {
+            let upper = two(a, b).saturating_mul(100).saturating_add(two(c, d));
+            upper.saturating_mul(100).saturating_add(two(e, f))
+        }
+        _ => return None,
+    };
+    is_time.then(|| (seconds(year, month, day, hour, minute, second), micros))
+}
+
+/// A date and time, all in range, to seconds since 1970.
+const fn seconds(year: i64, month: i64, day: i64, hour: i64, minute: i64, second: i64) -> i64 {
+    let of_day = hour.saturating_mul(3_600).saturating_add(minute.saturating_mul(60)).saturating_add(second);
+    days_from_civil(year, month, day).saturating_mul(86_400).saturating_add(of_day)
 }
 
 struct Parser<'t> {
@@ -100,9 +138,7 @@ impl<'t> Parser<'t> {
             return Err(Fault::Message(format!("extra text: {}", quote(self.rest))));
         }
         within(day, 1..=days_in(month, year), "day")?;
-        let days = days_from_civil(year, month, day);
-        let of_day = hour.saturating_mul(3_600).saturating_add(minute.saturating_mul(60)).saturating_add(second);
-        Ok((days.saturating_mul(86_400).saturating_add(of_day).saturating_sub(offset), micros))
+        Ok((seconds(year, month, day, hour, minute, second).saturating_sub(offset), micros))
     }
 
     fn year(&mut self) -> Result<i64, Fault> {
@@ -241,7 +277,35 @@ fn quote(text: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::{MicroTime, Time};
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_plain_way_is_gos_way(
+            text in "[0-9]{3}[0-9/:]-[01][0-9]-[0-3][0-9/]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9]([.,][0-9+-][0-9]{5})?(Z|[+-]0[0-9]:00|)",
+        ) {
+            for layout in [Layout::Seconds, Layout::Micros] {
+                if let Some(parsed) = plain(text.as_bytes(), layout) {
+                    let slow = Parser { rest: text.as_bytes() }.time(layout).ok();
+                    prop_assert_eq!(Some(parsed), slow, "{}", text);
+                }
+            }
+        }
+
+        #[test]
+        fn every_time_that_is_written_is_plain(micros in MicroTime::ZERO.0..253_402_300_800_000_000_i64) {
+            let micro_time = MicroTime(micros);
+            prop_assert_eq!(
+                plain(micro_time.to_string().as_bytes(), Layout::Micros),
+                Some((micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000)))
+            );
+            let time = Time(micros.div_euclid(1_000_000));
+            prop_assert_eq!(plain(time.to_string().as_bytes(), Layout::Seconds), Some((time.0, 0)));
+        }
+    }
 
     #[test]
     fn seconds_are_read_with_any_fraction_and_offset() {

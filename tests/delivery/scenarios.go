@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -199,7 +200,8 @@ func restart(r *run) error {
 	account := newAccount()
 	number := r.occurrences / 2
 	account.mark = number / 2
-	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8}
+	// So slowly that much is left when the first has ended: it goes on for a second after SIGTERM.
+	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8, every: 5 * time.Millisecond}
 	done := make(chan struct{})
 	go func() {
 		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(number), account)
@@ -229,6 +231,9 @@ func restart(r *run) error {
 		account.unknown.total(), account.why)
 	if account.unknown.total() != 0 {
 		return fmt.Errorf("%d requests had no answer: %v", account.unknown.total(), account.why)
+	}
+	if end.written() == 0 {
+		return errors.New("nothing was left for the second")
 	}
 	if drained.Lost != 0 || end.lost() != 0 {
 		return fmt.Errorf("lost: %+v and %s", drained, end.nonzero("eventweir_ledger_lost_total"))

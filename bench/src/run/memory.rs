@@ -13,6 +13,9 @@ use crate::machine;
 /// Limits that a million keys over 100,000 sources stay below.
 const WIDE: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\n";
 
+/// An outbox that has room for whatever is sent faster than the upstream takes it.
+const ROOM: &str = "outbox: {maxRecords: 10000000, maxBytes: 16Gi, sourcePercent: 100}\n";
+
 /// Keys that are sent before the outbox is waited for.
 const PART: usize = 10_000;
 
@@ -107,15 +110,13 @@ pub(super) fn flat(bench: &Bench<'_>) -> anyhow::Result<()> {
     let keys = bench.options.keys;
     let populations = [(4000.min(keys), 100), (keys, (keys / 10).max(1))];
     // The upstream takes as many writes for few keys as for many, and what waits for it has room.
-    let calm = format!(
-        "{WIDE}upstream: {{qps: 500, burst: 500}}\noutbox: {{maxRecords: 10000000, maxBytes: 16Gi, sourcePercent: 100}}\n"
-    );
+    let calm = format!("{WIDE}{ROOM}upstream: {{qps: 500, burst: 500}}\n");
     let mut costs = [Figures::default(), Figures::default()];
     {
         let mut servers = Vec::new();
         for (keys, sources) in populations {
             let (stub, kubeconfig) = bench.stub(None)?;
-            let weir = bench.weir(&kubeconfig, WIDE)?;
+            let weir = bench.weir(&kubeconfig, &format!("{WIDE}{ROOM}"))?;
             let filled = fill(bench, &weir, keys, sources)?;
             weir.reload(&calm)?;
             servers.push((stub, weir, filled, keys, sources));

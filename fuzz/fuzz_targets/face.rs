@@ -38,14 +38,14 @@ impl Fixture {
         };
         let metrics = ingest::Metrics::new(&registry).expect("a new registry");
         let life = Life { tasks: Default::default(), stop: Default::default(), spool: Default::default() };
-        let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"));
+        let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"), KeySecret(8, 10));
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), life);
         Self { face, shards }
     }
 
     /// Sends a request and reads the whole answer.
     pub async fn send(&self, request: Request<Body>) -> Response<Vec<u8>> {
-        let Ok(response) = self.face.router().oneshot(request).await;
+        let Ok(response) = self.face.front().oneshot(request).await;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
         Response::from_parts(parts, body)

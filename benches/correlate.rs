@@ -7,17 +7,18 @@
 #[path = "floor/mod.rs"]
 mod floor;
 
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::num::NonZeroUsize;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use eventweir::clock::Now;
-use eventweir::correlator::{Correlator, Policy, Settings};
+use eventweir::correlator::{Correlator, Policy, Settings, Settled};
 use eventweir::event::Event;
 use eventweir::outbox::{self, Answer, Request};
 use eventweir::shard::{self, Shard};
 use floor::{Floor, SECRET, START, event, template};
-use smol_str::format_smolstr;
+use smol_str::{SmolStr, format_smolstr};
 
 /// Few enough that reading the clock and the loop around it do not count, and that the events stay in the cache.
 const BATCH: BatchSize = BatchSize::NumIterations(64);
@@ -119,6 +120,38 @@ fn accept(c: &mut Criterion) {
     }
 }
 
+/// Question: what does an object cost that was never seen, as far as client-go's correlator goes (`EventCorrelate` and
+/// `UpdateState`)? A new correlator every 2,000 objects, as in the reference.
+fn discover(c: &mut Criterion) {
+    let template = template();
+    let (settings, now) = (Settings::default(), Now::at(START));
+    let (mut next_record, mut object) = (0, 0);
+    let correlator = RefCell::new(Correlator::new(SECRET));
+    c.bench_function("new object: correlate and settle", |b| {
+        let next = || {
+            object += 1;
+            if object % 2_000 == 0 {
+                correlator.replace(Correlator::new(SECRET));
+            }
+            event(&template, 0, object)
+        };
+        let through = |event: Event| {
+            let mut correlator = correlator.borrow_mut();
+            let decision = correlator.correlate(event, 1, now, &settings, &mut next_record);
+            let settled = Settled::Stored {
+                name: decision.event.metadata.name.clone(),
+                resource_version: SmolStr::new_static("48213377"),
+                first_timestamp: decision.event.first_timestamp,
+                count_moved: 0,
+                tally: 1,
+            };
+            correlator.settle(decision.key, decision.record, &settled);
+            (decision, settled)
+        };
+        b.iter_batched(next, through, BATCH);
+    });
+}
+
 /// Question: what does a record of its own cost, from accept to the settled create? 100 new objects a second, so that budgets
 /// and caches are as full as they stay.
 fn create(c: &mut Criterion) {
@@ -178,5 +211,5 @@ fn evict(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, least, repeat, accept, create, combine, evict);
+criterion_group!(benches, least, repeat, accept, discover, create, combine, evict);
 criterion_main!(benches);

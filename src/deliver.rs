@@ -24,6 +24,10 @@ use crate::upstream::{Upstream, Verb};
 /// Longest pause between two turns of the loop: what liveness is judged by.
 const TURN: Duration = Duration::from_secs(5);
 
+/// Requests that are begun in one go. Encoding one takes as long as some events take to be accepted, and those that arrive
+/// meanwhile wait; so everybody else gets a turn before the next few.
+const BURST: usize = 4;
+
 /// Shortest time between two log lines about losses for one reason.
 const LOSS_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -158,40 +162,59 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
         turn: 0,
     };
     loop {
-        let wakeup = delivery.send_all();
+        let next = delivery.send_some();
         let clock = delivery.shards.clock().clone();
+        let pause = async {
+            match next {
+                Next::More => tokio::task::yield_now().await,
+                Next::At(time) => clock.sleep_until(time).await,
+            }
+        };
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             Some(answer) = delivery.requests.join_next_with_id() => delivery.settle(answer),
             () = delivery.shards.woken() => {}
-            () = clock.sleep_until(wakeup) => {}
+            () = pause => {}
         }
     }
 }
 
+/// When to look for something to send again.
+enum Next {
+    /// As soon as others have had their turn.
+    More,
+    /// Then, or when something happens.
+    At(Mono),
+}
+
 impl Delivery {
-    /// Sends whatever may be sent now. Returns when to look again.
-    fn send_all(&mut self) -> Mono {
+    /// Sends what may be sent now, up to [`BURST`].
+    fn send_some(&mut self) -> Next {
         self.gate.set_settings(self.monitor.settings());
         let now = self.shards.clock().now();
         self.monitor.0.last_turn.store(now.mono.0, Ordering::Relaxed);
         let turn = now.mono.after(TURN);
-        let wakeup = loop {
-            match self.gate.admit(now.mono) {
-                Admission::Go => {}
-                Admission::Wait(until) => break until,
+        let mut next = Next::More;
+        for _ in 0..BURST {
+            next = match self.gate.admit(now.mono) {
+                Admission::Go => Next::More,
+                Admission::Wait(until) => Next::At(until.min(turn)),
                 // An answer wakes the loop.
-                Admission::Full => break turn,
+                Admission::Full => Next::At(turn),
+            };
+            if matches!(next, Next::At(_)) {
+                break;
             }
             let Some((shard, write)) = self.next_write(now) else {
                 self.gate.release();
-                break self.next_wakeup(now).unwrap_or(turn);
+                next = Next::At(self.next_wakeup(now).unwrap_or(turn).min(turn));
+                break;
             };
             self.send(shard, write, now.mono);
-        };
+        }
         self.monitor.0.in_flight.store(i64::try_from(self.gate.in_flight()).unwrap_or(i64::MAX), Ordering::Relaxed);
-        wakeup.min(turn)
+        next
     }
 
     /// The next write of the shard whose turn it is; shards with a Warning go first.

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::response::Response;
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Version};
@@ -69,7 +68,10 @@ pub async fn serve<A>(
     tasks: TaskTracker,
     end: End,
 ) where
-    A: Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static,
+    A: Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send + 'static>
+        + Clone
+        + Send
+        + 'static,
 {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.header_timeout);
@@ -167,11 +169,11 @@ fn service<A>(
     Future = impl Future<Output = Result<Response, Infallible>> + Send + 'static,
 >
 where
-    A: Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone,
+    A: Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone,
 {
     service_fn(move |request: Request<Incoming>| {
         let (closing, version) = (Arc::clone(&closing), request.version());
-        let answering = answer.clone().call(request.map(Body::new));
+        let answering = answer.clone().call(request);
         async move {
             let mut response = answering.await?;
             // An upgrade has a word of its own there, and HTTP/2 no such header.

@@ -54,12 +54,13 @@ impl Groups {
     /// Counts the event in its group and says which way it goes on.
     pub(super) fn observe(&mut self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
         let local = local.half();
-        let entry = self.groups.get_or_insert_with(group, || Group { last: now.mono, local_keys: SmallVec::new() });
+        let new = || Group { last: now.mono, local_keys: SmallVec::new() };
+        let entry = self.groups.get_or_insert_within(group, settings.lru_cache_size, new);
         if !entry.is_current(now, settings) {
             entry.local_keys.clear();
         }
         entry.last = now.mono;
-        let route = if entry.local_keys.contains(&local) {
+        if entry.local_keys.contains(&local) {
             Route::Plain
         } else if entry.local_keys.len() + 1 < settings.max_events.get() {
             if entry.local_keys.len() == entry.local_keys.capacity() {
@@ -72,11 +73,7 @@ impl Groups {
             // inserted, one of the legal choices (`tests/vectors/correlator_any`): the first messages stay separate for as
             // long as the group lives, all later ones are combined.
             Route::Combined
-        };
-        while self.groups.len() > settings.lru_cache_size.get() {
-            self.groups.pop_oldest();
         }
-        route
     }
 }
 

@@ -147,10 +147,7 @@ impl Observations {
     }
 
     pub(super) fn put(&mut self, key: Key, observation: Observation, settings: &Settings) {
-        self.observations.put(key, observation);
-        while self.observations.len() > settings.lru_cache_size.get() {
-            self.observations.pop_oldest();
-        }
+        self.observations.put_within(key, observation, settings.lru_cache_size);
     }
 }
 

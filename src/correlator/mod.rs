@@ -216,11 +216,8 @@ impl Correlator {
             Suppression::Defer => Verdict::Owe { budget, rate },
             Suppression::Drop => {
                 let buckets = self.buckets.get_or_insert_default();
-                let granted = buckets.get_or_insert_with(budget, TokenBucket::default).take(rate, now.mono);
-                while buckets.len() > settings.lru_cache_size.get() {
-                    buckets.pop_oldest();
-                }
-                if granted { Verdict::Pass } else { Verdict::Drop }
+                let bucket = buckets.get_or_insert_within(budget, settings.lru_cache_size, TokenBucket::default);
+                if bucket.take(rate, now.mono) { Verdict::Pass } else { Verdict::Drop }
             }
         }
     }

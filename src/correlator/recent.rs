@@ -5,6 +5,8 @@
 //! the heap. Here entries lie side by side in one allocation, in no order; the order is a list of positions. A few entries are
 //! found by looking at each, more by an index. Room that is not used any more is given back.
 
+use std::num::NonZeroUsize;
+
 use hashbrown::HashTable;
 
 use super::key::Key;
@@ -80,27 +82,35 @@ impl<V> Recent<V> {
 
     /// Uses the value of `key`, which is made where there is none.
     pub fn get_or_insert_with(&mut self, key: Key, make: impl FnOnce() -> V) -> &mut V {
+        self.get_or_insert_within(key, NonZeroUsize::MAX, make)
+    }
+
+    /// The same; what was used longest ago makes room for a new value where there were more than `max` otherwise.
+    pub fn get_or_insert_within(&mut self, key: Key, max: NonZeroUsize, make: impl FnOnce() -> V) -> &mut V {
         let at = match self.position(key) {
             Some(at) => {
                 self.promote(at);
                 at
             }
-            None => self.push(key, make()),
+            None => self.insert(key, make(), max).0,
         };
         &mut self.slot_mut(at).value
     }
 
     /// Puts a value in the place of the one of `key`, which is returned, and uses it.
     pub fn put(&mut self, key: Key, value: V) -> Option<V> {
+        self.put_within(key, value, NonZeroUsize::MAX)
+    }
+
+    /// The same; what was used longest ago makes room for a new value, and is returned, where there were more than `max`
+    /// otherwise.
+    pub fn put_within(&mut self, key: Key, value: V, max: NonZeroUsize) -> Option<V> {
         match self.position(key) {
             Some(at) => {
                 self.promote(at);
                 Some(std::mem::replace(&mut self.slot_mut(at).value, value))
             }
-            None => {
-                self.push(key, value);
-                None
-            }
+            None => self.insert(key, value, max).1,
         }
     }
 
@@ -156,6 +166,39 @@ impl<V> Recent<V> {
             return self.slots.iter().position(|slot| slot.key == key).map(|at| at as u32);
         }
         self.index.find(key.half(), |at| self.slot(*at).key == key).copied()
+    }
+
+    /// Puts a new entry in, and returns what made room for it.
+    fn insert(&mut self, key: Key, value: V, max: NonZeroUsize) -> (u32, Option<V>) {
+        if self.slots.len() < max.get() {
+            return (self.push(key, value), None);
+        }
+        // Only after a limit was lowered.
+        while self.slots.len() > max.get() {
+            self.pop_oldest();
+        }
+        let (at, replaced) = self.replace_oldest(key, value);
+        (at, Some(replaced))
+    }
+
+    /// Puts a new entry in the place of the oldest, of which there must be one. A full cache does this for each new entry, so
+    /// nothing else is moved.
+    fn replace_oldest(&mut self, key: Key, value: V) -> (u32, V) {
+        let at = self.oldest;
+        self.detach(at);
+        let has_index = !self.index.is_empty();
+        if let Ok(entry) = self.index.find_entry(self.slot(at).key.half(), |other| *other == at) {
+            entry.remove();
+        }
+        let slot = self.slot_mut(at);
+        slot.key = key;
+        let replaced = std::mem::replace(&mut slot.value, value);
+        self.attach_newest(at);
+        if has_index {
+            let slots = &self.slots;
+            self.index.insert_unique(key.half(), at, |at| slots[*at as usize].key.half());
+        }
+        (at, replaced)
     }
 
     fn push(&mut self, key: Key, value: V) -> u32 {
@@ -264,6 +307,8 @@ mod tests {
         Put(u8),
         PutLast(u8),
         Insert(u8),
+        PutWithin(u8, usize),
+        InsertWithin(u8, usize),
         Get(u8),
         Remove(u8),
         PopOldest,
@@ -276,6 +321,8 @@ mod tests {
             4 => key.clone().prop_map(Step::Put),
             1 => key.clone().prop_map(Step::PutLast),
             4 => key.clone().prop_map(Step::Insert),
+            4 => (key.clone(), 1..24_usize).prop_map(|(key, max)| Step::PutWithin(key, max)),
+            4 => (key.clone(), 1..24_usize).prop_map(|(key, max)| Step::InsertWithin(key, max)),
             4 => key.clone().prop_map(Step::Get),
             2 => key.prop_map(Step::Remove),
             1 => Just(Step::PopOldest),
@@ -302,6 +349,22 @@ mod tests {
                     Step::Insert(number) => {
                         let theirs = theirs.get_or_insert_mut(key(number), || value);
                         prop_assert_eq!(ours.get_or_insert_with(key(number), || value), theirs);
+                    }
+                    Step::PutWithin(number, max) => {
+                        let known = theirs.contains(&key(number));
+                        ours.put_within(key(number), value, NonZeroUsize::new(max).unwrap());
+                        theirs.put(key(number), value);
+                        while !known && theirs.len() > max {
+                            theirs.pop_lru();
+                        }
+                    }
+                    Step::InsertWithin(number, max) => {
+                        let known = theirs.contains(&key(number));
+                        let ours = *ours.get_or_insert_within(key(number), NonZeroUsize::new(max).unwrap(), || value);
+                        prop_assert_eq!(ours, *theirs.get_or_insert_mut(key(number), || value));
+                        while !known && theirs.len() > max {
+                            theirs.pop_lru();
+                        }
                     }
                     Step::Get(number) => prop_assert_eq!(ours.get(key(number)), theirs.get_mut(&key(number))),
                     Step::Remove(number) => prop_assert_eq!(ours.remove(key(number)), theirs.pop(&key(number))),

@@ -87,11 +87,11 @@ impl Repair {
 }
 
 /// Mends an event that came through the door of `group`. `message_max` is the most bytes that an old-style message keeps;
-/// `now` is in unix nanoseconds.
-pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: i64) -> Vec<Repair> {
+/// `now` tells the time in unix nanoseconds, which few repairs need.
+pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl Fn() -> i64) -> Vec<Repair> {
     let mut repairs = Vec::new();
     if group == ApiGroup::Events && event.event_time.is_none() {
-        event.event_time = Some(MicroTime::from_unix_nanos(now));
+        event.event_time = Some(MicroTime::from_unix_nanos(now()));
         repairs.push(Repair::EventTime);
     }
     let new_style = event.event_time.is_some();
@@ -105,7 +105,7 @@ pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: i64) 
         repairs.push(Repair::ReportingInstance);
     }
     if !event.metadata.name.is_empty() && !validate::is_valid_name(group, &event.metadata.name) {
-        event.metadata.name = format_smolstr!("event.{:x}", now.unsigned_abs());
+        event.metadata.name = format_smolstr!("event.{:x}", now().unsigned_abs());
         repairs.push(Repair::Name);
     }
     repairs
@@ -191,7 +191,7 @@ mod tests {
         event.reporting_instance = "i".repeat(200).into();
         event.metadata.name = "Not A Name".into();
         event.event_time = None;
-        let repairs = repair(ApiGroup::Events, &mut event, 4096, 7);
+        let repairs = repair(ApiGroup::Events, &mut event, 4096, || 7);
         assert_eq!(repairs, [Repair::EventTime, Repair::Message, Repair::ReportingInstance, Repair::Name]);
         assert_eq!((event.message.len(), event.reporting_instance.len()), (1024, 128));
         validate::create(ApiGroup::Events, &event).unwrap();
@@ -201,12 +201,12 @@ mod tests {
     fn what_is_right_is_left_alone() {
         let mut event = new_style();
         let before = event.clone();
-        assert!(repair(ApiGroup::Events, &mut event, 4096, 7).is_empty());
+        assert!(repair(ApiGroup::Events, &mut event, 4096, || 7).is_empty());
         assert_eq!(event, before);
         // core/v1 takes long messages and odd names of old-style events; only our own cap applies.
         let mut old_style = Event { message: "m".repeat(5000).into(), ..Event::default() };
         old_style.metadata.name = "Web-0.jVTkoE7ITJ64".into();
-        assert_eq!(repair(ApiGroup::Core, &mut old_style, 4096, 7), [Repair::Message]);
+        assert_eq!(repair(ApiGroup::Core, &mut old_style, 4096, || 7), [Repair::Message]);
         assert_eq!(old_style.message.len(), 4096);
     }
 

@@ -99,12 +99,11 @@ impl Aliases {
         let key = self.key(&event.metadata.namespace, &event.metadata.name);
         let packed = Packed::new(event);
         let mut known = self.known.lock();
-        let replaced = known.put(key, packed);
-        let forgotten = if known.len() > self.max.get() { known.pop_oldest() } else { None };
+        let replaced = known.put_within(key, packed, self.max);
         let count = known.len();
         // Every request comes by this lock, so what is freed is freed outside of it.
         drop(known);
-        drop((replaced, forgotten));
+        drop(replaced);
         count
     }
 

@@ -1,9 +1,9 @@
 //! What stands in the head of a request at one of the doors.
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequestParts, Path, Request};
+use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, Uri};
+use axum::http::{HeaderMap, Method, Request, Uri};
 use serde::Deserialize;
 
 use super::decode::Refusal;
@@ -47,7 +47,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 
 impl Asked {
     /// The head of a POST of one event, where nothing in its path has to be unescaped or corrected. Takes it out of the request.
-    pub(super) fn of_create(request: &mut Request) -> Option<Self> {
+    pub(super) fn of_create<B>(request: &mut Request<B>) -> Option<Self> {
         if request.method() != Method::POST {
             return None;
         }

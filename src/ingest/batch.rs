@@ -96,11 +96,24 @@ impl Batch {
                 }
             };
             let Ok(data) = frame.into_data() else { continue };
-            self.buffer.extend_from_slice(&data);
-            if whole.is_none() {
-                whole = is_document(&self.buffer);
-            }
-            if whole == Some(false) && self.take_lines().await.is_break() {
+            let flow = match whole {
+                Some(false) => self.take_lines(&data).await,
+                Some(true) => {
+                    self.buffer.extend_from_slice(&data);
+                    Flow::Continue(())
+                }
+                None => {
+                    self.buffer.extend_from_slice(&data);
+                    whole = is_document(&self.buffer);
+                    if whole == Some(false) {
+                        let beginning = std::mem::take(&mut self.buffer);
+                        self.take_lines(&beginning).await
+                    } else {
+                        Flow::Continue(())
+                    }
+                }
+            };
+            if flow.is_break() {
                 return;
             }
             if self.buffer.len() > self.face.0.settings.max_body_bytes {
@@ -118,19 +131,23 @@ impl Batch {
         }
     }
 
-    /// Takes the lines that are complete.
-    async fn take_lines(&mut self) -> Flow {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let (mut rest, mut results) = (buffer.as_slice(), Vec::new());
+    /// Takes the lines that are complete with `data`. Only the one that is not yet is copied.
+    async fn take_lines(&mut self, data: &[u8]) -> Flow {
+        let (mut rest, mut results) = (data, Vec::new());
         while let Some((line, after)) = memchr::memchr(b'\n', rest).and_then(|end| rest.split_at_checked(end)) {
+            let mut begun = std::mem::take(&mut self.buffer);
+            let line = if begun.is_empty() {
+                line
+            } else {
+                begun.extend_from_slice(line);
+                &begun
+            };
             if !line.trim_ascii().is_empty() {
                 results.push(self.take_event(line));
             }
             rest = after.get(1..).unwrap_or_default();
         }
-        let complete = buffer.len().saturating_sub(rest.len());
-        buffer.drain(..complete);
-        self.buffer = buffer;
+        self.buffer.extend_from_slice(rest);
         if results.is_empty() { Flow::Continue(()) } else { self.answer(results).await }
     }
 

@@ -4,7 +4,6 @@
 
 use std::pin::Pin;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -12,7 +11,7 @@ use smol_str::{SmolStr, format_smolstr};
 use tokio::time::timeout;
 
 use super::asked::Asked;
-use super::decode::Refusal;
+use super::decode::{Refusal, RequestBody};
 use super::form::{Form, Media};
 use super::options::Options;
 use super::{Ack, Face, ack, decode, options, respond};
@@ -25,14 +24,14 @@ use crate::status::Status;
 use crate::upstream::store;
 
 /// `POST /api/v1/namespaces/{namespace}/events`
-pub(super) async fn create(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+pub(super) async fn create<B: RequestBody>(State(face): State<Face>, asked: Asked, body: B) -> Response {
     match receive(&face, &asked, body).await {
         Ok(response) => response,
         Err((reason, status)) => face.reject(reason, &status),
     }
 }
 
-async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Refusal> {
+async fn receive(face: &Face, asked: &Asked, body: impl RequestBody) -> Result<Response, Refusal> {
     let form = asked.form(face)?;
     let media = decode::media(&asked.headers)?;
     let options =
@@ -87,7 +86,7 @@ pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut E
     }
     let repairs = match face.0.settings.repair {
         super::Repair::On { message_bytes } => {
-            repair::repair(group, event, message_bytes, face.0.shards.clock().now().wall)
+            repair::repair(group, event, message_bytes, || face.0.shards.clock().now().wall)
         }
         super::Repair::Off => Vec::new(),
     };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use axum::extract::Request;
+use axum::http::Request;
 use axum::response::Response;
 
 use super::{Face, options, respond};
@@ -17,7 +17,7 @@ const LEAST: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 /// The refusal of a request that is not to be begun.
-pub(super) fn of(face: &Face, request: &Request) -> Result<Option<Duration>, Response> {
+pub(super) fn of<B>(face: &Face, request: &Request<B>) -> Result<Option<Duration>, Response> {
     let asked = request.uri().query().and_then(options::timeout);
     let Some(asked) = asked.filter(|_| !is_watch(request)) else { return Ok(None) };
     let timeout = match duration(&asked) {
@@ -33,7 +33,7 @@ pub(super) fn of(face: &Face, request: &Request) -> Result<Option<Duration>, Res
 }
 
 /// Watches end by `timeoutSeconds`.
-fn is_watch(request: &Request) -> bool {
+fn is_watch<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
     path.contains("/watch/") || path.ends_with("/events") && options::asks_for_watch(request.uri().query())
 }

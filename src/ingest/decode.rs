@@ -1,7 +1,10 @@
 //! From a request to a checked body: Content-Type, size and time limits. What stands in it is `event`'s.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use axum::body::{Body, Bytes};
+use std::pin::pin;
+
+use axum::BoxError;
+use axum::body::{Bytes, HttpBody};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -12,6 +15,11 @@ use crate::event::json::{self, Decoded, Strictness};
 use crate::event::{ApiGroup, protobuf};
 use crate::ledger::RejectReason;
 use crate::status::Status;
+
+/// The body of a request, as a server hands it over or boxed by axum.
+pub(super) trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
+
+impl<B> RequestBody for B where B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
 
 /// A refusal before the body was an event, and how the ledger calls it.
 pub(super) type Refusal = (RejectReason, Box<Status>);
@@ -55,11 +63,11 @@ pub(super) fn media_type(value: &str) -> &str {
 }
 
 /// Reads a body up to the limits.
-pub(super) async fn read(body: Body, settings: &Settings) -> Result<Bytes, Refusal> {
+pub(super) async fn read(body: impl RequestBody, settings: &Settings) -> Result<Bytes, Refusal> {
     // LIMIT: bytes and time; a body over the size is refused with 413, one over the time with 408.
-    let limited = Limited::new(body, settings.max_body_bytes).collect();
-    match tokio::time::timeout(settings.request_timeout, limited).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+    let limited = Limited::new(body, settings.max_body_bytes);
+    match tokio::time::timeout(settings.request_timeout, whole(limited)).await {
+        Ok(Ok(body)) => Ok(body),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             let message = format!("Request entity too large: limit is {}", settings.max_body_bytes);
             Err((RejectReason::TooLarge, Box::new(Status::new(413, "RequestEntityTooLarge", message))))
@@ -75,8 +83,29 @@ pub(super) async fn read(body: Body, settings: &Settings) -> Result<Bytes, Refus
     }
 }
 
+/// A body in one piece. One that comes so, as small ones do, is not copied.
+async fn whole<B>(body: B) -> Result<Bytes, B::Error>
+where
+    B: HttpBody<Data = Bytes>,
+{
+    let mut body = pin!(body);
+    let mut first = Bytes::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        first = data;
+        break;
+    }
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    let rest = body.collect().await?.to_bytes();
+    Ok(if rest.is_empty() { first } else { [first, rest].concat().into() })
+}
+
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]

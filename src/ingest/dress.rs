@@ -6,9 +6,8 @@
 use std::io::Write as _;
 
 use axum::body::{Body, HttpBody as _};
-use axum::extract::Request;
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
-use axum::http::{HeaderMap, HeaderValue, Method};
+use axum::http::{HeaderMap, HeaderValue, Method, Request};
 use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -34,7 +33,7 @@ pub(super) struct Dress {
 
 impl Dress {
     /// What the head of a request asks for.
-    pub(super) fn of(request: &Request) -> Self {
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
         Self {
             compresses: request.method() == Method::GET && accepts_gzip(request.headers()),
             form: Form::plain(request.uri().query(), request.headers()),

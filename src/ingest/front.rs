@@ -9,14 +9,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::Method;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::State;
+use axum::http::{Method, Request};
 use axum::response::Response;
+use axum::{BoxError, Router};
 use tokio::time::timeout;
 use tower::{Service, ServiceExt as _};
 
 use super::asked::Asked;
+use super::decode::RequestBody;
 use super::dress::Dress;
 use super::{Face, create, deadline, metrics, respond};
 
@@ -38,7 +40,10 @@ impl Face {
     }
 }
 
-impl Service<Request> for Front {
+impl<B> Service<Request<B>> for Front
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     type Response = Response;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
@@ -47,7 +52,7 @@ impl Service<Request> for Front {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
         let ways = Arc::clone(&self.0);
         Box::pin(async move { Ok(ways.answer(request).await) })
     }
@@ -55,7 +60,7 @@ impl Service<Request> for Front {
 
 impl Ways {
     /// Answers a request. From the outermost: the answer is counted, it is dressed, and it is made in the client's time.
-    async fn answer(&self, request: Request) -> Response {
+    async fn answer(&self, request: Request<impl RequestBody>) -> Response {
         let verb = match *request.method() {
             Method::POST => metrics::Verb::Post,
             Method::GET => metrics::Verb::Get,
@@ -78,16 +83,16 @@ impl Ways {
         response
     }
 
-    async fn route(&self, mut request: Request) -> Response {
+    async fn route(&self, mut request: Request<impl RequestBody>) -> Response {
         match Asked::of_create(&mut request) {
             Some(asked) => create::create(State(self.face.clone()), asked, request.into_body()).await,
-            None => Box::pin(by_path(&self.paths, request)).await,
+            None => Box::pin(by_path(&self.paths, request.map(Body::new))).await,
         }
     }
 }
 
 /// By the table of paths.
-async fn by_path(paths: &Router, request: Request) -> Response {
+async fn by_path(paths: &Router, request: Request<Body>) -> Response {
     let answered: Result<Response, Infallible> = paths.clone().oneshot(request).await;
     answered.unwrap_or_else(|never| match never {})
 }

@@ -155,6 +155,22 @@ impl Account {
         self.queue.iter().flat_map(|queue| queue.owed.iter().copied())
     }
 
+    /// Those that need a token, the one that has waited longest first.
+    pub(super) fn owed_by_age(&self) -> impl Iterator<Item = Order> + '_ {
+        let end = Order { class: Class::Normal, since: Mono(i64::MIN), record: RecordId(0) };
+        let owed = || self.queue.iter();
+        let mut warning = owed().flat_map(move |queue| queue.owed.range(..end)).peekable();
+        let mut normal = owed().flat_map(move |queue| queue.owed.range(end..)).peekable();
+        std::iter::from_fn(move || {
+            let next = match (warning.peek(), normal.peek()) {
+                (Some(first), Some(other)) if other.since < first.since => normal.next(),
+                (Some(_), _) => warning.next(),
+                (None, _) => normal.next(),
+            };
+            next.copied()
+        })
+    }
+
     /// The first in line of those that may be written at once, and of those that need a token.
     fn first(&self) -> (Option<Order>, Option<Order>) {
         self.queue.as_ref().map_or((None, None), |queue| (queue.paid.first().copied(), queue.owed.first().copied()))

@@ -20,10 +20,8 @@ impl super::account::Account {
         if self.foldable as usize <= tokens {
             return None;
         }
-        let foldable = self.owed().filter(|order| records.get(&order.record).is_some_and(|record| record.can_fold()));
-        let mut since: Vec<Mono> = foldable.map(|order| order.since).collect();
-        since.sort_unstable();
-        since.get(tokens).map(|since| since.after(max_age))
+        let can_fold = |order: &Order| records.get(&order.record).is_some_and(|record| record.can_fold());
+        self.owed_by_age().filter(can_fold).nth(tokens).map(|order| order.since.after(max_age))
     }
 }
 

@@ -82,21 +82,26 @@ impl Outbox {
             record.absorb(offer.event, offer.identity, self.bytes < self.settings.max_bytes.get());
             self.bytes = self.bytes - before + record.size;
             let account = record.account;
-            is_news = matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
-            let waits = match record.phase {
-                Phase::Cooling | Phase::InFlight(_) => Some(Why::Coalescing),
-                Phase::Backoff(_) => Some(Why::Retry),
-                Phase::Settled | Phase::Queued(_) => None,
-            };
-            if waits.is_some() {
-                record.gain(occurrences, now.mono, now.mono);
-                record.paid |= offer.payment == Payment::Paid;
-            }
             if let Payment::Owed { rate, .. } = offer.payment
                 && self.rates.differ(rate)
                 && let Some(account) = self.accounts.peek_mut(account.0)
             {
                 account.set_rate(rate);
+            }
+            is_news = matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
+            let waits = match record.phase {
+                Phase::Cooling | Phase::InFlight(_) => Some(Why::Coalescing),
+                Phase::Backoff(_) => Some(Why::Retry),
+                Phase::Queued(_) if is_news => None,
+                Phase::Queued(_) => {
+                    let is_filed = || self.accounts.peek(account.0).is_some_and(|account| account.filed.is_some());
+                    Some(if record.paid || is_filed() { Why::Turn } else { Why::Budget })
+                }
+                Phase::Settled => None,
+            };
+            if waits.is_some() {
+                record.gain(occurrences, now.mono, now.mono);
+                record.paid |= offer.payment == Payment::Paid;
             }
             self.note(id);
             if let Some(why) = waits {

@@ -17,7 +17,7 @@ const REPEAT: &str = "repeat: correlate and write the patch, 4,000 keys";
 /// What client-go does, what the same is called in `benches/correlate.rs`, and how many times less CPU it must take.
 const PAIRS: [(&str, &str, f64); 4] = [
     ("repeat", REPEAT, 50.0),
-    ("new object", "many objects: accept, create, settle", 10.0),
+    ("new object", "new object: correlate and settle", 10.0),
     ("combining", "combining: correlate, a new message each", 10.0),
     ("evicting", "eviction: correlate, all new, cache of 4096", 10.0),
 ];

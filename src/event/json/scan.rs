@@ -25,6 +25,33 @@ pub(super) fn plain(bytes: &[u8]) -> Option<usize> {
     Some(bytes.len().saturating_sub(rest.len()).saturating_add(first))
 }
 
+/// The offset of the first byte that Go escapes when it writes a text, or that may begin such a character; the length where
+/// there is none.
+#[inline]
+pub(super) fn verbatim(bytes: &[u8]) -> usize {
+    let mut rest = bytes;
+    while let Some((word, after)) = rest.split_first_chunk() {
+        let word = u64::from_le_bytes(*word);
+        // As above. `<` and `>` differ in one bit, and so do `"` and `&`.
+        let angle = word & all(!(b'<' ^ b'>')) ^ all(b'<' & b'>');
+        let quote = word & all(!(b'"' ^ b'&')) ^ all(b'"' & b'&');
+        let separator = word ^ all(0xe2);
+        let borrowed = less(word, 0x20) | less(angle, 1) | less(quote, 1) | less(word ^ all(b'\\'), 1);
+        let hits = (borrowed & !word | less(separator, 1) & !separator) & HIGHS;
+        if hits != 0 {
+            let before = bytes.len().saturating_sub(rest.len());
+            return before.saturating_add(hits.trailing_zeros() as usize / 8);
+        }
+        rest = after;
+    }
+    let first = rest.iter().position(|&byte| is_special(byte)).unwrap_or(rest.len());
+    bytes.len().saturating_sub(rest.len()).saturating_add(first)
+}
+
+const fn is_special(byte: u8) -> bool {
+    matches!(byte, 0..=0x1f | b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2)
+}
+
 /// A word of this byte alone.
 const fn all(byte: u8) -> u64 {
     ONES.wrapping_mul(byte as u64)
@@ -48,6 +75,14 @@ mod tests {
         ) {
             let expected = plain_before.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
             prop_assert_eq!(plain(&plain_before), expected);
+        }
+
+        #[test]
+        fn eight_at_once_find_what_is_escaped(
+            bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0x1e..0x28_u8, 0x3a..0x40_u8, 0xe0..0xe4_u8, b'a'..b'f'], 0..40),
+        ) {
+            let expected = bytes.iter().position(|&byte| is_special(byte)).unwrap_or(bytes.len());
+            prop_assert_eq!(verbatim(&bytes), expected);
         }
 
         #[test]

@@ -5,6 +5,7 @@
 
 use smol_str::SmolStr;
 
+use super::scan;
 use crate::event::{
     ApiGroup, Event, EventSeries, EventSource, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
     OwnerReference, RareMeta, Time,
@@ -339,30 +340,12 @@ pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
     let bytes = value.as_bytes();
     let mut rest = bytes;
     loop {
-        let (before, after) = rest.split_at(plain_prefix(rest));
+        let (before, after) = rest.split_at(scan::verbatim(rest));
         out.extend_from_slice(before);
         let Some((&byte, tail)) = after.split_first() else { break };
         rest = escape(byte, tail, out);
     }
     out.push(b'"');
-}
-
-/// How many bytes there are before the first special one.
-///
-/// Hot: looks at a block at a time, which the compiler makes a few vector instructions of.
-fn plain_prefix(bytes: &[u8]) -> usize {
-    let (blocks, _) = bytes.as_chunks::<BLOCK>();
-    let plain = blocks.iter().take_while(|block| !block.iter().fold(false, |found, &byte| found | is_special(byte)));
-    let plain = plain.map(|block| block.len()).sum::<usize>();
-    let rest = bytes.get(plain..).unwrap_or_default();
-    plain.saturating_add(rest.iter().position(|&byte| is_special(byte)).unwrap_or(rest.len()))
-}
-
-/// Bytes of a string that are looked at in one go.
-const BLOCK: usize = 16;
-
-const fn is_special(byte: u8) -> bool {
-    matches!(byte, 0..=0x1f | b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2)
 }
 
 /// Writes one special byte, which may begin U+2028 or U+2029; returns what is left.

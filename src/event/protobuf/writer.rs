@@ -1,5 +1,6 @@
 //! Writing protobuf into a buffer, fields in the order they are called for. A message's length is known when it is
-//! written, and then moved in front of it: one short copy, cheaper than working all lengths out beforehand.
+//! written: most need one byte, for which room is left, and a longer message makes room then. Cheaper than working all lengths
+//! out beforehand.
 
 /// A number without a sign, seven bits a byte.
 pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
@@ -35,12 +36,19 @@ pub(super) fn integer(number: u32, value: i64, out: &mut Vec<u8>) {
 pub(super) fn message(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     tag(number, 2, out);
     let start = out.len();
+    out.push(0);
     write(out);
     let end = out.len();
-    varint(end.saturating_sub(start) as u64, out);
-    let length_bytes = out.len().saturating_sub(end);
-    if let Some(message) = out.get_mut(start..) {
-        message.rotate_right(length_bytes);
+    let length = end.saturating_sub(start).saturating_sub(1);
+    let [low, ..] = length.to_le_bytes();
+    let is_short = length < 0x80;
+    if !is_short {
+        varint((length >> 7) as u64, out);
+    }
+    let more = out.len().saturating_sub(end);
+    if let Some([first, message @ ..]) = out.get_mut(start..) {
+        *first = if is_short { low } else { low | 0x80 };
+        message.rotate_right(more);
     }
 }
 

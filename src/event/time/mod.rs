@@ -95,17 +95,27 @@ impl fmt::Display for MicroTime {
 fn append_date_time(out: &mut Vec<u8>, seconds: i64) {
     let (year, month, day) = civil_from_days(seconds.div_euclid(86_400));
     let second_of_day = seconds.rem_euclid(86_400);
+    let [hour, minute, second] = [second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60];
+    // Nearly every time: all digits in one piece.
+    if (0..10_000).contains(&year) {
+        let [[y1, y2], [y3, y4]] = [two_digits(year / 100), two_digits(year % 100)];
+        let [[m1, m2], [d1, d2]] = [month, day].map(two_digits);
+        let [[h1, h2], [n1, n2], [s1, s2]] = [hour, minute, second].map(two_digits);
+        let text = [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2, b'T', h1, h2, b':', n1, n2, b':', s1, s2];
+        return out.extend_from_slice(&text);
+    }
     append_digits(out, year, 4);
-    for (separator, number) in [
-        (b'-', month),
-        (b'-', day),
-        (b'T', second_of_day / 3_600),
-        (b':', second_of_day / 60 % 60),
-        (b':', second_of_day % 60),
-    ] {
+    for (separator, number) in [(b'-', month), (b'-', day), (b'T', hour), (b':', minute), (b':', second)] {
         out.push(separator);
         append_digits(out, number, 2);
     }
+}
+
+/// The digits of a number below 100.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "two digits")]
+const fn two_digits(number: i64) -> [u8; 2] {
+    let number = number as u8;
+    [b'0' + number / 10, b'0' + number % 10]
 }
 
 /// Appends a number with leading zeros up to `width`, one that needs more digits in full.
@@ -152,6 +162,9 @@ mod tests {
         assert_eq!(Time(1_772_352_000).to_string(), "2026-03-01T08:00:00Z");
         assert_eq!(MicroTime(1_772_352_000_000_001).to_string(), "2026-03-01T08:00:00.000001Z");
         assert_eq!(Time(-1).to_string(), "1969-12-31T23:59:59Z");
+        assert_eq!(Time(253_402_300_799).to_string(), "9999-12-31T23:59:59Z");
+        assert_eq!(Time(253_402_300_800).to_string(), "10000-01-01T00:00:00Z");
+        assert_eq!(Time(-62_167_219_201).to_string(), "-0001-12-31T23:59:59Z");
         assert_eq!(Time(951_782_400).to_string(), "2000-02-29T00:00:00Z");
     }
 }

@@ -46,6 +46,9 @@ pub(super) fn name_prefix(rule: NameRule, prefix: &str) -> Vec<String> {
 }
 
 fn path_segment(name: &str) -> Vec<String> {
+    if memchr::memchr2(b'/', b'%', name.as_bytes()).is_none() {
+        return Vec::new();
+    }
     ['/', '%'].into_iter().filter(|&bad| name.contains(bad)).map(|bad| format!("may not contain '{bad}'")).collect()
 }
 

@@ -8,7 +8,8 @@ use clap::{CommandFactory as _, Parser as _};
 use eventweir::cli::{Cli, Command};
 use eventweir::{commands, logging};
 
-/// Chosen by measurement: the hot path allocates an answer and a decoded event a request.
+/// Chosen by measurement: the hot path allocates an answer and a decoded event a request. Without transparent huge pages
+/// (`no_thp`): the kernel clears one whole when it is first touched, and everybody waits.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -27,7 +27,7 @@ pub(super) type Refusal = (RejectReason, Box<Status>);
 /// What a body is by its own word. No Content-Type means JSON, as Python's client relies on.
 pub(super) fn media(headers: &HeaderMap) -> Result<Media, Refusal> {
     let content_type = headers.get(CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or("?"));
-    if content_type.is_empty() {
+    if matches!(content_type, "" | "application/json") {
         return Ok(Media::Json);
     }
     Media::named(media_type(content_type)).ok_or_else(|| {

@@ -119,7 +119,9 @@ impl Form {
         headers: &HeaderMap,
     ) -> Result<Self, Refusal> {
         let accept = accept(headers);
-        is_served(accept)?;
+        if usual(accept).is_none() {
+            is_served(accept)?;
+        }
         let chosen = choose(accept, Endpoint::Events);
         let (media, view, pretty) = chosen.ok_or_else(|| refused(not_acceptable()))?;
         let (view, now) = match view {
@@ -163,14 +165,17 @@ fn is_served(accept: &str) -> Result<(), Refusal> {
     Err(refused(Status::new(406, "NotAcceptable", message).with_details(StatusDetails::default())))
 }
 
-fn choose(accept: &str, endpoint: Endpoint) -> Option<(Media, View, bool)> {
-    // What nearly every client sends is not taken apart: it is looked at twice a request.
-    let usual = match accept {
+/// What nearly every client sends is not taken apart: it is looked at twice a request.
+fn usual(accept: &str) -> Option<Media> {
+    match accept {
         "" | "*/*" | "application/json" | "application/json, */*" => Some(Media::Json),
         "application/vnd.kubernetes.protobuf" => Some(Media::Protobuf),
         _ => None,
-    };
-    if let Some(media) = usual {
+    }
+}
+
+fn choose(accept: &str, endpoint: Endpoint) -> Option<(Media, View, bool)> {
+    if let Some(media) = usual(accept) {
         return Some((media, View::Whole, false));
     }
     clauses(accept).into_iter().find_map(|clause| {

@@ -46,6 +46,6 @@ fn rules(group: ApiGroup, mut event: Event) {
     let _told = validate::create(group, &event);
     let _told = validate::update(group, &Event::default(), &event);
     validate::update(group, &event, &event).map_or_else(|_| (), |()| ());
-    repair(group, &mut event, 4096, 7);
-    assert!(repair(group, &mut event, 4096, 7).is_empty(), "what was mended needs no second mending");
+    repair(group, &mut event, 4096, || 7);
+    assert!(repair(group, &mut event, 4096, || 7).is_empty(), "what was mended needs no second mending");
 }

@@ -31,6 +31,8 @@ pub(super) struct Worker {
     interval: Option<Duration>,
     /// Connections with room for a request, the one that waits for longest first.
     idle: VecDeque<usize>,
+    /// Asks for answers again and again instead of sleeping until they come.
+    spins: bool,
     tally: Tally,
     body: Vec<u8>,
 }
@@ -66,6 +68,7 @@ impl Worker {
             to,
             batch: options.batch,
             interval: requests_a_second.map(|rate| Duration::from_secs_f64(1.0 / rate)),
+            spins: options.rate.is_none() && !options.sleep,
             tally: Tally::new()?,
             body: Vec::new(),
         })
@@ -89,9 +92,9 @@ impl Worker {
             if is_over && (now >= window.end + LAST || on_their_way() == 0) {
                 break;
             }
-            // A closed loop does not sleep: the server would pay for waking it, a slow one more often than a fast one, and on
+            // A closed loop does not sleep unless it is told to: the server would pay for waking it, a slow one more often than a fast one, and on
             // a virtual machine as much as for the whole request. Real clients sleep on other machines.
-            let mut timeout = if self.interval.is_none() { Duration::ZERO } else { Duration::from_millis(100) };
+            let mut timeout = if self.spins { Duration::ZERO } else { Duration::from_millis(100) };
             if let Some(interval) = self.interval
                 && !is_over
             {

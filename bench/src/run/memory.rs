@@ -160,9 +160,11 @@ fn threads(bench: &Bench<'_>) -> anyhow::Result<()> {
         println!("one core: nothing to say about two threads");
         return Ok(());
     }
-    let batches = "--batch 500 --connections 4";
+    let batches = "--batch 500 --connections 4 --sleep";
+    let eight = format!("{ROOM}shards: 8\n");
     // Two threads meet less often on more shards than there are of them.
-    let cases = [("batches", batches, ""), ("batches on 8 shards", batches, "shards: 8\n"), ("single posts", "", "")];
+    let cases =
+        [("batches", batches, ROOM), ("batches on 8 shards", batches, &eight), ("single posts", "--sleep", ROOM)];
     for (name, flags, config) in cases {
         let mut rates = [Figures::default(), Figures::default()];
         let mut generator = Figures::default();

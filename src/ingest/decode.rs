@@ -108,21 +108,38 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_never_ends_is_refused_in_time() {
-        let settings = Settings {
+    fn settings() -> Settings {
+        Settings {
             max_body_bytes: 10,
             request_timeout: std::time::Duration::from_secs(60),
             max_watches: std::num::NonZeroUsize::MIN,
             ack: crate::ingest::Ack::Accepted,
             repair: crate::ingest::Repair::Off,
-        };
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_refused_in_time() {
+        let settings = settings();
         let stuck = Body::from_stream(tokio_stream_pending());
         let (reason, status) = read(stuck, &settings).await.unwrap_err();
         assert_eq!((reason, status.code), (RejectReason::Unread, 408));
         let (reason, status) = read(Body::from("12345678901"), &settings).await.unwrap_err();
         assert_eq!((reason, status.code), (RejectReason::TooLarge, 413));
         assert_eq!(read(Body::from("1234567890"), &settings).await.unwrap(), "1234567890");
+    }
+
+    #[tokio::test]
+    async fn a_body_in_pieces_is_read_as_one() {
+        let settings = settings();
+        for pieces in [vec![], vec![""], vec!["12345", "", "67890"], vec!["", "1"], vec!["123456", "78901"]] {
+            let expected = pieces.concat();
+            let stream = futures_util::stream::iter(pieces.into_iter().map(Ok::<_, std::io::Error>));
+            match read(Body::from_stream(stream), &settings).await {
+                Ok(body) => assert_eq!(body, expected),
+                Err((reason, _)) => assert_eq!((reason, expected.len()), (RejectReason::TooLarge, 11)),
+            }
+        }
     }
 
     fn tokio_stream_pending() -> impl futures_core::Stream<Item = Result<Bytes, std::io::Error>> {

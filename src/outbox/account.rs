@@ -234,3 +234,27 @@ impl Account {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_oldest_come_first_whatever_their_class(
+            orders in proptest::collection::btree_set((any::<bool>(), 0..9_i64, 0..99_u64), 0..20),
+        ) {
+            let order = |&(is_warning, since, record)| {
+                Order { class: Class::of(is_warning), since: Mono(since), record: RecordId(record) }
+            };
+            let orders: Vec<Order> = orders.iter().map(order).collect();
+            let mut account = Account::new(Key(1), None);
+            orders.iter().for_each(|order| account.insert(*order, false));
+            let mut expected: Vec<Mono> = orders.iter().map(|order| order.since).collect();
+            expected.sort_unstable();
+            prop_assert_eq!(account.owed_by_age().map(|order| order.since).collect::<Vec<_>>(), expected);
+        }
+    }
+}

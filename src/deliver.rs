@@ -4,6 +4,7 @@
 //! One task turns the loop; each request runs in a task of its own, so that encoding and I/O use every core.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -166,8 +167,8 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
         let clock = delivery.shards.clock().clone();
         let pause = async {
             match next {
-                Next::More => tokio::task::yield_now().await,
-                Next::At(time) => clock.sleep_until(time).await,
+                Flow::Continue(()) => tokio::task::yield_now().await,
+                Flow::Break(wakeup) => clock.sleep_until(wakeup).await,
             }
         };
         tokio::select! {
@@ -180,41 +181,34 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
     }
 }
 
-/// When to look for something to send again.
-enum Next {
-    /// As soon as others have had their turn.
-    More,
-    /// Then, or when something happens.
-    At(Mono),
-}
+/// Whether there may be more to send at once, or when to look again if nothing happens before.
+type Flow = ControlFlow<Mono>;
 
 impl Delivery {
     /// Sends what may be sent now, up to [`BURST`].
-    fn send_some(&mut self) -> Next {
+    fn send_some(&mut self) -> Flow {
         self.gate.set_settings(self.monitor.settings());
         let now = self.shards.clock().now();
         self.monitor.0.last_turn.store(now.mono.0, Ordering::Relaxed);
-        let turn = now.mono.after(TURN);
-        let mut next = Next::More;
-        for _ in 0..BURST {
-            next = match self.gate.admit(now.mono) {
-                Admission::Go => Next::More,
-                Admission::Wait(until) => Next::At(until.min(turn)),
-                // An answer wakes the loop.
-                Admission::Full => Next::At(turn),
-            };
-            if matches!(next, Next::At(_)) {
-                break;
-            }
-            let Some((shard, write)) = self.next_write(now) else {
-                self.gate.release();
-                next = Next::At(self.next_wakeup(now).unwrap_or(turn).min(turn));
-                break;
-            };
-            self.send(shard, write, now.mono);
-        }
+        let flow = (0..BURST).try_for_each(|_| self.send_one(now));
         self.monitor.0.in_flight.store(i64::try_from(self.gate.in_flight()).unwrap_or(i64::MAX), Ordering::Relaxed);
-        next
+        let turn = now.mono.after(TURN);
+        flow.map_break(|wakeup| wakeup.map_or(turn, |wakeup| wakeup.min(turn)))
+    }
+
+    /// Sends a write, or says when to look again; `None` when only an answer or an event changes anything.
+    fn send_one(&mut self, now: Now) -> ControlFlow<Option<Mono>> {
+        match self.gate.admit(now.mono) {
+            Admission::Go => {}
+            Admission::Wait(until) => return ControlFlow::Break(Some(until)),
+            Admission::Full => return ControlFlow::Break(None),
+        }
+        let Some((shard, write)) = self.next_write(now) else {
+            self.gate.release();
+            return ControlFlow::Break(self.next_wakeup(now));
+        };
+        self.send(shard, write, now.mono);
+        ControlFlow::Continue(())
     }
 
     /// The next write of the shard whose turn it is; shards with a Warning go first.

@@ -187,9 +187,7 @@ impl<V> Recent<V> {
         let at = self.oldest;
         self.detach(at);
         let has_index = !self.index.is_empty();
-        if let Ok(entry) = self.index.find_entry(self.slot(at).key.half(), |other| *other == at) {
-            entry.remove();
-        }
+        self.unindex(at);
         let slot = self.slot_mut(at);
         slot.key = key;
         let replaced = std::mem::replace(&mut slot.value, value);
@@ -199,6 +197,12 @@ impl<V> Recent<V> {
             self.index.insert_unique(key.half(), at, |at| slots[*at as usize].key.half());
         }
         (at, replaced)
+    }
+
+    fn unindex(&mut self, at: u32) {
+        if let Ok(entry) = self.index.find_entry(self.slot(at).key.half(), |other| *other == at) {
+            entry.remove();
+        }
     }
 
     fn push(&mut self, key: Key, value: V) -> u32 {
@@ -227,9 +231,7 @@ impl<V> Recent<V> {
     /// Takes a slot out; the last one moves to its place.
     fn take(&mut self, at: u32) -> Slot<V> {
         self.detach(at);
-        if let Ok(entry) = self.index.find_entry(self.slot(at).key.half(), |other| *other == at) {
-            entry.remove();
-        }
+        self.unindex(at);
         let taken = self.slots.swap_remove(at as usize);
         if let Some(Slot { key, newer, older, .. }) = self.slots.get(at as usize) {
             let (key, newer, older) = (*key, *newer, *older);

@@ -89,17 +89,16 @@ where
     B: HttpBody<Data = Bytes>,
 {
     let mut body = pin!(body);
-    let mut first = Bytes::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame?.into_data() else { continue };
-        first = data;
-        break;
-    }
+    let Some(first) = body.frame().await else { return Ok(Bytes::new()) };
+    let first = first?.into_data().unwrap_or_default();
     if body.is_end_stream() {
         return Ok(first);
     }
-    let rest = body.collect().await?.to_bytes();
-    Ok(if rest.is_empty() { first } else { [first, rest].concat().into() })
+    let mut whole = Vec::from(first);
+    while let Some(frame) = body.frame().await {
+        whole.extend_from_slice(&frame?.into_data().unwrap_or_default());
+    }
+    Ok(whole.into())
 }
 
 #[cfg(test)]

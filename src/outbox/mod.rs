@@ -206,13 +206,8 @@ impl Outbox {
     pub fn waiting(&self) -> [u64; Why::ALL.len()] {
         let mut waiting = [0; Why::ALL.len()];
         for record in self.records.values() {
-            let (why, sent) = match record.phase {
-                Phase::Settled | Phase::Cooling => (Why::Coalescing, 0),
-                Phase::InFlight(sent) => (Why::Coalescing, sent.occurrences.total()),
-                Phase::Backoff(_) => (Why::Retry, 0),
-                Phase::Queued(_) if record.paid || self.is_filed(record.account) => (Why::Turn, 0),
-                Phase::Queued(_) => (Why::Budget, 0),
-            };
+            let why = record.why(|account| self.is_filed(account));
+            let sent = if let Phase::InFlight(sent) = record.phase { sent.occurrences.total() } else { 0 };
             waiting[why as usize] += record.pending.total();
             waiting[Why::InFlight as usize] += sent;
         }
@@ -220,7 +215,7 @@ impl Outbox {
     }
 
     fn is_filed(&self, account: AccountId) -> bool {
-        self.accounts.peek(account.0).is_some_and(|account| account.filed.is_some())
+        is_filed(&self.accounts, account)
     }
 
     /// Puts a record into its account's queue.
@@ -351,18 +346,17 @@ impl Outbox {
 
     /// What a record's write waits for.
     fn why(&self, id: RecordId) -> Why {
-        match self.records.get(&id).map(|record| (&record.phase, record.paid, record.account)) {
-            // Folded into a digest at once: its budget could not pay.
-            None => Why::Budget,
-            Some((Phase::Queued(_), paid, account)) if paid || self.is_filed(account) => Why::Turn,
-            Some((Phase::Queued(_), ..)) => Why::Budget,
-            Some((Phase::Backoff(_), ..)) => Why::Retry,
-            Some((Phase::Settled | Phase::Cooling | Phase::InFlight(_), ..)) => Why::Coalescing,
-        }
+        // One that is gone was folded into a digest at once: its budget could not pay.
+        self.records.get(&id).map_or(Why::Budget, |record| record.why(|account| self.is_filed(account)))
     }
 
     /// Records that the correlators have to forget, since the last call.
     pub fn take_forgotten(&mut self) -> Vec<Forgotten> {
         std::mem::take(&mut self.forgotten)
     }
+}
+
+/// Whether an account can be written now.
+fn is_filed(accounts: &Recent<Account>, id: AccountId) -> bool {
+    accounts.peek(id.0).is_some_and(|account| account.filed.is_some())
 }

@@ -90,14 +90,9 @@ impl Outbox {
             }
             is_news = matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
             let waits = match record.phase {
-                Phase::Cooling | Phase::InFlight(_) => Some(Why::Coalescing),
-                Phase::Backoff(_) => Some(Why::Retry),
-                Phase::Queued(_) if is_news => None,
-                Phase::Queued(_) => {
-                    let is_filed = || self.accounts.peek(account.0).is_some_and(|account| account.filed.is_some());
-                    Some(if record.paid || is_filed() { Why::Turn } else { Why::Budget })
-                }
                 Phase::Settled => None,
+                Phase::Queued(_) if is_news => None,
+                _ => Some(record.why(|account| super::is_filed(&self.accounts, account))),
             };
             if waits.is_some() {
                 record.gain(occurrences, now.mono, now.mono);

@@ -276,6 +276,16 @@ impl Record {
         }
     }
 
+    /// What its write waits for; `is_filed` tells whether an account can be written now.
+    pub(super) fn why(&self, is_filed: impl FnOnce(AccountId) -> bool) -> Why {
+        match self.phase {
+            Phase::Queued(_) if self.paid || is_filed(self.account) => Why::Turn,
+            Phase::Queued(_) => Why::Budget,
+            Phase::Backoff(_) => Why::Retry,
+            Phase::Settled | Phase::Cooling | Phase::InFlight(_) => Why::Coalescing,
+        }
+    }
+
     /// Never written and waiting to pay: what can fold into a digest.
     pub(super) const fn can_fold(&self) -> bool {
         !self.stored && !self.paid && !self.is_digest

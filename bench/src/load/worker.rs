@@ -92,8 +92,8 @@ impl Worker {
             if is_over && (now >= window.end + LAST || on_their_way() == 0) {
                 break;
             }
-            // A closed loop does not sleep unless it is told to: the server would pay for waking it, a slow one more often than a fast one, and on
-            // a virtual machine as much as for the whole request. Real clients sleep on other machines.
+            // A closed loop does not sleep unless it is told to: the server would pay for waking it, a slow one more often than
+            // a fast one, and on a virtual machine as much as for the whole request. Real clients sleep on other machines.
             let mut timeout = if self.spins { Duration::ZERO } else { Duration::from_millis(100) };
             if let Some(interval) = self.interval
                 && !is_over

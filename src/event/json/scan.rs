@@ -8,44 +8,44 @@ const HIGHS: u64 = 0x8080_8080_8080_8080;
 /// The offset of the first quote, backslash or control character.
 #[inline]
 pub(super) fn plain(bytes: &[u8]) -> Option<usize> {
-    let mut rest = bytes;
-    while let Some((word, after)) = rest.split_first_chunk() {
-        let word = u64::from_le_bytes(*word);
-        // In each of the three a byte that is searched for has borrowed into its high bit. Bits above the first hit may be wrong,
-        // for what is borrowed goes upwards; only the first counts. Bytes from 128 on have the bit anyway, and are no hits.
+    let hits = |word: u64| {
         let borrowed = less(word, 0x20) | less(word ^ all(b'"'), 1) | less(word ^ all(b'\\'), 1);
-        let hits = borrowed & !word & HIGHS;
-        if hits != 0 {
-            let before = bytes.len().saturating_sub(rest.len());
-            return Some(before.saturating_add(hits.trailing_zeros() as usize / 8));
-        }
-        rest = after;
-    }
-    let first = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
-    Some(bytes.len().saturating_sub(rest.len()).saturating_add(first))
+        borrowed & !word
+    };
+    first(bytes, hits, |byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))
 }
 
 /// The offset of the first byte that Go escapes when it writes a text, or that may begin such a character; the length where
 /// there is none.
 #[inline]
 pub(super) fn verbatim(bytes: &[u8]) -> usize {
-    let mut rest = bytes;
-    while let Some((word, after)) = rest.split_first_chunk() {
-        let word = u64::from_le_bytes(*word);
-        // As above. `<` and `>` differ in one bit, and so do `"` and `&`.
+    let hits = |word: u64| {
+        // `<` and `>` differ in one bit, and so do `"` and `&`.
         let angle = word & all(!(b'<' ^ b'>')) ^ all(b'<' & b'>');
         let quote = word & all(!(b'"' ^ b'&')) ^ all(b'"' & b'&');
         let separator = word ^ all(0xe2);
         let borrowed = less(word, 0x20) | less(angle, 1) | less(quote, 1) | less(word ^ all(b'\\'), 1);
-        let hits = (borrowed & !word | less(separator, 1) & !separator) & HIGHS;
+        borrowed & !word | less(separator, 1) & !separator
+    };
+    first(bytes, hits, is_special).unwrap_or(bytes.len())
+}
+
+/// The offset of the first byte that is searched for: `hits` sets the high bits of such bytes in a word, and perhaps of some
+/// above the first. What is searched for has borrowed into its high bit; bits above the first hit may be wrong, for what is borrowed
+/// goes upwards. Bytes from 128 on have the bit anyway, and are no hits.
+#[inline]
+fn first(bytes: &[u8], hits: impl Fn(u64) -> u64, is_hit: impl Fn(u8) -> bool) -> Option<usize> {
+    let mut rest = bytes;
+    while let Some((word, after)) = rest.split_first_chunk() {
+        let hits = hits(u64::from_le_bytes(*word)) & HIGHS;
         if hits != 0 {
             let before = bytes.len().saturating_sub(rest.len());
-            return before.saturating_add(hits.trailing_zeros() as usize / 8);
+            return Some(before.saturating_add(hits.trailing_zeros() as usize / 8));
         }
         rest = after;
     }
-    let first = rest.iter().position(|&byte| is_special(byte)).unwrap_or(rest.len());
-    bytes.len().saturating_sub(rest.len()).saturating_add(first)
+    let found = rest.iter().position(|&byte| is_hit(byte))?;
+    Some(bytes.len().saturating_sub(rest.len()).saturating_add(found))
 }
 
 const fn is_special(byte: u8) -> bool {

@@ -95,20 +95,11 @@ impl fmt::Display for MicroTime {
 fn append_date_time(out: &mut Vec<u8>, seconds: i64) {
     let (year, month, day) = civil_from_days(seconds.div_euclid(86_400));
     let second_of_day = seconds.rem_euclid(86_400);
-    let [hour, minute, second] = [second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60];
-    // Nearly every time: all digits in one piece.
-    if (0..10_000).contains(&year) {
-        let [[y1, y2], [y3, y4]] = [two_digits(year / 100), two_digits(year % 100)];
-        let [[m1, m2], [d1, d2]] = [month, day].map(two_digits);
-        let [[h1, h2], [n1, n2], [s1, s2]] = [hour, minute, second].map(two_digits);
-        let text = [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2, b'T', h1, h2, b':', n1, n2, b':', s1, s2];
-        return out.extend_from_slice(&text);
-    }
     append_digits(out, year, 4);
-    for (separator, number) in [(b'-', month), (b'-', day), (b'T', hour), (b':', minute), (b':', second)] {
-        out.push(separator);
-        append_digits(out, number, 2);
-    }
+    let [[m1, m2], [d1, d2]] = [month, day].map(two_digits);
+    let time = [second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60];
+    let [[h1, h2], [n1, n2], [s1, s2]] = time.map(two_digits);
+    out.extend_from_slice(&[b'-', m1, m2, b'-', d1, d2, b'T', h1, h2, b':', n1, n2, b':', s1, s2]);
 }
 
 /// The digits of a number below 100.

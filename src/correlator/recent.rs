@@ -87,14 +87,12 @@ impl<V> Recent<V> {
 
     /// The same; what was used longest ago makes room for a new value where there were more than `max` otherwise.
     pub fn get_or_insert_within(&mut self, key: Key, max: NonZeroUsize, make: impl FnOnce() -> V) -> &mut V {
-        let at = match self.position(key) {
-            Some(at) => {
-                self.promote(at);
-                at
-            }
-            None => self.insert(key, make(), max).0,
-        };
-        &mut self.slot_mut(at).value
+        match self.position(key) {
+            Some(at) => self.promote(at),
+            None => drop(self.insert(key, make(), max)),
+        }
+        self.trim(max);
+        &mut self.slot_mut(self.newest).value
     }
 
     /// Puts a value in the place of the one of `key`, which is returned, and uses it.
@@ -105,13 +103,15 @@ impl<V> Recent<V> {
     /// The same; what was used longest ago makes room for a new value, and is returned, where there were more than `max`
     /// otherwise.
     pub fn put_within(&mut self, key: Key, value: V, max: NonZeroUsize) -> Option<V> {
-        match self.position(key) {
+        let replaced = match self.position(key) {
             Some(at) => {
                 self.promote(at);
                 Some(std::mem::replace(&mut self.slot_mut(at).value, value))
             }
-            None => self.insert(key, value, max).1,
-        }
+            None => self.insert(key, value, max),
+        };
+        self.trim(max);
+        replaced
     }
 
     /// Puts a value in the place of the one of `key`, as what was used longest ago.
@@ -169,21 +169,24 @@ impl<V> Recent<V> {
     }
 
     /// Puts a new entry in, and returns what made room for it.
-    fn insert(&mut self, key: Key, value: V, max: NonZeroUsize) -> (u32, Option<V>) {
+    fn insert(&mut self, key: Key, value: V, max: NonZeroUsize) -> Option<V> {
         if self.slots.len() < max.get() {
-            return (self.push(key, value), None);
+            self.push(key, value);
+            return None;
         }
-        // Only after a limit was lowered.
+        Some(self.replace_oldest(key, value))
+    }
+
+    /// Forgets what is more than `max`: there is something only after a limit was lowered.
+    fn trim(&mut self, max: NonZeroUsize) {
         while self.slots.len() > max.get() {
             self.pop_oldest();
         }
-        let (at, replaced) = self.replace_oldest(key, value);
-        (at, Some(replaced))
     }
 
     /// Puts a new entry in the place of the oldest, of which there must be one. A full cache does this for each new entry, so
     /// nothing else is moved.
-    fn replace_oldest(&mut self, key: Key, value: V) -> (u32, V) {
+    fn replace_oldest(&mut self, key: Key, value: V) -> V {
         let at = self.oldest;
         self.detach(at);
         let has_index = !self.index.is_empty();
@@ -196,7 +199,7 @@ impl<V> Recent<V> {
             let slots = &self.slots;
             self.index.insert_unique(key.half(), at, |at| slots[*at as usize].key.half());
         }
-        (at, replaced)
+        replaced
     }
 
     fn unindex(&mut self, at: u32) {
@@ -205,7 +208,7 @@ impl<V> Recent<V> {
         }
     }
 
-    fn push(&mut self, key: Key, value: V) -> u32 {
+    fn push(&mut self, key: Key, value: V) {
         let mut at = u32::try_from(self.slots.len()).unwrap_or(NONE);
         if at == NONE {
             self.pop_oldest();
@@ -225,7 +228,6 @@ impl<V> Recent<V> {
                 self.index.insert_unique(slot.key.half(), at, |at| slots[*at as usize].key.half());
             }
         }
-        at
     }
 
     /// Takes a slot out; the last one moves to its place.
@@ -353,18 +355,16 @@ mod tests {
                         prop_assert_eq!(ours.get_or_insert_with(key(number), || value), theirs);
                     }
                     Step::PutWithin(number, max) => {
-                        let known = theirs.contains(&key(number));
                         ours.put_within(key(number), value, NonZeroUsize::new(max).unwrap());
                         theirs.put(key(number), value);
-                        while !known && theirs.len() > max {
+                        while theirs.len() > max {
                             theirs.pop_lru();
                         }
                     }
                     Step::InsertWithin(number, max) => {
-                        let known = theirs.contains(&key(number));
                         let ours = *ours.get_or_insert_within(key(number), NonZeroUsize::new(max).unwrap(), || value);
                         prop_assert_eq!(ours, *theirs.get_or_insert_mut(key(number), || value));
-                        while !known && theirs.len() > max {
+                        while theirs.len() > max {
                             theirs.pop_lru();
                         }
                     }

@@ -104,8 +104,8 @@ fn floor_of(shape: Shape) -> Floor {
 fn correlators(shape: Shape, settings: &Settings) -> (Vec<Correlator>, u64) {
     let mut correlators: Vec<Correlator> = (0..shape.0).map(|_| Correlator::new(SECRET)).collect();
     let mut next_record = 0;
-    for (number, event) in all(shape).enumerate() {
-        correlators[number % shape.0].correlate(event, 1, Now::at(START), settings, &mut next_record);
+    for (number, mut event) in all(shape).enumerate() {
+        correlators[number % shape.0].correlate(&mut event, 1, Now::at(START), settings, &mut next_record);
     }
     (correlators, next_record)
 }
@@ -171,13 +171,13 @@ fn patched(shape: Shape, rounds: usize) {
         let (mut correlators, mut next_record) = correlators(shape, &settings);
         let mut json = Vec::new();
         move |events: Vec<Event>| {
-            let decide = |event: Event| {
+            let decide = |mut event: Event| {
                 let at = source_of(&event);
-                let decision = correlators[at].correlate(event, 1, Now::at(START), &settings, &mut next_record);
+                let decision = correlators[at].correlate(&mut event, 1, Now::at(START), &settings, &mut next_record);
                 json.clear();
-                decision.patch().unwrap().write_json(None, &mut json);
+                decision.patch(&event).unwrap().write_json(None, &mut json);
                 black_box(&json);
-                decision
+                (decision, event)
             };
             events.into_iter().map(decide).collect::<Vec<_>>()
         }
@@ -206,9 +206,10 @@ fn growth(small: Shape, large: Shape, rounds: usize) {
     let correlate = |shape: Shape| {
         let (mut correlators, mut next_record) = correlators(shape, &Settings::default());
         move |events: Vec<Event>| {
-            let decide = |event: Event| {
+            let decide = |mut event: Event| {
                 let at = source_of(&event);
-                correlators[at].correlate(event, 1, Now::at(START), &Settings::default(), &mut next_record)
+                let settings = Settings::default();
+                (correlators[at].correlate(&mut event, 1, Now::at(START), &settings, &mut next_record), event)
             };
             events.into_iter().map(decide).collect::<Vec<_>>()
         }

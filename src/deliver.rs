@@ -215,7 +215,7 @@ impl Delivery {
     fn next_write(&mut self, now: Now) -> Option<(usize, Write)> {
         let count = self.shards.count();
         let turns = || (0..count).map(|offset| (self.turn + offset) % count);
-        let warnings = turns().filter(|index| self.shards.with(*index, |shard, _| shard.has_warning()));
+        let warnings = turns().filter(|index| self.shards.look(*index, Shard::has_warning));
         let found = warnings
             .chain(turns())
             .find_map(|index| Some((index, self.shards.with(index, |shard: &mut Shard, _| shard.next_write(now))?)));
@@ -224,9 +224,7 @@ impl Delivery {
     }
 
     fn next_wakeup(&self, now: Now) -> Option<Mono> {
-        (0..self.shards.count())
-            .filter_map(|index| self.shards.with(index, |shard, _| shard.next_wakeup(now.mono)))
-            .min()
+        (0..self.shards.count()).filter_map(|index| self.shards.look(index, |shard| shard.next_wakeup(now.mono))).min()
     }
 
     fn send(&mut self, shard: usize, write: Write, now: Mono) {

@@ -248,9 +248,12 @@ shards: 2
 
 #[test]
 fn shards_follow_the_cores_unless_fixed() {
-    let cores = std::num::NonZeroUsize::new(6).unwrap();
-    assert_eq!(parse("").unwrap().shards.count(cores), cores);
-    assert_eq!(parse("shards: 2").unwrap().shards.count(cores).get(), 2);
+    let count = |config: &str, cores| {
+        let cores = std::num::NonZeroUsize::new(cores).unwrap();
+        parse(config).unwrap().shards.count(cores).get()
+    };
+    assert_eq!([1, 6, 12, 100].map(|cores| count("", cores)), [8, 48, 64, 100]);
+    assert_eq!(count("shards: 2", 6), 2);
     assert_eq!(parse("shards: auto").unwrap().shards, Shards::Auto);
 }
 

@@ -117,17 +117,17 @@ fn compact(value: &Value) -> Value {
     }
 }
 
-fn patch_value(decision: &Decision) -> Value {
-    decision.patch().map_or(Value::Null, |patch| serde_json::from_str(&patch.to_json(None)).unwrap())
+fn patch_value(decision: &Decision, event: &Event) -> Value {
+    decision.patch(event).map_or(Value::Null, |patch| serde_json::from_str(&patch.to_json(None)).unwrap())
 }
 
 /// What a step gave, in the form of the vectors: `skip`, `event`, `patch`, `write`.
-fn result_of(decision: &Decision) -> Value {
+fn result_of(decision: &Decision, event: &Event) -> Value {
     if decision.verdict == Verdict::Drop {
         return json!({ "skip": true, "event": null, "patch": null, "write": null });
     }
-    let write = if decision.starts_with_patch() { "patch" } else { "create" };
-    json!({ "skip": false, "event": compact(&event_value(&decision.event)), "patch": patch_value(decision), "write": write })
+    let write = if Decision::starts_with_patch(event) { "patch" } else { "create" };
+    json!({ "skip": false, "event": compact(&event_value(event)), "patch": patch_value(decision, event), "write": write })
 }
 
 fn expected(result: &Value) -> Value {
@@ -147,8 +147,9 @@ impl Replay {
 
     fn correlate(&mut self, step: &Value) -> Value {
         let now = Now::at(nanos(&step["at"]));
-        let event = event_of(&step["event"]);
-        result_of(&self.correlator.correlate(event, 1, now, &self.settings, &mut self.next_record))
+        let mut event = event_of(&step["event"]);
+        let decision = self.correlator.correlate(&mut event, 1, now, &self.settings, &mut self.next_record);
+        result_of(&decision, &event)
     }
 }
 

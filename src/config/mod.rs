@@ -64,7 +64,7 @@ pub struct Config {
     pub ingest: Ingest,
     /// The orderly stop.
     pub shutdown: Shutdown,
-    /// Number of shards. Default one per core.
+    /// Number of shards. Default eight per core.
     pub shards: Shards,
 }
 

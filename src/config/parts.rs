@@ -108,18 +108,26 @@ pub struct Shutdown {
 /// Number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shards {
-    /// One per core.
+    /// Eight a core, 64 at most, but never fewer than cores.
     Auto,
     /// This many.
     Fixed(NonZeroUsize),
 }
 
 impl Shards {
+    /// Shards a core: so many that two threads seldom meet at the lock of one.
+    const PER_CORE: usize = 8;
+    /// Beyond so many, delivery would look through more of them than threads could meet.
+    const AUTO_MAX: usize = 64;
+
     /// The number on a machine with `cores`.
     #[must_use]
-    pub const fn count(self, cores: NonZeroUsize) -> NonZeroUsize {
+    pub fn count(self, cores: NonZeroUsize) -> NonZeroUsize {
         match self {
-            Self::Auto => cores,
+            Self::Auto => {
+                let many = cores.get().saturating_mul(Self::PER_CORE).min(Self::AUTO_MAX);
+                NonZeroUsize::new(many).map_or(cores, |many| many.max(cores))
+            }
             Self::Fixed(number) => number,
         }
     }

@@ -287,5 +287,5 @@ fn shutdown(section: &mut Section<'_>) -> Shutdown {
 fn shards(value: &Value) -> Result<Shards, String> {
     let auto = values::choice(&[("auto", Shards::Auto)])(value);
     auto.or_else(|_other| values::positive(1024)(value).map(Shards::Fixed))
-        .map_err(|range| format!("auto (one per core), or {range}"))
+        .map_err(|range| format!("auto (eight per core), or {range}"))
 }

@@ -27,6 +27,15 @@ impl Key {
     }
 }
 
+/// The four keys of one event. Worked out before a shard is locked: hashing takes as long as most of what is done under the lock.
+#[derive(Debug, Clone, Copy)]
+pub struct Keys {
+    pub(super) aggregate: Key,
+    pub(super) local: Key,
+    pub(super) event: Key,
+    pub(super) spam: Key,
+}
+
 /// The secret that keys are hashed with; one per process, random outside tests.
 #[derive(Clone, Copy)]
 pub struct KeySecret(pub u64, pub u64);
@@ -111,6 +120,18 @@ impl KeySecret {
         joiner.add(namespace);
         joiner.add(name);
         joiner.finish()
+    }
+
+    /// All keys of `event`.
+    #[must_use]
+    pub fn keys(self, event: &Event, settings: &Settings) -> Keys {
+        let mut shared = self.shared(event, settings);
+        Keys {
+            aggregate: shared.aggregate(event, settings),
+            local: shared.local(event, settings),
+            event: shared.event(event, settings),
+            spam: shared.spam(event, settings),
+        }
     }
 
     /// What the keys of `event` share, hashed once for all of them.

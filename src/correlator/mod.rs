@@ -18,7 +18,7 @@ mod settings;
 pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};
 pub use history::{is_newer, lacking};
-pub use key::{BuildKeyHasher, Key, KeySecret};
+pub use key::{BuildKeyHasher, Key, KeySecret, Keys};
 pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};
 pub use recent::Recent;
@@ -50,11 +50,10 @@ pub struct Correlator {
     buckets: Option<Box<Recent<TokenBucket>>>,
 }
 
-/// What an occurrence became.
-#[derive(Debug, Clone, PartialEq)]
+/// What an occurrence became, beside its event, which looks now as its record should: a repeat has the record's name and running
+/// count.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decision {
-    /// The event as its record should now look; for a repeat with the record's name and running count.
-    pub event: Event,
     /// The dedup key of the record: the event key, or the aggregate key of a combined event.
     pub key: Key,
     /// The record.
@@ -102,14 +101,14 @@ impl Decision {
     /// The call client-go's delivery starts with: a PATCH if the resulting count is above 1
     /// (`tools/record/event.go`, `recordEvent`). Ours creates whatever the upstream is not known to hold.
     #[must_use]
-    pub const fn starts_with_patch(&self) -> bool {
-        self.event.count > 1
+    pub const fn starts_with_patch(event: &Event) -> bool {
+        event.count > 1
     }
 
     /// client-go's patch, for a repeat. Made only when asked for: the outbox makes one a write, which stands for many repeats.
     #[must_use]
-    pub fn patch(&self) -> Option<Patch> {
-        self.is_repeat.then(|| Patch::of(&self.event))
+    pub fn patch(&self, event: &Event) -> Option<Patch> {
+        self.is_repeat.then(|| Patch::of(event))
     }
 }
 
@@ -160,10 +159,25 @@ impl Correlator {
         keys.into_iter().filter_map(|key| Some((key, self.observations.find(key)?))).collect()
     }
 
-    /// Decides about `occurrences` equal occurrences of `event` at `now`; record numbers are drawn from `next_record`.
+    /// Decides about `occurrences` equal occurrences of `event` at `now`; record numbers are drawn from `next_record`. `event`
+    /// becomes the desired state of its record.
     pub fn correlate(
         &mut self,
-        mut event: Event,
+        event: &mut Event,
+        occurrences: u32,
+        now: Now,
+        settings: &Settings,
+        next_record: &mut u64,
+    ) -> Decision {
+        let keys = self.secret.keys(event, settings);
+        self.correlate_keyed(event, &keys, occurrences, now, settings, next_record)
+    }
+
+    /// As [`correlate`](Self::correlate), where the event's keys under these settings are known.
+    pub fn correlate_keyed(
+        &mut self,
+        event: &mut Event,
+        keys: &Keys,
         occurrences: u32,
         now: Now,
         settings: &Settings,
@@ -172,31 +186,28 @@ impl Correlator {
         if settings.correlation == Correlation::Off {
             let record = RecordId(*next_record);
             *next_record += 1;
-            let key = self.secret.shared(&event, settings).event(&event, settings);
             let (fold, verdict) = (Fold::Created, Verdict::Pass);
-            return Decision { event, key, record, stored: false, tally: 0, fold, is_repeat: false, verdict };
+            return Decision { key: keys.event, record, stored: false, tally: 0, fold, is_repeat: false, verdict };
         }
         if settings.suppression == Suppression::Defer && event.count < 1 {
             // Clients like kopf give none. client-go never deduplicates a count of 0 (V 012), so under `drop` it stays.
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
-        let mut keys = self.secret.shared(&event, settings);
-        let group = keys.aggregate(&event, settings);
-        let route = if is_combined(&event, settings) {
+        let route = if is_combined(event, settings) {
             Route::Combined
         } else {
-            self.groups.observe(group, keys.local(&event, settings), now, settings)
+            self.groups.observe(keys.aggregate, keys.local, now, settings)
         };
-        let (mut event, key) = match route {
-            Route::Plain => {
-                let key = keys.event(&event, settings);
-                (event, key)
+        let key = match route {
+            Route::Plain => keys.event,
+            Route::Combined => {
+                *event = aggregate::combined_event(event, occurrences, now, settings);
+                keys.aggregate
             }
-            Route::Combined => (aggregate::combined_event(&event, occurrences, now, settings), group),
         };
-        let observed = self.observations.observe(key, &mut event, occurrences, settings, next_record);
+        let observed = self.observations.observe(key, event, occurrences, settings, next_record);
         if settings.naming == Naming::Deterministic && !observed.is_repeat {
-            let name = shared_name(&event, route, settings);
+            let name = shared_name(event, route, settings);
             event.metadata.name = name.clone();
             self.observations.adjust(key, observed.record, |observation| observation.name = name);
         }
@@ -205,9 +216,17 @@ impl Correlator {
             (Route::Plain, true) => Fold::Counted,
             (Route::Plain, false) => Fold::Created,
         };
-        let verdict = self.ask_budget(keys.spam(&event, settings), now, settings);
+        let spam = match route {
+            // COMPAT(client-go): the filter is asked about the combined event, which has lost some members and has another
+            // message. These it has kept.
+            Route::Combined if settings.spam_key != SPAM_KEY => {
+                self.secret.shared(event, settings).spam(event, settings)
+            }
+            Route::Plain | Route::Combined => keys.spam,
+        };
+        let verdict = self.ask_budget(spam, now, settings);
         let dedup::Observed { record, stored, tally, is_repeat } = observed;
-        Decision { event, key, record, stored, tally, fold, is_repeat, verdict }
+        Decision { key, record, stored, tally, fold, is_repeat, verdict }
     }
 
     fn ask_budget(&mut self, budget: Key, now: Now, settings: &Settings) -> Verdict {

@@ -74,7 +74,8 @@ impl Outbox {
         for (_, record) in self.records.drain() {
             lost.merge(record.waiting());
         }
-        *self = Self::new(self.settings.clone(), self.jitter.u64(..));
+        let seed = self.jitter.u64(..);
+        *self = self.another(seed);
         lost
     }
 
@@ -113,7 +114,7 @@ impl Outbox {
                 Box::new(Digest::new(RecordId(FIRST_DIGEST + self.next_digest), &record.event, now))
             });
             digest.fold(&record.event, record.pending, &self.settings);
-            self.bytes = self.bytes - before + digest.size();
+            self.bytes.replace(before, digest.size());
         }
         if occurrences > 0 {
             self.owe_digest(account_id, occurrences, since, now);
@@ -124,11 +125,11 @@ impl Outbox {
     fn owe_digest(&mut self, account_id: AccountId, occurrences: u64, since: Mono, now: Now) {
         let Some(account) = self.accounts.peek_mut(account_id.0) else { return };
         let Some(digest) = account.digest.as_mut() else { return };
-        let (id, event) = (digest.record, digest.event.clone());
+        let (id, mut event) = (digest.record, digest.event.clone());
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
-            record.absorb(event, Identity::Unknown, true);
-            self.bytes = self.bytes - before + record.size;
+            record.absorb(&mut event, Identity::Unknown, true);
+            self.bytes.replace(before, record.size);
         } else {
             account.members += 1;
             let size = event.approximate_size();

@@ -75,7 +75,7 @@ impl Outbox {
         record.look_first = false;
         record.refusal = None;
         let size = record.event.approximate_size();
-        self.bytes = self.bytes - record.size + size;
+        self.bytes.replace(record.size, size);
         record.size = size;
         Some(moved)
     }

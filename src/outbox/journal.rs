@@ -136,7 +136,7 @@ impl Outbox {
         let id = if entry.is_digest { self.digest_id() } else { id };
         let rate = entry.budget.map(|_| rate);
         rate.map(|rate| self.rates.differ(rate));
-        self.accounts.get_or_insert_with(account_id.0, || Account::new(entry.source, rate)).members += 1;
+        self.account(account_id, || Account::new(entry.source, rate)).members += 1;
         let size = entry.event.approximate_size();
         self.bytes += size;
         let version = entry.event.metadata.resource_version.clone();
@@ -264,9 +264,8 @@ mod tests {
         let (record, key) = (RecordId(number), Key(number.into()));
         let (fold, source) = (Fold::Created, Key(1));
         let identity = Identity::Same;
-        let offer =
-            Offer { record, source, key, event, occurrences: 1, fold, identity, stored: false, tally: 0, payment };
-        outbox.offer(offer, Now::at(0)).0
+        let offer = Offer { record, source, key, occurrences: 1, fold, identity, stored: false, tally: 0, payment };
+        outbox.offer(offer, &mut event, Now::at(0)).0
     }
 
     fn entries(changes: &Changes) -> Vec<u64> {

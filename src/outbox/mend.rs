@@ -40,7 +40,7 @@ impl Outbox {
         record.look_first = false;
         record.ambiguous = false;
         let size = record.event.approximate_size();
-        self.bytes = self.bytes - record.size + size;
+        self.bytes.replace(record.size, size);
         record.size = size;
         let is_renamed = record.event.metadata.name != name;
         self.try_again(id, sent, now);

@@ -24,6 +24,7 @@ mod ready;
 mod record;
 mod settings;
 mod settle;
+mod share;
 mod tickets;
 mod timers;
 mod write;
@@ -43,6 +44,7 @@ pub use offer::{Forgotten, Identity, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
+pub use share::Share;
 pub use tickets::{Fate, OnTaken, Ticket};
 pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
@@ -57,7 +59,7 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, Recent};
 use crate::event::Event;
 
-/// Unsettled writes of one shard.
+/// Unsettled writes of one shard. Limits are on what the outboxes of all shards hold together.
 #[derive(Debug)]
 pub struct Outbox {
     settings: Settings,
@@ -74,7 +76,11 @@ pub struct Outbox {
     ready: Ready,
     // LIMIT: one timer a record and one an account, but for accounts whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
-    bytes: usize,
+    bytes: Share,
+    /// The length of `records`, for the limit over all shards.
+    record_count: Share,
+    /// The length of `accounts`, for the same.
+    account_count: Share,
     tickets: Tickets,
     forgotten: Vec<Forgotten>,
     /// Records that no write may go out for, and by how many they are kept back: one a request that deletes or replaces.
@@ -106,7 +112,9 @@ impl Outbox {
             rates: Rates::default(),
             ready: Ready::default(),
             timers: BinaryHeap::new(),
-            bytes: 0,
+            bytes: Share::default(),
+            record_count: Share::default(),
+            account_count: Share::default(),
             tickets: Tickets::default(),
             forgotten: Vec::new(),
             paused: HashMap::new(),
@@ -115,6 +123,17 @@ impl Outbox {
             annotation: None,
             journal: Journal::default(),
             draining: false,
+        }
+    }
+
+    /// An empty outbox with the same settings; the limits of both are on what they hold together.
+    #[must_use]
+    pub fn another(&self, seed: u64) -> Self {
+        Self {
+            bytes: self.bytes.another(),
+            record_count: self.record_count.another(),
+            account_count: self.account_count.another(),
+            ..Self::new(self.settings.clone(), seed)
         }
     }
 
@@ -141,7 +160,7 @@ impl Outbox {
     /// Bytes of the events and digests held.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.own()
     }
 
     /// Budgets that are not known to be full.
@@ -157,19 +176,28 @@ impl Outbox {
         let Settings { max_records, max_bytes, source_percent, .. } = &self.settings;
         let share = max_records.get().saturating_mul(source_percent.get()).div_ceil(100);
         let own = || self.per_source.get(&source).copied().unwrap_or(0);
-        let all = self.records.len();
-        all < max_records.get() && self.bytes < max_bytes.get() && (all < share || own() < share)
+        let all = self.record_count.all();
+        all < max_records.get() && self.bytes.all() < max_bytes.get() && (all < share || own() < share)
+    }
+
+    /// The account of this number, which `make` makes where there is none.
+    fn account(&mut self, id: AccountId, make: impl FnOnce() -> Account) -> &mut Account {
+        // LIMIT: `max_budgets`, kept by `trim_accounts`.
+        self.account_count.set(self.accounts.len() + usize::from(!self.accounts.contains(id.0)));
+        self.accounts.get_or_insert_with(id.0, make)
     }
 
     /// Takes a record in.
     fn put(&mut self, id: RecordId, record: Record) {
         *self.per_source.entry(record.source).or_insert(0) += 1;
         self.records.insert(id, Box::new(record));
+        self.record_count.set(self.records.len());
     }
 
     /// Lets a record go, whatever it owes.
     fn take(&mut self, id: RecordId) -> Option<Box<Record>> {
         let record = self.records.remove(&id)?;
+        self.record_count.set(self.records.len());
         // Both tables give back what they needed in their fullest hour.
         if self.records.capacity() > ROOMY && self.records.len() < self.records.capacity() / 8 {
             self.records.shrink_to(self.records.len() * 2);

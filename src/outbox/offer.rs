@@ -17,8 +17,6 @@ pub struct Offer {
     pub source: Key,
     /// Where the correlator remembers it.
     pub key: Key,
-    /// Its desired state.
-    pub event: Event,
     /// How many occurrences the event brings.
     pub occurrences: u32,
     /// How they show.
@@ -69,18 +67,19 @@ pub struct Forgotten {
 
 impl Outbox {
     /// Takes a record's newer state. Returns what its write waits for now, and whether that is news for delivery: a record
-    /// that stands in its queue already is looked at in its turn.
+    /// that stands in its queue already is looked at in its turn. In `event` it leaves what is not needed any more, for the
+    /// caller to free when it has unlocked what this outbox is a part of.
     ///
     /// Hot: nearly every occurrence finds a record that waits for something else than its queue, and ends half way down here,
     /// without an allocation.
-    pub fn offer(&mut self, offer: Offer, now: Now) -> (Why, bool) {
+    pub fn offer(&mut self, offer: Offer, event: &mut Event, now: Now) -> (Why, bool) {
         let mut is_news = true;
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
-            record.absorb(offer.event, offer.identity, self.bytes < self.settings.max_bytes.get());
-            self.bytes = self.bytes - before + record.size;
+            record.absorb(event, offer.identity, self.bytes.all() < self.settings.max_bytes.get());
+            self.bytes.replace(before, record.size);
             let account = record.account;
             if let Payment::Owed { rate, .. } = offer.payment
                 && self.rates.differ(rate)
@@ -106,33 +105,33 @@ impl Outbox {
                 self.pay(id, now);
             }
         } else {
-            self.insert(offer, now.mono);
+            self.insert(offer, std::mem::take(event), now.mono);
             self.note(id);
         }
         self.owe(id, occurrences, now.mono, now);
         (self.why(id), is_news)
     }
 
-    fn insert(&mut self, offer: Offer, now: Mono) {
+    fn insert(&mut self, offer: Offer, event: Event, now: Mono) {
         let (account_id, rate) = match offer.payment {
             Payment::Paid => (AccountId::prepaid(offer.source), None),
             Payment::Owed { budget, rate } => (AccountId::of_budget(offer.source, budget), Some(rate)),
         };
-        let account = self.accounts.get_or_insert_with(account_id.0, || Account::new(offer.source, rate));
+        rate.map(|rate| self.rates.differ(rate));
+        let account = self.account(account_id, || Account::new(offer.source, rate));
         if let Some(rate) = rate {
-            self.rates.differ(rate);
             account.set_rate(rate);
         }
         account.members += 1;
-        let size = offer.event.approximate_size();
+        let size = event.approximate_size();
         self.bytes += size;
-        let version = if offer.stored { offer.event.metadata.resource_version.clone() } else { Default::default() };
+        let version = if offer.stored { event.metadata.resource_version.clone() } else { Default::default() };
         let base = Base { version, tally: offer.tally, removed: Vec::new() };
         let record = Record {
             source: offer.source,
             key: offer.key,
             account: account_id,
-            event: offer.event,
+            event,
             size,
             stored: offer.stored,
             base,

@@ -234,28 +234,27 @@ pub(super) enum Call {
 }
 
 impl Record {
-    /// Takes over the newer content. The name stays: requests may be on their way under it.
+    /// Takes over the newer content; what it replaces is left in `newer`. The name stays: requests may be on their way under it.
     ///
     /// At the byte limit a repeat is still taken, but may not grow: it keeps the older, smaller content and moves only the
     /// count and the time.
     ///
     /// A repeat differs from what is here in count and time at most. Then the strings that are here stay, and those that the key
     /// vouches for are not even looked at: most of what a record holds has left the processor's cache since it was last used.
-    pub(super) fn absorb(&mut self, newer: Event, identity: Identity, room: bool) {
+    pub(super) fn absorb(&mut self, newer: &mut Event, identity: Identity, room: bool) {
         let event = &mut self.event;
         (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
         let same = identity == Identity::Same && !self.replaced;
-        if same && rest_is_equal(event, &newer) || *event == newer {
+        if same && rest_is_equal(event, newer) || event == newer {
             return;
         }
         let size = newer.approximate_size();
         if size > self.size && !room {
             return;
         }
-        let name = std::mem::take(&mut self.event.metadata.name);
-        self.event = newer;
+        std::mem::swap(&mut newer.metadata.name, &mut self.event.metadata.name);
+        std::mem::swap(&mut self.event, newer);
         self.replaced = false;
-        self.event.metadata.name = name;
         self.size = size;
     }
 

@@ -110,7 +110,6 @@ mod tests {
                 record: RecordId(number),
                 source: Key(1),
                 key: Key(u128::from(number)),
-                event: Event::default(),
                 occurrences: 1,
                 fold: Fold::Created,
                 identity: Identity::Same,
@@ -118,7 +117,7 @@ mod tests {
                 tally: 0,
                 payment: Payment::Owed { budget: Key(2), rate: Rate { qps: 0.0, burst: 0 } },
             };
-            outbox.offer(offer, Now::at(0));
+            outbox.offer(offer, &mut Event::default(), Now::at(0));
             outbox.await_write(RecordId(number), Ticket(number), OnTaken::Rename);
         }
         assert_eq!(outbox.take_forgotten().len(), 2, "both have folded");

@@ -69,22 +69,23 @@ impl Shard {
 
     /// Somebody's record that is not known here.
     fn adopt(&mut self, event: &Event, count: i32, tally: u32, settings: &crate::correlator::Settings) {
-        if count < 1 || self.tracked_keys >= self.settings.max_tracked_keys.get() {
+        if count < 1 || self.tracked_keys.all() >= self.settings.max_tracked_keys.get() {
             return;
         }
         let source = self.secret.source(event);
         if !self.sources.contains(source) {
-            if self.sources.len() >= self.settings.max_sources.get() {
+            if self.source_count.all() >= self.settings.max_sources.get() {
                 return;
             }
             self.sources.put_last(source, Box::new(Correlator::new(self.secret)));
+            self.source_count.set(self.sources.len());
         }
         let outbox = &self.outbox;
         let is_live = |record: RecordId| outbox.name(record).is_some();
         if let Some(correlator) = self.sources.peek_mut(source) {
             let before = correlator.tracked_keys();
             correlator.adopt(event, count, tally, settings, &mut self.next_record, is_live);
-            self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+            self.tracked_keys.replace(before, correlator.tracked_keys());
         }
     }
 
@@ -96,7 +97,7 @@ impl Shard {
         {
             let before = correlator.tracked_keys();
             correlator.learn_gone(key, &event.metadata.resource_version);
-            self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+            self.tracked_keys.replace(before, correlator.tracked_keys());
         }
         self.forget_folded();
     }
@@ -112,7 +113,7 @@ impl Shard {
             });
             tracked_keys += correlator.tracked_keys();
         }
-        self.tracked_keys = tracked_keys;
+        self.tracked_keys.set(tracked_keys);
         self.forget_folded();
     }
 }

@@ -107,7 +107,7 @@ impl Shard {
         if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(handle.source)) {
             let before = correlator.tracked_keys();
             correlator.settle(key, handle.record, settled);
-            self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+            self.tracked_keys.replace(before, correlator.tracked_keys());
         }
     }
 }

@@ -53,7 +53,7 @@ impl Shard {
                 stored: entry.stored,
             };
             correlator.remember(entry.key, observation, settings);
-            self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+            self.tracked_keys.replace(before, correlator.tracked_keys());
             self.trim_sources();
         }
         let rate = Rate { qps: settings.qps, burst: settings.burst_size };

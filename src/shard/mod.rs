@@ -7,6 +7,7 @@
 mod history;
 mod hold;
 mod keep;
+mod prepared;
 mod settings;
 mod table;
 
@@ -17,6 +18,8 @@ pub use table::{Shards, Waiting};
 
 pub use crate::outbox::Fate;
 
+use prepared::Prepared;
+
 use crate::clock::{Mono, Now};
 use crate::correlator::{
     Correlation, Correlator, Decision, Fold, Key, KeyEncoding, KeySecret, Policy, Recent, Verdict,
@@ -24,7 +27,7 @@ use crate::correlator::{
 use crate::event::Event;
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::outbox::{
-    self, Answer, Identity, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write,
+    self, Answer, Identity, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Share, Ticket, Why, Write,
 };
 
 /// A part of all sources.
@@ -32,9 +35,11 @@ use crate::outbox::{
 pub struct Shard {
     secret: KeySecret,
     settings: Settings,
-    // LIMIT: `max_sources`, and `max_tracked_keys` over all of them.
+    // LIMIT: `max_sources`, and `max_tracked_keys` over all of them; together with the other shards', but for the one source that
+    // each may always have.
     sources: Recent<Box<Correlator>>,
-    tracked_keys: usize,
+    source_count: Share,
+    tracked_keys: Share,
     next_record: u64,
     outbox: Outbox,
     ledger: Ledger,
@@ -139,11 +144,23 @@ impl Shard {
             secret,
             settings,
             sources: Recent::default(),
-            tracked_keys: 0,
+            source_count: Share::default(),
+            tracked_keys: Share::default(),
             next_record: 0,
             outbox,
             ledger: Ledger::default(),
             closed: false,
+        }
+    }
+
+    /// An empty shard with the same secret and settings; the limits of both are on what they hold together.
+    #[must_use]
+    pub fn another(&self, seed: u64) -> Self {
+        Self {
+            source_count: self.source_count.another(),
+            tracked_keys: self.tracked_keys.another(),
+            outbox: self.outbox.another(seed),
+            ..Self::new(self.secret, self.settings.clone(), seed)
         }
     }
 
@@ -170,36 +187,33 @@ impl Shard {
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox is at its limit; nothing has changed then, but for
     /// the ledger, where they are rejected.
-    pub fn accept(&mut self, event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
-        self.accept_from(self.secret.source(&event), event, occurrences, now, policy)
+    pub fn accept(&mut self, mut event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
+        let prepared = Prepared::new(self.secret, &mut event, policy);
+        self.accept_prepared(&prepared, &mut event, occurrences, now)
     }
 
-    /// As [`accept`](Self::accept), where the event's source is known.
-    fn accept_from(
+    /// As [`accept`](Self::accept), where all is known that the event itself tells. What is left in `event` is for the caller
+    /// to free when the shard is unlocked.
+    fn accept_prepared(
         &mut self,
-        source: Key,
-        mut event: Event,
+        prepared: &Prepared<'_>,
+        event: &mut Event,
         occurrences: u32,
         now: Now,
-        policy: &Policy,
     ) -> Result<Accepted, Full> {
-        let settings = policy.select(&event);
-        if settings.correlation == Correlation::On {
-            // A record is written in our name; only where it is its client's own does the client's claim go with it.
-            event.metadata.managed_fields = None;
-        }
+        let Prepared { source, keys, settings } = *prepared;
         self.ledger.receive(u64::from(occurrences));
-        if self.closed || !self.outbox.has_room(source) && !self.would_fold(source, &event, now, settings) {
+        if self.closed || !self.outbox.has_room(source) && !self.would_fold(source, event, now, settings) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
             return Err(Full);
         }
         let secret = self.secret;
         let correlator = self.sources.get_or_insert_with(source, || Box::new(Correlator::new(secret)));
         let before = correlator.tracked_keys();
-        let decision = correlator.correlate(event, occurrences, now, settings, &mut self.next_record);
-        self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+        let decision = correlator.correlate_keyed(event, &keys, occurrences, now, settings, &mut self.next_record);
+        self.tracked_keys.replace(before, correlator.tracked_keys());
         self.trim_sources();
-        Ok(self.owe(source, decision, occurrences, settings, now))
+        Ok(self.owe(source, &decision, event, occurrences, settings, now))
     }
 
     fn would_fold(&self, source: Key, event: &Event, now: Now, settings: &crate::correlator::Settings) -> bool {
@@ -209,7 +223,8 @@ impl Shard {
     fn owe(
         &mut self,
         source: Key,
-        decision: Decision,
+        decision: &Decision,
+        event: &mut Event,
         occurrences: u32,
         settings: &crate::correlator::Settings,
         now: Now,
@@ -236,7 +251,6 @@ impl Shard {
             record: decision.record,
             source,
             key: decision.key,
-            event: decision.event,
             occurrences,
             fold: decision.fold,
             identity,
@@ -244,7 +258,7 @@ impl Shard {
             tally: decision.tally,
             payment,
         };
-        let (why, is_news) = self.outbox.offer(offer, now);
+        let (why, is_news) = self.outbox.offer(offer, event, now);
         self.forget_folded();
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
         let wakes_delivery = is_news && matches!(why, Why::Turn | Why::Budget);
@@ -303,7 +317,7 @@ impl Shard {
         {
             let before = correlator.tracked_keys();
             correlator.settle(feedback.key, feedback.record, &feedback.settled);
-            self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+            self.tracked_keys.replace(before, correlator.tracked_keys());
         }
         self.forget_folded();
         settlement
@@ -344,7 +358,7 @@ impl Shard {
     pub fn sizes(&self) -> Sizes {
         Sizes {
             sources: self.sources.len(),
-            tracked_keys: self.tracked_keys,
+            tracked_keys: self.tracked_keys.own(),
             records: self.outbox.len(),
             bytes: self.outbox.bytes(),
             budgets: self.outbox.budgets(),
@@ -357,16 +371,19 @@ impl Shard {
             if let Some(correlator) = self.sources.peek_mut(forgotten.source) {
                 let before = correlator.tracked_keys();
                 correlator.settle(forgotten.key, forgotten.record, &crate::correlator::Settled::Forgotten);
-                self.tracked_keys = self.tracked_keys + correlator.tracked_keys() - before;
+                self.tracked_keys.replace(before, correlator.tracked_keys());
             }
         }
     }
 
     fn trim_sources(&mut self) {
-        while self.sources.len() > self.settings.max_sources.get()
-            || (self.tracked_keys > self.settings.max_tracked_keys.get() && self.sources.len() > 1)
+        self.source_count.set(self.sources.len());
+        while (self.source_count.all() > self.settings.max_sources.get()
+            || self.tracked_keys.all() > self.settings.max_tracked_keys.get())
+            && self.sources.len() > 1
         {
             let Some((_, forgotten)) = self.sources.pop_oldest() else { return };
+            self.source_count.set(self.sources.len());
             self.tracked_keys -= forgotten.tracked_keys();
         }
     }

@@ -11,12 +11,16 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
+use super::prepared::Prepared;
 use super::{Accepted, Full, Listed, Settings, Shard, Sizes};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, Key, KeySecret, Policy};
 use crate::event::Event;
 use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
+
+/// LIMIT: occurrences that are accepted under one lock, for which all others have to wait.
+const TOGETHER: usize = 32;
 
 /// All shards of the process. Clones share them.
 #[derive(Debug, Clone)]
@@ -69,7 +73,7 @@ pub(super) struct Inner {
 }
 
 impl Shards {
-    /// `count` empty shards that share the limits of `settings`. `secret` keys the hashes, `seed` the jitter.
+    /// `count` empty shards, which share the limits of `settings`. `secret` keys the hashes, `seed` the jitter.
     #[must_use]
     pub fn new(
         count: NonZeroUsize,
@@ -79,8 +83,9 @@ impl Shards {
         secret: KeySecret,
         seed: u64,
     ) -> Self {
-        let share = settings.share(count);
-        let shards = (0..count.get() as u64).map(|index| Mutex::new(Shard::new(secret, share.clone(), seed ^ index)));
+        let first = Shard::new(secret, settings.clone(), seed);
+        let others: Vec<Shard> = (1..count.get() as u64).map(|index| first.another(seed ^ index)).collect();
+        let shards = std::iter::once(first).chain(others).map(Mutex::new);
         Self(Arc::new(Inner {
             secret,
             clock,
@@ -122,11 +127,11 @@ impl Shards {
     ///
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox has no room for it.
-    pub fn accept(&self, event: Event, occurrences: u32) -> Result<Accepted, Full> {
+    pub fn accept(&self, mut event: Event, occurrences: u32) -> Result<Accepted, Full> {
         let policy = self.0.policy.load();
-        let source = self.0.secret.source(&event);
-        let mut locked = self.0.shards[self.shard_of_source(source)].lock();
-        let accepted = locked.accept_from(source, event, occurrences, self.0.clock.now(), &policy);
+        let prepared = Prepared::new(self.0.secret, &mut event, &policy);
+        let mut locked = self.0.shards[self.shard_of_source(prepared.source)].lock();
+        let accepted = locked.accept_prepared(&prepared, &mut event, occurrences, self.0.clock.now());
         self.note_changes(&locked);
         drop(locked);
         if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
@@ -135,16 +140,42 @@ impl Shards {
         accepted
     }
 
+    /// As [`accept`](Self::accept) of one occurrence of each, those of one source in their order. A shard is locked once for all that
+    /// are its own, [`TOGETHER`] at a time.
+    pub fn accept_all(&self, mut events: Vec<Event>) -> Vec<Result<Accepted, Full>> {
+        let policy = self.0.policy.load();
+        let mut all: Vec<(usize, usize, Prepared<'_>)> = Vec::with_capacity(events.len());
+        for (place, event) in events.iter_mut().enumerate() {
+            let prepared = Prepared::new(self.0.secret, event, &policy);
+            all.push((self.shard_of_source(prepared.source), place, prepared));
+        }
+        all.sort_unstable_by_key(|(shard, place, _)| (*shard, *place));
+        let mut results = vec![Err(Full); events.len()];
+        for some in all.chunk_by(|one, next| one.0 == next.0).flat_map(|own| own.chunks(TOGETHER)) {
+            let Some(shard) = some.first().and_then(|(shard, ..)| self.0.shards.get(*shard)) else { continue };
+            let mut shard = shard.lock();
+            let now = self.0.clock.now();
+            for (_, place, prepared) in some {
+                results[*place] = shard.accept_prepared(prepared, &mut events[*place], 1, now);
+            }
+            self.note_changes(&shard);
+        }
+        if results.iter().flatten().any(|accepted| accepted.wakes_delivery) {
+            self.0.wake.notify_one();
+        }
+        results
+    }
+
     /// As [`accept`](Self::accept), and where its write can be waited for, whoever is told of it.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
-    pub fn accept_and_wait(&self, event: Event, occurrences: u32) -> Result<(Accepted, Option<Waiting>), Full> {
+    pub fn accept_and_wait(&self, mut event: Event, occurrences: u32) -> Result<(Accepted, Option<Waiting>), Full> {
         let policy = self.0.policy.load();
-        let source = self.0.secret.source(&event);
-        let index = self.shard_of_source(source);
+        let prepared = Prepared::new(self.0.secret, &mut event, &policy);
+        let index = self.shard_of_source(prepared.source);
         let mut shard = self.0.shards[index].lock();
-        let accepted = shard.accept_from(source, event, occurrences, self.0.clock.now(), &policy)?;
+        let accepted = shard.accept_prepared(&prepared, &mut event, occurrences, self.0.clock.now())?;
         self.note_changes(&shard);
         let waiting = accepted.record.map(|record| {
             let (sender, fate) = oneshot::channel();
@@ -214,6 +245,11 @@ impl Shards {
         result
     }
 
+    /// Looks at one shard.
+    pub fn look<T>(&self, index: usize, see: impl FnOnce(&Shard) -> T) -> T {
+        see(&self.0.shards[index].lock())
+    }
+
     fn note_changes(&self, shard: &Shard) {
         if shard.has_changes() {
             self.0.changed.notify_one();
@@ -244,10 +280,9 @@ impl Shards {
 
     /// Takes over reloaded settings and rules; nothing that is tracked or waiting is lost.
     pub fn reload(&self, settings: &Settings, policy: Policy) {
-        let share = settings.share(NonZeroUsize::new(self.count()).unwrap_or(NonZeroUsize::MIN));
         self.0.policy.store(Arc::new(policy));
         for shard in &self.0.shards {
-            shard.lock().set_settings(share.clone());
+            shard.lock().set_settings(settings.clone());
         }
         self.0.wake.notify_one();
     }

@@ -17,20 +17,21 @@ use super::support::http::{Client, EVENTS, json as json_of};
 async fn a_full_outbox_asks_for_patience_and_still_takes_repeats() {
     let fake = FakeApiserver::new(Clock::manual(START));
     fake.set_up(false);
-    let program = start_before(&fake, "shards: 1\noutbox: {maxRecords: 3, sourcePercent: 100}\n").await;
+    // Of sources in as many shards, which share the limit.
+    let program = start_before(&fake, "shards: 64\noutbox: {maxRecords: 3, sourcePercent: 100}\n").await;
     let client = &mut program.client().await;
-    let events: Vec<_> = (0..3).map(|object| event("node-1", &format!("web-{object}"), "Pulled", "pulled")).collect();
+    let pulled = |object: u8| event(&format!("node-{object}"), &format!("web-{object}"), "Pulled", "pulled");
+    let events: Vec<_> = (0..3).map(pulled).collect();
     for event in &events {
         assert_eq!(client.post(event).await.status, 201);
     }
-    let reply = client.post(&event("node-1", "web-3", "Pulled", "pulled")).await;
+    let reply = client.post(&pulled(3)).await;
     let status = reply.json();
     assert_eq!((reply.status, reply.header("Retry-After"), reply.outcome()), (429, Some("1"), None));
     assert_eq!((&status["kind"], &status["reason"]), (&json!("Status"), &json!("TooManyRequests")));
     assert_eq!(status["details"]["retryAfterSeconds"], 1);
     assert_eq!(program.balance().ledger.rejected(RejectReason::Full), 1);
-    let repeat = event("node-1", "web-0", "Pulled", "pulled");
-    assert_eq!(client.post(&repeat).await.outcome(), Some("counted"));
+    assert_eq!(client.post(&pulled(0)).await.outcome(), Some("counted"));
     assert_eq!(client.patch(&events[1].metadata.name, &json!({"count": 6})).await.status, 200);
     let ready = program.admin().await.get("/readyz").await;
     assert_eq!(ready.status, 503);

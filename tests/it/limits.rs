@@ -11,8 +11,10 @@ use eventweir::shard::{self, Outcome};
 use super::support::bench::{Bench, Options};
 use super::support::events::{event, plain};
 
+/// Several shards, which share the limits.
 fn outbox_of(outbox: outbox::Settings) -> Options {
-    Options { shard: shard::Settings { outbox, ..shard::Settings::default() }, ..Options::default() }
+    let shard = shard::Settings { outbox, ..shard::Settings::default() };
+    Options { shard, shards: Some(8), ..Options::default() }
 }
 
 fn at(object: u32) -> eventweir::event::Event {
@@ -93,6 +95,27 @@ async fn forgotten_sources_lose_no_occurrence() {
         bench.pass(Duration::from_millis(300 * round)).await;
         assert_eq!(bench.shards.sizes().sources, 1);
     }
+    bench.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn shards_share_what_may_be_tracked() {
+    let [sources, keys] = [20, 100].map(|limit| NonZeroUsize::new(limit).unwrap_or(NonZeroUsize::MIN));
+    let shard = shard::Settings { max_sources: sources, max_tracked_keys: keys, ..shard::Settings::default() };
+    let mut bench = Bench::with(Options { shard, shards: Some(8), ..Options::default() });
+    // One source may need nearly all.
+    for object in 0..45 {
+        bench.offer(event("node-1", &format!("web-{object}"), "BackOff", "restarting"));
+    }
+    assert_eq!(bench.shards.sizes().tracked_keys, 90);
+    for host in 0..200 {
+        bench.offer(event(&format!("node-{host}"), "web-0", "BackOff", "restarting"));
+        // Each shard may keep one source whatever the others have.
+        let sizes = bench.shards.sizes();
+        assert!(sizes.sources <= 20 + 7 && sizes.tracked_keys <= 100 + 7 * 2, "{sizes:?}");
+    }
+    assert!(bench.shards.sizes().sources >= 20, "nobody forgets more than necessary");
+    bench.settle().await;
     bench.finish().await;
 }
 

@@ -5,7 +5,9 @@
 //! (`Eventweir-Ack`) is waited for once for all events that have arrived by then.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use std::sync::LazyLock;
+mod results;
+mod sniff;
+
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -13,23 +15,24 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt as _;
-use memchr::memmem::Finder;
 use smol_str::SmolStr;
 use tokio::sync::mpsc;
 
+use self::results::{failure, success};
+use self::sniff::{group_of, is_document};
 use super::asked::Asked;
 use super::{Ack, Face, ack, create, decode};
 use crate::event::json::{self, Strictness};
-use crate::event::{ApiGroup, managed_fields};
+use crate::event::{Event, managed_fields};
 use crate::ledger::RejectReason;
-use crate::shard::{Accepted, Fate, Outcome, Waiting};
+use crate::shard::{Accepted, Fate, Full, Waiting};
 use crate::status::Status;
 
 /// LIMIT: chunks of results that wait for a slow reader; then no more of its request is read.
 const RESULTS: usize = 16;
 
-/// LIMIT: bytes of a batch that are looked at to tell what it is.
-const LOOK_BYTES: usize = 4096;
+/// LIMIT: events of a batch that are decoded before they are accepted: so few that they stay in the processor's cache.
+const TOGETHER: usize = 64;
 
 /// About how many bytes the result of an event takes that was taken.
 const LINE_BYTES: usize = 64;
@@ -74,6 +77,13 @@ struct Taken {
     number: u64,
     /// What was done with it, and the wait for the upstream.
     result: Result<(Accepted, Option<Waiting>), Box<Status>>,
+}
+
+/// An event that was read and not yet accepted.
+struct Read {
+    occurrence: Event,
+    /// What the event log is told of it.
+    logged: Option<Event>,
 }
 
 /// Whether to go on.
@@ -126,29 +136,34 @@ impl Batch {
         if whole == Some(true) {
             self.take_document(&rest).await;
         } else if !rest.trim_ascii().is_empty() {
-            let result = self.take_event(&rest);
-            let _last = self.answer(vec![result]).await;
+            let _last = self.take_events(&[&rest]).await;
         }
     }
 
     /// Takes the lines that are complete with `data`. Only the one that is not yet is copied.
     async fn take_lines(&mut self, data: &[u8]) -> Flow {
-        let (mut rest, mut results) = (data, Vec::new());
-        while let Some((line, after)) = memchr::memchr(b'\n', rest).and_then(|end| rest.split_at_checked(end)) {
-            let mut begun = std::mem::take(&mut self.buffer);
-            let line = if begun.is_empty() {
-                line
-            } else {
-                begun.extend_from_slice(line);
-                &begun
-            };
-            if !line.trim_ascii().is_empty() {
-                results.push(self.take_event(line));
-            }
-            rest = after.get(1..).unwrap_or_default();
+        let complete = memchr::memrchr(b'\n', data).map_or(0, |end| end.saturating_add(1));
+        let (mut lines, rest) = data.split_at_checked(complete).unwrap_or_default();
+        let mut begun = std::mem::take(&mut self.buffer);
+        if !begun.is_empty() && !lines.is_empty() {
+            let (line, others) = split_line(lines);
+            begun.extend_from_slice(line);
+            lines = others;
+        }
+        let mut texts = Vec::new();
+        if complete == 0 {
+            self.buffer = begun;
+        } else {
+            texts.push(begun.as_slice());
         }
         self.buffer.extend_from_slice(rest);
-        if results.is_empty() { Flow::Continue(()) } else { self.answer(results).await }
+        while !lines.is_empty() {
+            let (line, others) = split_line(lines);
+            texts.push(line);
+            lines = others;
+        }
+        texts.retain(|text| !text.trim_ascii().is_empty());
+        self.take_events(&texts).await
     }
 
     /// Takes the items of an array or an `EventList`.
@@ -165,17 +180,56 @@ impl Batch {
                 return;
             }
         };
-        let results: Vec<_> = items.iter().map(|item| self.take_event(item.to_string().as_bytes())).collect();
-        let _last = self.answer(results).await;
+        let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+        let _last = self.take_events(&items.iter().map(String::as_bytes).collect::<Vec<_>>()).await;
     }
 
-    /// Takes one event.
-    fn take_event(&mut self, text: &[u8]) -> Taken {
-        self.number = self.number.saturating_add(1);
-        Taken { number: self.number, result: self.try_event(text) }
+    /// Takes events, and answers for all of them.
+    async fn take_events(&mut self, texts: &[&[u8]]) -> Flow {
+        let mut results = Vec::with_capacity(texts.len());
+        for some in texts.chunks(TOGETHER) {
+            self.take_some(some, &mut results);
+        }
+        if results.is_empty() { Flow::Continue(()) } else { self.answer(results).await }
     }
 
-    fn try_event(&self, text: &[u8]) -> Result<(Accepted, Option<Waiting>), Box<Status>> {
+    /// Takes a few events: all are decoded, then all are accepted.
+    fn take_some(&mut self, texts: &[&[u8]], results: &mut Vec<Taken>) {
+        let mut occurrences = Vec::with_capacity(texts.len());
+        let read: Vec<Result<Option<Event>, Box<Status>>> = texts
+            .iter()
+            .map(|text| {
+                let Read { occurrence, logged } = self.read_event(text)?;
+                occurrences.push(occurrence);
+                Ok(logged)
+            })
+            .collect();
+        let shards = &self.face.0.shards;
+        let accepted: Vec<_> = match self.ack {
+            Ack::Accepted | Ack::Durable => {
+                shards.accept_all(occurrences).into_iter().map(|taken| taken.map(|accepted| (accepted, None))).collect()
+            }
+            Ack::Written => occurrences.into_iter().map(|event| shards.accept_and_wait(event, 1)).collect(),
+        };
+        let mut accepted = accepted.into_iter();
+        for read in read {
+            self.number = self.number.saturating_add(1);
+            let result = read.and_then(|logged| {
+                // As many as were read.
+                let taken = accepted.next().unwrap_or(Err(Full));
+                let (accepted, waiting) =
+                    taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
+                match logged {
+                    Some(event) => self.face.note(&event, 1, accepted.outcome),
+                    None => self.face.0.metrics.count_outcome(accepted.outcome, 1),
+                }
+                Ok((accepted, waiting))
+            });
+            results.push(Taken { number: self.number, result });
+        }
+    }
+
+    fn read_event(&self, text: &[u8]) -> Result<Read, Box<Status>> {
         let face = &self.face;
         let reject = |(reason, status): decode::Refusal| {
             face.0.shards.reject(reason, 1);
@@ -196,16 +250,7 @@ impl Batch {
             event.metadata.managed_fields = managed_fields::claim(&self.manager, group);
             event
         };
-        let taken = match self.ack {
-            Ack::Accepted | Ack::Durable => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
-            Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
-        };
-        let (accepted, waiting) = taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
-        match logged {
-            Some(event) => face.note(&event, 1, accepted.outcome),
-            None => face.0.metrics.count_outcome(accepted.outcome, 1),
-        }
-        Ok((accepted, waiting))
+        Ok(Read { occurrence, logged })
     }
 
     /// Waits until what was taken is as safe as its client wants it, and says what became of it.
@@ -270,99 +315,8 @@ enum Document {
     List { items: Vec<serde_json::Value> },
 }
 
-/// Whether a body is one document: an array, or an object whose kind is `EventList`; `None` while that cannot be told.
-fn is_document(beginning: &[u8]) -> Option<bool> {
-    let text = beginning.trim_ascii_start();
-    let text = text.get(..LOOK_BYTES).unwrap_or(text);
-    match text.first()? {
-        b'[' => Some(true),
-        b'{' => {
-            // An EventList by its own word, before its first line is complete or in it.
-            let first_line = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
-            if memchr::memmem::find(first_line, b"\"EventList\"").is_some() {
-                return Some(true);
-            }
-            // A pretty-printed document opens with a brace alone.
-            if first_line.trim_ascii() == b"{" {
-                return Some(true);
-            }
-            (text.contains(&b'\n') || text.len() == LOOK_BYTES).then_some(false)
-        }
-        _ => Some(false),
-    }
-}
-
-/// Which group an event says it is of; core/v1 where it says nothing.
-fn group_of(text: &[u8]) -> ApiGroup {
-    static EVENTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"events.k8s.io/v1\""));
-    static OLD_STYLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"involvedObject\""));
-    if EVENTS.find(text).is_some() && OLD_STYLE.find(text).is_none() { ApiGroup::Events } else { ApiGroup::Core }
-}
-
-/// Appends the result of an event that was taken.
-fn success(number: u64, outcome: Outcome, reached: &str, lines: &mut Vec<u8>) {
-    head(number, lines);
-    for part in ["\"outcome\":\"", outcome.label(), "\",\"ack\":\"", reached, "\"}\n"] {
-        lines.extend_from_slice(part.as_bytes());
-    }
-}
-
-/// Appends the result of an event that was refused.
-fn failure(number: u64, status: &Status, lines: &mut Vec<u8>) {
-    head(number, lines);
-    lines.extend_from_slice(b"\"status\":");
-    lines.extend_from_slice(&status.to_json());
-    lines.extend_from_slice(b"}\n");
-}
-
-/// The beginning of a result.
-fn head(number: u64, lines: &mut Vec<u8>) {
-    lines.extend_from_slice(b"{\"event\":");
-    lines.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-    lines.push(b',');
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    #[test]
-    fn results_are_json() {
-        let mut lines = Vec::new();
-        success(7, Outcome::Counted, "durable", &mut lines);
-        let status = Status::not_found("", "namespaces", "a\"<\u{2028}\n");
-        failure(u64::MAX, &status, &mut lines);
-        let document: Value = serde_json::from_slice(&status.to_json()).unwrap();
-        let expected = [
-            json!({ "event": 7, "outcome": "counted", "ack": "durable" }),
-            json!({ "event": u64::MAX, "status": document }),
-        ];
-        assert_eq!(String::from_utf8(lines).unwrap(), expected.map(|line| format!("{line}\n")).concat());
-    }
-
-    #[test]
-    fn groups_are_told_by_what_an_event_names() {
-        let check = |text: &str, group: ApiGroup| assert_eq!(group_of(text.as_bytes()), group, "{text}");
-        check("{}", ApiGroup::Core);
-        check(r#"{"apiVersion":"events.k8s.io/v1"}"#, ApiGroup::Events);
-        check(r#"{"apiVersion":"events.k8s.io/v1","involvedObject":{}}"#, ApiGroup::Core);
-        check(r#"{"note":"events.k8s.io/v1 "}"#, ApiGroup::Core);
-    }
-
-    #[test]
-    fn documents_are_told_from_lines_by_their_beginning() {
-        for (beginning, document) in [
-            ("  [", Some(true)),
-            (r#"{"kind":"EventList","items":["#, Some(true)),
-            ("{\n  \"kind\": \"EventList\"", Some(true)),
-            ("{\"reason\":\"R\"}\n", Some(false)),
-            (r#"{"reason":"R"}"#, None),
-            ("", None),
-            ("x", Some(false)),
-        ] {
-            assert_eq!(is_document(beginning.as_bytes()), document, "{beginning}");
-        }
-    }
+/// The first line, without its end, and what comes after it.
+fn split_line(text: &[u8]) -> (&[u8], &[u8]) {
+    let (line, rest) = memchr::memchr(b'\n', text).and_then(|end| text.split_at_checked(end)).unwrap_or((text, &[]));
+    (line, rest.get(1..).unwrap_or_default())
 }

@@ -1,0 +1,68 @@
+//! What a batch and its events are, told by a look at their text.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
+use crate::event::ApiGroup;
+
+/// LIMIT: bytes of a batch that are looked at to tell what it is.
+const LOOK_BYTES: usize = 4096;
+
+/// Whether a body is one document: an array, or an object whose kind is `EventList`; `None` while that cannot be told.
+pub(super) fn is_document(beginning: &[u8]) -> Option<bool> {
+    let text = beginning.trim_ascii_start();
+    let text = text.get(..LOOK_BYTES).unwrap_or(text);
+    match text.first()? {
+        b'[' => Some(true),
+        b'{' => {
+            // An EventList by its own word, before its first line is complete or in it.
+            let first_line = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
+            if memchr::memmem::find(first_line, b"\"EventList\"").is_some() {
+                return Some(true);
+            }
+            // A pretty-printed document opens with a brace alone.
+            if first_line.trim_ascii() == b"{" {
+                return Some(true);
+            }
+            (text.contains(&b'\n') || text.len() == LOOK_BYTES).then_some(false)
+        }
+        _ => Some(false),
+    }
+}
+
+/// Which group an event says it is of; core/v1 where it says nothing.
+pub(super) fn group_of(text: &[u8]) -> ApiGroup {
+    static EVENTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"events.k8s.io/v1\""));
+    static OLD_STYLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"involvedObject\""));
+    if EVENTS.find(text).is_some() && OLD_STYLE.find(text).is_none() { ApiGroup::Events } else { ApiGroup::Core }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_told_by_what_an_event_names() {
+        let check = |text: &str, group: ApiGroup| assert_eq!(group_of(text.as_bytes()), group, "{text}");
+        check("{}", ApiGroup::Core);
+        check(r#"{"apiVersion":"events.k8s.io/v1"}"#, ApiGroup::Events);
+        check(r#"{"apiVersion":"events.k8s.io/v1","involvedObject":{}}"#, ApiGroup::Core);
+        check(r#"{"note":"events.k8s.io/v1 "}"#, ApiGroup::Core);
+    }
+
+    #[test]
+    fn documents_are_told_from_lines_by_their_beginning() {
+        for (beginning, document) in [
+            ("  [", Some(true)),
+            (r#"{"kind":"EventList","items":["#, Some(true)),
+            ("{\n  \"kind\": \"EventList\"", Some(true)),
+            ("{\"reason\":\"R\"}\n", Some(false)),
+            (r#"{"reason":"R"}"#, None),
+            ("", None),
+            ("x", Some(false)),
+        ] {
+            assert_eq!(is_document(beginning.as_bytes()), document, "{beginning}");
+        }
+    }
+}

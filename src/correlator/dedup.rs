@@ -52,8 +52,8 @@ impl Observations {
         self.observations.peek(key).filter(|observation| observation.count != 0)
     }
 
-    /// Counts `occurrences` of `event` under `key`. A repeat takes over name, version, first timestamp and the running
-    /// count; everything else stays as the newest event has it.
+    /// Counts `occurrences` of `event` under `key`. A repeat takes over the first timestamp and the running count, and by
+    /// [`identify`](Self::identify) name and version; everything else stays as the newest event has it.
     pub(super) fn observe(
         &mut self,
         key: Key,
@@ -68,8 +68,6 @@ impl Observations {
             known.count = add(known.count, occurrences, settings.count_overflow);
             event.count = known.count;
             event.first_timestamp = known.first_timestamp;
-            event.metadata.name = known.name.clone();
-            event.metadata.resource_version = known.resource_version.clone();
             return Observed { record: known.record, stored: known.stored, tally: known.tally, is_repeat: true };
         }
         // COMPAT(client-go): the first occurrence keeps its own count; 0 is stored as 0 and so never deduplicated (V 012).
@@ -86,6 +84,14 @@ impl Observations {
         };
         self.put(key, observation, settings);
         Observed { record, stored: false, tally: 0, is_repeat: false }
+    }
+
+    /// Gives a repeat the name and the version of its record.
+    pub(super) fn identify(&self, key: Key, event: &mut Event) {
+        if let Some(known) = self.observations.peek(key) {
+            event.metadata.name = known.name.clone();
+            event.metadata.resource_version = known.resource_version.clone();
+        }
     }
 
     /// client-go's `updateState`: the stored event replaces whatever was remembered under `key`.

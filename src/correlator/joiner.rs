@@ -34,7 +34,7 @@ impl Joiner {
         Self { hasher, encoding, gathered: [0; GATHERED], filled: 0 }
     }
 
-    fn write(&mut self, bytes: &[u8]) {
+    pub(super) fn add_bytes(&mut self, bytes: &[u8]) {
         if let Some(room) = self.gathered.get_mut(self.filled..self.filled + bytes.len()) {
             room.copy_from_slice(bytes);
             self.filled += bytes.len();
@@ -62,18 +62,18 @@ impl Joiner {
     }
 
     pub(super) fn add_tag(&mut self, tag: u8) {
-        self.write(&[tag]);
+        self.add_bytes(&[tag]);
     }
 
     pub(super) fn add(&mut self, text: &str) {
         if self.encoding == KeyEncoding::Framed {
-            self.write(&(text.len() as u64).to_le_bytes());
+            self.add_bytes(&(text.len() as u64).to_le_bytes());
         }
-        self.write(text.as_bytes());
+        self.add_bytes(text.as_bytes());
     }
 
     pub(super) fn add_key(&mut self, key: Key) {
-        self.write(&key.0.to_le_bytes());
+        self.add_bytes(&key.0.to_le_bytes());
     }
 
     pub(super) fn finish(mut self) -> Key {

@@ -83,6 +83,8 @@ pub(super) enum Domain {
     Common,
     Message,
     Name,
+    /// What keys leave out.
+    Rest,
 }
 
 /// The fields that client-go's spam, aggregate and event key have in common: its spam key.

@@ -13,6 +13,7 @@ mod key;
 mod patch;
 mod policy;
 mod recent;
+mod rest;
 mod settings;
 
 pub use aggregate::record_name;
@@ -170,10 +171,21 @@ impl Correlator {
         next_record: &mut u64,
     ) -> Decision {
         let keys = self.secret.keys(event, settings);
-        self.correlate_keyed(event, &keys, occurrences, now, settings, next_record)
+        let decision = self.correlate_keyed(event, &keys, occurrences, now, settings, next_record);
+        self.identify(&decision, event);
+        decision
     }
 
-    /// As [`correlate`](Self::correlate), where the event's keys under these settings are known.
+    /// Gives a repeat its record's name and version: [`correlate_keyed`](Self::correlate_keyed) leaves the client's own.
+    pub fn identify(&self, decision: &Decision, event: &mut Event) {
+        if decision.is_repeat {
+            self.observations.identify(decision.key, event);
+        }
+    }
+
+    /// As [`correlate`](Self::correlate), where the event's keys under these settings are known, and but for
+    /// [`identify`](Self::identify): most repeats belong to a record that is in the outbox under its name, and the name's text is
+    /// far from the processor.
     pub fn correlate_keyed(
         &mut self,
         event: &mut Event,

@@ -141,6 +141,7 @@ impl Outbox {
                 key: Key(0),
                 account: account_id,
                 event,
+                rest: None,
                 size,
                 stored: digest.stored,
                 base: digest.base.clone(),

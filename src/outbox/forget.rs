@@ -69,6 +69,7 @@ impl Outbox {
         let last_timestamp = record.event.last_timestamp.max(stored.last_timestamp);
         record.event = Event { count, last_timestamp, type_meta: None, ..stored.clone() };
         record.replaced = true;
+        record.rest = None;
         record.stored = true;
         record.base.follow(stored, record.writer.as_ref().or(self.annotation.as_ref()));
         record.ambiguous = false;

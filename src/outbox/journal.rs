@@ -153,6 +153,7 @@ impl Outbox {
             base: Base { version, tally: entry.tally, removed: Vec::new() },
             attempt: Attempt { count: entry.event.count, tally: entry.tally.saturating_add(owed) },
             event: entry.event,
+            rest: None,
             pending: Occurrences::default(),
             since: now.mono,
             newest: now.mono,
@@ -263,7 +264,7 @@ mod tests {
         event.metadata.name = format!("n{number}").into();
         let (record, key) = (RecordId(number), Key(number.into()));
         let (fold, source) = (Fold::Created, Key(1));
-        let identity = Identity::Same;
+        let identity = Identity::Same { rest: None };
         let offer = Offer { record, source, key, occurrences: 1, fold, identity, stored: false, tally: 0, payment };
         outbox.offer(offer, &mut event, Now::at(0)).0
     }

@@ -151,6 +151,12 @@ impl Outbox {
         self.records.len()
     }
 
+    /// Whether the record is here.
+    #[must_use]
+    pub fn contains(&self, id: RecordId) -> bool {
+        self.records.contains_key(&id)
+    }
+
     /// True when nothing is in the outbox.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -35,9 +35,21 @@ pub struct Offer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
     /// The members that client-go's event key has are those of the record.
-    Same,
+    Same {
+        /// A hash of those that it leaves out, where there is one; see [`KeySecret::rest`](crate::correlator::KeySecret::rest).
+        rest: Option<u64>,
+    },
     /// They may be others: a combined event, or one that has its key by joining other parts.
     Unknown,
+}
+
+impl Identity {
+    pub(super) const fn rest(self) -> Option<u64> {
+        match self {
+            Self::Same { rest } => rest,
+            Self::Unknown => None,
+        }
+    }
 }
 
 /// Who pays for the write of an offer.
@@ -132,6 +144,7 @@ impl Outbox {
             key: offer.key,
             account: account_id,
             event,
+            rest: offer.identity.rest(),
             size,
             stored: offer.stored,
             base,

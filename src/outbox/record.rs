@@ -146,6 +146,9 @@ pub(super) struct Record {
     pub(super) account: AccountId,
     /// Desired state. Its name is fixed once a create was sent.
     pub(super) event: Event,
+    /// What the event key leaves out of the newest occurrence that `event` was taken from, as a hash; `None` where that is not known.
+    /// Mending `event` leaves it: the same occurrence again would have to be mended again.
+    pub(super) rest: Option<u64>,
     /// Bytes of `event` as counted against the limit.
     pub(super) size: usize,
     /// Whether the upstream holds the record: decides between create and patch.
@@ -244,17 +247,24 @@ impl Record {
     pub(super) fn absorb(&mut self, newer: &mut Event, identity: Identity, room: bool) {
         let event = &mut self.event;
         (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
-        let same = identity == Identity::Same && !self.replaced;
-        if same && rest_is_equal(event, newer) || event == newer {
+        let vouched = matches!(identity, Identity::Same { .. }) && !self.replaced;
+        let rest = identity.rest();
+        if vouched && rest.is_some() && rest == self.rest && event.first_timestamp == newer.first_timestamp {
+            return;
+        }
+        if (vouched || keyed_is_equal(event, newer)) && rest_is_equal(event, newer) {
             return;
         }
         let size = newer.approximate_size();
         if size > self.size && !room {
             return;
         }
-        std::mem::swap(&mut newer.metadata.name, &mut self.event.metadata.name);
+        let (ours, theirs) = (&mut self.event.metadata, &mut newer.metadata);
+        std::mem::swap(&mut ours.name, &mut theirs.name);
+        std::mem::swap(&mut ours.resource_version, &mut theirs.resource_version);
         std::mem::swap(&mut self.event, newer);
         self.replaced = false;
+        self.rest = rest;
         self.size = size;
     }
 
@@ -296,7 +306,17 @@ impl Record {
     }
 }
 
-/// Whether two events are equal whose names, counts, newest times and members of client-go's event key are left out.
+/// Whether two events have equal members of client-go's event key.
+fn keyed_is_equal(ours: &Event, newer: &Event) -> bool {
+    ours.metadata.namespace == newer.metadata.namespace
+        && ours.involved_object == newer.involved_object
+        && ours.reason == newer.reason
+        && ours.message == newer.message
+        && ours.source == newer.source
+        && ours.event_type == newer.event_type
+}
+
+/// Whether two events are equal whose names, versions, counts, newest times and members of client-go's event key are left out.
 fn rest_is_equal(ours: &Event, newer: &Event) -> bool {
     let Event {
         type_meta,
@@ -316,10 +336,9 @@ fn rest_is_equal(ours: &Event, newer: &Event) -> bool {
         reporting_controller,
         reporting_instance,
     } = newer;
-    let ObjectMeta { name: _, namespace: _, resource_version, uid, creation_timestamp, managed_fields, rare } =
+    let ObjectMeta { name: _, namespace: _, resource_version: _, uid, creation_timestamp, managed_fields, rare } =
         metadata;
     ours.type_meta == *type_meta
-        && ours.metadata.resource_version == *resource_version
         && ours.metadata.uid == *uid
         && ours.metadata.creation_timestamp == *creation_timestamp
         && ours.metadata.managed_fields == *managed_fields
@@ -344,7 +363,7 @@ mod tests {
     use crate::shard::{self, Outcome, Shard};
 
     /// Ways in which a repeat may differ from what was counted before it.
-    const CHANGES: [fn(&mut Event); 10] = [
+    const CHANGES: [fn(&mut Event); 12] = [
         |event| event.type_meta = Some(ApiGroup::Core),
         |event| event.metadata.uid = "u".into(),
         |event| event.metadata.creation_timestamp = Some(Time(5)),
@@ -353,6 +372,8 @@ mod tests {
         |event| event.last_timestamp = Some(Time(9)),
         |event| event.series = Some(EventSeries { count: 3, last_observed_time: Some(MicroTime(4)) }),
         |event| event.action = "Pull".into(),
+        |event| event.reporting_controller = "kubelet".into(),
+        |event| event.reporting_instance = "node-1".into(),
         |event| event.related = Some(Box::new(ObjectReference { name: "x".into(), ..ObjectReference::default() })),
         |event| event.metadata.rare = Some(Box::new(RareMeta { finalizers: vec!["f".into()], ..RareMeta::default() })),
     ];
@@ -364,6 +385,7 @@ mod tests {
             let (policy, now) = (Policy::default(), Now::at(1_000_000_000));
             let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
             event.metadata.name = "a".into();
+            event.source.component = "kubelet".into();
             shard.accept(event.clone(), 1, now, &policy).unwrap();
             change(&mut event);
             assert_eq!(shard.accept(event.clone(), 1, now, &policy).unwrap().outcome, Outcome::Counted);

@@ -112,7 +112,7 @@ mod tests {
                 key: Key(u128::from(number)),
                 occurrences: 1,
                 fold: Fold::Created,
-                identity: Identity::Same,
+                identity: Identity::Same { rest: None },
                 stored: false,
                 tally: 0,
                 payment: Payment::Owed { budget: Key(2), rate: Rate { qps: 0.0, burst: 0 } },

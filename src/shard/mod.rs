@@ -201,7 +201,7 @@ impl Shard {
         occurrences: u32,
         now: Now,
     ) -> Result<Accepted, Full> {
-        let Prepared { source, keys, settings } = *prepared;
+        let Prepared { source, keys, rest: _, settings } = *prepared;
         self.ledger.receive(u64::from(occurrences));
         if self.closed || !self.outbox.has_room(source) && !self.would_fold(source, event, now, settings) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
@@ -212,8 +212,11 @@ impl Shard {
         let before = correlator.tracked_keys();
         let decision = correlator.correlate_keyed(event, &keys, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys.replace(before, correlator.tracked_keys());
+        if !self.outbox.contains(decision.record) {
+            correlator.identify(&decision, event);
+        }
         self.trim_sources();
-        Ok(self.owe(source, &decision, event, occurrences, settings, now))
+        Ok(self.owe(prepared, &decision, event, occurrences, now))
     }
 
     fn would_fold(&self, source: Key, event: &Event, now: Now, settings: &crate::correlator::Settings) -> bool {
@@ -222,13 +225,13 @@ impl Shard {
 
     fn owe(
         &mut self,
-        source: Key,
+        prepared: &Prepared<'_>,
         decision: &Decision,
         event: &mut Event,
         occurrences: u32,
-        settings: &crate::correlator::Settings,
         now: Now,
     ) -> Accepted {
+        let Prepared { source, keys: _, rest, settings } = *prepared;
         let correlation = settings.correlation;
         let outcome = match decision.fold {
             Fold::Created => Outcome::Created,
@@ -244,7 +247,7 @@ impl Shard {
             }
         };
         let identity = match (decision.fold, settings.key_encoding) {
-            (Fold::Counted, KeyEncoding::Framed) => Identity::Same,
+            (Fold::Counted | Fold::Created, KeyEncoding::Framed) => Identity::Same { rest },
             _ => Identity::Unknown,
         };
         let offer = Offer {

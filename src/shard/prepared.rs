@@ -10,6 +10,8 @@ use crate::event::Event;
 pub(super) struct Prepared<'p> {
     pub(super) source: Key,
     pub(super) keys: Keys,
+    /// What its event key leaves out; see [`KeySecret::rest`].
+    pub(super) rest: Option<u64>,
     pub(super) settings: &'p Settings,
 }
 
@@ -20,6 +22,7 @@ impl<'p> Prepared<'p> {
             // A record is written in our name; only where it is its client's own does the client's claim go with it.
             event.metadata.managed_fields = None;
         }
-        Self { source: secret.source(event), keys: secret.keys(event, settings), settings }
+        let (source, keys, rest) = (secret.source(event), secret.keys(event, settings), secret.rest(event));
+        Self { source, keys, rest, settings }
     }
 }

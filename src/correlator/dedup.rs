@@ -53,7 +53,7 @@ impl Observations {
     }
 
     /// Counts `occurrences` of `event` under `key`. A repeat takes over the first timestamp and the running count, and by
-    /// [`identify`](Self::identify) name and version; everything else stays as the newest event has it.
+    /// [`take_name`](Self::take_name) name and version; everything else stays as the newest event has it.
     pub(super) fn observe(
         &mut self,
         key: Key,
@@ -87,7 +87,7 @@ impl Observations {
     }
 
     /// Gives a repeat the name and the version of its record.
-    pub(super) fn identify(&self, key: Key, event: &mut Event) {
+    pub(super) fn take_name(&self, key: Key, event: &mut Event) {
         if let Some(known) = self.observations.peek(key) {
             event.metadata.name = known.name.clone();
             event.metadata.resource_version = known.resource_version.clone();

@@ -51,8 +51,8 @@ pub struct Correlator {
     buckets: Option<Box<Recent<TokenBucket>>>,
 }
 
-/// What an occurrence became, beside its event, which looks now as its record should: a repeat has the record's name and running
-/// count.
+/// What an occurrence became, beside its event, which looks now as its record should: a repeat has the running count and, after
+/// [`Correlator::take_name`], the record's name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decision {
     /// The dedup key of the record: the event key, or the aggregate key of a combined event.
@@ -128,20 +128,18 @@ impl Correlator {
 
     /// The observation that `event` would count on, without counting it.
     #[must_use]
-    pub fn find(&self, event: &Event, now: Now, settings: &Settings) -> Option<&Observation> {
+    pub fn find(&self, event: &Event, keys: &Keys, now: Now, settings: &Settings) -> Option<&Observation> {
         if settings.correlation == Correlation::Off {
             return None;
         }
-        let mut keys = self.secret.shared(event, settings);
-        let group = keys.aggregate(event, settings);
         let route = if is_combined(event, settings) {
             Route::Combined
         } else {
-            self.groups.peek(group, keys.local(event, settings), now, settings)
+            self.groups.peek(keys.aggregate, keys.local, now, settings)
         };
         let key = match route {
-            Route::Plain => keys.event(event, settings),
-            Route::Combined => group,
+            Route::Plain => keys.event,
+            Route::Combined => keys.aggregate,
         };
         self.observations.find(key)
     }
@@ -151,12 +149,10 @@ impl Correlator {
         if settings.correlation == Correlation::Off {
             return Vec::new();
         }
-        let mut shared = self.secret.shared(event, settings);
-        let group = shared.aggregate(event, settings);
-        let own = shared.event(event, settings);
-        let combined = is_combined(event, settings)
-            || self.groups.peek(group, shared.local(event, settings), now, settings) == Route::Combined;
-        let keys = if combined { [group, own] } else { [own, group] };
+        let Keys { aggregate, local, event: own, .. } = self.secret.keys(event, settings);
+        let combined =
+            is_combined(event, settings) || self.groups.peek(aggregate, local, now, settings) == Route::Combined;
+        let keys = if combined { [aggregate, own] } else { [own, aggregate] };
         keys.into_iter().filter_map(|key| Some((key, self.observations.find(key)?))).collect()
     }
 
@@ -172,19 +168,19 @@ impl Correlator {
     ) -> Decision {
         let keys = self.secret.keys(event, settings);
         let decision = self.correlate_keyed(event, &keys, occurrences, now, settings, next_record);
-        self.identify(&decision, event);
+        self.take_name(&decision, event);
         decision
     }
 
     /// Gives a repeat its record's name and version: [`correlate_keyed`](Self::correlate_keyed) leaves the client's own.
-    pub fn identify(&self, decision: &Decision, event: &mut Event) {
+    pub fn take_name(&self, decision: &Decision, event: &mut Event) {
         if decision.is_repeat {
-            self.observations.identify(decision.key, event);
+            self.observations.take_name(decision.key, event);
         }
     }
 
     /// As [`correlate`](Self::correlate), where the event's keys under these settings are known, and but for
-    /// [`identify`](Self::identify): most repeats belong to a record that is in the outbox under its name, and the name's text is
+    /// [`take_name`](Self::take_name): most repeats belong to a record that is in the outbox under its name, and the name's text is
     /// far from the processor.
     pub fn correlate_keyed(
         &mut self,

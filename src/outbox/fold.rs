@@ -128,7 +128,7 @@ impl Outbox {
         let (id, mut event) = (digest.record, digest.event.clone());
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
-            record.absorb(&mut event, Identity::Unknown, true);
+            record.absorb(&mut event, Identity::Unknown, || true);
             self.bytes.replace(before, record.size);
         } else {
             account.members += 1;

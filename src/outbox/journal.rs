@@ -167,7 +167,8 @@ impl Outbox {
             timer_set: false,
             is_digest: entry.is_digest,
             varies: entry.varies,
-            replaced: false,
+            // Nobody kept whether somebody had replaced it.
+            replaced: true,
             writer: tells.then_some(entry.writer),
         };
         self.put(id, record);

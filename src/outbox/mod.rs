@@ -175,15 +175,17 @@ impl Outbox {
         self.accounts.len()
     }
 
-    /// Whether a new record of this source may be offered: there is room, and the source does not fill more than its share, so
-    /// that one that floods leaves room for the others.
+    /// Whether a new record of this source may be offered: there is room, and the source does not fill more than its share. That is
+    /// of what it and nobody else fills, so that however many flood, each gets as much as the others and some room is left.
     #[must_use]
     pub fn has_room(&self, source: Key) -> bool {
         let Settings { max_records, max_bytes, source_percent, .. } = &self.settings;
-        let share = max_records.get().saturating_mul(source_percent.get()).div_ceil(100);
+        let (all, percent) = (self.record_count.all(), source_percent.get().min(100));
+        let free = max_records.get().saturating_sub(all);
         let own = || self.per_source.get(&source).copied().unwrap_or(0);
-        let all = self.record_count.all();
-        all < max_records.get() && self.bytes.all() < max_bytes.get() && (all < share || own() < share)
+        // The second says own / (own + free) < percent / 100; it holds where even all that is there would be within it.
+        let may_grow = |own: usize| own.saturating_mul(100 - percent) < free.saturating_mul(percent);
+        free > 0 && self.bytes.all() < max_bytes.get() && (may_grow(all) || may_grow(own()))
     }
 
     /// The account of this number, which `make` makes where there is none.

@@ -9,7 +9,7 @@ use crate::correlator::{Fold, Key, Rate, RecordId};
 use crate::event::Event;
 
 /// A decision's record, offered for writing.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Offer {
     /// The record.
     pub record: RecordId,
@@ -90,7 +90,7 @@ impl Outbox {
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
-            record.absorb(event, offer.identity, self.bytes.all() < self.settings.max_bytes.get());
+            record.absorb(event, offer.identity, || self.bytes.all() < self.settings.max_bytes.get());
             self.bytes.replace(before, record.size);
             let account = record.account;
             if let Payment::Owed { rate, .. } = offer.payment
@@ -129,7 +129,9 @@ impl Outbox {
             Payment::Paid => (AccountId::prepaid(offer.source), None),
             Payment::Owed { budget, rate } => (AccountId::of_budget(offer.source, budget), Some(rate)),
         };
-        rate.map(|rate| self.rates.differ(rate));
+        if let Some(rate) = rate {
+            self.rates.differ(rate);
+        }
         let account = self.account(account_id, || Account::new(offer.source, rate));
         if let Some(rate) = rate {
             account.set_rate(rate);

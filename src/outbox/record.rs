@@ -244,7 +244,7 @@ impl Record {
     ///
     /// A repeat differs from what is here in count and time at most. Then the strings that are here stay, and those that the key
     /// vouches for are not even looked at: most of what a record holds has left the processor's cache since it was last used.
-    pub(super) fn absorb(&mut self, newer: &mut Event, identity: Identity, room: bool) {
+    pub(super) fn absorb(&mut self, newer: &mut Event, identity: Identity, has_room: impl FnOnce() -> bool) {
         let event = &mut self.event;
         (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
         let vouched = matches!(identity, Identity::Same { .. }) && !self.replaced;
@@ -253,10 +253,12 @@ impl Record {
             return;
         }
         if (vouched || keyed_is_equal(event, newer)) && rest_is_equal(event, newer) {
+            // Next time the hash tells.
+            self.rest = rest;
             return;
         }
         let size = newer.approximate_size();
-        if size > self.size && !room {
+        if size > self.size && !has_room() {
             return;
         }
         let (ours, theirs) = (&mut self.event.metadata, &mut newer.metadata);

@@ -13,11 +13,13 @@ pub struct Settings {
     pub coalesce_interval: Duration,
     /// LIMIT: records waiting or in flight, over all shards. At the limit new records are refused with 429. Default 100,000.
     pub max_records: NonZeroUsize,
-    /// LIMIT: percent of `max_records` that one source may fill; its further new records are refused with 429. Default 50.
+    /// LIMIT: percent of what others leave of `max_records` that one source may fill; its further new records are refused with 429.
+    /// Default 50.
     pub source_percent: NonZeroUsize,
     /// LIMIT: bytes of waiting events, over all shards. At the limit new records are refused with 429. Default 256 MiB.
     pub max_bytes: NonZeroUsize,
-    /// LIMIT: budgets that are remembered, over all shards; beyond it the one used longest ago counts as full again.
+    /// LIMIT: budgets that are remembered, over all shards; beyond it one that has more than its part
+    /// counts the one used longest ago as full again.
     /// Default 1,000,000.
     pub max_budgets: NonZeroUsize,
     /// Never-written records that may wait for one budget before they fold into a digest. Default 32.

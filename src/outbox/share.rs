@@ -35,6 +35,15 @@ impl Share {
         self.all.load(Ordering::Relaxed)
     }
 
+    /// Whether there is more than `limit` in all, and more here than an even part of it: then it is here that something has to
+    /// go. Who has less than that never pays for the others.
+    ///
+    /// LIMIT: as long as those who have more do not look, there may be twice the limit.
+    #[must_use]
+    pub fn is_over(&self, limit: usize) -> bool {
+        self.all() > limit && self.own > limit.div_ceil(Arc::strong_count(&self.all))
+    }
+
     /// Makes this part so large.
     pub fn set(&mut self, own: usize) {
         // Most often nothing changes, and the sum is every shard's.
@@ -82,6 +91,8 @@ mod tests {
         second.set(3);
         second -= 1;
         assert_eq!((first.own(), second.own(), first.all(), second.all()), (5, 2, 7, 7));
+        assert!(first.is_over(6) && !second.is_over(6), "the first has more than three");
+        assert!(!first.is_over(7) && !first.is_over(100));
         drop(second);
         assert_eq!((first.own(), first.all()), (5, 5));
     }

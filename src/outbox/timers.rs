@@ -98,7 +98,7 @@ impl Outbox {
     pub(super) fn trim_accounts(&mut self, now: Mono) {
         // Accounts with records are as many as records at most; a few looks find an idle one or let the table stand.
         for _ in 0..8 {
-            if self.account_count.all() <= self.settings.max_budgets.get() {
+            if !self.account_count.is_over(self.settings.max_budgets.get()) {
                 return;
             }
             let Some((id, members)) = self.accounts.oldest().map(|(id, account)| (AccountId(id), account.members))

@@ -54,7 +54,7 @@ impl Shard {
             };
             correlator.remember(entry.key, observation, settings);
             self.tracked_keys.replace(before, correlator.tracked_keys());
-            self.trim_sources();
+            self.trim();
         }
         let rate = Rate { qps: settings.qps, burst: settings.burst_size };
         self.outbox.restore(record, entry, rate, now);

@@ -9,11 +9,13 @@ mod hold;
 mod keep;
 mod prepared;
 mod settings;
+mod sizes;
 mod table;
 
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
 pub use settings::Settings;
+pub use sizes::Sizes;
 pub use table::{Shards, Waiting};
 
 pub use crate::outbox::Fate;
@@ -21,14 +23,15 @@ pub use crate::outbox::Fate;
 use prepared::Prepared;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{
-    Correlation, Correlator, Decision, Fold, Key, KeyEncoding, KeySecret, Policy, Recent, Verdict,
-};
+use crate::correlator::{Correlation, Correlator, Decision, Fold, KeyEncoding, KeySecret, Policy, Recent, Verdict};
 use crate::event::Event;
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::outbox::{
     self, Answer, Identity, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Share, Ticket, Why, Write,
 };
+
+/// LIMIT: sources that are forgotten in one go, while everybody else waits for the shard.
+const TRIMMED: usize = 16;
 
 /// A part of all sources.
 #[derive(Debug)]
@@ -36,7 +39,7 @@ pub struct Shard {
     secret: KeySecret,
     settings: Settings,
     // LIMIT: `max_sources`, and `max_tracked_keys` over all of them; together with the other shards', but for the one source that
-    // each may always have.
+    // each may always have. Kept by `trim`, after each event and in each turn of delivery.
     sources: Recent<Box<Correlator>>,
     source_count: Share,
     tracked_keys: Share,
@@ -106,35 +109,6 @@ pub struct Found {
     pub unsettled: Option<Event>,
 }
 
-/// How many things a shard holds; for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sizes {
-    /// Sources tracked.
-    pub sources: usize,
-    /// Entries in all correlators' caches.
-    pub tracked_keys: usize,
-    /// Records in the outbox.
-    pub records: usize,
-    /// Bytes in the outbox.
-    pub bytes: usize,
-    /// Budgets that are not full.
-    pub budgets: usize,
-}
-
-impl Sizes {
-    /// The sum of both.
-    #[must_use]
-    pub const fn plus(self, other: Self) -> Self {
-        Self {
-            sources: self.sources + other.sources,
-            tracked_keys: self.tracked_keys + other.tracked_keys,
-            records: self.records + other.records,
-            bytes: self.bytes + other.bytes,
-            budgets: self.budgets + other.budgets,
-        }
-    }
-}
-
 impl Shard {
     /// An empty shard.
     #[must_use]
@@ -169,11 +143,10 @@ impl Shard {
         self.outbox.identify(writer);
     }
 
-    /// Takes over reloaded settings without losing state.
+    /// Takes over reloaded settings without losing state. What is more than they allow is forgotten by [`trim`](Self::trim).
     pub fn set_settings(&mut self, settings: Settings) {
         self.outbox.set_settings(settings.outbox.clone());
         self.settings = settings;
-        self.trim_sources();
     }
 
     /// Counts occurrences that were refused before they had a source.
@@ -203,7 +176,7 @@ impl Shard {
     ) -> Result<Accepted, Full> {
         let Prepared { source, keys, rest: _, settings } = *prepared;
         self.ledger.receive(u64::from(occurrences));
-        if self.closed || !self.outbox.has_room(source) && !self.would_fold(source, event, now, settings) {
+        if self.closed || !self.outbox.has_room(source) && !self.would_fold(prepared, event, now) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
             return Err(Full);
         }
@@ -213,14 +186,15 @@ impl Shard {
         let decision = correlator.correlate_keyed(event, &keys, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys.replace(before, correlator.tracked_keys());
         if !self.outbox.contains(decision.record) {
-            correlator.identify(&decision, event);
+            correlator.take_name(&decision, event);
         }
-        self.trim_sources();
+        self.trim();
         Ok(self.owe(prepared, &decision, event, occurrences, now))
     }
 
-    fn would_fold(&self, source: Key, event: &Event, now: Now, settings: &crate::correlator::Settings) -> bool {
-        self.sources.peek(source).is_some_and(|correlator| correlator.find(event, now, settings).is_some())
+    fn would_fold(&self, prepared: &Prepared<'_>, event: &Event, now: Now) -> bool {
+        let Prepared { source, keys, rest: _, settings } = prepared;
+        self.sources.peek(*source).is_some_and(|correlator| correlator.find(event, keys, now, settings).is_some())
     }
 
     fn owe(
@@ -273,14 +247,19 @@ impl Shard {
     #[must_use]
     pub fn find(&self, event: &Event, now: Now, policy: &Policy) -> Option<Found> {
         let correlator = self.sources.peek(self.secret.source(event))?;
-        let observation = correlator.find(event, now, policy.select(event))?;
-        let unsettled = self.outbox.unsettled(observation.record).cloned();
+        let settings = policy.select(event);
+        let observation = correlator.find(event, &self.secret.keys(event, settings), now, settings)?;
+        let mut unsettled = self.outbox.unsettled(observation.record).cloned();
+        if let Some(event) = &mut unsettled {
+            event.metadata.resource_version = observation.resource_version.clone();
+        }
         let name = unsettled.as_ref().map_or(&observation.name, |event| &event.metadata.name).clone();
         Some(Found { name, unsettled })
     }
 
     /// The next request to send at `now`, if any.
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
+        self.trim();
         let write = self.outbox.next_write(now);
         self.forget_folded();
         write
@@ -379,15 +358,20 @@ impl Shard {
         }
     }
 
-    fn trim_sources(&mut self) {
+    /// Forgets a few of the sources heard of longest ago while all shards together track too much, and this one more than its part.
+    /// Returns whether there may be more to forget.
+    pub fn trim(&mut self) -> bool {
         self.source_count.set(self.sources.len());
-        while (self.source_count.all() > self.settings.max_sources.get()
-            || self.tracked_keys.all() > self.settings.max_tracked_keys.get())
-            && self.sources.len() > 1
-        {
-            let Some((_, forgotten)) = self.sources.pop_oldest() else { return };
+        for _ in 0..TRIMMED {
+            let too_many = self.source_count.is_over(self.settings.max_sources.get())
+                || self.tracked_keys.is_over(self.settings.max_tracked_keys.get());
+            if !too_many || self.sources.len() <= 1 {
+                return false;
+            }
+            let Some((_, forgotten)) = self.sources.pop_oldest() else { return false };
             self.source_count.set(self.sources.len());
             self.tracked_keys -= forgotten.tracked_keys();
         }
+        true
     }
 }

@@ -20,7 +20,7 @@ use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
 
 /// LIMIT: occurrences that are accepted under one lock, for which all others have to wait.
-const TOGETHER: usize = 32;
+const UNDER_ONE_LOCK: usize = 32;
 
 /// All shards of the process. Clones share them.
 #[derive(Debug, Clone)]
@@ -141,7 +141,7 @@ impl Shards {
     }
 
     /// As [`accept`](Self::accept) of one occurrence of each, those of one source in their order. A shard is locked once for all that
-    /// are its own, [`TOGETHER`] at a time.
+    /// are its own, [`UNDER_ONE_LOCK`] at a time.
     pub fn accept_all(&self, mut events: Vec<Event>) -> Vec<Result<Accepted, Full>> {
         let policy = self.0.policy.load();
         let mut all: Vec<(usize, usize, Prepared<'_>)> = Vec::with_capacity(events.len());
@@ -151,7 +151,7 @@ impl Shards {
         }
         all.sort_unstable_by_key(|(shard, place, _)| (*shard, *place));
         let mut results = vec![Err(Full); events.len()];
-        for some in all.chunk_by(|one, next| one.0 == next.0).flat_map(|own| own.chunks(TOGETHER)) {
+        for some in all.chunk_by(|one, next| one.0 == next.0).flat_map(|own| own.chunks(UNDER_ONE_LOCK)) {
             let Some(shard) = some.first().and_then(|(shard, ..)| self.0.shards.get(*shard)) else { continue };
             let mut shard = shard.lock();
             let now = self.0.clock.now();
@@ -284,6 +284,8 @@ impl Shards {
         for shard in &self.0.shards {
             shard.lock().set_settings(settings.clone());
         }
+        // By turns, so that no shard gives more than the others.
+        while self.0.shards.iter().filter(|shard| shard.lock().trim()).count() > 0 {}
         self.0.wake.notify_one();
     }
 

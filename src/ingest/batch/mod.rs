@@ -180,7 +180,8 @@ impl Batch {
                 return;
             }
         };
-        let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+        // One after the other, so that only one of the two is whole.
+        let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
         let _last = self.take_events(&items.iter().map(String::as_bytes).collect::<Vec<_>>()).await;
     }
 

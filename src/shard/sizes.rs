@@ -1,0 +1,30 @@
+//! What a shard holds, in numbers; and all of them together.
+
+/// How many things a shard holds; for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sizes {
+    /// Sources tracked.
+    pub sources: usize,
+    /// Entries in all correlators' caches.
+    pub tracked_keys: usize,
+    /// Records in the outbox.
+    pub records: usize,
+    /// Bytes in the outbox.
+    pub bytes: usize,
+    /// Budgets that are not full.
+    pub budgets: usize,
+}
+
+impl Sizes {
+    /// The sum of both.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            sources: self.sources + other.sources,
+            tracked_keys: self.tracked_keys + other.tracked_keys,
+            records: self.records + other.records,
+            bytes: self.bytes + other.bytes,
+            budgets: self.budgets + other.budgets,
+        }
+    }
+}

@@ -141,7 +141,7 @@ impl Shards {
     }
 
     /// As [`accept`](Self::accept) of one occurrence of each, those of one source in their order. A shard is locked once for all that
-    /// are its own, [`UNDER_ONE_LOCK`] at a time.
+    /// are its own, so many at a time that others do not wait long.
     pub fn accept_all(&self, mut events: Vec<Event>) -> Vec<Result<Accepted, Full>> {
         let policy = self.0.policy.load();
         let mut all: Vec<(usize, usize, Prepared<'_>)> = Vec::with_capacity(events.len());

@@ -23,6 +23,7 @@ pub use key::{BuildKeyHasher, Key, KeySecret, Keys};
 pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};
 pub use recent::Recent;
+pub use rest::Rest;
 pub use settings::{
     AGGREGATE_KEY, Correlation, CountOverflow, Field, KeyEncoding, LEGACY_SPAM_KEY, MESSAGE_PREFIX, Naming, SPAM_KEY,
     Settings, Suppression,

@@ -1,17 +1,35 @@
-//! A hash of what the event key leaves out, by which a repeat is known to bring nothing new but its count and its time.
+//! What the event key leaves out, and a hash of it by which a repeat is known to bring nothing new but its count and its time.
 //!
 //! Hot: comparing the members one by one would fetch the record's strings, which have left the processor's cache since.
 
 use super::joiner::Joiner;
 use super::key::{Domain, KeySecret};
 use super::settings::KeyEncoding;
-use crate::event::{ApiGroup, Event, ObjectMeta};
+use crate::event::{
+    ApiGroup, Event, EventSeries, ManagedFields, MicroTime, ObjectMeta, ObjectReference, RareMeta, Time,
+};
 
-impl KeySecret {
-    /// A hash of the members of `event` that are neither in its framed event key, nor its name, version, count, first or last
-    /// timestamp. `None` where it has members that few events have: those are compared.
+/// The members of an event that are neither in its framed event key, nor its name, version, count, first or last timestamp.
+#[derive(Debug, PartialEq)]
+pub struct Rest<'e> {
+    type_meta: Option<ApiGroup>,
+    uid: &'e str,
+    creation_timestamp: Option<Time>,
+    managed_fields: &'e ManagedFields,
+    rare: Option<&'e RareMeta>,
+    object_version: &'e str,
+    event_time: Option<MicroTime>,
+    series: Option<&'e EventSeries>,
+    action: &'e str,
+    related: Option<&'e ObjectReference>,
+    reporting_controller: &'e str,
+    reporting_instance: &'e str,
+}
+
+impl<'e> Rest<'e> {
+    /// Of this event.
     #[must_use]
-    pub fn rest(self, event: &Event) -> Option<u64> {
+    pub fn of(event: &'e Event) -> Self {
         let Event {
             type_meta,
             metadata,
@@ -32,14 +50,44 @@ impl KeySecret {
         } = event;
         let ObjectMeta { name: _, namespace: _, resource_version: _, uid, creation_timestamp, managed_fields, rare } =
             metadata;
-        let few_have = creation_timestamp.is_some()
-            || managed_fields.is_some()
-            || rare.is_some()
-            || series.is_some()
-            || related.is_some();
-        if few_have {
-            return None;
+        Self {
+            type_meta: *type_meta,
+            uid,
+            creation_timestamp: *creation_timestamp,
+            managed_fields,
+            rare: rare.as_deref(),
+            object_version: &involved_object.resource_version,
+            event_time: *event_time,
+            series: series.as_ref(),
+            action,
+            related: related.as_deref(),
+            reporting_controller,
+            reporting_instance,
         }
+    }
+}
+
+impl KeySecret {
+    /// A hash of the [`Rest`] of `event`; `None` where it has members that few events have: those are compared.
+    #[must_use]
+    pub fn rest(self, event: &Event) -> Option<u64> {
+        let Rest {
+            type_meta,
+            uid,
+            creation_timestamp: None,
+            managed_fields: None,
+            rare: None,
+            object_version,
+            event_time,
+            series: None,
+            action,
+            related: None,
+            reporting_controller,
+            reporting_instance,
+        } = Rest::of(event)
+        else {
+            return None;
+        };
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Rest);
         joiner.add_tag(match type_meta {
             None => 0,
@@ -48,7 +96,7 @@ impl KeySecret {
         });
         joiner.add_tag(u8::from(event_time.is_some()));
         joiner.add_bytes(&event_time.map_or(0, |time| time.0).to_le_bytes());
-        [uid, &involved_object.resource_version, action, reporting_controller, reporting_instance]
+        [uid, object_version, action, reporting_controller, reporting_instance]
             .into_iter()
             .for_each(|text| joiner.add(text));
         Some(joiner.finish().half())

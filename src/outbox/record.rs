@@ -8,8 +8,8 @@ use super::offer::Identity;
 use super::settings::Settings;
 use super::write::Refusal;
 use crate::clock::Mono;
-use crate::correlator::{Fold, Key};
-use crate::event::{ApiGroup, Event, ObjectMeta};
+use crate::correlator::{Fold, Key, Rest};
+use crate::event::{ApiGroup, Event};
 
 /// How an occurrence shows upstream; the ledger's label of what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -248,11 +248,11 @@ impl Record {
         let event = &mut self.event;
         (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
         let vouched = matches!(identity, Identity::Same { .. }) && !self.replaced;
-        let rest = identity.rest();
-        if vouched && rest.is_some() && rest == self.rest && event.first_timestamp == newer.first_timestamp {
+        let (rest, same_beginning) = (identity.rest(), event.first_timestamp == newer.first_timestamp);
+        if vouched && rest.is_some() && rest == self.rest && same_beginning {
             return;
         }
-        if (vouched || keyed_is_equal(event, newer)) && rest_is_equal(event, newer) {
+        if (vouched || keyed_is_equal(event, newer)) && same_beginning && Rest::of(event) == Rest::of(newer) {
             // Next time the hash tells.
             self.rest = rest;
             return;
@@ -316,43 +316,6 @@ fn keyed_is_equal(ours: &Event, newer: &Event) -> bool {
         && ours.message == newer.message
         && ours.source == newer.source
         && ours.event_type == newer.event_type
-}
-
-/// Whether two events are equal whose names, versions, counts, newest times and members of client-go's event key are left out.
-fn rest_is_equal(ours: &Event, newer: &Event) -> bool {
-    let Event {
-        type_meta,
-        metadata,
-        involved_object,
-        reason: _,
-        message: _,
-        source: _,
-        first_timestamp,
-        last_timestamp: _,
-        count: _,
-        event_type: _,
-        event_time,
-        series,
-        action,
-        related,
-        reporting_controller,
-        reporting_instance,
-    } = newer;
-    let ObjectMeta { name: _, namespace: _, resource_version: _, uid, creation_timestamp, managed_fields, rare } =
-        metadata;
-    ours.type_meta == *type_meta
-        && ours.metadata.uid == *uid
-        && ours.metadata.creation_timestamp == *creation_timestamp
-        && ours.metadata.managed_fields == *managed_fields
-        && ours.metadata.rare == *rare
-        && ours.involved_object.resource_version == involved_object.resource_version
-        && ours.first_timestamp == *first_timestamp
-        && ours.event_time == *event_time
-        && ours.series == *series
-        && ours.action == *action
-        && ours.related == *related
-        && ours.reporting_controller == *reporting_controller
-        && ours.reporting_instance == *reporting_instance
 }
 
 #[cfg(test)]

@@ -7,10 +7,11 @@ use crate::outbox;
 /// Settings of a shard. Limits are on what all shards hold together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// LIMIT: sources tracked; the one heard of longest ago is forgotten with all its history. Default 10,000.
+    /// LIMIT: sources tracked; a shard that has more than its part forgets the one heard of longest ago with all its history.
+    /// Default 10,000.
     pub max_sources: NonZeroUsize,
-    /// LIMIT: entries of all correlators' caches together; beyond it the source heard of longest ago is forgotten. Default
-    /// 1,000,000.
+    /// LIMIT: entries of all correlators' caches together; beyond it a shard that has more than its part forgets the source
+    /// heard of longest ago. Default 1,000,000.
     pub max_tracked_keys: NonZeroUsize,
     /// Settings of the outbox.
     pub outbox: outbox::Settings,

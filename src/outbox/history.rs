@@ -29,14 +29,15 @@ impl Outbox {
     /// The upstream holds `event` under the record's name.
     pub fn learn(&mut self, id: RecordId, event: &Event) -> Learned {
         self.note(id);
-        let annotation = self.annotation.clone();
         let stored = self.counted(event);
         let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
         let asks = matches!(record.phase, Phase::InFlight(_)) || record.look_first || record.ambiguous;
         if asks || !record.stored || !is_newer(&event.metadata.resource_version, &record.base.version) {
             return Learned::Ignored;
         }
-        let own = annotation.as_ref().map_or(0, |annotation| tally(event, annotation));
+        // A record of an earlier process is counted under that one's name, whose last write may still come.
+        let annotation = record.writer.as_ref().or(self.annotation.as_ref());
+        let own = annotation.map_or(0, |annotation| tally(event, annotation));
         if own > record.base.tally {
             return Learned::Ignored;
         }
@@ -45,7 +46,7 @@ impl Outbox {
         let moved = count.saturating_sub(record.event.count);
         record.event.count = count;
         record.event.first_timestamp = event.first_timestamp;
-        record.base.follow(event, annotation.as_ref());
+        record.base.follow(event, annotation);
         Learned::Moved(moved)
     }
 

@@ -369,7 +369,8 @@ fn feedback(id: RecordId, record: &Record, stored: &Event, count_moved: i32) -> 
         resource_version: stored.metadata.resource_version.clone(),
         first_timestamp: record.event.first_timestamp,
         count_moved,
-        tally: record.base.tally,
+        // The correlator knows of our own tally only.
+        tally: if record.writer.is_none() { record.base.tally } else { 0 },
     };
     Feedback { source: record.source, key: record.key, record: id, settled }
 }

@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
     use crate::correlator::{KeySecret, Settings};
-    use crate::outbox::{Answer, Request};
+    use crate::outbox::{Answer, Applied, Fault, Request, Retry};
     use crate::shard;
 
     fn event(version: &str) -> Event {
@@ -197,6 +197,43 @@ mod tests {
         }
         let write = shard.next_write(later).unwrap();
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 3));
+    }
+
+    /// Fault: the write counted twice. An earlier process had sent it, this one read the record before it arrived, and then took
+    /// it for somebody else's.
+    #[test]
+    fn a_write_of_an_earlier_process_that_arrives_late_is_not_taken_for_somebody_elses() {
+        let (now, later) = (Now::at(1_000_000_000), Now::at(3_000_000_000));
+        let (mut earlier, policy) = shard(Settings::default());
+        earlier.identify("me");
+        earlier.keep_journal();
+        for count in 1..=2 {
+            earlier.accept(event(""), 1, now, &policy).unwrap();
+            let write = earlier.next_write(now).unwrap();
+            if count == 1 {
+                earlier.settle(write.record, Answer::Stored(Box::new(tallied(1, "1"))), now);
+            }
+        }
+        let (_, entry) = earlier.take_changes().records.pop().unwrap();
+        let (mut shard, policy) = shard(Settings::default());
+        shard.identify("later");
+        shard.restore(*entry.unwrap(), later, &policy);
+        let id = shard.next_write(later).unwrap().record;
+        let nobody_knows = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        shard.settle(id, Answer::Retry(nobody_knows), later);
+        let later = Now::at(9_000_000_000);
+        assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
+        shard.settle(id, Answer::Stored(Box::new(tallied(1, "1"))), later);
+        shard.learn(&tallied(2, "2"), later, &policy);
+        let Request::Patch { patch, claim, .. } = shard.next_write(later).unwrap().request else { unreachable!() };
+        let claim = claim.unwrap();
+        assert_eq!((patch.count, claim.tally, claim.resource_version.as_str()), (2, 2, "1"));
+        let conflict = Retry { after: None, applied: Applied::No, fault: Fault::Conflict };
+        shard.settle(id, Answer::Retry(conflict), later);
+        assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
+        shard.settle(id, Answer::Stored(Box::new(tallied(2, "2"))), later);
+        assert_eq!(shard.next_write(later), None);
+        assert_eq!((shard.balance().ledger.total_written(), shard.balance().is_exact()), (1, true));
     }
 
     /// Fault: what was written since was missing from the count. A list shows the record again without its deletion.

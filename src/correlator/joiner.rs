@@ -1,109 +1,63 @@
 //! Fields of an event joined into one keyed hash.
-//!
-//! Hot: gathers the fields first, because hashing many small pieces takes longer than hashing one large one.
-
-use std::hash::Hasher as _;
-
-use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::key::{Domain, Key, KeySecret};
 use super::settings::KeyEncoding;
+use super::sip::Sip;
 
 /// Joins fields into a hash.
 pub(super) struct Joiner {
-    hasher: SipHasher13,
-    encoding: KeyEncoding,
-    gathered: [u8; GATHERED],
-    filled: usize,
+    sip: Sip,
+    /// The fields without anything between them, where they are joined so.
+    concatenated: Option<Vec<u8>>,
 }
-
-/// About what the fields have that keys share.
-const GATHERED: usize = 256;
 
 impl Joiner {
     pub(super) fn new(secret: KeySecret, encoding: KeyEncoding, domain: Domain) -> Self {
-        let mut joiner = Self::on(SipHasher13::new_with_keys(secret.0, secret.1), encoding);
-        if encoding == KeyEncoding::Framed {
-            joiner.add_tag(domain as u8);
-        }
-        joiner
-    }
-
-    /// Goes on from what has been hashed.
-    pub(super) const fn on(hasher: SipHasher13, encoding: KeyEncoding) -> Self {
-        Self { hasher, encoding, gathered: [0; GATHERED], filled: 0 }
-    }
-
-    pub(super) fn add_bytes(&mut self, bytes: &[u8]) {
-        if let Some(room) = self.gathered.get_mut(self.filled..self.filled + bytes.len()) {
-            room.copy_from_slice(bytes);
-            self.filled += bytes.len();
-            return;
-        }
-        self.flush();
-        match self.gathered.get_mut(..bytes.len()) {
-            Some(room) => {
-                room.copy_from_slice(bytes);
-                self.filled = bytes.len();
+        let sip = Sip::new(secret.0, secret.1);
+        match encoding {
+            KeyEncoding::Framed => {
+                let mut joiner = Self::on(sip);
+                joiner.add_number(domain as u64);
+                joiner
             }
-            None => self.hasher.write(bytes),
+            KeyEncoding::Concatenated => Self { sip, concatenated: Some(Vec::new()) },
         }
     }
 
-    /// What has been hashed so far, to go on from.
-    pub(super) fn hashed(mut self) -> SipHasher13 {
-        self.flush();
-        self.hasher
+    /// Goes on from what has been hashed, with framed fields.
+    pub(super) const fn on(sip: Sip) -> Self {
+        Self { sip, concatenated: None }
     }
 
-    fn flush(&mut self) {
-        self.hasher.write(&self.gathered[..self.filled]);
-        self.filled = 0;
+    /// What has been hashed so far, to go on from. Of framed fields only.
+    pub(super) const fn hashed(&self) -> Sip {
+        self.sip
     }
 
-    pub(super) fn add_tag(&mut self, tag: u8) {
-        self.add_bytes(&[tag]);
+    /// Adds what is no text; concatenated fields have nothing of the kind.
+    #[inline]
+    pub(super) fn add_number(&mut self, number: u64) {
+        self.sip.word(number);
     }
 
+    #[inline]
     pub(super) fn add(&mut self, text: &str) {
-        if self.encoding == KeyEncoding::Framed {
-            self.add_bytes(&(text.len() as u64).to_le_bytes());
+        match &mut self.concatenated {
+            None => self.sip.text(text.as_bytes()),
+            Some(concatenated) => concatenated.extend_from_slice(text.as_bytes()),
         }
-        self.add_bytes(text.as_bytes());
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "both halves are taken")]
     pub(super) fn add_key(&mut self, key: Key) {
-        self.add_bytes(&key.0.to_le_bytes());
+        self.add_number(key.0 as u64);
+        self.add_number((key.0 >> 64) as u64);
     }
 
     pub(super) fn finish(mut self) -> Key {
-        self.flush();
-        Key(self.hasher.finish128().as_u128())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// However the pieces fall: what is gathered hashes as what is not.
-        #[test]
-        fn gathering_changes_no_hash(pieces in proptest::collection::vec(".{0,300}", 0..8), from in 0..8_usize) {
-            let mut plain = SipHasher13::new_with_keys(1, 2);
-            plain.write(&[Domain::Event as u8]);
-            let mut joiner = Joiner::new(KeySecret(1, 2), KeyEncoding::Framed, Domain::Event);
-            for (number, piece) in pieces.iter().enumerate() {
-                plain.write(&(piece.len() as u64).to_le_bytes());
-                plain.write(piece.as_bytes());
-                joiner.add(piece);
-                if number == from {
-                    joiner = Joiner::on(joiner.hashed(), KeyEncoding::Framed);
-                }
-            }
-            prop_assert_eq!(joiner.finish(), Key(plain.finish128().as_u128()));
+        if let Some(concatenated) = &self.concatenated {
+            self.sip.text(concatenated);
         }
+        Key(self.sip.finish())
     }
 }

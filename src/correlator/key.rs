@@ -6,10 +6,9 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-use siphasher::sip128::SipHasher13;
-
 use super::joiner::Joiner;
 use super::settings::{Field, KeyEncoding, Settings};
+use super::sip::Sip;
 use crate::event::Event;
 
 /// A keyed hash of some fields of an event, or of a source.
@@ -158,7 +157,7 @@ impl KeySecret {
 pub(super) struct Shared {
     secret: KeySecret,
     /// Namespace and [`COMMON`] fields; `None` where keys are concatenated.
-    common: Option<SipHasher13>,
+    common: Option<Sip>,
     message: Option<Key>,
 }
 
@@ -186,9 +185,9 @@ impl Shared {
         let Some(common) = self.common else {
             return self.fields(event, settings.key_encoding, Domain::Event, &EVENT_KEY);
         };
-        let mut joiner = Joiner::on(common, KeyEncoding::Framed);
+        let mut joiner = Joiner::on(common);
         // EVENT_KEY in another order, with the message's hash in its place.
-        joiner.add_tag(Domain::Event as u8);
+        joiner.add_number(Domain::Event as u64);
         joiner.add(&event.reason);
         joiner.add(&event.involved_object.field_path);
         joiner.add_key(self.message(event));
@@ -214,8 +213,8 @@ impl Shared {
     fn fields(&self, event: &Event, encoding: KeyEncoding, domain: Domain, fields: &[Field]) -> Key {
         let (mut joiner, fields) = match (self.common, fields.strip_prefix(&COMMON)) {
             (Some(common), Some(rest)) => {
-                let mut joiner = Joiner::on(common, encoding);
-                joiner.add_tag(domain as u8);
+                let mut joiner = Joiner::on(common);
+                joiner.add_number(domain as u64);
                 (joiner, rest)
             }
             (Some(_), None) => {
@@ -229,7 +228,8 @@ impl Shared {
         };
         if encoding == KeyEncoding::Framed {
             // The list of fields is hashed too: rules with different keys never share an entry.
-            fields.iter().for_each(|field| joiner.add_tag(*field as u8));
+            joiner.add_number(fields.len() as u64);
+            fields.iter().for_each(|field| joiner.add_number(*field as u64));
         }
         fields.iter().for_each(|field| joiner.add(field_value(event, *field)));
         joiner.finish()

@@ -15,6 +15,7 @@ mod policy;
 mod recent;
 mod rest;
 mod settings;
+mod sip;
 
 pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};

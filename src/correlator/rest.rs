@@ -89,13 +89,13 @@ impl KeySecret {
             return None;
         };
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Rest);
-        joiner.add_tag(match type_meta {
+        let group = match type_meta {
             None => 0,
             Some(ApiGroup::Core) => 1,
             Some(ApiGroup::Events) => 2,
-        });
-        joiner.add_tag(u8::from(event_time.is_some()));
-        joiner.add_bytes(&event_time.map_or(0, |time| time.0).to_le_bytes());
+        };
+        joiner.add_number(group << 1 | u64::from(event_time.is_some()));
+        joiner.add_number(event_time.map_or(0, |time| time.0).cast_unsigned());
         [uid, object_version, action, reporting_controller, reporting_instance]
             .into_iter()
             .for_each(|text| joiner.add(text));

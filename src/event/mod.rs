@@ -8,6 +8,7 @@ pub mod core_v1;
 pub mod events_v1;
 pub mod json;
 pub mod managed_fields;
+mod packed;
 pub mod patching;
 pub mod protobuf;
 pub mod repair;
@@ -16,6 +17,7 @@ mod time;
 pub mod validate;
 
 pub use managed_fields::{ManagedFields, ManagedFieldsEntry};
+pub use packed::Packed;
 pub use time::{MicroTime, Time, TimeError};
 
 use smol_str::SmolStr;

@@ -4,8 +4,8 @@
 //! record upstream may have another name, or stand for other clients' events too; so the name is an alias, and the growth
 //! since what that client was last told is the number of new occurrences.
 //!
-//! Hot: every POST leaves an event here that most clients never come back to. So it is kept packed, in one piece of memory, under
-//! a hash of its name; whole, its dozen strings took 2 kB in places that were never in the processor's cache.
+//! Hot: every POST leaves an event here that most clients never come back to. So it is kept packed (`event/packed.rs`), under a
+//! hash of its name.
 
 use std::num::NonZeroUsize;
 
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret, Recent};
-use crate::event::{ApiGroup, Event, EventSeries, Time, protobuf};
+use crate::event::{Event, EventSeries, Packed, Time};
 
 /// Known names. Bounded; the one used longest ago is forgotten, and its client hears 404 and posts the event again.
 #[derive(Debug)]
@@ -24,26 +24,11 @@ pub struct Aliases {
     secret: KeySecret,
 }
 
-/// An event, packed as core/v1 protobuf, which has all of its members.
+/// An event under its name.
 #[derive(Debug)]
-struct Packed {
-    type_meta: Option<ApiGroup>,
-    bytes: Box<[u8]>,
-}
-
-impl Packed {
-    fn new(event: &Event) -> Self {
-        let mut bytes = Vec::with_capacity(1024);
-        protobuf::write(ApiGroup::Core, event, &mut bytes);
-        // Not shortened in place, which would leave the rest of its room unused.
-        Self { type_meta: event.type_meta, bytes: Box::from(bytes.as_slice()) }
-    }
-
-    /// `None` never happens to what was packed here.
-    fn unpack(&self) -> Option<Event> {
-        let decoded = protobuf::decode(ApiGroup::Core, &self.bytes).ok()?;
-        Some(Event { type_meta: self.type_meta, ..decoded.event })
-    }
+pub(super) struct Alias {
+    key: Key,
+    packed: Packed,
 }
 
 /// A client's patch of an event that it posted.
@@ -96,8 +81,16 @@ impl Aliases {
 
     /// Remembers an event as its client was told it. Returns how many names are known now.
     pub fn insert(&self, event: &Event) -> usize {
-        let key = self.key(&event.metadata.namespace, &event.metadata.name);
-        let packed = Packed::new(event);
+        self.keep(self.pack(event))
+    }
+
+    /// What is to be remembered of an event.
+    pub(super) fn pack(&self, event: &Event) -> Alias {
+        Alias { key: self.key(&event.metadata.namespace, &event.metadata.name), packed: Packed::new(event) }
+    }
+
+    /// Remembers what was packed. Returns how many names are known now.
+    pub(super) fn keep(&self, Alias { key, packed }: Alias) -> usize {
         let mut known = self.known.lock();
         let replaced = known.put_within(key, packed, self.max);
         let count = known.len();

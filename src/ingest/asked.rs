@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, Method, Request, Uri};
 use serde::Deserialize;
 
 use super::decode::Refusal;
-use super::form::Form;
+use super::form::{Form, Media};
 use super::{Face, manager};
 use crate::event::{ApiGroup, ManagedFields, managed_fields};
 use crate::upstream::Writer;
@@ -24,6 +24,8 @@ pub(super) struct Asked {
     pub(super) name: String,
     pub(super) headers: HeaderMap,
     uri: Uri,
+    /// The form of the answer, where that was easy to tell.
+    usual: Option<(Media, bool)>,
 }
 
 #[derive(Deserialize)]
@@ -41,13 +43,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
         let Path(Names { namespace, name }) = Path::from_request_parts(parts, state).await?;
         let (headers, uri) = (std::mem::take(&mut parts.headers), parts.uri.clone());
         let group = if uri.path().starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
-        Ok(Self { group, namespace, name, headers, uri })
+        Ok(Self { group, namespace, name, headers, uri, usual: None })
     }
 }
 
 impl Asked {
     /// The head of a POST of one event, where nothing in its path has to be unescaped or corrected. Takes it out of the request.
-    pub(super) fn of_create<B>(request: &mut Request<B>) -> Option<Self> {
+    pub(super) fn of_create<B>(request: &mut Request<B>, usual: Option<(Media, bool)>) -> Option<Self> {
         if request.method() != Method::POST {
             return None;
         }
@@ -59,7 +61,7 @@ impl Asked {
         let namespace = rest.strip_suffix("/events").filter(|name| !name.is_empty() && !name.contains(['/', '%']))?;
         let namespace = namespace.to_owned();
         let (headers, uri) = (std::mem::take(request.headers_mut()), std::mem::take(request.uri_mut()));
-        Some(Self { group, namespace, name: String::new(), headers, uri })
+        Some(Self { group, namespace, name: String::new(), headers, uri, usual })
     }
 
     /// The query, as it came.
@@ -74,6 +76,9 @@ impl Asked {
 
     /// The form that the answer takes.
     pub(super) fn form(&self, face: &Face) -> Result<Form, Refusal> {
+        if let Some((media, pretty)) = self.usual {
+            return Ok(Form::of_usual(self.group, media, pretty));
+        }
         Form::negotiate(self.group, || face.0.shards.clock().now().wall, self.query(), &self.headers)
     }
 

@@ -15,9 +15,9 @@ use super::decode::{Refusal, RequestBody};
 use super::form::{Form, Media};
 use super::options::Options;
 use super::{Ack, Face, ack, decode, options, respond};
-use crate::event::json::Decoded;
+use crate::event::json::{self, Decoded};
 use crate::event::repair::{self, Repair};
-use crate::event::{ApiGroup, Event, ManagedFields, Time, validate};
+use crate::event::{ApiGroup, Event, Time, validate};
 use crate::ledger::RejectReason;
 use crate::shard::{Fate, Full, Outcome, Waiting};
 use crate::status::Status;
@@ -64,14 +64,19 @@ fn begin<'a>(
     options: Options,
     body: &[u8],
 ) -> Result<Begun<'a>, Refusal> {
-    let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, body, options.strictness())?;
+    let Decoded { mut event, strict_faults, layout, .. } =
+        decode::event(asked.group, media, body, options.strictness())?;
+    let has_namespace = !event.metadata.namespace.is_empty();
     let mut warnings = options.warnings(&strict_faults);
     let repairs = admit(face, asked.group, &asked.namespace, &mut event)?;
+    let is_unchanged = has_namespace && repairs.is_empty();
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     if options.dry_run {
         return Ok(Begun::Pending(Box::pin(dry_run(face, asked, form, event, warnings))));
     }
-    Ok(take(face, asked, form, StatusCode::CREATED, event, &warnings))
+    // Most clients spell their events just as they are answered.
+    let document = if is_unchanged && form.is_json() { layout.document(body) } else { None };
+    Ok(take(face, asked, form, StatusCode::CREATED, (event, document), &warnings))
 }
 
 /// The apiserver's checks in its order, and what it sets or drops before an event is stored. Returns what was mended.
@@ -127,23 +132,56 @@ fn strip(event: &mut Event) {
     }
 }
 
-/// Hands a valid event to its shard and answers.
+/// How a client is answered whose event is taken in.
+#[derive(Debug, Clone, Copy)]
+struct Answer<'w> {
+    form: Form,
+    code: StatusCode,
+    ack: Ack,
+    warnings: &'w [String],
+}
+
+/// Hands a valid event to its shard and answers. Who has the event's JSON at hand spares writing it.
 pub(super) fn take<'a>(
     face: &'a Face,
     asked: &'a Asked,
     form: Form,
     code: StatusCode,
-    event: Event,
+    (event, document): (Event, Option<Vec<u8>>),
     warnings: &[String],
 ) -> Begun<'a> {
+    debug_assert!(document.as_ref().is_none_or(|document| *document == written_anew(form, &event)));
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
         Err((reason, status)) => return Begun::Answered(face.reject(reason, &status)),
     };
-    let occurrence = occurrence(face, &event, || asked.claim());
+    let answer = Answer { form, code, ack, warnings };
+    match document {
+        Some(document) if ack != Ack::Written && !face.0.event_log.is_kept() => {
+            take_whole(face, asked, event, document, answer)
+        }
+        _ => take_copy(face, asked, event, answer),
+    }
+}
+
+/// The short way: the shard gets the event itself, and the answer is there already.
+fn take_whole<'a>(face: &'a Face, asked: &Asked, event: Event, document: Vec<u8>, answer: Answer<'_>) -> Begun<'a> {
+    let alias = face.0.aliases.pack(&event);
+    let Ok(accepted) = face.0.shards.accept(occurrence(face, event, asked), 1) else { return Begun::Answered(full()) };
+    face.0.metrics.count_outcome(accepted.outcome, 1);
+    face.0.metrics.aliases(face.0.aliases.keep(alias));
+    let response = respond::document(answer.code, answer.form.media, answer.form.pretty, document);
+    in_the_end(face, answer.ack, respond::taken(response, accepted.outcome, answer.warnings))
+}
+
+/// The long way: the client is answered with what its event says, once that is known.
+fn take_copy<'a>(face: &'a Face, asked: &Asked, event: Event, answer: Answer<'_>) -> Begun<'a> {
+    let Answer { form, code, ack, warnings } = answer;
+    // Their strings are shared.
+    let copy = occurrence(face, event.clone(), asked);
     let taken = match ack {
-        Ack::Accepted | Ack::Durable => face.0.shards.accept(occurrence, 1).map(|accepted| (accepted, None)),
-        Ack::Written => face.0.shards.accept_and_wait(occurrence, 1),
+        Ack::Accepted | Ack::Durable => face.0.shards.accept(copy, 1).map(|accepted| (accepted, None)),
+        Ack::Written => face.0.shards.accept_and_wait(copy, 1),
     };
     // The shard's ledger has the refusal already.
     let Ok((accepted, waiting)) = taken else { return Begun::Answered(full()) };
@@ -154,7 +192,11 @@ pub(super) fn take<'a>(
         return Begun::Pending(Box::pin(written(face, form, code, event, outcome, waiting, warnings)));
     }
     face.0.metrics.aliases(face.0.aliases.insert(&event));
-    let mut response = respond::event(form, code, &event, Some(outcome), warnings);
+    in_the_end(face, ack, respond::event(form, code, &event, Some(outcome), warnings))
+}
+
+/// The answer, as soon as the event is as safe as its client wants it.
+fn in_the_end(face: &Face, ack: Ack, mut response: Response) -> Begun<'_> {
     if ack != Ack::Durable {
         return Begun::Answered(response);
     }
@@ -164,6 +206,13 @@ pub(super) fn take<'a>(
         }
         response
     }))
+}
+
+/// The long way to an event's JSON.
+fn written_anew(form: Form, event: &Event) -> Vec<u8> {
+    let mut document = Vec::new();
+    json::write_json(form.group, event, &mut document);
+    document
 }
 
 /// Answers when the upstream has.
@@ -214,15 +263,13 @@ fn through(group: ApiGroup, status: Status) -> Status {
     }
 }
 
-/// A copy of a client's event for its shard; their strings are shared. Where events are not correlated it is the record, and
-/// `claim` makes that its client's own.
-pub(super) fn occurrence(face: &Face, event: &Event, claim: impl FnOnce() -> ManagedFields) -> Event {
-    let mut copy = event.clone();
-    if face.0.shards.correlates(event) {
-        return as_occurrence(copy);
+/// A client's event for its shard. Where events are not correlated it is the record, and its client's own.
+fn occurrence(face: &Face, mut event: Event, asked: &Asked) -> Event {
+    if face.0.shards.correlates(&event) {
+        return as_occurrence(event);
     }
-    copy.metadata.managed_fields = claim();
-    copy
+    event.metadata.managed_fields = asked.claim();
+    event
 }
 
 /// An event of a client as an occurrence of its record: a record shows when it was seen last, which new-style events tell

@@ -1,13 +1,17 @@
 //! From a request to a checked body: Content-Type, size and time limits. What stands in it is `event`'s.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+use std::future::poll_fn;
 use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
 
 use axum::BoxError;
 use axum::body::{Bytes, HttpBody};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tokio::time::error::Elapsed;
 
 use super::form::Media;
 use super::{Settings, yaml};
@@ -66,7 +70,7 @@ pub(super) fn media_type(value: &str) -> &str {
 pub(super) async fn read(body: impl RequestBody, settings: &Settings) -> Result<Bytes, Refusal> {
     // LIMIT: bytes and time; a body over the size is refused with 413, one over the time with 408.
     let limited = Limited::new(body, settings.max_body_bytes);
-    match tokio::time::timeout(settings.request_timeout, whole(limited)).await {
+    match in_time(settings.request_timeout, whole(limited)).await {
         Ok(Ok(body)) => Ok(body),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             let message = format!("Request entity too large: limit is {}", settings.max_body_bytes);
@@ -81,6 +85,26 @@ pub(super) async fn read(body: impl RequestBody, settings: &Settings) -> Result<
             Err((RejectReason::Unread, Box::new(Status::new(408, "Timeout", message))))
         }
     }
+}
+
+/// As [`tokio::time::timeout`], but without a timer for what is there at the second look, as most bodies are: a server begins to
+/// hand a body over when it is looked for. Setting a timer and taking it back would be a tenth of what ingest does for an event.
+async fn in_time<T>(limit: Duration, awaited: impl Future<Output = T>) -> Result<T, Elapsed> {
+    let mut awaited = pin!(awaited);
+    let mut has_looked = false;
+    let looks = poll_fn(|context| match awaited.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if has_looked => Poll::Ready(None),
+        Poll::Pending => {
+            has_looked = true;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    });
+    if let Some(output) = looks.await {
+        return Ok(output);
+    }
+    tokio::time::timeout(limit, awaited).await
 }
 
 /// A body in one piece. One that comes so, as small ones do, is not copied.

@@ -29,14 +29,19 @@ pub(super) struct Dress {
     compresses: bool,
     /// What a refusal looks like.
     form: Option<(Media, bool)>,
+    /// The same, and the form of everything else, where the client accepts what most do.
+    pub(super) usual: Option<(Media, bool)>,
 }
 
 impl Dress {
     /// What the head of a request asks for.
     pub(super) fn of<B>(request: &Request<B>) -> Self {
+        let (query, headers) = (request.uri().query(), request.headers());
+        let usual = Form::usual(query, headers);
         Self {
-            compresses: request.method() == Method::GET && accepts_gzip(request.headers()),
-            form: Form::plain(request.uri().query(), request.headers()),
+            compresses: request.method() == Method::GET && accepts_gzip(headers),
+            form: usual.or_else(|| Form::plain(query, headers)),
+            usual,
         }
     }
 

@@ -3,8 +3,8 @@
 //! chooses (`k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`, `rest.go`).
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, USER_AGENT};
+use axum::http::{HeaderMap, HeaderValue};
 
 use super::accept::{Clause, clauses};
 use super::decode::Refusal;
@@ -118,10 +118,11 @@ impl Form {
         query: Option<&str>,
         headers: &HeaderMap,
     ) -> Result<Self, Refusal> {
-        let accept = accept(headers);
-        if usual(accept).is_none() {
-            is_served(accept)?;
+        if let Some((media, pretty)) = Self::usual(query, headers) {
+            return Ok(Self::of_usual(group, media, pretty));
         }
+        let accept = accept(headers);
+        is_served(accept)?;
         let chosen = choose(accept, Endpoint::Events);
         let (media, view, pretty) = chosen.ok_or_else(|| refused(not_acceptable()))?;
         let (view, now) = match view {
@@ -131,8 +132,31 @@ impl Form {
         Ok(Self { group, media, view, pretty: pretty || wants_pretty(query, headers), now })
     }
 
+    /// Whether an event is shown whole and as JSON, or as what is made of JSON.
+    pub(super) fn is_json(self) -> bool {
+        self.view == View::Whole && self.media != Media::Protobuf
+    }
+
+    /// What nearly every client accepts, without taking it apart; whatever is answered then looks so.
+    pub(super) fn usual(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
+        let media = match headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes) {
+            b"" | b"*/*" | b"application/json" | b"application/json, */*" => Media::Json,
+            b"application/vnd.kubernetes.protobuf" => Media::Protobuf,
+            _ => return None,
+        };
+        Some((media, wants_pretty(query, headers)))
+    }
+
+    /// The form of an event for such a client.
+    pub(super) const fn of_usual(group: ApiGroup, media: Media, pretty: bool) -> Self {
+        Self { group, media, view: View::Whole, pretty, now: 0 }
+    }
+
     /// How a document that is no event is answered, a refusal for example; `None` when nothing of it is acceptable.
     pub(super) fn plain(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
+        if let Some(usual) = Self::usual(query, headers) {
+            return Some(usual);
+        }
         let (media, _, pretty) = choose(accept(headers), Endpoint::Other)?;
         Some((media, pretty || wants_pretty(query, headers)))
     }
@@ -165,18 +189,9 @@ fn is_served(accept: &str) -> Result<(), Refusal> {
     Err(refused(Status::new(406, "NotAcceptable", message).with_details(StatusDetails::default())))
 }
 
-/// What nearly every client sends is not taken apart: it is looked at twice a request.
-fn usual(accept: &str) -> Option<Media> {
-    match accept {
-        "" | "*/*" | "application/json" | "application/json, */*" => Some(Media::Json),
-        "application/vnd.kubernetes.protobuf" => Some(Media::Protobuf),
-        _ => None,
-    }
-}
-
 fn choose(accept: &str, endpoint: Endpoint) -> Option<(Media, View, bool)> {
-    if let Some(media) = usual(accept) {
-        return Some((media, View::Whole, false));
+    if accept.is_empty() {
+        return Some((Media::Json, View::Whole, false));
     }
     clauses(accept).into_iter().find_map(|clause| {
         let fitting = Media::ALL.into_iter().filter(|media| media.fits(&clause));
@@ -245,8 +260,8 @@ fn wants_pretty(query: Option<&str>, headers: &HeaderMap) -> bool {
     {
         return matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
-    let agent = headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    ["curl", "Wget", "Mozilla/5.0"].iter().any(|person| agent.starts_with(person))
+    let agent = headers.get(USER_AGENT).map_or(&[][..], HeaderValue::as_bytes);
+    [&b"curl"[..], b"Wget", b"Mozilla/5.0"].iter().any(|person| agent.starts_with(person))
 }
 
 #[cfg(test)]

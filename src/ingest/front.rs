@@ -71,11 +71,11 @@ impl Ways {
         };
         let dress = Dress::of(&request);
         let response = match deadline::of(&self.face, &request) {
-            Ok(None) => self.route(request).await,
+            Ok(None) => self.route(request, &dress).await,
             // What the request has asked of the upstream by then may still be done.
-            Ok(Some(time)) => {
-                timeout(time, Box::pin(self.route(request))).await.unwrap_or_else(|_elapsed| respond::out_of_time())
-            }
+            Ok(Some(time)) => timeout(time, Box::pin(self.route(request, &dress)))
+                .await
+                .unwrap_or_else(|_elapsed| respond::out_of_time()),
             Err(refusal) => refusal,
         };
         let response = dress.put_on(response).await;
@@ -83,8 +83,8 @@ impl Ways {
         response
     }
 
-    async fn route(&self, mut request: Request<impl RequestBody>) -> Response {
-        match Asked::of_create(&mut request) {
+    async fn route(&self, mut request: Request<impl RequestBody>, dress: &Dress) -> Response {
+        match Asked::of_create(&mut request, dress.usual) {
             Some(asked) => create::create(State(self.face.clone()), asked, request.into_body()).await,
             None => Box::pin(by_path(&self.paths, request.map(Body::new))).await,
         }

@@ -99,8 +99,17 @@ pub(super) fn event(
 ) -> Response {
     let mut response = shown(form, code, Shown::One(event));
     if let Some(outcome) = outcome {
-        response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
+        return taken(response, outcome, warnings);
     }
+    for warning in warnings {
+        warn(&mut response, warning);
+    }
+    response
+}
+
+/// The answer to an occurrence that has been taken in.
+pub(super) fn taken(mut response: Response, outcome: Outcome, warnings: &[String]) -> Response {
+    response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
     for warning in warnings {
         warn(&mut response, warning);
     }

@@ -7,9 +7,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Range;
 
 use smol_str::SmolStr;
 
+use super::layout::Layout;
 use super::reader::{Kind, Malformed, Reader};
 use super::{StrictFault, StrictFaultKind};
 use crate::event::{MicroTime, Time};
@@ -133,11 +135,32 @@ pub(super) struct Decoder<'a> {
     saved: Option<String>,
     /// The fault that ended the decode; the reader goes on for the sake of the syntax only.
     aborted: Option<String>,
+    left_out: Range<usize>,
 }
 
 impl<'a> Decoder<'a> {
     pub(super) fn new(body: &'a [u8]) -> Self {
-        Self { reader: Reader::new(body), strict: Vec::new(), strict_seen: HashSet::new(), saved: None, aborted: None }
+        Self {
+            reader: Reader::new(body),
+            strict: Vec::new(),
+            strict_seen: HashSet::new(),
+            saved: None,
+            aborted: None,
+            left_out: 0..0,
+        }
+    }
+
+    /// Notes a member that our writer leaves out, whose value begins at `start` and ends here.
+    pub(super) fn leave_out(&mut self, key: &str, start: usize) {
+        self.left_out = start.saturating_sub(key.len())..self.reader.offset();
+        if !self.reader.since(self.left_out.start).starts_with(key.as_bytes()) {
+            self.reader.deviate();
+        }
+    }
+
+    /// How the body is laid out.
+    pub(super) fn layout(&self) -> Layout {
+        if self.reader.is_as_written() { Layout::AsWritten(self.left_out.clone()) } else { Layout::Other }
     }
 
     /// The fault to report, if any, and the strict faults.
@@ -206,7 +229,7 @@ impl<'a> Decoder<'a> {
     pub(super) fn is_object(&mut self, at: &Path<'_>, go_type: &str) -> Result<bool, Malformed> {
         match self.reader.kind()? {
             Kind::Object => Ok(true),
-            Kind::Null => self.reader.null().map(|()| false),
+            Kind::Null => self.null().map(|()| false),
             _ => self.mismatch(at, go_type).map(|()| false),
         }
     }
@@ -261,6 +284,9 @@ impl<'a> Decoder<'a> {
     /// A string of a named Go type such as `types.UID`.
     pub(super) fn string_of(&mut self, at: &Path<'_>, go_type: &str, slot: &mut SmolStr) -> Result<(), Malformed> {
         if let Some(text) = self.reader.plain_string() {
+            if text.is_empty() {
+                self.reader.deviate();
+            }
             *slot = SmolStr::new(text);
             return Ok(());
         }
@@ -269,9 +295,24 @@ impl<'a> Decoder<'a> {
                 *slot = SmolStr::new(self.reader.string()?);
                 Ok(())
             }
-            Kind::Null => self.reader.null(),
+            Kind::Null => self.null(),
             _ => self.mismatch(at, go_type),
         }
+    }
+
+    /// A string that is written even where it is empty.
+    pub(super) fn string_or_empty(&mut self, at: &Path<'_>, slot: &mut SmolStr) -> Result<(), Malformed> {
+        if let Some(text) = self.reader.plain_string() {
+            *slot = SmolStr::new(text);
+            return Ok(());
+        }
+        self.string(at, slot)
+    }
+
+    /// Takes a `null` where none would be written.
+    fn null(&mut self) -> Result<(), Malformed> {
+        self.reader.deviate();
+        self.reader.null()
     }
 
     /// A number of Go's type `int32` or `int64`: digits only, in range.
@@ -284,13 +325,16 @@ impl<'a> Decoder<'a> {
         match self.reader.kind()? {
             Kind::Number => {
                 let literal = self.reader.number()?;
+                if matches!(literal, "0" | "-0") {
+                    self.reader.deviate();
+                }
                 match literal.parse() {
                     Ok(number) => *slot = number,
                     Err(_) => self.save(at, &format!("number {literal}"), go_type),
                 }
                 Ok(())
             }
-            Kind::Null => self.reader.null(),
+            Kind::Null => self.null(),
             _ => self.mismatch(at, go_type),
         }
     }
@@ -320,7 +364,7 @@ impl<'a> Decoder<'a> {
     /// Takes a `null`, if one stands next.
     pub(super) fn is_null(&mut self) -> Result<bool, Malformed> {
         if self.reader.kind()? == Kind::Null {
-            self.reader.null()?;
+            self.null()?;
             return Ok(true);
         }
         Ok(false)
@@ -328,20 +372,22 @@ impl<'a> Decoder<'a> {
 
     /// A `metav1.Time`; the zero time is "not set".
     pub(super) fn time(&mut self, at: &Path<'_>, slot: &mut Option<Time>) -> Result<(), Malformed> {
-        self.time_text(at, slot, |text| Time::parse(text).map(|time| Some(time).filter(|&time| time != Time::ZERO)))
+        let parse = |text: &str| Time::parse(text).map(|time| Some(time).filter(|&time| time != Time::ZERO));
+        self.time_text(at, slot, Time::is_as_written, parse)
     }
 
     /// A `metav1.MicroTime`.
     // COMPAT(apiserver): an explicit zero time is kept and counts as set, because Go's validation compares it with a zero
     // time of another location. It is written as `null`.
     pub(super) fn micro_time(&mut self, at: &Path<'_>, slot: &mut Option<MicroTime>) -> Result<(), Malformed> {
-        self.time_text(at, slot, |text| MicroTime::parse(text).map(Some))
+        self.time_text(at, slot, MicroTime::is_as_written, |text| MicroTime::parse(text).map(Some))
     }
 
     fn time_text<T>(
         &mut self,
         at: &Path<'_>,
         slot: &mut Option<T>,
+        is_as_written: impl FnOnce(&str) -> bool,
         parse: impl FnOnce(&str) -> Result<Option<T>, crate::event::TimeError>,
     ) -> Result<(), Malformed> {
         match self.reader.kind()? {
@@ -351,6 +397,9 @@ impl<'a> Decoder<'a> {
             }
             Kind::String => {
                 let text = self.reader.string()?;
+                if !is_as_written(&text) {
+                    self.reader.deviate();
+                }
                 match parse(&text) {
                     Ok(time) => *slot = time,
                     Err(error) => self.abort(error.to_string()),

@@ -89,6 +89,11 @@ pub(super) fn event(
         ApiGroup::Core => &CORE,
         ApiGroup::Events => &EVENTS,
     };
+    // Members that our writer never leaves out.
+    let (mut always, all) = match group {
+        ApiGroup::Core => (0_u32, 8),
+        ApiGroup::Events => (0_u32, 6),
+    };
     decoder.fields(at, known, |decoder, at, member| {
         let Some(member) = member else {
             // The sniff for kind and apiVersion does not mind capitals; the decode does.
@@ -96,6 +101,17 @@ pub(super) fn event(
             decoder.unknown(at)?;
             return type_meta.sniff(at.key_here(), decoder.reader.since(start));
         };
+        let is_always_written = match member {
+            Member::Metadata
+            | Member::InvolvedObject
+            | Member::Source
+            | Member::FirstTimestamp
+            | Member::LastTimestamp
+            | Member::EventTime => true,
+            Member::ReportingController | Member::ReportingInstance => group == ApiGroup::Core,
+            _ => false,
+        };
+        always = always.saturating_add(u32::from(is_always_written));
         match member {
             Member::Kind | Member::ApiVersion => {
                 // What the sniff makes of it, without a second look.
@@ -121,13 +137,27 @@ pub(super) fn event(
             Member::Count => decoder.integer(at, "int32", &mut event.count),
             Member::Type => decoder.string(at, &mut event.event_type),
             Member::EventTime => decoder.micro_time(at, &mut event.event_time),
-            Member::Series => series(decoder, at, &mut event.series),
+            Member::Series => {
+                // Which of its members are written when they are empty is another matter in each group.
+                decoder.reader.deviate();
+                series(decoder, at, &mut event.series)
+            }
             Member::Action => decoder.string(at, &mut event.action),
             Member::Related => related(decoder, at, &mut event.related),
+            Member::ReportingController if is_always_written => {
+                decoder.string_or_empty(at, &mut event.reporting_controller)
+            }
+            Member::ReportingInstance if is_always_written => {
+                decoder.string_or_empty(at, &mut event.reporting_instance)
+            }
             Member::ReportingController => decoder.string(at, &mut event.reporting_controller),
             Member::ReportingInstance => decoder.string(at, &mut event.reporting_instance),
         }
-    })
+    })?;
+    if always != all {
+        decoder.reader.deviate();
+    }
+    Ok(())
 }
 
 fn related(decoder: &mut Decoder<'_>, at: &Path<'_>, slot: &mut Option<Box<ObjectReference>>) -> Result<(), Malformed> {

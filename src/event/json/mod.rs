@@ -8,6 +8,7 @@ mod decoder;
 mod fields;
 pub(crate) mod go;
 mod kinds;
+mod layout;
 mod list;
 mod meta;
 mod reader;
@@ -24,9 +25,12 @@ mod write;
 
 use smol_str::SmolStr;
 
+pub use layout::Layout;
 pub(super) use list::list_from_json;
 pub(crate) use list::write_list_meta;
 pub use list::{EventList, write_list};
+#[cfg(test)]
+pub(super) use tests::event as any_event;
 pub(super) use tree::tree;
 pub(crate) use write::{integer as write_integer, object_meta as write_meta, text as write_text};
 pub(super) use write::{owner as write_owner, owners as write_owners, texts as write_texts};
@@ -50,6 +54,8 @@ pub struct Decoded {
     pub kind: SmolStr,
     /// `apiVersion` as the body gave it; empty when it gave none.
     pub api_version: SmolStr,
+    /// How the body is laid out.
+    pub layout: Layout,
 }
 
 /// A member that a strict decode refuses and a lenient one ignores.
@@ -152,7 +158,9 @@ pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<De
     }
     pass.check(group, strictness, registration)?;
     let TypeMeta { kind, api_version, .. } = pass.type_meta;
-    Ok(Decoded { event: pass.event, strict_faults: pass.strict_faults, kind, api_version })
+    let is_as_written = kind == "Event" && api_version == group.api_version();
+    let layout = if is_as_written { pass.layout } else { Layout::Other };
+    Ok(Decoded { event: pass.event, strict_faults: pass.strict_faults, kind, api_version, layout })
 }
 
 /// One pass over a body. An event is large, so it stays where it is.
@@ -162,6 +170,7 @@ struct Pass {
     type_meta: TypeMeta,
     fault: Option<String>,
     strict_faults: Vec<StrictFault>,
+    layout: Layout,
 }
 
 impl Pass {
@@ -173,6 +182,7 @@ impl Pass {
         if let Some(fault) = &self.type_meta.fault {
             return Err(unrecognized(body, fault));
         }
+        self.layout = decoder.layout();
         (self.fault, self.strict_faults) = decoder.finish();
         Ok(())
     }

@@ -54,11 +54,13 @@ pub(super) struct Reader<'a> {
     /// What has not been read yet.
     rest: &'a [u8],
     depth: usize,
+    /// Something was spelled otherwise than our writer would spell it.
+    deviates: bool,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(data: &'a [u8]) -> Self {
-        Self { data, text: std::str::from_utf8(data).ok(), rest: data, depth: 0 }
+        Self { data, text: std::str::from_utf8(data).ok(), rest: data, depth: 0, deviates: false }
     }
 
     /// Offset of the next byte.
@@ -91,10 +93,22 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Notes that something is spelled otherwise than our writer would spell it.
+    #[inline]
+    pub(super) const fn deviate(&mut self) {
+        self.deviates = true;
+    }
+
+    /// Whether nothing has deviated, but perhaps for the letters that only our writer escapes.
+    pub(super) const fn is_as_written(&self) -> bool {
+        !self.deviates
+    }
+
     #[inline]
     fn skip_space(&mut self) {
         while let [b' ' | b'\t' | b'\r' | b'\n', rest @ ..] = self.rest {
             self.rest = rest;
+            self.deviate();
         }
     }
 
@@ -115,6 +129,8 @@ impl<'a> Reader<'a> {
 
     /// The document must end here.
     pub(super) fn end(&mut self) -> Result<(), Malformed> {
+        // Go ends a document so.
+        self.take(b'\n');
         self.skip_space();
         if self.rest.is_empty() { Ok(()) } else { Err(Malformed) }
     }
@@ -156,6 +172,7 @@ impl<'a> Reader<'a> {
 
     /// The next key; the value follows.
     pub(super) fn key(&mut self) -> Result<Cow<'a, str>, Malformed> {
+        self.deviate();
         self.skip_space();
         let key = self.string()?;
         self.expect(b':')?;
@@ -231,7 +248,10 @@ impl<'a> Reader<'a> {
             let (before, after) = rest.split_at_checked(plain).ok_or(Malformed)?;
             match std::str::from_utf8(before) {
                 Ok(valid) => text.push_str(valid),
-                Err(_) => text.push_str(&go::lossy(before)),
+                Err(_) => {
+                    self.deviate();
+                    text.push_str(&go::lossy(before));
+                }
             }
             match after {
                 [b'"', after @ ..] => {
@@ -239,6 +259,9 @@ impl<'a> Reader<'a> {
                     return Ok(text);
                 }
                 [b'\\', letter, after @ ..] => {
+                    if !matches!(letter, b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't') {
+                        self.deviate();
+                    }
                     let decoded;
                     (decoded, rest) = unescape(*letter, after)?;
                     text.push(decoded);
@@ -296,6 +319,7 @@ impl<'a> Reader<'a> {
 
     /// Passes over one value, checking its syntax.
     pub(super) fn skip(&mut self) -> Result<(), Malformed> {
+        self.deviate();
         // One entry an open object (true) or array (false).
         let mut open: Vec<bool> = Vec::new();
         loop {

@@ -255,7 +255,8 @@ fn rare() -> impl Strategy<Value = Option<Box<RareMeta>>> {
         })
 }
 
-fn event() -> impl Strategy<Value = Event> {
+/// Any event that can be written.
+pub(in crate::event) fn event() -> impl Strategy<Value = Event> {
     let metadata = ([text(), text(), text(), text()], time(), managed_fields(), rare()).prop_map(
         |([name, namespace, resource_version, uid], creation_timestamp, managed_fields, rare)| ObjectMeta {
             name,

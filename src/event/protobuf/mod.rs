@@ -22,6 +22,7 @@ pub use partial::{write_partial, write_partial_list};
 pub use write::{write, write_list, write_status, write_watch_frame};
 
 use super::core_v1::{DecodeError, Decoded, EventList};
+use super::json::Layout;
 use super::{ApiGroup, Event};
 use crate::status::Status;
 use envelope::{Envelope, bad_request, unrecognized};
@@ -74,7 +75,8 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>>
     if !(envelope.kind.is_empty() && envelope.api_version.is_empty()) {
         event.type_meta = Some(group);
     }
-    Ok(Decoded { event, strict_faults: Vec::new(), kind: envelope.kind, api_version: envelope.api_version })
+    let (kind, api_version) = (envelope.kind, envelope.api_version);
+    Ok(Decoded { event, strict_faults: Vec::new(), kind, api_version, layout: Layout::Other })
 }
 
 /// Reads an `EventList` from an apiserver's answer; kind and apiVersion are not looked at.

@@ -28,6 +28,12 @@ impl Time {
     /// Go's zero time, `0001-01-01T00:00:00Z`, which the API treats as "not set".
     pub const ZERO: Self = Self(ZERO_TIME_SECONDS);
 
+    /// Whether a text that reads as a time is how the apiserver writes that time.
+    #[must_use]
+    pub fn is_as_written(text: &str) -> bool {
+        parse::is_as_written(text, parse::Layout::Seconds)
+    }
+
     /// Reads RFC 3339 as Go does; any fraction is cut.
     ///
     /// # Errors
@@ -52,6 +58,12 @@ impl Time {
 impl MicroTime {
     /// Go's zero time.
     pub const ZERO: Self = Self(ZERO_TIME_SECONDS * 1_000_000);
+
+    /// Whether a text that reads as a time is how the apiserver writes that time.
+    #[must_use]
+    pub fn is_as_written(text: &str) -> bool {
+        parse::is_as_written(text, parse::Layout::Micros)
+    }
 
     /// Reads RFC 3339 with exactly six digits of fraction, as Go does.
     ///

@@ -49,6 +49,20 @@ pub(super) fn parse(text: &str, layout: Layout) -> Result<(i64, i64), TimeError>
     })
 }
 
+/// Whether a text that parses is how its time is written: in UTC, each part with all its digits, and not zero, which is written as
+/// `null`.
+pub(super) fn is_as_written(text: &str, layout: Layout) -> bool {
+    let [_, _, _, _, b'-', _, _, b'-', _, _, b'T', _, _, b':', _, _, b':', _, _, fraction @ ..] = text.as_bytes()
+    else {
+        return false;
+    };
+    let is_whole = match layout {
+        Layout::Seconds => fraction == b"Z",
+        Layout::Micros => matches!(fraction, [b'.', _, _, _, _, _, _, b'Z']),
+    };
+    is_whole && !text.starts_with("0001-01-01T00:00:00")
+}
+
 /// A time in UTC that is written just as the layout is, with nothing out of range: what Go's clients send.
 fn plain(text: &[u8], layout: Layout) -> Option<(i64, i64)> {
     let (date_time, fraction) = text.split_at_checked(19)?;

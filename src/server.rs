@@ -5,6 +5,8 @@
 //! is idle is closed. HTTP/2 has GOAWAY for that.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,14 +17,12 @@ use http::{HeaderValue, Request, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::conn::auto::{Builder, UpgradeableConnection};
 use prometheus::IntGauge;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::Service;
 
 /// Pause after a failed accept (out of file descriptors, say), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -58,9 +58,8 @@ impl From<CancellationToken> for End {
 }
 
 /// Serves until its end; then accepts nothing more, and returns when every connection has come to its own.
-///
-/// `answer` must always be ready to be called.
-pub async fn serve<A>(
+// The answer's future has no box around it: it lies in its connection.
+pub async fn serve<A, F>(
     listener: TcpListener,
     answer: A,
     settings: Settings,
@@ -68,27 +67,25 @@ pub async fn serve<A>(
     tasks: TaskTracker,
     end: End,
 ) where
-    A: Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send + 'static>
-        + Clone
-        + Send
-        + 'static,
+    A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Response> + Send + 'static,
 {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.header_timeout);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(settings.header_timeout));
     let limit = Arc::new(Semaphore::new(settings.max_connections));
-    let graceful = GracefulShutdown::new();
     let open = TaskTracker::new();
+    let stop = Stop::default();
     // Not the token itself: looking at that takes a lock, and every request looks.
     let closing = Arc::new(AtomicBool::new(false));
     let take = |stream: TcpStream, permit| {
         let service = service(answer.clone(), Arc::clone(&closing));
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(ready(stream)), service);
-        let connection = graceful.watch(connection.into_owned());
+        let (connection, stop) = (connection.into_owned(), stop.clone());
         let connections = connections.clone();
         connections.inc();
         tasks.spawn(open.track_future(async move {
-            if let Err(error) = connection.await {
+            if let Err(error) = drive(connection, stop).await {
                 tracing::debug!(%error, "a connection ended abnormally");
             }
             connections.dec();
@@ -135,9 +132,52 @@ pub async fn serve<A>(
     if is_closing {
         let _in_time = tokio::time::timeout(LINGER, open.wait()).await;
     }
-    if tokio::time::timeout(settings.close_timeout, graceful.shutdown()).await.is_err() {
+    stop.come();
+    if tokio::time::timeout(settings.close_timeout, open.wait()).await.is_err() {
         tracing::warn!("requests were still running at the end; their connections are cut");
     }
+}
+
+/// The time for connections to come to an orderly end.
+#[derive(Debug, Clone, Default)]
+struct Stop {
+    has_come: Arc<AtomicBool>,
+    token: CancellationToken,
+}
+
+impl Stop {
+    fn come(&self) {
+        // Before anybody is woken.
+        self.has_come.store(true, Ordering::Release);
+        self.token.cancel();
+    }
+}
+
+/// Drives a connection to its end.
+///
+/// Hot: hyper-util's `GracefulShutdown` looks at each poll whether the end has come, and so takes a lock that all connections share.
+/// Here a connection's task is woken by the end, and looks at a flag otherwise.
+async fn drive<S>(
+    connection: UpgradeableConnection<'static, TokioIo<TcpStream>, S, TokioExecutor>,
+    stop: Stop,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+where
+    S: hyper::service::Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send + 'static>,
+{
+    let (mut connection, mut stopped) = (pin!(connection), pin!(stop.token.cancelled()));
+    let (mut is_listening, mut is_ending) = (false, false);
+    poll_fn(|context| {
+        // A task has one waker for all its life, so once is enough to be woken.
+        if !is_ending && (!is_listening || stop.has_come.load(Ordering::Acquire)) {
+            is_listening = true;
+            if stopped.as_mut().poll(context).is_ready() {
+                is_ending = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+        connection.as_mut().poll(context)
+    })
+    .await
 }
 
 /// The connections that wait to be accepted by a listener that ends. Asked of the system itself, since tokio may not have
@@ -159,7 +199,7 @@ fn ready(stream: TcpStream) -> TcpStream {
 }
 
 /// As hyper wants it. An answer asks its client to close its connection once `closing` is set.
-fn service<A>(
+fn service<A, F>(
     answer: A,
     closing: Arc<AtomicBool>,
 ) -> impl hyper::service::Service<
@@ -169,13 +209,14 @@ fn service<A>(
     Future = impl Future<Output = Result<Response, Infallible>> + Send + 'static,
 >
 where
-    A: Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone,
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Response> + Send + 'static,
 {
     service_fn(move |request: Request<Incoming>| {
         let (closing, version) = (Arc::clone(&closing), request.version());
-        let answering = answer.clone().call(request);
+        let answering = answer(request);
         async move {
-            let mut response = answering.await?;
+            let mut response = answering.await;
             // An upgrade has a word of its own there, and HTTP/2 no such header.
             if closing.load(Ordering::Relaxed) && version < Version::HTTP_2 {
                 response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));

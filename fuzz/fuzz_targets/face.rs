@@ -12,7 +12,6 @@ use eventweir::shard::{self, Shards};
 use eventweir::upstream::{Embedded, Metrics, Upstream, store};
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use tower::ServiceExt;
 
 pub struct Fixture {
     face: Face,
@@ -45,7 +44,7 @@ impl Fixture {
 
     /// Sends a request and reads the whole answer.
     pub async fn send(&self, request: Request<Body>) -> Response<Vec<u8>> {
-        let Ok(response) = self.face.front().oneshot(request).await;
+        let response = self.face.front().answer(request).await;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
         Response::from_parts(parts, body)

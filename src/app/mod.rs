@@ -8,11 +8,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
 
 use crate::admin::{Admin, ShardCollector};
 use crate::clock::Clock;
@@ -213,13 +215,19 @@ impl App {
         let idle = prometheus::IntGauge::new("unregistered", "connections of the admin port")?;
         let (tasks, served) = (self.tasks.clone(), self.served.clone());
         let end = server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() };
-        let serving = server::serve(listeners.face, face.front(), server, connections, tasks.clone(), end);
+        let front = face.front();
+        let answer = move |request| front.answer(request);
+        let serving = server::serve(listeners.face, answer, server, connections, tasks.clone(), end);
         self.guard(async move {
             serving.await;
             served.cancel();
         });
         let end = self.stop_admin.clone().into();
-        self.guard(server::serve(listeners.admin, self.admin.router(), admin, idle, tasks, end));
+        let paths = self.admin.router();
+        let answer = move |request| {
+            paths.clone().oneshot(request).map(|answered| answered.unwrap_or_else(|never| match never {}))
+        };
+        self.guard(server::serve(listeners.admin, answer, admin, idle, tasks, end));
         if let Some(spool) = self.spool.clone() {
             self.guard(spool.run(self.shards.clone(), self.stop_delivery.clone()));
         }

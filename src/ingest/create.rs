@@ -156,25 +156,33 @@ pub(super) fn take<'a>(
         Err((reason, status)) => return Begun::Answered(face.reject(reason, &status)),
     };
     let answer = Answer { form, code, ack, warnings };
-    match document {
-        Some(document) if ack != Ack::Written && !face.0.event_log.is_kept() => {
-            take_whole(face, asked, event, document, answer)
-        }
-        _ => take_copy(face, asked, event, answer),
+    if ack == Ack::Written || face.0.event_log.is_kept() {
+        take_copy(face, asked, event, answer)
+    } else {
+        take_whole(face, asked, event, document, answer)
     }
 }
 
-/// The short way: the shard gets the event itself, and the answer is there already.
-fn take_whole<'a>(face: &'a Face, asked: &Asked, event: Event, document: Vec<u8>, answer: Answer<'_>) -> Begun<'a> {
+/// The short way: the shard gets the event itself, and the answer is made before.
+fn take_whole<'a>(
+    face: &'a Face,
+    asked: &Asked,
+    event: Event,
+    document: Option<Vec<u8>>,
+    Answer { form, code, ack, warnings }: Answer<'_>,
+) -> Begun<'a> {
+    let response = match document {
+        Some(document) => respond::document(code, form.media, form.pretty, document),
+        None => respond::event(form, code, &event, None, &[]),
+    };
     let alias = face.0.aliases.pack(&event);
     let Ok(accepted) = face.0.shards.accept(occurrence(face, event, asked), 1) else { return Begun::Answered(full()) };
     face.0.metrics.count_outcome(accepted.outcome, 1);
     face.0.metrics.aliases(face.0.aliases.keep(alias));
-    let response = respond::document(answer.code, answer.form.media, answer.form.pretty, document);
-    in_the_end(face, answer.ack, respond::taken(response, accepted.outcome, answer.warnings))
+    in_the_end(face, ack, respond::taken(response, accepted.outcome, warnings))
 }
 
-/// The long way: the client is answered with what its event says, once that is known.
+/// The long way, for who needs the event afterwards.
 fn take_copy<'a>(face: &'a Face, asked: &Asked, event: Event, answer: Answer<'_>) -> Begun<'a> {
     let Answer { form, code, ack, warnings } = answer;
     // Their strings are shared.

@@ -7,7 +7,7 @@ use std::io::Write as _;
 
 use axum::body::{Body, HttpBody as _};
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
-use axum::http::{HeaderMap, HeaderValue, Method, Request};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -53,7 +53,9 @@ impl Dress {
         let mut response = if self.compresses { Box::pin(compressed(response)).await } else { response };
         // COMPAT(apiserver): whoever stands between must not keep answers; and its 405 does not say what is allowed.
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-        response.headers_mut().remove(ALLOW);
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+            response.headers_mut().remove(ALLOW);
+        }
         response
     }
 }

@@ -5,9 +5,7 @@
 //! What few requests need is boxed, so that the future of the others stays small: it is moved for each of them.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
@@ -15,7 +13,7 @@ use axum::http::{Method, Request};
 use axum::response::Response;
 use axum::{BoxError, Router};
 use tokio::time::timeout;
-use tower::{Service, ServiceExt as _};
+use tower::ServiceExt as _;
 
 use super::asked::Asked;
 use super::decode::RequestBody;
@@ -40,21 +38,14 @@ impl Face {
     }
 }
 
-impl<B> Service<Request<B>> for Front
-where
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    type Response = Response;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+impl Front {
+    /// Answers a request.
+    pub fn answer<B>(&self, request: Request<B>) -> impl Future<Output = Response> + Send + use<B>
+    where
+        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
         let ways = Arc::clone(&self.0);
-        Box::pin(async move { Ok(ways.answer(request).await) })
+        async move { ways.answer(request).await }
     }
 }
 

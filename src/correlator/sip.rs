@@ -55,7 +55,8 @@ impl Sip {
     }
 
     /// Adds a text, so that no other row of texts adds the same words.
-    #[inline]
+    // So that the state stays in registers from one text to the next.
+    #[inline(always)]
     pub(super) fn text(&mut self, text: &[u8]) {
         let length = text.len() as u64;
         let Some((first, rest)) = text.split_first_chunk() else {

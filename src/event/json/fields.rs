@@ -3,8 +3,9 @@
 
 use smol_str::SmolStr;
 
-use super::decoder::{Decoder, Path, Struct, members};
+use super::decoder::{Decoder, Struct, members};
 use super::meta;
+use super::path::Path;
 use super::reader::{Kind, Malformed};
 use super::sniff::TypeMeta;
 use crate::event::{ApiGroup, Event, EventSeries, EventSource, ObjectReference};

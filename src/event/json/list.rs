@@ -3,7 +3,8 @@
 
 use smol_str::SmolStr;
 
-use super::decoder::{Decoder, Path};
+use super::decoder::Decoder;
+use super::path::Path;
 use super::reader::{Kind, Malformed};
 use super::sniff::TypeMeta;
 use super::write::{integer, text, write_item};

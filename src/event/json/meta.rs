@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use super::decoder::{Decoder, Path, Struct, members};
+use super::decoder::{Decoder, Struct, members};
+use super::path::Path;
 use super::reader::{Kind, Malformed};
 use crate::event::{ManagedFields, ManagedFieldsEntry, ObjectMeta, OwnerReference, RareMeta};
 

@@ -11,6 +11,7 @@ mod kinds;
 mod layout;
 mod list;
 mod meta;
+mod path;
 mod reader;
 mod scan;
 mod sniff;
@@ -38,8 +39,9 @@ pub use write::{write_item, write_json};
 
 use crate::event::{ApiGroup, Event};
 use crate::status::Status;
-use decoder::{Decoder, Path};
+use decoder::Decoder;
 use kinds::Registration;
+use path::Path;
 use reader::Kind;
 use sniff::TypeMeta;
 

@@ -183,11 +183,14 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(super) fn take_key(&mut self, quoted: &str) -> bool {
         let quoted = quoted.as_bytes();
-        // The first letter tells most names apart, for less than a call to compare them.
+        // The first letter tells most names apart.
         if self.rest.get(1) != quoted.get(1) {
             return false;
         }
-        let Some(rest) = self.rest.strip_prefix(quoted) else { return false };
+        let Some((key, rest)) = self.rest.split_at_checked(quoted.len()) else { return false };
+        if !scan::is_same(key, quoted) {
+            return false;
+        }
         self.rest = rest;
         true
     }

@@ -4,7 +4,8 @@
 
 use smol_str::SmolStr;
 
-use super::decoder::{Decoder, Path};
+use super::decoder::Decoder;
+use super::path::Path;
 use super::reader::Malformed;
 
 /// What a body says of itself.

@@ -5,7 +5,8 @@
 use serde_json::{Map, Number, Value};
 
 use super::StrictFault;
-use super::decoder::{Decoder, Path};
+use super::decoder::Decoder;
+use super::path::Path;
 use super::reader::{Kind, Malformed};
 use super::syntax;
 

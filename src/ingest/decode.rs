@@ -88,7 +88,7 @@ pub(super) async fn read(body: impl RequestBody, settings: &Settings) -> Result<
 }
 
 /// As [`tokio::time::timeout`], but without a timer for what is there at the second look, as most bodies are: a server begins to
-/// hand a body over when it is looked for. Setting a timer and taking it back would be a tenth of what ingest does for an event.
+/// hand a body over when it is looked for. Setting a timer and taking it back takes the lock of all timers, twice.
 async fn in_time<T>(limit: Duration, awaited: impl Future<Output = T>) -> Result<T, Elapsed> {
     let mut awaited = pin!(awaited);
     let mut has_looked = false;

@@ -2,7 +2,7 @@
 //! in as many places.
 //!
 //! Hot: every POST packs one. What has only the members that nearly every event has is laid out by hand; everything else as
-//! core/v1 protobuf, which takes three times as long. Not a wire form: nothing of it leaves the process.
+//! core/v1 protobuf, which takes nearly three times the instructions. Not a wire form: nothing of it leaves the process.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use smol_str::SmolStr;

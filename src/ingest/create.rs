@@ -156,15 +156,14 @@ pub(super) fn take<'a>(
         Err((reason, status)) => return Begun::Answered(face.reject(reason, &status)),
     };
     let answer = Answer { form, code, ack, warnings };
-    if ack == Ack::Written || face.0.event_log.is_kept() {
-        take_copy(face, asked, event, answer)
-    } else {
-        take_whole(face, asked, event, document, answer)
+    match ack {
+        Ack::Accepted | Ack::Durable => take_at_once(face, asked, event, document, answer),
+        Ack::Written => take_and_wait(face, asked, event, answer),
     }
 }
 
-/// The short way: the shard gets the event itself, and the answer is made before.
-fn take_whole<'a>(
+/// The answer is made before, so that the shard gets the event itself.
+fn take_at_once<'a>(
     face: &'a Face,
     asked: &Asked,
     event: Event,
@@ -176,35 +175,12 @@ fn take_whole<'a>(
         None => respond::event(form, code, &event, None, &[]),
     };
     let alias = face.0.aliases.pack(&event);
-    let Ok(accepted) = face.0.shards.accept(occurrence(face, event, asked), 1) else { return Begun::Answered(full()) };
-    face.0.metrics.count_outcome(accepted.outcome, 1);
-    face.0.metrics.aliases(face.0.aliases.keep(alias));
-    in_the_end(face, ack, respond::taken(response, accepted.outcome, warnings))
-}
-
-/// The long way, for who needs the event afterwards.
-fn take_copy<'a>(face: &'a Face, asked: &Asked, event: Event, answer: Answer<'_>) -> Begun<'a> {
-    let Answer { form, code, ack, warnings } = answer;
-    // Their strings are shared.
-    let copy = occurrence(face, event.clone(), asked);
-    let taken = match ack {
-        Ack::Accepted | Ack::Durable => face.0.shards.accept(copy, 1).map(|accepted| (accepted, None)),
-        Ack::Written => face.0.shards.accept_and_wait(copy, 1),
-    };
+    let logged = face.0.event_log.is_kept().then(|| event.clone());
     // The shard's ledger has the refusal already.
-    let Ok((accepted, waiting)) = taken else { return Begun::Answered(full()) };
-    let outcome = accepted.outcome;
-    face.note(&event, 1, outcome);
-    if let Some(waiting) = waiting {
-        let warnings = warnings.to_vec();
-        return Begun::Pending(Box::pin(written(face, form, code, event, outcome, waiting, warnings)));
-    }
-    face.0.metrics.aliases(face.0.aliases.insert(&event));
-    in_the_end(face, ack, respond::event(form, code, &event, Some(outcome), warnings))
-}
-
-/// The answer, as soon as the event is as safe as its client wants it.
-fn in_the_end(face: &Face, ack: Ack, mut response: Response) -> Begun<'_> {
+    let Ok(accepted) = face.0.shards.accept(occurrence(face, event, asked), 1) else { return Begun::Answered(full()) };
+    face.note(logged.as_ref(), 1, accepted.outcome);
+    face.0.metrics.aliases(face.0.aliases.keep(alias));
+    let mut response = respond::taken(response, accepted.outcome, warnings);
     if ack != Ack::Durable {
         return Begun::Answered(response);
     }
@@ -214,6 +190,23 @@ fn in_the_end(face: &Face, ack: Ack, mut response: Response) -> Begun<'_> {
         }
         response
     }))
+}
+
+/// The answer is made when the upstream's is there, from the client's event and that.
+fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: Event, answer: Answer<'_>) -> Begun<'a> {
+    let Answer { form, code, ack: _, warnings } = answer;
+    // Their strings are shared.
+    let copy = occurrence(face, event.clone(), asked);
+    // The shard's ledger has the refusal already.
+    let Ok((accepted, waiting)) = face.0.shards.accept_and_wait(copy, 1) else { return Begun::Answered(full()) };
+    let outcome = accepted.outcome;
+    face.note(Some(&event), 1, outcome);
+    if let Some(waiting) = waiting {
+        let warnings = warnings.to_vec();
+        return Begun::Pending(Box::pin(written(face, form, code, event, outcome, waiting, warnings)));
+    }
+    face.0.metrics.aliases(face.0.aliases.insert(&event));
+    Begun::Answered(respond::event(form, code, &event, Some(outcome), warnings))
 }
 
 /// The long way to an event's JSON.

@@ -182,9 +182,11 @@ impl Face {
     }
 
     /// Counts and logs what became of occurrences that were taken in.
-    fn note(&self, event: &Event, occurrences: u32, outcome: Outcome) {
+    fn note(&self, logged: Option<&Event>, occurrences: u32, outcome: Outcome) {
         self.0.metrics.count_outcome(outcome, occurrences.into());
-        self.0.event_log.write(event, occurrences, outcome, self.0.shards.clock());
+        if let Some(event) = logged {
+            self.0.event_log.write(event, occurrences, outcome, self.0.shards.clock());
+        }
     }
 
     /// Refuses what may have been an occurrence, and says so in the ledger.

@@ -97,19 +97,20 @@ pub(super) fn event(
     outcome: Option<Outcome>,
     warnings: &[String],
 ) -> Response {
-    let mut response = shown(form, code, Shown::One(event));
-    if let Some(outcome) = outcome {
-        return taken(response, outcome, warnings);
+    let response = shown(form, code, Shown::One(event));
+    match outcome {
+        Some(outcome) => taken(response, outcome, warnings),
+        None => warned(response, warnings),
     }
-    for warning in warnings {
-        warn(&mut response, warning);
-    }
-    response
 }
 
 /// The answer to an occurrence that has been taken in.
 pub(super) fn taken(mut response: Response, outcome: Outcome, warnings: &[String]) -> Response {
     response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
+    warned(response, warnings)
+}
+
+fn warned(mut response: Response, warnings: &[String]) -> Response {
     for warning in warnings {
         warn(&mut response, warning);
     }

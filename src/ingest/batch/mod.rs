@@ -220,10 +220,7 @@ impl Batch {
                 let taken = accepted.next().unwrap_or(Err(Full));
                 let (accepted, waiting) =
                     taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
-                match logged {
-                    Some(event) => self.face.note(&event, 1, accepted.outcome),
-                    None => self.face.0.metrics.count_outcome(accepted.outcome, 1),
-                }
+                self.face.note(logged.as_ref(), 1, accepted.outcome);
                 Ok((accepted, waiting))
             });
             results.push(Taken { number: self.number, result });

@@ -102,7 +102,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         face.0.aliases.shrink(namespace, name, grown);
         return create::full();
     };
-    face.note(&told, grown, accepted.outcome);
+    face.note(Some(&told), grown, accepted.outcome);
     let unkept: Vec<String> = ack::kept(face, ack).await.into_iter().collect();
     respond::event(form, StatusCode::OK, &told, Some(accepted.outcome), &unkept)
 }

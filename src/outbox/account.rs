@@ -81,8 +81,6 @@ pub(super) struct Account {
     bucket: Option<(TokenBucket, Rate)>,
     /// Its queue, while something stands in it: most budgets only wait to be full again.
     queue: Option<Box<Queue>>,
-    /// How many of those that need a token were never written and can fold.
-    pub(super) foldable: u32,
     /// Records in the outbox that belong here, whatever their phase.
     pub(super) members: u32,
     /// In which ready queue the account stands.
@@ -97,10 +95,24 @@ pub(super) struct Account {
 #[derive(Debug, Default)]
 struct Queue {
     /// Records that may be written at once.
-    // LIMIT: here and in `owed` together as many as the outbox has records, `max_records`.
+    // LIMIT: in all three together as many as the outbox has records, `max_records`.
     paid: BTreeSet<Order>,
     /// Records that need a token.
     owed: BTreeSet<Order>,
+    /// Those of them that were never written and can fold. Not among the others, so that nobody has to look at the records,
+    /// which are all over the memory, to tell them apart.
+    foldable: BTreeSet<Order>,
+}
+
+/// How a record waits in its account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It may be written at once.
+    Paid,
+    /// It needs a token.
+    Owed,
+    /// It needs a token, and can fold instead.
+    Foldable,
 }
 
 impl Account {
@@ -110,7 +122,6 @@ impl Account {
             source,
             bucket: rate.map(|rate| (TokenBucket::default(), rate)),
             queue: None,
-            foldable: 0,
             members: 0,
             filed: None,
             timer: None,
@@ -129,38 +140,41 @@ impl Account {
         self.bucket.is_none()
     }
 
-    pub(super) fn insert(&mut self, order: Order, paid: bool) {
+    pub(super) fn insert(&mut self, order: Order, place: Place) {
         let queue = self.queue.get_or_insert_default();
-        if paid {
-            queue.paid.insert(order)
-        } else {
-            queue.owed.insert(order)
+        match place {
+            Place::Paid => queue.paid.insert(order),
+            Place::Owed => queue.owed.insert(order),
+            Place::Foldable => queue.foldable.insert(order),
         };
     }
 
     pub(super) fn remove(&mut self, order: Order) {
         if let Some(queue) = &mut self.queue
             && !queue.paid.remove(&order)
+            && !queue.owed.remove(&order)
         {
-            queue.owed.remove(&order);
+            queue.foldable.remove(&order);
         }
-        self.drop_empty_queue();
+        self.queue.take_if(|queue| queue.paid.is_empty() && queue.owed.is_empty() && queue.foldable.is_empty());
     }
 
-    fn drop_empty_queue(&mut self) {
-        self.queue.take_if(|queue| queue.paid.is_empty() && queue.owed.is_empty());
+    /// How many can fold.
+    pub(super) fn foldable_len(&self) -> usize {
+        self.queue.as_ref().map_or(0, |queue| queue.foldable.len())
     }
 
-    pub(super) fn owed(&self) -> impl Iterator<Item = Order> + '_ {
-        self.queue.iter().flat_map(|queue| queue.owed.iter().copied())
+    /// Those that can fold, in their order.
+    pub(super) fn foldable(&self) -> impl Iterator<Item = Order> + '_ {
+        self.queue.iter().flat_map(|queue| queue.foldable.iter().copied())
     }
 
-    /// Those that need a token, the one that has waited longest first.
-    pub(super) fn owed_by_age(&self) -> impl Iterator<Item = Order> + '_ {
+    /// Those that can fold, the one that has waited longest first.
+    pub(super) fn foldable_by_age(&self) -> impl Iterator<Item = Order> + '_ {
         let end = Order { class: Class::Normal, since: Mono(i64::MIN), record: RecordId(0) };
-        let owed = || self.queue.iter();
-        let mut warning = owed().flat_map(move |queue| queue.owed.range(..end)).peekable();
-        let mut normal = owed().flat_map(move |queue| queue.owed.range(end..)).peekable();
+        let queue = || self.queue.iter();
+        let mut warning = queue().flat_map(move |queue| queue.foldable.range(..end)).peekable();
+        let mut normal = queue().flat_map(move |queue| queue.foldable.range(end..)).peekable();
         std::iter::from_fn(move || {
             let next = match (warning.peek(), normal.peek()) {
                 (Some(first), Some(other)) if other.since < first.since => normal.next(),
@@ -173,7 +187,9 @@ impl Account {
 
     /// The first in line of those that may be written at once, and of those that need a token.
     fn first(&self) -> (Option<Order>, Option<Order>) {
-        self.queue.as_ref().map_or((None, None), |queue| (queue.paid.first().copied(), queue.owed.first().copied()))
+        let Some(queue) = &self.queue else { return (None, None) };
+        let owed = [queue.owed.first(), queue.foldable.first()].into_iter().flatten().min();
+        (queue.paid.first().copied(), owed.copied())
     }
 
     /// Whole tokens at `now`.
@@ -223,7 +239,7 @@ impl Account {
     }
 
     pub(super) fn waits_for_token(&self) -> bool {
-        self.queue.as_ref().is_some_and(|queue| !queue.owed.is_empty())
+        self.queue.as_ref().is_some_and(|queue| !queue.owed.is_empty() || !queue.foldable.is_empty())
     }
 
     /// Nothing is owed here and the bucket is as good as new: the account can be forgotten. Otherwise when it will be.
@@ -251,10 +267,10 @@ mod tests {
             };
             let orders: Vec<Order> = orders.iter().map(order).collect();
             let mut account = Account::new(Key(1), None);
-            orders.iter().for_each(|order| account.insert(*order, false));
+            orders.iter().for_each(|order| account.insert(*order, Place::Foldable));
             let mut expected: Vec<Mono> = orders.iter().map(|order| order.since).collect();
             expected.sort_unstable();
-            prop_assert_eq!(account.owed_by_age().map(|order| order.since).collect::<Vec<_>>(), expected);
+            prop_assert_eq!(account.foldable_by_age().map(|order| order.since).collect::<Vec<_>>(), expected);
         }
     }
 }

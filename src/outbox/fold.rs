@@ -15,13 +15,12 @@ pub(super) const FIRST_DIGEST: u64 = 1 << 63;
 impl super::account::Account {
     /// When more never-written records will have reached `max_age` than there are tokens for, should nothing else happen: the
     /// others are written as they are when their turn comes, however long the upstream is down.
-    pub(super) fn folds_at(&self, records: &super::RecordMap, max_age: Duration, now: Mono) -> Option<Mono> {
+    pub(super) fn folds_at(&self, max_age: Duration, now: Mono) -> Option<Mono> {
         let tokens = self.tokens(now);
-        if self.foldable as usize <= tokens {
+        if self.foldable_len() <= tokens {
             return None;
         }
-        let can_fold = |order: &Order| records.get(&order.record).is_some_and(|record| record.can_fold());
-        self.owed_by_age().filter(can_fold).nth(tokens).map(|order| order.since.after(max_age))
+        self.foldable_by_age().nth(tokens).map(|order| order.since.after(max_age))
     }
 }
 
@@ -80,8 +79,7 @@ impl Outbox {
     }
 
     fn foldable(&self, account: AccountId) -> impl Iterator<Item = Order> + '_ {
-        let owed = self.accounts.peek(account.0).into_iter().flat_map(super::account::Account::owed);
-        owed.filter(|order| self.records.get(&order.record).is_some_and(|record| record.can_fold()))
+        self.accounts.peek(account.0).into_iter().flat_map(super::account::Account::foldable)
     }
 
     /// Takes a record out of its account's queue.
@@ -91,7 +89,6 @@ impl Outbox {
         record.phase = Phase::Cooling;
         if let Some(account) = self.accounts.peek_mut(record.account.0) {
             account.remove(order);
-            account.foldable -= u32::from(record.can_fold());
         }
     }
 

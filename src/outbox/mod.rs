@@ -48,7 +48,7 @@ pub use share::Share;
 pub use tickets::{Fate, OnTaken, Ticket};
 pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
-use account::{Account, AccountId, Class, Order, Rates};
+use account::{Account, AccountId, Class, Order, Place, Rates};
 use journal::Journal;
 use ready::Ready;
 use record::{Attempt, Call, Phase, Record, Sent};
@@ -266,10 +266,11 @@ impl Outbox {
         record.phase = Phase::Queued(order);
         if let Some(account) = self.accounts.get(account_id.0) {
             record.paid |= self.draining || account.is_prepaid();
-            let can_fold = record.can_fold();
-            account.insert(order, record.paid);
-            account.foldable += u32::from(can_fold);
-            if can_fold && account.foldable as usize > self.settings.digest_after + account.tokens(now.mono) {
+            let place = record.place();
+            account.insert(order, place);
+            if place == Place::Foldable
+                && account.foldable_len() > self.settings.digest_after + account.tokens(now.mono)
+            {
                 self.fold_excess(account_id, now);
             }
         }
@@ -311,11 +312,6 @@ impl Outbox {
     /// Makes the request of a record and marks it as on its way.
     fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let record = self.records.get_mut(&id)?;
-        if record.can_fold()
-            && let Some(account) = self.accounts.peek_mut(record.account.0)
-        {
-            account.foldable -= 1;
-        }
         self.tickets.send(id);
         let call = record.call();
         record.paid = true;

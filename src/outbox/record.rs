@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::account::{AccountId, Order};
+use super::account::{AccountId, Order, Place};
 use super::claim::Base;
 use super::offer::Identity;
 use super::settings::Settings;
@@ -297,9 +297,13 @@ impl Record {
         }
     }
 
-    /// Never written and waiting to pay: what can fold into a digest.
-    pub(super) const fn can_fold(&self) -> bool {
-        !self.stored && !self.paid && !self.is_digest
+    /// How it waits in its account: what was never written and has to pay can fold into a digest.
+    pub(super) const fn place(&self) -> Place {
+        match (self.paid, self.stored || self.is_digest) {
+            (true, _) => Place::Paid,
+            (false, true) => Place::Owed,
+            (false, false) => Place::Foldable,
+        }
     }
 
     /// Pause after `tries` failures: doubling, capped, and cut by up to a half (`jitter` in 0..1).

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::response::Response;
+use futures_util::FutureExt as _;
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Version};
 use hyper::body::Incoming;
@@ -214,14 +215,13 @@ where
 {
     service_fn(move |request: Request<Incoming>| {
         let (closing, version) = (Arc::clone(&closing), request.version());
-        let answering = answer(request);
-        async move {
-            let mut response = answering.await;
+        // No async block, in which the answer's future would lie twice.
+        answer(request).map(move |mut response| {
             // An upgrade has a word of its own there, and HTTP/2 no such header.
             if closing.load(Ordering::Relaxed) && version < Version::HTTP_2 {
                 response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
             }
             Ok(response)
-        }
+        })
     })
 }

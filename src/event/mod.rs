@@ -52,8 +52,17 @@ impl ApiGroup {
 }
 
 /// An Event. Empty strings, `0` and `None` stand for absent fields, as in Kubernetes' own Go type.
+///
+/// It lies in memory as it is written here: what each repeat moves comes first, so that it is in one place of the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[repr(C)]
 pub struct Event {
+    /// First occurrence, whole seconds.
+    pub first_timestamp: Option<Time>,
+    /// Newest occurrence, whole seconds.
+    pub last_timestamp: Option<Time>,
+    /// Number of occurrences; 0 when absent.
+    pub count: i32,
     /// The `kind` and `apiVersion` the body carried, as the group they name; `None` when it carried neither.
     /// client-go's correlator keeps them on plain events and loses them on combined ones.
     pub type_meta: Option<ApiGroup>,
@@ -67,12 +76,6 @@ pub struct Event {
     pub message: SmolStr,
     /// Who reports, old style (`deprecatedSource` in events.k8s.io/v1).
     pub source: EventSource,
-    /// First occurrence, whole seconds.
-    pub first_timestamp: Option<Time>,
-    /// Newest occurrence, whole seconds.
-    pub last_timestamp: Option<Time>,
-    /// Number of occurrences; 0 when absent.
-    pub count: i32,
     /// `Normal` or `Warning`; free text through core/v1.
     pub event_type: SmolStr,
     /// When the event was first observed; its presence makes the event "new style".

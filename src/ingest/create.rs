@@ -2,11 +2,14 @@
 //!
 //! Hot, and so written that most requests wait for nothing but their body.
 
+use std::future::ready;
 use std::pin::Pin;
 
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use futures_util::future::Either;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::time::timeout;
 
@@ -17,21 +20,26 @@ use super::options::Options;
 use super::{Ack, Face, ack, decode, options, respond};
 use crate::event::json::{self, Decoded};
 use crate::event::repair::{self, Repair};
-use crate::event::{ApiGroup, Event, Time, validate};
+use crate::event::{ApiGroup, Event, ManagedFields, Time, validate};
 use crate::ledger::RejectReason;
 use crate::shard::{Fate, Full, Outcome, Waiting};
 use crate::status::Status;
 use crate::upstream::store;
 
 /// `POST /api/v1/namespaces/{namespace}/events`
-pub(super) async fn create<B: RequestBody>(State(face): State<Face>, asked: Asked, body: B) -> Response {
-    match receive(&face, &asked, body).await {
+pub(super) async fn create(State(face): State<Face>, asked: Asked, mut body: Body) -> Response {
+    answer(&face, &asked, &mut body).await
+}
+
+/// The same, by the short way.
+pub(super) async fn answer(face: &Face, asked: &Asked, body: &mut impl RequestBody) -> Response {
+    match receive(face, asked, body).await {
         Ok(response) => response,
         Err((reason, status)) => face.reject(reason, &status),
     }
 }
 
-async fn receive(face: &Face, asked: &Asked, body: impl RequestBody) -> Result<Response, Refusal> {
+async fn receive(face: &Face, asked: &Asked, body: &mut impl RequestBody) -> Result<Response, Refusal> {
     let form = asked.form(face)?;
     let media = decode::media(&asked.headers)?;
     let options =
@@ -47,11 +55,11 @@ pub(super) enum Begun<'a> {
     Pending(Pin<Box<dyn Future<Output = Response> + Send + 'a>>),
 }
 
-impl Begun<'_> {
-    pub(super) async fn end(self) -> Response {
+impl<'a> Begun<'a> {
+    pub(super) fn end(self) -> impl Future<Output = Response> + Send + 'a {
         match self {
-            Self::Answered(response) => response,
-            Self::Pending(rest) => rest.await,
+            Self::Answered(response) => Either::Left(ready(response)),
+            Self::Pending(rest) => Either::Right(rest),
         }
     }
 }
@@ -166,7 +174,7 @@ pub(super) fn take<'a>(
 fn take_at_once<'a>(
     face: &'a Face,
     asked: &Asked,
-    event: Event,
+    mut event: Event,
     document: Option<Vec<u8>>,
     Answer { form, code, ack, warnings }: Answer<'_>,
 ) -> Begun<'a> {
@@ -177,7 +185,8 @@ fn take_at_once<'a>(
     let alias = face.0.aliases.pack(&event);
     let logged = face.0.event_log.is_kept().then(|| event.clone());
     // The shard's ledger has the refusal already.
-    let Ok(accepted) = face.0.shards.accept(occurrence(face, event, asked), 1) else { return Begun::Answered(full()) };
+    make_occurrence(face, &mut event, || asked.claim());
+    let Ok(accepted) = face.0.shards.accept(event, 1) else { return Begun::Answered(full()) };
     face.note(logged.as_ref(), 1, accepted.outcome);
     face.0.metrics.aliases(face.0.aliases.keep(alias));
     let mut response = respond::taken(response, accepted.outcome, warnings);
@@ -196,7 +205,8 @@ fn take_at_once<'a>(
 fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: Event, answer: Answer<'_>) -> Begun<'a> {
     let Answer { form, code, ack: _, warnings } = answer;
     // Their strings are shared.
-    let copy = occurrence(face, event.clone(), asked);
+    let mut copy = event.clone();
+    make_occurrence(face, &mut copy, || asked.claim());
     // The shard's ledger has the refusal already.
     let Ok((accepted, waiting)) = face.0.shards.accept_and_wait(copy, 1) else { return Begun::Answered(full()) };
     let outcome = accepted.outcome;
@@ -264,21 +274,19 @@ fn through(group: ApiGroup, status: Status) -> Status {
     }
 }
 
-/// A client's event for its shard. Where events are not correlated it is the record, and its client's own.
-fn occurrence(face: &Face, mut event: Event, asked: &Asked) -> Event {
-    if face.0.shards.correlates(&event) {
-        return as_occurrence(event);
+/// Makes a client's event what its shard gets. Where events are not correlated it is the record, and its client's own.
+pub(super) fn make_occurrence(face: &Face, event: &mut Event, claim: impl FnOnce() -> ManagedFields) {
+    if face.0.shards.correlates(event) {
+        tell_last_seen(event);
+    } else {
+        event.metadata.managed_fields = claim();
     }
-    event.metadata.managed_fields = asked.claim();
-    event
 }
 
-/// An event of a client as an occurrence of its record: a record shows when it was seen last, which new-style events tell
-/// in other members, and stands for a series by its count.
-pub(super) fn as_occurrence(mut event: Event) -> Event {
+/// A record shows when it was seen last, which new-style events tell in other members, and stands for a series by its count.
+pub(super) fn tell_last_seen(event: &mut Event) {
     let observed = event.series.take().and_then(|series| series.last_observed_time).or(event.event_time);
     event.last_timestamp = event.last_timestamp.or_else(|| observed.map(|time| Time(time.0.div_euclid(1_000_000))));
-    event
 }
 
 /// 429 with `Retry-After`: client-go repeats that, and gives up on everything else.

@@ -2,7 +2,7 @@
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use crate::ledger::RejectReason;
 use crate::status::Status;
 
 /// The body of a request, as a server hands it over or boxed by axum.
-pub(super) trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
+pub trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send {}
 
-impl<B> RequestBody for B where B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
+impl<B> RequestBody for B where B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send {}
 
 /// A refusal before the body was an event, and how the ledger calls it.
 pub(super) type Refusal = (RejectReason, Box<Status>);
@@ -72,8 +72,8 @@ pub(super) fn media_type(value: &str) -> &str {
 /// Reads a body up to the limits.
 pub(super) async fn read(body: impl RequestBody, settings: &Settings) -> Result<Bytes, Refusal> {
     // LIMIT: bytes and time; a body over the size is refused with 413, one over the time with 408.
-    let limited = Limited::new(body, settings.max_body_bytes);
-    match in_time(settings.request_timeout, whole(limited)).await {
+    let whole = pin!(whole(Limited::new(body, settings.max_body_bytes)));
+    match in_time(settings.request_timeout, whole).await {
         Ok(Ok(body)) => Ok(body),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             let message = format!("Request entity too large: limit is {}", settings.max_body_bytes);
@@ -92,8 +92,7 @@ pub(super) async fn read(body: impl RequestBody, settings: &Settings) -> Result<
 
 /// As [`tokio::time::timeout`], but without a timer for what is there at the second look, as most bodies are: a server begins to
 /// hand a body over when it is looked for. Setting a timer and taking it back takes the lock of all timers, twice.
-async fn in_time<T>(limit: Duration, awaited: impl Future<Output = T>) -> Result<T, Elapsed> {
-    let mut awaited = pin!(awaited);
+async fn in_time<T>(limit: Duration, mut awaited: Pin<&mut impl Future<Output = T>>) -> Result<T, Elapsed> {
     let mut has_looked = false;
     let looks = poll_fn(|context| match awaited.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
@@ -107,15 +106,15 @@ async fn in_time<T>(limit: Duration, awaited: impl Future<Output = T>) -> Result
     if let Some(output) = looks.await {
         return Ok(output);
     }
-    tokio::time::timeout(limit, awaited).await
+    // Boxed, because a timer is large and this is seldom.
+    Box::pin(tokio::time::timeout(limit, awaited)).await
 }
 
 /// A body in one piece. One that comes so, as small ones do, is not copied.
-async fn whole<B>(body: B) -> Result<Bytes, B::Error>
+async fn whole<B>(mut body: B) -> Result<Bytes, B::Error>
 where
-    B: HttpBody<Data = Bytes>,
+    B: HttpBody<Data = Bytes> + Unpin,
 {
-    let mut body = pin!(body);
     let Some(first) = body.frame().await else { return Ok(Bytes::new()) };
     let first = first?.into_data().unwrap_or_default();
     if body.is_end_stream() {

@@ -46,17 +46,18 @@ impl Dress {
     }
 
     /// Dresses an answer.
-    pub(super) async fn put_on(self, mut response: Response) -> Response {
+    pub(super) async fn put_on(self, response: &mut Response) {
         if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
-            dress_refusal(&status, self.form, &mut response);
+            dress_refusal(&status, self.form, response);
         }
-        let mut response = if self.compresses { Box::pin(compressed(response)).await } else { response };
+        if self.compresses {
+            *response = Box::pin(compressed(std::mem::take(response))).await;
+        }
         // COMPAT(apiserver): whoever stands between must not keep answers; and its 405 does not say what is allowed.
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         if response.status() == StatusCode::METHOD_NOT_ALLOWED {
             response.headers_mut().remove(ALLOW);
         }
-        response
     }
 }
 

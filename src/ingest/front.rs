@@ -5,13 +5,13 @@
 //! What few requests need is boxed, so that the future of the others stays small: it is moved for each of them.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::State;
-use axum::http::{Method, Request};
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
 use axum::response::Response;
-use axum::{BoxError, Router};
 use tokio::time::timeout;
 use tower::ServiceExt as _;
 
@@ -30,6 +30,17 @@ struct Ways {
     paths: Router,
 }
 
+/// Which way a request goes.
+#[expect(clippy::large_enum_variant, reason = "nearly every request goes the first")]
+enum Way<B> {
+    /// A POST of one event.
+    Create(Asked, B),
+    /// Whatever else is asked.
+    Other(Boxed),
+}
+
+type Boxed = Pin<Box<dyn Future<Output = Response> + Send>>;
+
 impl Face {
     /// All paths, and what stands around them.
     #[must_use]
@@ -39,51 +50,57 @@ impl Face {
 }
 
 impl Front {
-    /// Answers a request.
-    pub fn answer<B>(&self, request: Request<B>) -> impl Future<Output = Response> + Send + use<B>
-    where
-        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-    {
+    /// Answers a request. From the outermost: the answer is counted, it is dressed, and it is made in the client's time.
+    pub fn answer<B: RequestBody + 'static>(
+        &self,
+        request: Request<B>,
+    ) -> impl Future<Output = Response> + Send + use<B> {
         let ways = Arc::clone(&self.0);
-        async move { ways.answer(request).await }
+        let verb = metrics::Verb::of(request.method());
+        let dress = Dress::of(&request);
+        // Before the future is there: what is moved within one lies in it twice.
+        let mut way = ways.way(request, &dress);
+        async move {
+            let mut response = ways.go(&mut way).await;
+            dress.put_on(&mut response).await;
+            ways.face.0.metrics.count_request(verb, response.status().as_u16());
+            response
+        }
     }
 }
 
 impl Ways {
-    /// Answers a request. From the outermost: the answer is counted, it is dressed, and it is made in the client's time.
-    async fn answer(&self, request: Request<impl RequestBody>) -> Response {
-        let verb = match *request.method() {
-            Method::POST => metrics::Verb::Post,
-            Method::GET => metrics::Verb::Get,
-            Method::PATCH => metrics::Verb::Patch,
-            Method::PUT => metrics::Verb::Put,
-            Method::DELETE => metrics::Verb::Delete,
-            _ => metrics::Verb::Other,
-        };
-        let dress = Dress::of(&request);
-        let response = match deadline::of(&self.face, &request) {
-            Ok(None) => self.route(request, &dress).await,
+    fn way<B: RequestBody + 'static>(self: &Arc<Self>, request: Request<B>, dress: &Dress) -> Way<B> {
+        match deadline::of(&self.face, &request) {
+            Ok(None) => self.route(request, dress),
             // What the request has asked of the upstream by then may still be done.
-            Ok(Some(time)) => timeout(time, Box::pin(self.route(request, &dress)))
-                .await
-                .unwrap_or_else(|_elapsed| respond::out_of_time()),
-            Err(refusal) => refusal,
-        };
-        let response = dress.put_on(response).await;
-        self.face.0.metrics.count_request(verb, response.status().as_u16());
-        response
+            Ok(Some(time)) => {
+                let (ways, mut way) = (Arc::clone(self), self.route(request, dress));
+                Way::Other(Box::pin(async move {
+                    timeout(time, ways.go(&mut way)).await.unwrap_or_else(|_elapsed| respond::out_of_time())
+                }))
+            }
+            Err(refusal) => Way::Other(Box::pin(std::future::ready(refusal))),
+        }
     }
 
-    async fn route(&self, mut request: Request<impl RequestBody>, dress: &Dress) -> Response {
+    fn route<B: RequestBody + 'static>(&self, mut request: Request<B>, dress: &Dress) -> Way<B> {
         match Asked::of_create(&mut request, dress.usual) {
-            Some(asked) => create::create(State(self.face.clone()), asked, request.into_body()).await,
-            None => Box::pin(by_path(&self.paths, request.map(Body::new))).await,
+            Some(asked) => Way::Create(asked, request.into_body()),
+            None => Way::Other(Box::pin(by_path(self.paths.clone(), request.map(Body::new)))),
+        }
+    }
+
+    async fn go<B: RequestBody>(&self, way: &mut Way<B>) -> Response {
+        match way {
+            Way::Create(asked, body) => create::answer(&self.face, asked, body).await,
+            Way::Other(answer) => answer.await,
         }
     }
 }
 
 /// By the table of paths.
-async fn by_path(paths: &Router, request: Request<Body>) -> Response {
-    let answered: Result<Response, Infallible> = paths.clone().oneshot(request).await;
+async fn by_path(paths: Router, request: Request<Body>) -> Response {
+    let answered: Result<Response, Infallible> = paths.oneshot(request).await;
     answered.unwrap_or_else(|never| match never {})
 }

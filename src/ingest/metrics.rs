@@ -1,5 +1,6 @@
 //! What the face counts: requests by verb and class of answer, and what became of occurrences.
 
+use axum::http::Method;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use crate::event::repair::Repair;
@@ -27,6 +28,19 @@ pub(super) enum Verb {
     Post,
     Put,
     Other,
+}
+
+impl Verb {
+    pub(super) fn of(method: &Method) -> Self {
+        match *method {
+            Method::DELETE => Self::Delete,
+            Method::GET => Self::Get,
+            Method::PATCH => Self::Patch,
+            Method::POST => Self::Post,
+            Method::PUT => Self::Put,
+            _ => Self::Other,
+        }
+    }
 }
 
 const VERBS: [&str; 6] = ["delete", "get", "patch", "post", "put", "other"];

@@ -38,7 +38,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::Request;
 use axum::http::uri::PathAndQuery;
 use axum::http::{StatusCode, Uri};
@@ -199,7 +198,7 @@ impl Face {
 /// The paths of one group. Not nested, which would build each request's URI anew.
 fn door(prefix: &str) -> Router<Face> {
     let path = |rest: &str| format!("{prefix}{rest}");
-    let collection = get(read::list).post(create::create::<Body>).delete(delete::delete_collection);
+    let collection = get(read::list).post(create::create).delete(delete::delete_collection);
     let item = get(read::get).patch(patch::patch).put(update::update).delete(delete::delete);
     Router::new()
         .route(&path("/namespaces/{namespace}/events"), only(collection))

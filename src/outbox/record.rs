@@ -136,49 +136,32 @@ impl Why {
 }
 
 /// A record that is unsettled, or was written a moment ago.
+///
+/// Hot: it lies in memory as it is written here. Most records have left the processor's cache when their next repeat comes; what
+/// that needs is in the first three lines of it, the first members of `event` among them.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Record {
-    /// Who reports; fairness is between sources.
-    pub(super) source: Key,
-    /// Where the correlator remembers the record.
-    pub(super) key: Key,
+    /// What it waits for.
+    pub(super) phase: Phase,
     /// The budget that pays for its writes.
     pub(super) account: AccountId,
-    /// Desired state. Its name is fixed once a create was sent.
-    pub(super) event: Event,
-    /// What the event key leaves out of the newest occurrence that `event` was taken from, as a hash; `None` where that is not known.
-    /// Mending `event` leaves it: the same occurrence again would have to be mended again.
-    pub(super) rest: Option<u64>,
-    /// Bytes of `event` as counted against the limit.
-    pub(super) size: usize,
-    /// Whether the upstream holds the record: decides between create and patch.
-    pub(super) stored: bool,
-    /// What the upstream is known to hold of it.
-    pub(super) base: Base,
-    /// The newest write that was sent.
-    pub(super) attempt: Attempt,
     /// Occurrences in `event` that no request carries yet.
     pub(super) pending: Occurrences,
     /// Since when the oldest of `pending` has waited.
     pub(super) since: Mono,
     /// When its newest occurrence came.
     pub(super) newest: Mono,
-    /// The coalescing interval ends then.
-    pub(super) next_write: Mono,
-    /// What it waits for.
-    pub(super) phase: Phase,
+    /// Bytes of `event` as counted against the limit.
+    pub(super) size: usize,
+    /// Whether the upstream holds the record: decides between create and patch.
+    pub(super) stored: bool,
     /// Its next write needs no token: paid by the correlator, or a repeat of a write that paid.
     pub(super) paid: bool,
     /// A write was sent whose fate is unknown: what is found upstream may be our own doing.
     pub(super) ambiguous: bool,
     /// The next request reads: a create was answered "exists", or nobody knows what a patch met.
     pub(super) look_first: bool,
-    /// A refusal that came while the fate of an earlier try is unknown; it holds when reading finds nothing.
-    pub(super) refusal: Option<Box<Refusal>>,
-    /// Failed tries since the last success.
-    pub(super) tries: u32,
-    /// When the first of them failed.
-    pub(super) failing_since: Option<Mono>,
     /// A timer of this record is set; there is never more than one.
     pub(super) timer_set: bool,
     /// It is the digest of its budget.
@@ -187,6 +170,27 @@ pub(super) struct Record {
     pub(super) varies: bool,
     /// Somebody has replaced it: its content may be another than its key tells.
     pub(super) replaced: bool,
+    /// What the event key leaves out of the newest occurrence that `event` was taken from, as a hash; `None` where that is not known.
+    /// Mending `event` leaves it: the same occurrence again would have to be mended again.
+    pub(super) rest: Option<u64>,
+    /// Desired state. Its name is fixed once a create was sent.
+    pub(super) event: Event,
+    /// Who reports; fairness is between sources.
+    pub(super) source: Key,
+    /// Where the correlator remembers the record.
+    pub(super) key: Key,
+    /// What the upstream is known to hold of it.
+    pub(super) base: Base,
+    /// The newest write that was sent.
+    pub(super) attempt: Attempt,
+    /// The coalescing interval ends then.
+    pub(super) next_write: Mono,
+    /// A refusal that came while the fate of an earlier try is unknown; it holds when reading finds nothing.
+    pub(super) refusal: Option<Box<Refusal>>,
+    /// Failed tries since the last success.
+    pub(super) tries: u32,
+    /// When the first of them failed.
+    pub(super) failing_since: Option<Mono>,
     /// The annotation of an earlier process, under which it was counted until that one ended; `None` for our own.
     pub(super) writer: Option<SmolStr>,
 }

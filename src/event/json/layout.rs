@@ -28,8 +28,8 @@ impl Layout {
         if memchr::memchr3(b'<', b'>', b'&', body).is_some() || memchr::memchr(0xe2, body).is_some() {
             return None;
         }
-        // Room for the end of a line.
-        let mut document = Vec::with_capacity(body.len().saturating_add(1));
+        // Just what is needed with the end of a line, so that nobody has to shorten it.
+        let mut document = Vec::with_capacity(before.len().saturating_add(after.len()).saturating_add(1));
         document.extend_from_slice(before);
         document.extend_from_slice(after);
         Some(document)

@@ -242,13 +242,8 @@ impl Batch {
         let namespace = event.metadata.namespace.clone();
         create::admit(face, group, &namespace, &mut event).map_err(reject)?;
         let logged = face.0.event_log.is_kept().then(|| event.clone());
-        let occurrence = if face.0.shards.correlates(&event) {
-            create::as_occurrence(event)
-        } else {
-            event.metadata.managed_fields = managed_fields::claim(&self.manager, group);
-            event
-        };
-        Ok(Read { occurrence, logged })
+        create::make_occurrence(face, &mut event, || managed_fields::claim(&self.manager, group));
+        Ok(Read { occurrence: event, logged })
     }
 
     /// Waits until what was taken is as safe as its client wants it, and says what became of it.

@@ -97,7 +97,8 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         return respond::event(form, StatusCode::OK, &told, None, &[]);
     }
     // Should the event begin a record, then with what is new and not with what others have counted before.
-    let fresh = Event { count: i32::try_from(grown).unwrap_or(i32::MAX), ..create::as_occurrence(told.clone()) };
+    let mut fresh = Event { count: i32::try_from(grown).unwrap_or(i32::MAX), ..told.clone() };
+    create::tell_last_seen(&mut fresh);
     let Ok(accepted) = face.0.shards.accept(fresh, grown) else {
         face.0.aliases.shrink(namespace, name, grown);
         return create::full();

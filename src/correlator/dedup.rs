@@ -10,22 +10,25 @@ use super::settings::{CountOverflow, Settings};
 use crate::event::{Event, Time};
 
 /// What dedup remembers of an event. client-go's `eventLog`, and which record it is.
+///
+/// It lies in memory as it is written here: what each repeat looks at comes first.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[repr(C)]
 pub struct Observation {
+    /// The record in the outbox.
+    pub record: RecordId,
     /// Occurrences so far; 0 counts as "not observed".
     pub count: i32,
+    /// How much of its count upstream this process has written; see `outbox/claim.rs`.
+    pub tally: u32,
     /// First occurrence.
     pub first_timestamp: Option<Time>,
+    /// Whether the upstream is known to hold the record.
+    pub stored: bool,
     /// Name of the record upstream.
     pub name: SmolStr,
     /// Version of the record upstream, as far as known.
     pub resource_version: SmolStr,
-    /// The record in the outbox.
-    pub record: RecordId,
-    /// How much of its count upstream this process has written; see `outbox/claim.rs`.
-    pub tally: u32,
-    /// Whether the upstream is known to hold the record.
-    pub stored: bool,
 }
 
 /// The observations of one source.

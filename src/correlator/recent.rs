@@ -29,7 +29,9 @@ pub struct Recent<V> {
     oldest: u32,
 }
 
+// In this order, so that what a use looks at is followed by what the value begins with.
 #[derive(Debug)]
+#[repr(C)]
 struct Slot<V> {
     key: Key,
     newer: u32,

@@ -74,17 +74,20 @@ pub(super) struct Order {
 }
 
 /// A budget and its queue.
+///
+/// It lies in memory as it is written here: what each repeat looks at comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Account {
+    /// In which ready queue the account stands.
+    pub(super) filed: Option<Class>,
+    /// Records in the outbox that belong here, whatever their phase.
+    pub(super) members: u32,
     pub(super) source: Key,
     /// Tokens; `None` for a prepaid account.
     bucket: Option<(TokenBucket, Rate)>,
     /// Its queue, while something stands in it: most budgets only wait to be full again.
     queue: Option<Box<Queue>>,
-    /// Records in the outbox that belong here, whatever their phase.
-    pub(super) members: u32,
-    /// In which ready queue the account stands.
-    pub(super) filed: Option<Class>,
     /// The account's timer.
     pub(super) timer: Option<Mono>,
     /// The digest, once something has folded.

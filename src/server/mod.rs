@@ -4,11 +4,14 @@
 //! sending: first every answer over HTTP/1.1 tells its client to close, while late connections are still taken; then what
 //! is idle is closed. HTTP/2 has GOAWAY for that.
 
+mod patience;
+
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::response::Response;
@@ -25,6 +28,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use patience::{Activity, Answering, Patience};
+
 /// Pause after a failed accept (out of file descriptors, say), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -36,7 +41,7 @@ const LINGER: Duration = Duration::from_millis(250);
 pub struct Settings {
     /// LIMIT: connections at once; further ones wait in the kernel's queue to be accepted.
     pub max_connections: usize,
-    /// Longest time for a request's header to arrive.
+    /// Longest time for a request's header to arrive; it may be a quarter more. Over HTTP/1.1 also for the next request to begin.
     pub header_timeout: Duration,
     /// Longest time for running requests once the end has come; then connections are cut.
     pub close_timeout: Duration,
@@ -72,21 +77,24 @@ pub async fn serve<A, F>(
     F: Future<Output = Response> + Send + 'static,
 {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.header_timeout);
+    // `patience` instead.
+    builder.http1().header_read_timeout(None);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(settings.header_timeout));
     let limit = Arc::new(Semaphore::new(settings.max_connections));
     let open = TaskTracker::new();
     let stop = Stop::default();
     // Not the token itself: looking at that takes a lock, and every request looks.
     let closing = Arc::new(AtomicBool::new(false));
+    let pause = patience::pause(settings.header_timeout);
     let take = |stream: TcpStream, permit| {
-        let service = service(answer.clone(), Arc::clone(&closing));
+        let activity = Arc::new(Activity::default());
+        let service = service(answer.clone(), Arc::clone(&closing), Arc::clone(&activity));
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(ready(stream)), service);
         let (connection, stop) = (connection.into_owned(), stop.clone());
         let connections = connections.clone();
         connections.inc();
         tasks.spawn(open.track_future(async move {
-            if let Err(error) = drive(connection, stop).await {
+            if let Err(error) = drive(connection, stop, activity, pause).await {
                 tracing::debug!(%error, "a connection ended abnormally");
             }
             connections.dec();
@@ -154,20 +162,32 @@ impl Stop {
     }
 }
 
-/// Drives a connection to its end.
+/// Drives a connection to its end, or until it has asked nothing for too long.
 ///
 /// Hot: hyper-util's `GracefulShutdown` looks at each poll whether the end has come, and so takes a lock that all connections share.
 /// Here a connection's task is woken by the end, and looks at a flag otherwise.
 async fn drive<S>(
     connection: UpgradeableConnection<'static, TokioIo<TcpStream>, S, TokioExecutor>,
     stop: Stop,
+    activity: Arc<Activity>,
+    pause: Duration,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
 where
-    S: hyper::service::Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send + 'static>,
+    S: hyper::service::Service<
+            Request<Incoming>,
+            Response = Response<Answering>,
+            Error = Infallible,
+            Future: Send + 'static,
+        >,
 {
     let (mut connection, mut stopped) = (pin!(connection), pin!(stop.token.cancelled()));
     let (mut is_listening, mut is_ending) = (false, false);
+    let timer = pin!(tokio::time::sleep(pause));
+    let mut patience = Patience::new(activity, pause, timer);
     poll_fn(|context| {
+        if patience.is_over(context) {
+            return Poll::Ready(Err("nothing was asked in time".into()));
+        }
         // A task has one waker for all its life, so once is enough to be woken.
         if !is_ending && (!is_listening || stop.has_come.load(Ordering::Acquire)) {
             is_listening = true;
@@ -203,11 +223,12 @@ fn ready(stream: TcpStream) -> TcpStream {
 fn service<A, F>(
     answer: A,
     closing: Arc<AtomicBool>,
+    activity: Arc<Activity>,
 ) -> impl hyper::service::Service<
     Request<Incoming>,
-    Response = Response,
+    Response = Response<Answering>,
     Error = Infallible,
-    Future = impl Future<Output = Result<Response, Infallible>> + Send + 'static,
+    Future = impl Future<Output = Result<Response<Answering>, Infallible>> + Send + 'static,
 >
 where
     A: Fn(Request<Incoming>) -> F,
@@ -215,13 +236,14 @@ where
 {
     service_fn(move |request: Request<Incoming>| {
         let (closing, version) = (Arc::clone(&closing), request.version());
+        let busy = activity.begin(version);
         // No async block, in which the answer's future would lie twice.
         answer(request).map(move |mut response| {
             // An upgrade has a word of its own there, and HTTP/2 no such header.
             if closing.load(Ordering::Relaxed) && version < Version::HTTP_2 {
                 response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
             }
-            Ok(response)
+            Ok(response.map(|body| Answering { body, busy }))
         })
     })
 }

@@ -79,13 +79,6 @@ struct Taken {
     result: Result<(Accepted, Option<Waiting>), Box<Status>>,
 }
 
-/// An event that was read and not yet accepted.
-struct Read {
-    occurrence: Event,
-    /// What the event log is told of it.
-    logged: Option<Event>,
-}
-
 /// Whether to go on.
 type Flow = std::ops::ControlFlow<()>;
 
@@ -113,12 +106,12 @@ impl Batch {
                     Flow::Continue(())
                 }
                 None => {
-                    self.buffer.extend_from_slice(&data);
-                    whole = is_document(&self.buffer);
+                    let beginning = self.joined(data);
+                    whole = is_document(&beginning);
                     if whole == Some(false) {
-                        let beginning = std::mem::take(&mut self.buffer);
                         self.take_lines(&beginning).await
                     } else {
+                        self.buffer = beginning.into();
                         Flow::Continue(())
                     }
                 }
@@ -135,35 +128,44 @@ impl Batch {
         let rest = std::mem::take(&mut self.buffer);
         if whole == Some(true) {
             self.take_document(&rest).await;
-        } else if !rest.trim_ascii().is_empty() {
-            let _last = self.take_events(&[&rest]).await;
+        } else {
+            let results = self.take_events(std::iter::once(rest.as_slice()));
+            let _last = self.answer(results).await;
         }
+    }
+
+    /// What has been read, with `data`. Copied only where it came in several pieces.
+    fn joined(&mut self, data: Bytes) -> Bytes {
+        if self.buffer.is_empty() {
+            return data;
+        }
+        let mut joined = std::mem::take(&mut self.buffer);
+        joined.extend_from_slice(&data);
+        joined.into()
     }
 
     /// Takes the lines that are complete with `data`. Only the one that is not yet is copied.
     async fn take_lines(&mut self, data: &[u8]) -> Flow {
         let complete = memchr::memrchr(b'\n', data).map_or(0, |end| end.saturating_add(1));
-        let (mut lines, rest) = data.split_at_checked(complete).unwrap_or_default();
-        let mut begun = std::mem::take(&mut self.buffer);
-        if !begun.is_empty() && !lines.is_empty() {
-            let (line, others) = split_line(lines);
-            begun.extend_from_slice(line);
-            lines = others;
+        let (lines, rest) = data.split_at_checked(complete).unwrap_or_default();
+        if lines.is_empty() {
+            self.buffer.extend_from_slice(rest);
+            return Flow::Continue(());
         }
-        let mut texts = Vec::new();
-        if complete == 0 {
-            self.buffer = begun;
-        } else {
-            texts.push(begun.as_slice());
-        }
-        self.buffer.extend_from_slice(rest);
-        while !lines.is_empty() {
-            let (line, others) = split_line(lines);
-            texts.push(line);
-            lines = others;
-        }
-        texts.retain(|text| !text.trim_ascii().is_empty());
-        self.take_events(&texts).await
+        let mut first = std::mem::replace(&mut self.buffer, rest.to_vec());
+        let (end, mut others) = split_line(lines);
+        first.extend_from_slice(end);
+        // One after the other, so that each is still in the processor's cache when it is decoded.
+        let others = std::iter::from_fn(|| {
+            if others.is_empty() {
+                return None;
+            }
+            let (line, rest) = split_line(others);
+            others = rest;
+            Some(line)
+        });
+        let results = self.take_events(std::iter::once(first.as_slice()).chain(others));
+        self.answer(results).await
     }
 
     /// Takes the items of an array or an `EventList`.
@@ -182,29 +184,25 @@ impl Batch {
         };
         // One after the other, so that only one of the two is whole.
         let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
-        let _last = self.take_events(&items.iter().map(String::as_bytes).collect::<Vec<_>>()).await;
+        let results = self.take_events(items.iter().map(String::as_bytes));
+        let _last = self.answer(results).await;
     }
 
-    /// Takes events, and answers for all of them.
-    async fn take_events(&mut self, texts: &[&[u8]]) -> Flow {
-        let mut results = Vec::with_capacity(texts.len());
-        for some in texts.chunks(TOGETHER) {
-            self.take_some(some, &mut results);
+    /// Takes events, for which an answer is owed then.
+    fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>) -> Vec<Taken> {
+        let mut texts = texts.filter(|text| !text.trim_ascii().is_empty());
+        let mut results = Vec::new();
+        while self.take_some(texts.by_ref().take(TOGETHER), &mut results) {}
+        results
+    }
+
+    /// Takes a few events: all are decoded, then all are accepted. Returns whether there were any.
+    fn take_some<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>, results: &mut Vec<Taken>) -> bool {
+        let mut occurrences = Vec::with_capacity(TOGETHER);
+        let read: Vec<_> = texts.map(|text| self.read_event(text, &mut occurrences)).collect();
+        if read.is_empty() {
+            return false;
         }
-        if results.is_empty() { Flow::Continue(()) } else { self.answer(results).await }
-    }
-
-    /// Takes a few events: all are decoded, then all are accepted.
-    fn take_some(&mut self, texts: &[&[u8]], results: &mut Vec<Taken>) {
-        let mut occurrences = Vec::with_capacity(texts.len());
-        let read: Vec<Result<Option<Event>, Box<Status>>> = texts
-            .iter()
-            .map(|text| {
-                let Read { occurrence, logged } = self.read_event(text)?;
-                occurrences.push(occurrence);
-                Ok(logged)
-            })
-            .collect();
         let shards = &self.face.0.shards;
         let accepted: Vec<_> = match self.ack {
             Ack::Accepted | Ack::Durable => {
@@ -220,14 +218,16 @@ impl Batch {
                 let taken = accepted.next().unwrap_or(Err(Full));
                 let (accepted, waiting) =
                     taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
-                self.face.note(logged.as_ref(), 1, accepted.outcome);
+                self.face.note(logged.as_deref(), 1, accepted.outcome);
                 Ok((accepted, waiting))
             });
             results.push(Taken { number: self.number, result });
         }
+        true
     }
 
-    fn read_event(&self, text: &[u8]) -> Result<Read, Box<Status>> {
+    /// Reads an event into `occurrences`. Returns what the event log is told of it.
+    fn read_event(&self, text: &[u8], occurrences: &mut Vec<Event>) -> Result<Option<Box<Event>>, Box<Status>> {
         let face = &self.face;
         let reject = |(reason, status): decode::Refusal| {
             face.0.shards.reject(reason, 1);
@@ -241,13 +241,17 @@ impl Batch {
         }
         let namespace = event.metadata.namespace.clone();
         create::admit(face, group, &namespace, &mut event).map_err(reject)?;
-        let logged = face.0.event_log.is_kept().then(|| event.clone());
+        let logged = face.0.event_log.is_kept().then(|| Box::new(event.clone()));
         create::make_occurrence(face, &mut event, || managed_fields::claim(&self.manager, group));
-        Ok(Read { occurrence: event, logged })
+        occurrences.push(event);
+        Ok(logged)
     }
 
     /// Waits until what was taken is as safe as its client wants it, and says what became of it.
     async fn answer(&self, taken: Vec<Taken>) -> Flow {
+        if taken.is_empty() {
+            return Flow::Continue(());
+        }
         let is_taken = taken.iter().any(|taken| taken.result.is_ok());
         let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
         // LIMIT: one request's time for all of them; a client that has waited so long is told that it has not been so far.

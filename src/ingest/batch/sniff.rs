@@ -35,7 +35,8 @@ pub(super) fn is_document(beginning: &[u8]) -> Option<bool> {
 pub(super) fn group_of(text: &[u8]) -> ApiGroup {
     static EVENTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"events.k8s.io/v1\""));
     static OLD_STYLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"involvedObject\""));
-    if EVENTS.find(text).is_some() && OLD_STYLE.find(text).is_none() { ApiGroup::Events } else { ApiGroup::Core }
+    // In this order, because most events are old-style and say so at once.
+    if OLD_STYLE.find(text).is_none() && EVENTS.find(text).is_some() { ApiGroup::Events } else { ApiGroup::Core }
 }
 
 #[cfg(test)]

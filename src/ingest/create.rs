@@ -72,19 +72,20 @@ fn begin<'a>(
     options: Options,
     body: &[u8],
 ) -> Result<Begun<'a>, Refusal> {
-    let Decoded { mut event, strict_faults, layout, .. } =
-        decode::event(asked.group, media, body, options.strictness())?;
+    // An event is large, so it is moved as little as can be.
+    let Decoded { event, strict_faults, layout, .. } =
+        &mut decode::event(asked.group, media, body, options.strictness())?;
     let has_namespace = !event.metadata.namespace.is_empty();
-    let mut warnings = options.warnings(&strict_faults);
-    let repairs = admit(face, asked.group, &asked.namespace, &mut event)?;
+    let mut warnings = options.warnings(strict_faults);
+    let repairs = admit(face, asked.group, &asked.namespace, event)?;
     let is_unchanged = has_namespace && repairs.is_empty();
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     if options.dry_run {
-        return Ok(Begun::Pending(Box::pin(dry_run(face, asked, form, event, warnings))));
+        return Ok(Begun::Pending(Box::pin(dry_run(face, asked, form, std::mem::take(event), warnings))));
     }
     // Most clients spell their events just as they are answered.
     let document = if is_unchanged && form.is_json() { layout.document(body) } else { None };
-    Ok(take(face, asked, form, StatusCode::CREATED, (event, document), &warnings))
+    Ok(take(face, asked, form, StatusCode::CREATED, event, document, &warnings))
 }
 
 /// The apiserver's checks in its order, and what it sets or drops before an event is stored. Returns what was mended.
@@ -155,10 +156,11 @@ pub(super) fn take<'a>(
     asked: &'a Asked,
     form: Form,
     code: StatusCode,
-    (event, document): (Event, Option<Vec<u8>>),
+    event: &mut Event,
+    document: Option<Vec<u8>>,
     warnings: &[String],
 ) -> Begun<'a> {
-    debug_assert!(document.as_ref().is_none_or(|document| *document == written_anew(form, &event)));
+    debug_assert!(document.as_ref().is_none_or(|document| *document == written_anew(form, event)));
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
         Err((reason, status)) => return Begun::Answered(face.reject(reason, &status)),
@@ -174,19 +176,19 @@ pub(super) fn take<'a>(
 fn take_at_once<'a>(
     face: &'a Face,
     asked: &Asked,
-    mut event: Event,
+    event: &mut Event,
     document: Option<Vec<u8>>,
     Answer { form, code, ack, warnings }: Answer<'_>,
 ) -> Begun<'a> {
     let response = match document {
         Some(document) => respond::document(code, form.media, form.pretty, document),
-        None => respond::event(form, code, &event, None, &[]),
+        None => respond::event(form, code, event, None, &[]),
     };
-    let alias = face.0.aliases.pack(&event);
+    let alias = face.0.aliases.pack(event);
     let logged = face.0.event_log.is_kept().then(|| event.clone());
     // The shard's ledger has the refusal already.
-    make_occurrence(face, &mut event, || asked.claim());
-    let Ok(accepted) = face.0.shards.accept(event, 1) else { return Begun::Answered(full()) };
+    make_occurrence(face, event, || asked.claim());
+    let Ok(accepted) = face.0.shards.accept_from(event, 1) else { return Begun::Answered(full()) };
     face.note(logged.as_ref(), 1, accepted.outcome);
     face.0.metrics.aliases(face.0.aliases.keep(alias));
     let mut response = respond::taken(response, accepted.outcome, warnings);
@@ -202,8 +204,9 @@ fn take_at_once<'a>(
 }
 
 /// The answer is made when the upstream's is there, from the client's event and that.
-fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: Event, answer: Answer<'_>) -> Begun<'a> {
+fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: &mut Event, answer: Answer<'_>) -> Begun<'a> {
     let Answer { form, code, ack: _, warnings } = answer;
+    let event = std::mem::take(event);
     // Their strings are shared.
     let mut copy = event.clone();
     make_occurrence(face, &mut copy, || asked.claim());

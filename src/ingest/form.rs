@@ -139,12 +139,9 @@ impl Form {
 
     /// What nearly every client accepts, without taking it apart; whatever is answered then looks so.
     pub(super) fn usual(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
-        let media = match headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes) {
-            b"" | b"*/*" | b"application/json" | b"application/json, */*" => Media::Json,
-            b"application/vnd.kubernetes.protobuf" => Media::Protobuf,
-            _ => return None,
-        };
-        Some((media, wants_pretty(query, headers)))
+        let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
+        let (_, media) = USUAL.iter().find(|(usual, _)| usual.as_bytes() == accept)?;
+        Some((*media, wants_pretty(query, headers)))
     }
 
     /// The form of an event for such a client.
@@ -161,6 +158,17 @@ impl Form {
         Some((media, pretty || wants_pretty(query, headers)))
     }
 }
+
+/// What nearly every client accepts (client-go, client libraries, curl), and how it is answered.
+const USUAL: [(&str, Media); 7] = [
+    ("application/json, */*", Media::Json),
+    ("application/vnd.kubernetes.protobuf,application/json", Media::Protobuf),
+    ("application/vnd.kubernetes.protobuf, */*", Media::Protobuf),
+    ("application/json", Media::Json),
+    ("*/*", Media::Json),
+    ("", Media::Json),
+    ("application/vnd.kubernetes.protobuf", Media::Protobuf),
+];
 
 /// 406 for an Accept of which nothing can be answered.
 pub(super) fn not_acceptable() -> Status {
@@ -302,6 +310,16 @@ mod tests {
         let partial = View::Partial(MetaVersion::V1Beta1);
         let accept = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io";
         check(Some(accept), Some((Media::Protobuf, partial)));
+    }
+
+    #[test]
+    fn what_is_usual_is_answered_as_if_it_were_taken_apart() {
+        for (accept, media) in USUAL {
+            assert!(is_served(accept).is_ok(), "{accept}");
+            for endpoint in [Endpoint::Events, Endpoint::Other] {
+                assert_eq!(choose(accept, endpoint), Some((media, View::Whole, false)), "{accept}");
+            }
+        }
     }
 
     #[test]

@@ -131,7 +131,7 @@ pub(super) async fn upsert(face: &Face, asked: &Asked, form: Form, mut event: Ev
     match create::admit(face, form.group, namespace, &mut event) {
         Ok(repairs) => {
             let warnings: Vec<String> = repairs.into_iter().map(|repair| repair.warning().to_owned()).collect();
-            create::take(face, asked, form, StatusCode::OK, (event, None), &warnings).end().await
+            create::take(face, asked, form, StatusCode::OK, &mut event, None, &warnings).end().await
         }
         Err((reason, status)) => face.reject(reason, &status),
     }

@@ -64,6 +64,13 @@ impl Packed {
         Self { type_meta: event.type_meta, bytes }
     }
 
+    /// Bytes that it takes, but for a few.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let (Bytes::Plain(bytes) | Bytes::Protobuf(bytes)) = &self.bytes;
+        bytes.len()
+    }
+
     /// The event again; `None` never happens to what was packed here.
     #[must_use]
     pub fn unpack(&self) -> Option<Event> {

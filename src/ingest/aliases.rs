@@ -15,13 +15,38 @@ use smol_str::SmolStr;
 use crate::correlator::{Key, KeySecret, Recent};
 use crate::event::{Event, EventSeries, Packed, Time};
 
+/// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
+const BYTES_A_NAME: usize = 2048;
+
 /// Known names. Bounded; the one used longest ago is forgotten, and its client hears 404 and posts the event again.
 #[derive(Debug)]
 pub struct Aliases {
-    // LIMIT: `max_aliases`.
-    known: Mutex<Recent<Packed>>,
+    known: Mutex<Known>,
     max: NonZeroUsize,
     secret: KeySecret,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    // LIMIT: `max_aliases`, and `BYTES_A_NAME` for each of them, but for the newest, which is there however large it is.
+    names: Recent<Packed>,
+    bytes: usize,
+}
+
+impl Known {
+    /// Remembers an event. What makes room for it is for the caller to free: the one it replaces, and those beyond the bytes.
+    fn put(&mut self, key: Key, packed: Packed, max: NonZeroUsize) -> (Option<Packed>, Vec<Packed>) {
+        self.bytes = self.bytes.saturating_add(packed.size());
+        let replaced = self.names.put_within(key, packed, max);
+        self.bytes = self.bytes.saturating_sub(replaced.as_ref().map_or(0, Packed::size));
+        let mut beyond = Vec::new();
+        while self.bytes > max.get().saturating_mul(BYTES_A_NAME) && self.names.len() > 1 {
+            let Some((_, oldest)) = self.names.pop_oldest() else { break };
+            self.bytes = self.bytes.saturating_sub(oldest.size());
+            beyond.push(oldest);
+        }
+        (replaced, beyond)
+    }
 }
 
 /// An event under its name.
@@ -66,7 +91,7 @@ impl Aliases {
     /// How many names are known.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.known.lock().len()
+        self.known.lock().names.len()
     }
 
     /// True when no name is known.
@@ -92,24 +117,25 @@ impl Aliases {
     /// Remembers what was packed. Returns how many names are known now.
     pub(super) fn keep(&self, Alias { key, packed }: Alias) -> usize {
         let mut known = self.known.lock();
-        let replaced = known.put_within(key, packed, self.max);
-        let count = known.len();
+        let forgotten = known.put(key, packed, self.max);
+        let count = known.names.len();
         // Every request comes by this lock, so what is freed is freed outside of it.
         drop(known);
-        drop(replaced);
+        drop(forgotten);
         count
     }
 
     /// Forgets a name: its event was deleted. Returns how many names are known now.
     pub(super) fn remove(&self, namespace: &str, name: &str) -> usize {
         let mut known = self.known.lock();
-        known.remove(self.key(namespace, name));
-        known.len()
+        let removed = known.names.remove(self.key(namespace, name));
+        known.bytes = known.bytes.saturating_sub(removed.map_or(0, |packed| packed.size()));
+        known.names.len()
     }
 
     /// The event as its client was last told it.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Event> {
-        self.known.lock().get(self.key(namespace, name))?.unpack()
+        self.known.lock().names.get(self.key(namespace, name))?.unpack()
     }
 
     /// Applies a client's patch to what it was told. Returns the event as the client now sees it, and by how many
@@ -154,10 +180,10 @@ impl Aliases {
     /// Under the lock, so that of two requests of one client each sees what the other has made of its line.
     fn change<T>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Event) -> T) -> Option<T> {
         let mut known = self.known.lock();
-        let packed = known.get(self.key(namespace, name))?;
-        let mut event = packed.unpack()?;
+        let key = self.key(namespace, name);
+        let mut event = known.names.get(key)?.unpack()?;
         let result = change(&mut event);
-        *packed = Packed::new(&event);
+        known.put(key, Packed::new(&event), self.max);
         Some(result)
     }
 }
@@ -188,6 +214,26 @@ mod tests {
         aliases.shrink("default", "a", 3);
         assert_eq!(aliases.grow("default", "a", &count(5)).unwrap().1, 3, "taken back and repeated");
         assert_eq!(aliases.grow("default", "unknown", &count(5)), None);
+    }
+
+    #[test]
+    fn large_events_leave_room_for_fewer_names() {
+        let aliases = Aliases::new(NonZeroUsize::new(4).unwrap(), KeySecret(1, 2));
+        let large = |name: &str| Event { message: "m".repeat(BYTES_A_NAME * 3).into(), ..event(name, 1) };
+        for name in ["a", "b", "c"] {
+            assert_eq!(aliases.insert(&event(name, 1)), aliases.len());
+        }
+        // A small one among them is forgotten only where it is the oldest.
+        assert_eq!(aliases.insert(&large("d")), 4);
+        assert_eq!(aliases.insert(&large("e")), 1);
+        assert!(aliases.get("default", "e").is_some());
+        assert_eq!(aliases.insert(&event("a", 1)), 2);
+        // One that grows by a patch takes room as well, and one that goes gives it back.
+        let growth = Growth { message: Some("m".repeat(BYTES_A_NAME * 3).into()), ..Growth::default() };
+        assert!(aliases.grow("default", "a", &growth).is_some());
+        assert_eq!(aliases.len(), 1);
+        assert_eq!(aliases.remove("default", "a"), 0);
+        assert_eq!(aliases.known.lock().bytes, 0);
     }
 
     #[test]

@@ -186,8 +186,8 @@ fn take_at_once<'a>(
     };
     let alias = face.0.aliases.pack(event);
     let logged = face.0.event_log.is_kept().then(|| event.clone());
-    // The shard's ledger has the refusal already.
     make_occurrence(face, event, || asked.claim());
+    // The shard's ledger has the refusal already.
     let Ok(accepted) = face.0.shards.accept_from(event, 1) else { return Begun::Answered(full()) };
     face.note(logged.as_ref(), 1, accepted.outcome);
     face.0.metrics.aliases(face.0.aliases.keep(alias));

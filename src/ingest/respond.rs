@@ -22,7 +22,7 @@ const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 /// An answer of this media type.
 pub(super) fn bytes(code: StatusCode, media: Media, body: impl Into<Body>) -> Response {
     // Room for the other headers at once.
-    let mut headers = HeaderMap::with_capacity(8);
+    let mut headers = HeaderMap::with_capacity(6);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(media.name()));
     let mut response = Response::new(body.into());
     *response.status_mut() = code;

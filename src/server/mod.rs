@@ -5,6 +5,7 @@
 //! is idle is closed. HTTP/2 has GOAWAY for that.
 
 mod patience;
+mod stream;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use patience::{Activity, Answering, Patience};
+use stream::Stream;
 
 /// Pause after a failed accept (out of file descriptors, say), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -77,8 +79,8 @@ pub async fn serve<A, F>(
     F: Future<Output = Response> + Send + 'static,
 {
     let mut builder = Builder::new(TokioExecutor::new());
-    // `patience` instead.
-    builder.http1().header_read_timeout(None);
+    // `patience` looks after heads, and `stream` puts pieces together.
+    builder.http1().header_read_timeout(None).writev(true);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(settings.header_timeout));
     let limit = Arc::new(Semaphore::new(settings.max_connections));
     let open = TaskTracker::new();
@@ -89,7 +91,7 @@ pub async fn serve<A, F>(
     let take = |stream: TcpStream, permit| {
         let activity = Arc::new(Activity::default());
         let service = service(answer.clone(), Arc::clone(&closing), Arc::clone(&activity));
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(ready(stream)), service);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(Stream(ready(stream))), service);
         let (connection, stop) = (connection.into_owned(), stop.clone());
         let connections = connections.clone();
         connections.inc();
@@ -167,7 +169,7 @@ impl Stop {
 /// Hot: hyper-util's `GracefulShutdown` looks at each poll whether the end has come, and so takes a lock that all connections share.
 /// Here a connection's task is woken by the end, and looks at a flag otherwise.
 async fn drive<S>(
-    connection: UpgradeableConnection<'static, TokioIo<TcpStream>, S, TokioExecutor>,
+    connection: UpgradeableConnection<'static, TokioIo<Stream>, S, TokioExecutor>,
     stop: Stop,
     activity: Arc<Activity>,
     pause: Duration,
@@ -183,8 +185,17 @@ where
     let (mut connection, mut stopped) = (pin!(connection), pin!(stop.token.cancelled()));
     let (mut is_listening, mut is_ending) = (false, false);
     let timer = pin!(tokio::time::sleep(pause));
-    let mut patience = Patience::new(activity, pause, timer);
+    let mut patience = Patience::new(Arc::clone(&activity), pause, timer);
+    let mut has_yielded = false;
     poll_fn(|context| {
+        // Over HTTP/2 the first answer of several wakes the connection, and each would be a write of its own. So whatever is
+        // about to run has its turn first.
+        if activity.is_http2() && !has_yielded {
+            has_yielded = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        has_yielded = false;
         if patience.is_over(context) {
             return Poll::Ready(Err("nothing was asked in time".into()));
         }

@@ -42,6 +42,11 @@ impl Activity {
         self.begun.store(self.begun.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         Busy(Arc::clone(self))
     }
+
+    /// Whether a request has come over HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        self.is_http2.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Busy {
@@ -120,9 +125,8 @@ impl<'a> Patience<'a> {
 
     fn look(&mut self) -> bool {
         let begun = self.activity.begun.load(Ordering::Relaxed);
-        let is_quiet = begun == self.seen
-            && !self.activity.is_busy.load(Ordering::Relaxed)
-            && !self.activity.is_http2.load(Ordering::Relaxed);
+        let is_quiet =
+            begun == self.seen && !self.activity.is_busy.load(Ordering::Relaxed) && !self.activity.is_http2();
         self.seen = begun;
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
         self.quiet >= LOOKS

@@ -206,6 +206,7 @@ impl App {
         let life =
             ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone(), spool: self.spool.clone() };
         let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
+        self.registry.register(Box::new(ingest::NamesCollector::new(face.clone())?))?;
         let server = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             header_timeout: config.ingest.request_timeout,

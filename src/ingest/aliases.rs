@@ -5,11 +5,12 @@
 //! since what that client was last told is the number of new occurrences.
 //!
 //! Hot: every POST leaves an event here that most clients never come back to. So it is kept packed (`event/packed.rs`), under a
-//! hash of its name.
+//! hash of its name, and put into the table with others: the table is larger than the processor's caches, and one look into it takes
+//! as long as a dozen that do not wait for each other.
 
 use std::num::NonZeroUsize;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret, Recent};
@@ -17,6 +18,9 @@ use crate::event::{Event, EventSeries, Packed, Time};
 
 /// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
 const BYTES_A_NAME: usize = 2048;
+
+/// LIMIT: events that are put into the table together.
+const TOGETHER: usize = 64;
 
 /// Known names. Bounded; the one used longest ago is forgotten, and its client hears 404 and posts the event again.
 #[derive(Debug)]
@@ -31,21 +35,34 @@ struct Known {
     // LIMIT: `max_aliases`, and `BYTES_A_NAME` for each of them, but for the newest, which is there however large it is.
     names: Recent<Packed>,
     bytes: usize,
+    /// What is not in the table yet, in the order in which it came.
+    // LIMIT: `TOGETHER`.
+    newest: Vec<Alias>,
 }
 
 impl Known {
-    /// Remembers an event. What makes room for it is for the caller to free: the one it replaces, and those beyond the bytes.
-    fn put(&mut self, key: Key, packed: Packed, max: NonZeroUsize) -> (Option<Packed>, Vec<Packed>) {
+    /// Puts into the table what is not in it yet. What makes room is for the caller to free: those that are replaced, and those
+    /// beyond the limits.
+    fn settle(&mut self, max: NonZeroUsize) -> Vec<Packed> {
+        let mut newest = std::mem::take(&mut self.newest);
+        let mut forgotten = Vec::with_capacity(newest.len());
+        for Alias { key, packed } in newest.drain(..) {
+            self.put(key, packed, max, &mut forgotten);
+        }
+        self.newest = newest;
+        forgotten
+    }
+
+    fn put(&mut self, key: Key, packed: Packed, max: NonZeroUsize, forgotten: &mut Vec<Packed>) {
         self.bytes = self.bytes.saturating_add(packed.size());
         let replaced = self.names.put_within(key, packed, max);
         self.bytes = self.bytes.saturating_sub(replaced.as_ref().map_or(0, Packed::size));
-        let mut beyond = Vec::new();
+        forgotten.extend(replaced);
         while self.bytes > max.get().saturating_mul(BYTES_A_NAME) && self.names.len() > 1 {
             let Some((_, oldest)) = self.names.pop_oldest() else { break };
             self.bytes = self.bytes.saturating_sub(oldest.size());
-            beyond.push(oldest);
+            forgotten.push(oldest);
         }
-        (replaced, beyond)
     }
 }
 
@@ -91,7 +108,7 @@ impl Aliases {
     /// How many names are known.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.known.lock().names.len()
+        self.settled().names.len()
     }
 
     /// True when no name is known.
@@ -104,9 +121,18 @@ impl Aliases {
         self.secret.name(namespace, name)
     }
 
-    /// Remembers an event as its client was told it. Returns how many names are known now.
-    pub fn insert(&self, event: &Event) -> usize {
-        self.keep(self.pack(event))
+    /// The table, with all that is known in it.
+    fn settled(&self) -> MutexGuard<'_, Known> {
+        let mut known = self.known.lock();
+        if !known.newest.is_empty() {
+            drop(known.settle(self.max));
+        }
+        known
+    }
+
+    /// Remembers an event as its client was told it.
+    pub fn insert(&self, event: &Event) {
+        self.keep(self.pack(event));
     }
 
     /// What is to be remembered of an event.
@@ -114,28 +140,29 @@ impl Aliases {
         Alias { key: self.key(&event.metadata.namespace, &event.metadata.name), packed: Packed::new(event) }
     }
 
-    /// Remembers what was packed. Returns how many names are known now.
-    pub(super) fn keep(&self, Alias { key, packed }: Alias) -> usize {
+    /// Remembers what was packed.
+    pub(super) fn keep(&self, alias: Alias) {
         let mut known = self.known.lock();
-        let forgotten = known.put(key, packed, self.max);
-        let count = known.names.len();
+        known.newest.push(alias);
+        if known.newest.len() < TOGETHER {
+            return;
+        }
+        let forgotten = known.settle(self.max);
         // Every request comes by this lock, so what is freed is freed outside of it.
         drop(known);
         drop(forgotten);
-        count
     }
 
-    /// Forgets a name: its event was deleted. Returns how many names are known now.
-    pub(super) fn remove(&self, namespace: &str, name: &str) -> usize {
-        let mut known = self.known.lock();
+    /// Forgets a name: its event was deleted.
+    pub(super) fn remove(&self, namespace: &str, name: &str) {
+        let mut known = self.settled();
         let removed = known.names.remove(self.key(namespace, name));
         known.bytes = known.bytes.saturating_sub(removed.map_or(0, |packed| packed.size()));
-        known.names.len()
     }
 
     /// The event as its client was last told it.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Event> {
-        self.known.lock().names.get(self.key(namespace, name))?.unpack()
+        self.settled().names.get(self.key(namespace, name))?.unpack()
     }
 
     /// Applies a client's patch to what it was told. Returns the event as the client now sees it, and by how many
@@ -179,11 +206,11 @@ impl Aliases {
 
     /// Under the lock, so that of two requests of one client each sees what the other has made of its line.
     fn change<T>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Event) -> T) -> Option<T> {
-        let mut known = self.known.lock();
+        let mut known = self.settled();
         let key = self.key(namespace, name);
         let mut event = known.names.get(key)?.unpack()?;
         let result = change(&mut event);
-        known.put(key, Packed::new(&event), self.max);
+        known.put(key, Packed::new(&event), self.max, &mut Vec::new());
         Some(result)
     }
 }
@@ -221,18 +248,23 @@ mod tests {
         let aliases = Aliases::new(NonZeroUsize::new(4).unwrap(), KeySecret(1, 2));
         let large = |name: &str| Event { message: "m".repeat(BYTES_A_NAME * 3).into(), ..event(name, 1) };
         for name in ["a", "b", "c"] {
-            assert_eq!(aliases.insert(&event(name, 1)), aliases.len());
+            aliases.insert(&event(name, 1));
         }
+        let put = |event: Event| {
+            aliases.insert(&event);
+            aliases.len()
+        };
         // A small one among them is forgotten only where it is the oldest.
-        assert_eq!(aliases.insert(&large("d")), 4);
-        assert_eq!(aliases.insert(&large("e")), 1);
+        assert_eq!(put(large("d")), 4);
+        assert_eq!(put(large("e")), 1);
         assert!(aliases.get("default", "e").is_some());
-        assert_eq!(aliases.insert(&event("a", 1)), 2);
+        assert_eq!(put(event("a", 1)), 2);
         // One that grows by a patch takes room as well, and one that goes gives it back.
         let growth = Growth { message: Some("m".repeat(BYTES_A_NAME * 3).into()), ..Growth::default() };
         assert!(aliases.grow("default", "a", &growth).is_some());
         assert_eq!(aliases.len(), 1);
-        assert_eq!(aliases.remove("default", "a"), 0);
+        aliases.remove("default", "a");
+        assert!(aliases.is_empty());
         assert_eq!(aliases.known.lock().bytes, 0);
     }
 
@@ -246,5 +278,25 @@ mod tests {
         assert_eq!(aliases.len(), 2);
         assert!(aliases.get("default", "b").is_none());
         assert!(aliases.get("default", "a").is_some());
+    }
+
+    #[test]
+    fn what_is_not_in_the_table_yet_is_known_all_the_same() {
+        let aliases = Aliases::new(NonZeroUsize::new(TOGETHER).unwrap(), KeySecret(1, 2));
+        let known = |number: usize| aliases.get("default", &number.to_string()).map(|event| event.count);
+        for number in 0..TOGETHER * 2 - 1 {
+            aliases.insert(&event(&number.to_string(), 1));
+        }
+        // Under a name that is there twice the later event counts.
+        aliases.insert(&event("100", 2));
+        assert_eq!(aliases.known.lock().newest.len(), 0, "as many as are put into the table together");
+        aliases.insert(&event("101", 3));
+        aliases.insert(&event("new", 1));
+        assert_eq!(aliases.known.lock().newest.len(), 2);
+        assert_eq!((known(100), known(101), known(62), known(64)), (Some(2), Some(3), None, Some(1)));
+        assert_eq!(aliases.len(), TOGETHER);
+        aliases.insert(&event("newer", 1));
+        aliases.remove("default", "newer");
+        assert!(aliases.get("default", "newer").is_none());
     }
 }

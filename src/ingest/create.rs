@@ -190,7 +190,7 @@ fn take_at_once<'a>(
     // The shard's ledger has the refusal already.
     let Ok(accepted) = face.0.shards.accept_from(event, 1) else { return Begun::Answered(full()) };
     face.note(logged.as_ref(), 1, accepted.outcome);
-    face.0.metrics.aliases(face.0.aliases.keep(alias));
+    face.0.aliases.keep(alias);
     let mut response = respond::taken(response, accepted.outcome, warnings);
     if ack != Ack::Durable {
         return Begun::Answered(response);
@@ -218,7 +218,7 @@ fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: &mut Event, answer: A
         let warnings = warnings.to_vec();
         return Begun::Pending(Box::pin(written(face, form, code, event, outcome, waiting, warnings)));
     }
-    face.0.metrics.aliases(face.0.aliases.insert(&event));
+    face.0.aliases.insert(&event);
     Begun::Answered(respond::event(form, code, &event, Some(outcome), warnings))
 }
 
@@ -244,7 +244,7 @@ async fn written(
     if let Ok(Some(Fate::Refused(refusal))) = fate {
         return respond::refusal(&through(form.group, *refusal.status));
     }
-    face.0.metrics.aliases(face.0.aliases.insert(&event));
+    face.0.aliases.insert(&event);
     let shown = match fate {
         Ok(Some(Fate::Written(stored))) => as_stored(&event, *stored, outcome),
         Ok(Some(Fate::Refused(_)) | None) | Err(_) => event,

@@ -87,7 +87,7 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         Err(status) => return Err(status),
     };
     held.forget();
-    face.0.metrics.aliases(face.0.aliases.remove(namespace, name));
+    face.0.aliases.remove(namespace, name);
     if let Some(told) = told
         && record != name
     {
@@ -154,7 +154,7 @@ pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, bo
                 if let Some(held) = held {
                     held.forget();
                 }
-                face.0.metrics.aliases(face.0.aliases.remove(&namespace, name));
+                face.0.aliases.remove(&namespace, name);
             }
             if !options.dry_run {
                 ack::forgotten(&face).await;

@@ -1,8 +1,11 @@
 //! What the face counts: requests by verb and class of answer, and what became of occurrences.
 
 use axum::http::Method;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
+use super::Face;
 use crate::event::repair::Repair;
 use crate::shard::Outcome;
 
@@ -13,7 +16,6 @@ pub struct Metrics {
     outcomes: [IntCounter; Outcome::ALL.len()],
     /// Connections that are open.
     pub connections: IntGauge,
-    aliases: IntGauge,
     /// Watches that are open.
     pub(super) watches: IntGauge,
     repairs: [IntCounter; Repair::ALL.len()],
@@ -64,11 +66,6 @@ impl Metrics {
         registry.register(Box::new(requests.clone()))?;
         registry.register(Box::new(outcomes.clone()))?;
         registry.register(Box::new(connections.clone()))?;
-        let aliases = IntGauge::new(
-            "eventweir_ingest_aliases",
-            "Names under which clients know their events, of ingest.maxAliases.",
-        )?;
-        registry.register(Box::new(aliases.clone()))?;
         let watches =
             IntGauge::new("eventweir_ingest_watches", "Watches of clients that are open, of ingest.maxWatches.")?;
         registry.register(Box::new(watches.clone()))?;
@@ -85,7 +82,6 @@ impl Metrics {
             requests: VERBS.into_iter().map(row).collect(),
             outcomes: Outcome::ALL.map(|outcome| outcomes.with_label_values(&[outcome.label()])),
             connections,
-            aliases,
             watches,
             repairs: Repair::ALL.map(|repair| repairs.with_label_values(&[repair.label()])),
         })
@@ -108,11 +104,36 @@ impl Metrics {
         }
     }
 
-    pub(super) fn aliases(&self, known: usize) {
-        self.aliases.set(i64::try_from(known).unwrap_or(i64::MAX));
-    }
-
     pub(super) fn count_outcome(&self, outcome: Outcome, occurrences: u64) {
         self.outcomes[outcome as usize].inc_by(occurrences);
+    }
+}
+
+/// The size of the table of names, which is read when scraped.
+#[derive(Debug)]
+pub struct NamesCollector {
+    face: Face,
+    known: IntGauge,
+}
+
+impl NamesCollector {
+    /// Of this face.
+    ///
+    /// # Errors
+    /// Never in practice: the name is valid.
+    pub fn new(face: Face) -> Result<Self, prometheus::Error> {
+        let help = "Names under which clients know their events, of ingest.maxAliases.";
+        Ok(Self { face, known: IntGauge::new("eventweir_ingest_aliases", help)? })
+    }
+}
+
+impl Collector for NamesCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.known.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.known.set(i64::try_from(self.face.0.aliases.len()).unwrap_or(i64::MAX));
+        self.known.collect()
     }
 }

@@ -48,7 +48,7 @@ use tokio_util::task::TaskTracker;
 
 pub use aliases::Aliases;
 pub use front::Front;
-pub use metrics::Metrics;
+pub use metrics::{Metrics, NamesCollector};
 
 use crate::event::{ApiGroup, Event};
 use crate::event_log::EventLog;

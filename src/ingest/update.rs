@@ -56,7 +56,7 @@ pub(super) fn answer(
     let response = respond::event(form, code, &stored, None, warnings);
     if !dry_run {
         // What its client patches from now on grows from here.
-        face.0.metrics.aliases(face.0.aliases.insert(&stored));
+        face.0.aliases.insert(&stored);
     }
     response
 }

@@ -39,6 +39,11 @@ impl Groups {
         self.groups.len()
     }
 
+    /// Whether a group is known.
+    pub(super) fn has(&self, key: Key) -> bool {
+        self.groups.contains(key)
+    }
+
     /// Which way the event would go, without counting it.
     pub(super) fn peek(&self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
         let (known, contains) = match self.groups.peek(group) {

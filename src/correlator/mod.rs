@@ -146,6 +146,13 @@ impl Correlator {
         self.observations.find(key)
     }
 
+    /// Looks at what [`correlate_keyed`](Self::correlate_keyed) will look at, and returns the record of an equal event.
+    #[must_use]
+    pub fn fetch(&self, keys: &Keys) -> Option<RecordId> {
+        std::hint::black_box(self.groups.has(keys.aggregate));
+        self.observations.record(keys.event)
+    }
+
     /// The records that may stand for `event`: the one it would count on, then the other of its own and its group's.
     pub fn candidates(&self, event: &Event, now: Now, settings: &Settings) -> Vec<(Key, &Observation)> {
         if settings.correlation == Correlation::Off {

@@ -21,6 +21,7 @@ pub use table::{Shards, Waiting};
 pub use crate::outbox::Fate;
 
 use prepared::Prepared;
+use smallvec::SmallVec;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{Correlation, Correlator, Decision, Fold, KeyEncoding, KeySecret, Policy, Recent, Verdict};
@@ -190,6 +191,17 @@ impl Shard {
         }
         self.trim();
         Ok(self.owe(prepared, &decision, event, occurrences, now))
+    }
+
+    /// Looks at what will be looked at for each of these, step by step for all of them: what is far from the processor is then fetched for
+    /// several at a time, and not for one after the other.
+    fn fetch<'p>(&self, prepared: impl Iterator<Item = &'p Prepared<'p>>) {
+        type Few<T> = SmallVec<[T; 32]>;
+        let sources: Few<_> =
+            prepared.filter_map(|prepared| Some((self.sources.peek(prepared.source)?, &prepared.keys))).collect();
+        let records: Few<_> = sources.into_iter().filter_map(|(correlator, keys)| correlator.fetch(keys)).collect();
+        let sizes = records.into_iter().filter_map(|record| self.outbox.size(record));
+        std::hint::black_box(sizes.sum::<usize>());
     }
 
     fn would_fold(&self, prepared: &Prepared<'_>, event: &Event, now: Now) -> bool {

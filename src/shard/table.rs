@@ -163,6 +163,7 @@ impl Shards {
             let Some(shard) = some.first().and_then(|(shard, ..)| self.0.shards.get(*shard)) else { continue };
             let mut shard = shard.lock();
             let now = self.0.clock.now();
+            shard.fetch(some.iter().map(|(.., prepared)| prepared));
             for (_, place, prepared) in some {
                 results[*place] = shard.accept_prepared(prepared, &mut events[*place], 1, now);
             }

@@ -226,11 +226,6 @@ impl Outbox {
         self.records.get(&id).filter(|record| !matches!(record.phase, Phase::Settled)).map(|record| &record.event)
     }
 
-    /// Bytes of a record.
-    pub(crate) fn size(&self, id: RecordId) -> Option<usize> {
-        self.records.get(&id).map(|record| record.size)
-    }
-
     /// The records that are not settled, with the occurrences in them that wait.
     pub fn pending(&self) -> impl Iterator<Item = (&Event, u64)> {
         self.records.values().map(|record| (&record.event, record.waiting().total()))

@@ -1,5 +1,9 @@
 //! What goes in and out of the outbox towards the correlators: a decision's record offered for writing, and a record to forget.
 
+use std::hint::black_box;
+
+use smallvec::SmallVec;
+
 use super::Outbox;
 use super::account::{Account, AccountId};
 use super::claim::Base;
@@ -122,6 +126,21 @@ impl Outbox {
         }
         self.owe(id, occurrences, now.mono, now);
         (self.why(id), is_news)
+    }
+
+    /// Looks at what repeats of these records will look at; see [`Shard`](crate::shard::Shard)'s `fetch`.
+    pub(crate) fn fetch(&self, records: &[RecordId]) {
+        let accounts: SmallVec<[AccountId; 32]> = records
+            .iter()
+            .filter_map(|id| self.records.get(id))
+            .map(|record| {
+                black_box((record.size, record.event.count));
+                record.account
+            })
+            .collect();
+        for account in accounts {
+            black_box(super::is_filed(&self.accounts, account));
+        }
     }
 
     fn insert(&mut self, offer: Offer, event: Event, now: Mono) {

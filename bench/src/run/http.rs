@@ -37,19 +37,24 @@ impl Side {
 
 /// A request an event.
 pub(super) fn single(bench: &Bench<'_>, what: What) -> anyhow::Result<()> {
-    let (flags, least) = match what {
-        What::Http2 => ("--protocol http2 --connections 8 --depth 4", 0.7),
-        What::Protobuf => ("--encoding protobuf", 0.7),
-        _ => ("", 0.7),
-    };
     // Go's server is compared where the target asks for it.
-    let go = (what == What::Http).then_some(());
-    compare(bench, flags, least, go.map(|()| 6.0))
+    let go = (what == What::Http).then_some(6.0);
+    compare(bench, flags(what), 0.7, go)
+}
+
+/// How the generator loads a server for this target.
+pub(super) fn flags(what: What) -> &'static str {
+    match what {
+        What::Http2 => "--protocol http2 --connections 8 --depth 4",
+        What::Protobuf => "--encoding protobuf",
+        What::Batch => "--batch 500 --connections 4",
+        _ => "",
+    }
 }
 
 /// NDJSON.
 pub(super) fn batch(bench: &Bench<'_>) -> anyhow::Result<()> {
-    compare(bench, "--batch 500 --connections 4", 0.6, None)
+    compare(bench, flags(What::Batch), 0.6, None)
 }
 
 fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! The driver: starts both sides of a comparison in turn, loads them alike, and prints figures, ratios and verdicts.
 
 mod bench;
+mod beside;
 mod child;
 mod core;
 mod http;
@@ -60,6 +61,9 @@ pub(crate) struct Options {
     /// The program that is measured.
     #[arg(long, default_value = "target/release/eventweir")]
     eventweir: PathBuf,
+    /// Another build of it: `http`, `http2`, `protobuf` and `batch` then load both at once, and compare them with each other only.
+    #[arg(long)]
+    beside: Option<PathBuf>,
     /// The reference program of bench/go; without it there is no comparison with Go.
     #[arg(long)]
     go: Option<PathBuf>,
@@ -90,6 +94,9 @@ pub(crate) struct Options {
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     println!("{:?}: {} rounds of {} s; {}", options.what, options.rounds, options.seconds, machine::describe());
     let bench = bench::Bench::new(options)?;
+    if let (Some(other), What::Http | What::Http2 | What::Protobuf | What::Batch) = (&options.beside, options.what) {
+        return beside::beside(&bench, options.what, other);
+    }
     match options.what {
         What::Http | What::Http2 | What::Protobuf => http::single(&bench, options.what),
         What::Batch => http::batch(&bench),

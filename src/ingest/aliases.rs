@@ -19,7 +19,7 @@ use crate::event::{Event, EventSeries, Packed, Time};
 /// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
 const BYTES_A_NAME: usize = 2048;
 
-/// LIMIT: events that are put into the table together.
+/// LIMIT: events that are put into the table together; one that is larger than a name's part of the bytes does not wait for others.
 const TOGETHER: usize = 64;
 
 /// Known names. Bounded; the one used longest ago is forgotten, and its client hears 404 and posts the event again.
@@ -142,9 +142,10 @@ impl Aliases {
 
     /// Remembers what was packed.
     pub(super) fn keep(&self, alias: Alias) {
+        let is_large = alias.packed.size() > BYTES_A_NAME;
         let mut known = self.known.lock();
         known.newest.push(alias);
-        if known.newest.len() < TOGETHER {
+        if known.newest.len() < TOGETHER && !is_large {
             return;
         }
         let forgotten = known.settle(self.max);
@@ -252,6 +253,8 @@ mod tests {
         }
         let put = |event: Event| {
             aliases.insert(&event);
+            let waiting: usize = aliases.known.lock().newest.iter().map(|alias| alias.packed.size()).sum();
+            assert!(waiting <= BYTES_A_NAME, "a large event waits outside of the table's bytes");
             aliases.len()
         };
         // A small one among them is forgotten only where it is the oldest.

@@ -5,12 +5,11 @@
 //! since what that client was last told is the number of new occurrences.
 //!
 //! Hot: every POST leaves an event here that most clients never come back to. So it is kept packed (`event/packed.rs`), under a
-//! hash of its name, and put into the table with others: the table is larger than the processor's caches, and one look into it takes
-//! as long as a dozen that do not wait for each other.
+//! hash of its name.
 
 use std::num::NonZeroUsize;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret, Recent};
@@ -18,9 +17,6 @@ use crate::event::{Event, EventSeries, Packed, Time};
 
 /// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
 const BYTES_A_NAME: usize = 2048;
-
-/// LIMIT: events that are put into the table together; one that is larger than a name's part of the bytes does not wait for others.
-const TOGETHER: usize = 64;
 
 /// Known names. Bounded; the one used longest ago is forgotten, and its client hears 404 and posts the event again.
 #[derive(Debug)]
@@ -35,34 +31,21 @@ struct Known {
     // LIMIT: `max_aliases`, and `BYTES_A_NAME` for each of them, but for the newest, which is there however large it is.
     names: Recent<Packed>,
     bytes: usize,
-    /// What is not in the table yet, in the order in which it came.
-    // LIMIT: `TOGETHER`.
-    newest: Vec<Alias>,
 }
 
 impl Known {
-    /// Puts into the table what is not in it yet. What makes room is for the caller to free: those that are replaced, and those
-    /// beyond the limits.
-    fn settle(&mut self, max: NonZeroUsize) -> Vec<Packed> {
-        let mut newest = std::mem::take(&mut self.newest);
-        let mut forgotten = Vec::with_capacity(newest.len());
-        for Alias { key, packed } in newest.drain(..) {
-            self.put(key, packed, max, &mut forgotten);
-        }
-        self.newest = newest;
-        forgotten
-    }
-
-    fn put(&mut self, key: Key, packed: Packed, max: NonZeroUsize, forgotten: &mut Vec<Packed>) {
+    /// Remembers an event. What makes room for it is for the caller to free: the one it replaces, and those beyond the bytes.
+    fn put(&mut self, Alias { key, packed }: Alias, max: NonZeroUsize) -> (Option<Packed>, Vec<Packed>) {
         self.bytes = self.bytes.saturating_add(packed.size());
         let replaced = self.names.put_within(key, packed, max);
         self.bytes = self.bytes.saturating_sub(replaced.as_ref().map_or(0, Packed::size));
-        forgotten.extend(replaced);
+        let mut beyond = Vec::new();
         while self.bytes > max.get().saturating_mul(BYTES_A_NAME) && self.names.len() > 1 {
             let Some((_, oldest)) = self.names.pop_oldest() else { break };
             self.bytes = self.bytes.saturating_sub(oldest.size());
-            forgotten.push(oldest);
+            beyond.push(oldest);
         }
+        (replaced, beyond)
     }
 }
 
@@ -108,7 +91,7 @@ impl Aliases {
     /// How many names are known.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.settled().names.len()
+        self.known.lock().names.len()
     }
 
     /// True when no name is known.
@@ -119,15 +102,6 @@ impl Aliases {
 
     fn key(&self, namespace: &str, name: &str) -> Key {
         self.secret.name(namespace, name)
-    }
-
-    /// The table, with all that is known in it.
-    fn settled(&self) -> MutexGuard<'_, Known> {
-        let mut known = self.known.lock();
-        if !known.newest.is_empty() {
-            drop(known.settle(self.max));
-        }
-        known
     }
 
     /// Remembers an event as its client was told it.
@@ -142,13 +116,8 @@ impl Aliases {
 
     /// Remembers what was packed.
     pub(super) fn keep(&self, alias: Alias) {
-        let is_large = alias.packed.size() > BYTES_A_NAME;
         let mut known = self.known.lock();
-        known.newest.push(alias);
-        if known.newest.len() < TOGETHER && !is_large {
-            return;
-        }
-        let forgotten = known.settle(self.max);
+        let forgotten = known.put(alias, self.max);
         // Every request comes by this lock, so what is freed is freed outside of it.
         drop(known);
         drop(forgotten);
@@ -156,14 +125,14 @@ impl Aliases {
 
     /// Forgets a name: its event was deleted.
     pub(super) fn remove(&self, namespace: &str, name: &str) {
-        let mut known = self.settled();
+        let mut known = self.known.lock();
         let removed = known.names.remove(self.key(namespace, name));
         known.bytes = known.bytes.saturating_sub(removed.map_or(0, |packed| packed.size()));
     }
 
     /// The event as its client was last told it.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Event> {
-        self.settled().names.get(self.key(namespace, name))?.unpack()
+        self.known.lock().names.get(self.key(namespace, name))?.unpack()
     }
 
     /// Applies a client's patch to what it was told. Returns the event as the client now sees it, and by how many
@@ -207,11 +176,11 @@ impl Aliases {
 
     /// Under the lock, so that of two requests of one client each sees what the other has made of its line.
     fn change<T>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Event) -> T) -> Option<T> {
-        let mut known = self.settled();
+        let mut known = self.known.lock();
         let key = self.key(namespace, name);
         let mut event = known.names.get(key)?.unpack()?;
         let result = change(&mut event);
-        known.put(key, Packed::new(&event), self.max, &mut Vec::new());
+        drop(known.put(Alias { key, packed: Packed::new(&event) }, self.max));
         Some(result)
     }
 }
@@ -253,8 +222,6 @@ mod tests {
         }
         let put = |event: Event| {
             aliases.insert(&event);
-            let waiting: usize = aliases.known.lock().newest.iter().map(|alias| alias.packed.size()).sum();
-            assert!(waiting <= BYTES_A_NAME, "a large event waits outside of the table's bytes");
             aliases.len()
         };
         // A small one among them is forgotten only where it is the oldest.
@@ -284,20 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_table_yet_is_known_all_the_same() {
-        let aliases = Aliases::new(NonZeroUsize::new(TOGETHER).unwrap(), KeySecret(1, 2));
+    fn a_full_table_knows_the_newest_names_as_they_were_told_last() {
+        let aliases = Aliases::new(NonZeroUsize::new(64).unwrap(), KeySecret(1, 2));
         let known = |number: usize| aliases.get("default", &number.to_string()).map(|event| event.count);
-        for number in 0..TOGETHER * 2 - 1 {
+        for number in 0..127 {
             aliases.insert(&event(&number.to_string(), 1));
         }
         // Under a name that is there twice the later event counts.
         aliases.insert(&event("100", 2));
-        assert_eq!(aliases.known.lock().newest.len(), 0, "as many as are put into the table together");
         aliases.insert(&event("101", 3));
         aliases.insert(&event("new", 1));
-        assert_eq!(aliases.known.lock().newest.len(), 2);
         assert_eq!((known(100), known(101), known(62), known(64)), (Some(2), Some(3), None, Some(1)));
-        assert_eq!(aliases.len(), TOGETHER);
+        assert_eq!(aliases.len(), 64);
         aliases.insert(&event("newer", 1));
         aliases.remove("default", "newer");
         assert!(aliases.get("default", "newer").is_none());

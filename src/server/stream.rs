@@ -1,8 +1,8 @@
 //! A client's connection, as hyper reads and writes it: in as few and as simple writes as can be.
 //!
 //! Hot: a write is the dearest thing that a request needs. Over HTTP/1.1 hyper hands over an answer's head and body side by side; the system
-//! takes half a microsecond longer for two pieces (`writev`) than for one (`send`), and copying them a twentieth of that. Over HTTP/2 answers
-//! that are ready at the same time leave in one write, if they are short (`is_write_vectored`).
+//! takes longer for two pieces (`writev`) than for one (`send`) and the copy that makes one of them. Over HTTP/2 answers that are ready at the
+//! same time leave in one write, if they are short (`is_write_vectored`).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

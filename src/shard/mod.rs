@@ -196,7 +196,7 @@ impl Shard {
     /// Looks at what will be looked at for each of these, step by step for all of them: what is far from the processor is then fetched for
     /// several at a time, and not for one after the other.
     fn fetch<'p>(&self, prepared: impl Iterator<Item = &'p Prepared<'p>>) {
-        type Few<T> = SmallVec<[T; 32]>;
+        type Few<T> = SmallVec<[T; table::UNDER_ONE_LOCK]>;
         let sources: Few<_> =
             prepared.filter_map(|prepared| Some((self.sources.peek(prepared.source)?, &prepared.keys))).collect();
         let records: Few<_> = sources.into_iter().filter_map(|(correlator, keys)| correlator.fetch(keys)).collect();

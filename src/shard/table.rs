@@ -20,7 +20,7 @@ use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
 
 /// LIMIT: occurrences that are accepted under one lock, for which all others have to wait.
-const UNDER_ONE_LOCK: usize = 32;
+pub(super) const UNDER_ONE_LOCK: usize = 32;
 
 /// All shards of the process. Clones share them.
 #[derive(Debug, Clone)]

@@ -104,6 +104,13 @@ pub(crate) struct Outcome {
     pub(crate) watched_cpu: Vec<f64>,
 }
 
+impl Outcome {
+    /// CPU time of the first process watched, in microseconds an event.
+    pub(crate) fn cpu_micros(&self) -> f64 {
+        self.watched_cpu[0] / (self.per_second * self.seconds) * 1e6
+    }
+}
+
 /// What a worker has counted.
 #[derive(Debug)]
 struct Tally {

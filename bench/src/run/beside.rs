@@ -32,7 +32,7 @@ pub(super) fn beside(bench: &Bench<'_>, what: What, other: &Path) -> anyhow::Res
         for (((_, weir), outcome), seen) in running.iter().zip(outcomes).zip(&mut seen) {
             let outcome = outcome?;
             weir.check(&[&outcome])?;
-            *seen = outcome.watched_cpu[0] / (outcome.per_second * outcome.seconds) * 1e6;
+            *seen = outcome.cpu_micros();
         }
         println!("round {round}: {:.2} and {:.2} µs CPU an event", seen[0], seen[1]);
         micros.iter_mut().zip(seen).for_each(|(micros, seen)| micros.push(seen));

@@ -15,7 +15,7 @@ struct Side {
 
 impl Side {
     fn add(&mut self, name: &str, outcome: &Outcome) {
-        let cpu_micros = outcome.watched_cpu[0] / (outcome.per_second * outcome.seconds) * 1e6;
+        let cpu_micros = outcome.cpu_micros();
         println!(
             "  {name:<10} {:>9} events/s  {:>6} µs CPU an event  server {:>4.0} %  generator {:>4.0} %  p50 {} µs  p99 {} µs{}",
             short(outcome.per_second),

@@ -136,7 +136,7 @@ pub(super) fn flat(bench: &Bench<'_>) -> anyhow::Result<()> {
             for ((_, weir, outcomes, keys, sources), costs) in servers.iter_mut().zip(&mut costs) {
                 let flags = format!("--mix draw --objects {keys} --nodes {sources}");
                 let outcome = bench.load(weir.listen, &[weir.child.pid()], &flags)?;
-                let cost = outcome.watched_cpu[0] / (outcome.per_second * outcome.seconds) * 1e6;
+                let cost = outcome.cpu_micros();
                 println!(
                     "  {keys} keys, {sources} sources: {} µs CPU an event, {} events/s",
                     short(cost),

@@ -8,6 +8,7 @@ mod aggregate;
 mod budget;
 mod dedup;
 mod history;
+mod index;
 mod joiner;
 mod key;
 mod patch;

@@ -7,24 +7,21 @@
 
 use std::num::NonZeroUsize;
 
-use hashbrown::HashTable;
-
+use super::index::{Index, NONE};
 use super::key::Key;
 
 /// Entries that are looked through without an index: about what one look into an index costs.
 const SCANNED: usize = 8;
-
-/// No position: the end of the list.
-const NONE: u32 = u32::MAX;
 
 /// Values by [`Key`], in the order of their use.
 #[derive(Debug)]
 pub struct Recent<V> {
     // LIMIT: the owner's, who takes out the oldest; and `NONE` positions, far above any setting that fits into memory.
     slots: Vec<Slot<V>>,
-    /// Positions by key; without allocation while there are few.
+    /// Positions by key; none while there are few.
     // LIMIT: one a slot.
-    index: HashTable<u32>,
+    index: Index,
+    // Positions, or `NONE`.
     newest: u32,
     oldest: u32,
 }
@@ -41,7 +38,7 @@ struct Slot<V> {
 
 impl<V> Default for Recent<V> {
     fn default() -> Self {
-        Self { slots: Vec::new(), index: HashTable::new(), newest: NONE, oldest: NONE }
+        Self { slots: Vec::new(), index: Index::default(), newest: NONE, oldest: NONE }
     }
 }
 
@@ -167,7 +164,7 @@ impl<V> Recent<V> {
         if self.index.is_empty() {
             return self.slots.iter().position(|slot| slot.key == key).map(|at| at as u32);
         }
-        self.index.find(key.half(), |at| self.slot(*at).key == key).copied()
+        self.index.find(key, |at| self.slot(at).key == key)
     }
 
     /// Puts a new entry in, and returns what made room for it.
@@ -198,16 +195,13 @@ impl<V> Recent<V> {
         let replaced = std::mem::replace(&mut slot.value, value);
         self.attach_newest(at);
         if has_index {
-            let slots = &self.slots;
-            self.index.insert_unique(key.half(), at, |at| slots[*at as usize].key.half());
+            self.index.insert(key, at);
         }
         replaced
     }
 
     fn unindex(&mut self, at: u32) {
-        if let Ok(entry) = self.index.find_entry(self.slot(at).key.half(), |other| *other == at) {
-            entry.remove();
-        }
+        self.index.remove(self.slot(at).key, at);
     }
 
     fn push(&mut self, key: Key, value: V) {
@@ -222,13 +216,13 @@ impl<V> Recent<V> {
         }
         self.slots.push(Slot { key, newer: NONE, older: NONE, value });
         self.attach_newest(at);
-        let slots = &self.slots;
         if !self.index.is_empty() {
-            self.index.insert_unique(key.half(), at, |at| slots[*at as usize].key.half());
-        } else if slots.len() > SCANNED {
-            for (at, slot) in (0..).zip(slots) {
-                self.index.insert_unique(slot.key.half(), at, |at| slots[*at as usize].key.half());
+            if self.slots.len() > self.index.room() {
+                self.index.resize(self.slots.capacity());
             }
+            self.index.insert(key, at);
+        } else if self.slots.len() > SCANNED {
+            self.index = Index::new(self.slots.capacity(), self.slots.iter().map(|slot| slot.key));
         }
     }
 
@@ -240,9 +234,7 @@ impl<V> Recent<V> {
         if let Some(Slot { key, newer, older, .. }) = self.slots.get(at as usize) {
             let (key, newer, older) = (*key, *newer, *older);
             let before = u32::try_from(self.slots.len()).unwrap_or(NONE);
-            if let Some(position) = self.index.find_mut(key.half(), |other| *other == before) {
-                *position = at;
-            }
+            self.index.relocate(key, before, at);
             self.link(newer, at, older);
         }
         self.shrink();
@@ -254,8 +246,9 @@ impl<V> Recent<V> {
         let room = self.slots.len().saturating_mul(2).max(SCANNED);
         if self.slots.capacity() > room.saturating_mul(2) {
             self.slots.shrink_to(room);
-            let slots = &self.slots;
-            self.index.shrink_to(room, |at| slots[*at as usize].key.half());
+            if !self.index.is_empty() {
+                self.index.resize(room);
+            }
         }
     }
 

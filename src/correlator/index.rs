@@ -117,7 +117,6 @@ impl Index {
     }
 
     /// Tags are uniform, so this is, for any number of places.
-    #[expect(clippy::cast_possible_truncation, reason = "less than there are places")]
     const fn home(&self, tag: u32) -> usize {
         ((tag as u128 * self.places.len() as u128) >> 32) as usize
     }
@@ -133,7 +132,6 @@ impl Index {
 }
 
 /// The part of a key that stands in its place.
-#[expect(clippy::cast_possible_truncation, reason = "a part is meant")]
 const fn tag(key: Key) -> u32 {
     (key.half() >> 32) as u32
 }

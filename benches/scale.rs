@@ -27,10 +27,10 @@ use eventweir::event::Event;
 use eventweir::outbox::{self, Answer, Request};
 use eventweir::shard::{self, Shard, Shards};
 use floor::{Floor, SECRET, START, event, template};
-use mimalloc::MiMalloc;
+use tikv_jemallocator::Jemalloc;
 
 #[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Occurrences that are measured in one go; few enough to stay in the processor's cache while they are made.
 const BATCH: usize = 64;

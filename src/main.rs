@@ -8,10 +8,11 @@ use clap::{CommandFactory as _, Parser as _};
 use eventweir::cli::{Cli, Command};
 use eventweir::{commands, logging};
 
-/// Chosen by measurement: the hot path allocates an answer and a decoded event a request. Without transparent huge pages
-/// (`no_thp`): the kernel clears one whole when it is first touched, and everybody waits.
+/// Chosen by measurement: the hot path allocates an answer and a decoded event a request, and this one hands out what was freed last, which
+/// the processor still has at hand. Without transparent huge pages (`.cargo/config.toml`): the kernel clears one whole when it is first
+/// touched, and everybody waits.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {

@@ -17,7 +17,7 @@ use clap::Parser;
 
 /// The allocator of the program that is measured, so that the servers differ in their work only.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Measures eventweir; `bench/run TARGET` builds everything first.
 #[derive(Debug, Parser)]

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::key::Key;
-use super::recent::Recent;
+use super::recent::{Found, Recent};
 use super::settings::{Settings, Suppression};
 use crate::clock::{Mono, Now};
 use crate::event::{Event, MicroTime, ObjectMeta, Time};
@@ -39,6 +39,11 @@ impl Groups {
         self.groups.len()
     }
 
+    /// Where a group is.
+    pub(super) fn find(&self, key: Key) -> Found {
+        self.groups.find(key)
+    }
+
     /// Whether a group is known.
     pub(super) fn has(&self, key: Key) -> bool {
         self.groups.contains(key)
@@ -56,11 +61,11 @@ impl Groups {
         if distinct < settings.max_events.get() { Route::Plain } else { Route::Combined }
     }
 
-    /// Counts the event in its group and says which way it goes on.
-    pub(super) fn observe(&mut self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
+    /// Counts the event in its group, which was looked for, and says which way it goes on.
+    pub(super) fn observe(&mut self, found: Found, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
         let local = local.half();
         let new = || Group { last: now.mono, local_keys: SmallVec::new() };
-        let entry = self.groups.get_or_insert_within(group, settings.lru_cache_size, new);
+        let entry = self.groups.get_or_insert_found(found, group, settings.lru_cache_size, new);
         if !entry.is_current(now, settings) {
             entry.local_keys.clear();
         }

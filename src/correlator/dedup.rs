@@ -5,7 +5,7 @@ use smol_str::SmolStr;
 
 use super::RecordId;
 use super::key::Key;
-use super::recent::Recent;
+use super::recent::{Found, Recent};
 use super::settings::{CountOverflow, Settings};
 use crate::event::{Event, Time};
 
@@ -51,21 +51,27 @@ impl Observations {
         self.observations.len()
     }
 
+    /// Where the observation of `key` is.
+    pub(super) fn place(&self, key: Key) -> Found {
+        self.observations.find(key)
+    }
+
     pub(super) fn find(&self, key: Key) -> Option<&Observation> {
         self.observations.peek(key).filter(|observation| observation.count != 0)
     }
 
-    /// Counts `occurrences` of `event` under `key`. A repeat takes over the first timestamp and the running count, and by
+    /// Counts `occurrences` of `event` under `key`, which was looked for. A repeat takes over the first timestamp and the running count, and by
     /// [`take_name`](Self::take_name) name and version; everything else stays as the newest event has it.
     pub(super) fn observe(
         &mut self,
+        place: Found,
         key: Key,
         event: &mut Event,
         occurrences: u32,
         settings: &Settings,
         next_record: &mut u64,
     ) -> Observed {
-        if let Some(known) = self.observations.get(key)
+        if let Some(known) = self.observations.get_found(place)
             && known.count != 0
         {
             known.count = add(known.count, occurrences, settings.count_overflow);

@@ -35,6 +35,14 @@ pub struct Keys {
     pub(super) spam: Key,
 }
 
+impl Keys {
+    /// Whose events share a budget.
+    #[must_use]
+    pub const fn spam(&self) -> Key {
+        self.spam
+    }
+}
+
 /// The secret that keys are hashed with; one per process, random outside tests.
 #[derive(Clone, Copy)]
 pub struct KeySecret(pub u64, pub u64);

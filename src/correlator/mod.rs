@@ -211,19 +211,21 @@ impl Correlator {
             // Clients like kopf give none. client-go never deduplicates a count of 0 (V 012), so under `drop` it stays.
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
+        // Both before either is used, which takes as long as one of them: they are far from the processor.
+        let (group, own) = (self.groups.find(keys.aggregate), self.observations.place(keys.event));
         let route = if is_combined(event, settings) {
             Route::Combined
         } else {
-            self.groups.observe(keys.aggregate, keys.local, now, settings)
+            self.groups.observe(group, keys.aggregate, keys.local, now, settings)
         };
-        let key = match route {
-            Route::Plain => keys.event,
+        let (key, place) = match route {
+            Route::Plain => (keys.event, own),
             Route::Combined => {
                 *event = aggregate::combined_event(event, occurrences, now, settings);
-                keys.aggregate
+                (keys.aggregate, self.observations.place(keys.aggregate))
             }
         };
-        let observed = self.observations.observe(key, event, occurrences, settings, next_record);
+        let observed = self.observations.observe(place, key, event, occurrences, settings, next_record);
         if settings.naming == Naming::Deterministic && !observed.is_repeat {
             let name = shared_name(event, route, settings);
             event.metadata.name = name.clone();

@@ -1,9 +1,8 @@
 //! A map that knows the order in which its entries were used, for caches that forget what was used longest ago.
 //!
-//! Hot: every occurrence looks into four of these. Ours and not the `lru` crate's, because that one boxes each entry and two
-//! ends: a source with five events cost 900 bytes before it held anything, and each use touched two neighbours somewhere on
-//! the heap. Here entries lie side by side in one allocation, in no order; the order is a list of positions. A few entries are
-//! found by looking at each, more by an index. Room that is not used any more is given back.
+//! Hot: every occurrence looks into four of these. Ours and not the `lru` crate's, which boxes each entry and two ends: a source with
+//! five events cost 900 bytes before it held anything, and each use touched two neighbours on the heap. Here entries lie side by side,
+//! in an order that is a list of positions. A few are found by looking at each, more by an [`Index`]. Unused room is given back.
 
 use std::num::NonZeroUsize;
 
@@ -25,6 +24,10 @@ pub struct Recent<V> {
     newest: u32,
     oldest: u32,
 }
+
+/// Where a key is in its table, if it is there.
+#[derive(Debug, Clone, Copy)]
+pub struct Found(Option<u32>);
 
 // In this order, so that what a use looks at is followed by what the value begins with.
 #[derive(Debug)]
@@ -72,9 +75,20 @@ impl<V> Recent<V> {
         self.position(key).is_some()
     }
 
+    /// Where `key` is. Who looks into several tables finds all before using any: then the processor waits for all of it at once.
+    #[must_use]
+    pub fn find(&self, key: Key) -> Found {
+        Found(self.position(key))
+    }
+
     /// Uses the value of `key`.
     pub fn get(&mut self, key: Key) -> Option<&mut V> {
-        let at = self.position(key)?;
+        self.get_found(self.find(key))
+    }
+
+    /// Uses the value of a key where it was found. Nothing was put in or taken out since.
+    pub fn get_found(&mut self, Found(at): Found) -> Option<&mut V> {
+        let at = at?;
         self.promote(at);
         Some(&mut self.slot_mut(at).value)
     }
@@ -86,7 +100,12 @@ impl<V> Recent<V> {
 
     /// The same; what was used longest ago makes room for a new value where there were more than `max` otherwise.
     pub fn get_or_insert_within(&mut self, key: Key, max: NonZeroUsize, make: impl FnOnce() -> V) -> &mut V {
-        match self.position(key) {
+        self.get_or_insert_found(self.find(key), key, max, make)
+    }
+
+    /// The same of a key where it was [found](Self::find), or was not. Nothing was put in or taken out since.
+    pub fn get_or_insert_found(&mut self, at: Found, key: Key, max: NonZeroUsize, make: impl FnOnce() -> V) -> &mut V {
+        match at.0 {
             Some(at) => self.promote(at),
             None => drop(self.insert(key, make(), max)),
         }
@@ -189,7 +208,7 @@ impl<V> Recent<V> {
         let at = self.oldest;
         self.detach(at);
         let has_index = !self.index.is_empty();
-        self.unindex(at);
+        self.index.remove(self.slot(at).key, at);
         let slot = self.slot_mut(at);
         slot.key = key;
         let replaced = std::mem::replace(&mut slot.value, value);
@@ -198,10 +217,6 @@ impl<V> Recent<V> {
             self.index.insert(key, at);
         }
         replaced
-    }
-
-    fn unindex(&mut self, at: u32) {
-        self.index.remove(self.slot(at).key, at);
     }
 
     fn push(&mut self, key: Key, value: V) {
@@ -229,7 +244,7 @@ impl<V> Recent<V> {
     /// Takes a slot out; the last one moves to its place.
     fn take(&mut self, at: u32) -> Slot<V> {
         self.detach(at);
-        self.unindex(at);
+        self.index.remove(self.slot(at).key, at);
         let taken = self.slots.swap_remove(at as usize);
         if let Some(Slot { key, newer, older, .. }) = self.slots.get(at as usize) {
             let (key, newer, older) = (*key, *newer, *older);

@@ -20,7 +20,7 @@ use super::options::Options;
 use super::{Ack, Face, ack, decode, options, respond};
 use crate::event::json::{self, Decoded};
 use crate::event::repair::{self, Repair};
-use crate::event::{ApiGroup, Event, ManagedFields, Time, protobuf, validate};
+use crate::event::{ApiGroup, Event, ManagedFields, Time, validate};
 use crate::ledger::RejectReason;
 use crate::shard::{Fate, Full, Outcome, Waiting};
 use crate::status::Status;
@@ -84,7 +84,7 @@ fn begin<'a>(
         return Ok(Begun::Pending(Box::pin(dry_run(face, asked, form, std::mem::take(event), warnings))));
     }
     // Most clients spell their events just as they are answered.
-    let document = if is_unchanged && form.is_laid_out(layout) { layout.document(body) } else { None };
+    let document = if is_unchanged && form.is_json() { layout.document(body) } else { None };
     Ok(take(face, asked, form, StatusCode::CREATED, event, document, &warnings))
 }
 
@@ -150,7 +150,7 @@ struct Answer<'w> {
     warnings: &'w [String],
 }
 
-/// Hands a valid event to its shard and answers. Who has the event's document at hand spares writing it.
+/// Hands a valid event to its shard and answers. Who has the event's JSON at hand spares writing it.
 pub(super) fn take<'a>(
     face: &'a Face,
     asked: &'a Asked,
@@ -181,7 +181,6 @@ fn take_at_once<'a>(
     Answer { form, code, ack, warnings }: Answer<'_>,
 ) -> Begun<'a> {
     let response = match document {
-        Some(document) if form.media == Media::Protobuf => respond::bytes(code, form.media, document),
         Some(document) => respond::document(code, form.media, form.pretty, document),
         None => respond::event(form, code, event, None, &[]),
     };
@@ -223,13 +222,10 @@ fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: &mut Event, answer: A
     Begun::Answered(respond::event(form, code, &event, Some(outcome), warnings))
 }
 
-/// The long way to an event's document.
+/// The long way to an event's JSON.
 fn written_anew(form: Form, event: &Event) -> Vec<u8> {
     let mut document = Vec::new();
-    match form.media {
-        Media::Protobuf => protobuf::write(form.group, event, &mut document),
-        Media::Json | Media::Yaml => json::write_json(form.group, event, &mut document),
-    }
+    json::write_json(form.group, event, &mut document);
     document
 }
 

@@ -156,7 +156,7 @@ mod tests {
 
     /// Fault: YAML was answered where JSON was asked for.
     #[test]
-    fn only_what_was_sent_can_be_its_own_answer() {
+    fn only_json_can_be_its_own_answer() {
         const JSON: &[u8] = br#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"},"involvedObject":{},"source":{},"firstTimestamp":null,"lastTimestamp":null,"eventTime":null,"reportingComponent":"","reportingInstance":""}"#;
         let layout = |media, body: &[u8]| event(ApiGroup::Core, media, body, Strictness::Report).unwrap().layout;
         assert_eq!(layout(Media::Json, JSON), Layout::AsWritten(0..0));
@@ -164,9 +164,6 @@ mod tests {
         assert_eq!(layout(Media::Yaml, JSON), Layout::Other);
         let mut protobuf = Vec::new();
         protobuf::write(ApiGroup::Core, &crate::event::Event::default(), &mut protobuf);
-        assert_eq!(layout(Media::Protobuf, &protobuf), Layout::AsProtobuf);
-        // Field 5 of the envelope, which there is not.
-        protobuf.extend([5 << 3, 1]);
         assert_eq!(layout(Media::Protobuf, &protobuf), Layout::Other);
     }
 

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use super::accept::{Clause, clauses};
 use super::decode::Refusal;
 use crate::event::ApiGroup;
-use crate::event::json::{Layout, go};
+use crate::event::json::go;
 use crate::ledger::RejectReason;
 use crate::status::{Status, StatusDetails};
 
@@ -132,15 +132,9 @@ impl Form {
         Ok(Self { group, media, view, pretty: pretty || wants_pretty(query, headers), now })
     }
 
-    /// Whether an event is shown whole, and as or of what stands in a body of this layout.
-    pub(super) fn is_laid_out(self, layout: &Layout) -> bool {
-        let is_protobuf = self.media == Media::Protobuf;
-        let fits = match layout {
-            Layout::AsWritten(_) => !is_protobuf,
-            Layout::AsProtobuf => is_protobuf,
-            Layout::Other => false,
-        };
-        fits && self.view == View::Whole
+    /// Whether an event is shown whole and as JSON, or as what is made of JSON.
+    pub(super) fn is_json(self) -> bool {
+        self.view == View::Whole && self.media != Media::Protobuf
     }
 
     /// What nearly every client accepts, without taking it apart; whatever is answered then looks so.

@@ -128,6 +128,11 @@ impl Outbox {
         (self.why(id), is_news)
     }
 
+    /// Looks at the account that will pay for a repeat; see [`Shard`](crate::shard::Shard)'s `accept_prepared`.
+    pub(crate) fn fetch_account(&self, source: Key, budget: Key) {
+        black_box(super::is_filed(&self.accounts, AccountId::of_budget(source, budget)));
+    }
+
     /// Looks at what repeats of these records will look at; see [`Shard`](crate::shard::Shard)'s `fetch`.
     pub(crate) fn fetch(&self, records: &[RecordId]) {
         let accounts: SmallVec<[AccountId; 32]> = records

@@ -12,23 +12,16 @@ pub enum Layout {
     /// As [`write_json`](super::write_json) writes the event, but for this part, which it leaves out, and perhaps for letters that
     /// it escapes.
     AsWritten(Range<usize>),
-    /// As [`protobuf::write`](crate::event::protobuf::write) writes the event.
-    AsProtobuf,
     /// In any other way.
     #[default]
     Other,
 }
 
 impl Layout {
-    /// What [`write_json`](super::write_json) makes of the event that was decoded from `body`, or what `protobuf::write` makes of it, if that
-    /// can be told.
+    /// What [`write_json`](super::write_json) makes of the event that was decoded from `body`, if that can be told.
     #[must_use]
     pub fn document(&self, body: &[u8]) -> Option<Vec<u8>> {
-        let left_out = match self {
-            Self::AsWritten(left_out) => left_out,
-            Self::AsProtobuf => return Some(body.to_vec()),
-            Self::Other => return None,
-        };
+        let Self::AsWritten(left_out) = self else { return None };
         let body = body.strip_suffix(b"\n").unwrap_or(body);
         let (before, after) = (body.get(..left_out.start)?, body.get(left_out.end..)?);
         // U+2028 and U+2029 begin with this byte, and so do many that are not escaped.

@@ -47,10 +47,6 @@ impl<'b> Envelope<'b> {
     /// What the object is; what the envelope leaves open is taken from the door (`copyKindDefaults`).
     pub(super) fn identity(&self, door: ApiGroup) -> Identity<'_> {
         let kind = if self.kind.is_empty() { "Event" } else { self.kind.as_str() };
-        if self.api_version == door.api_version() {
-            // Nearly always.
-            return Identity { kind, group: door.name(), version: "v1" };
-        }
         let (group, version) = split_version(&self.api_version);
         let (group, version) = if version.is_empty() { split_version(door.api_version()) } else { (group, version) };
         Identity { kind, group, version }

@@ -109,7 +109,7 @@ pub(super) fn list(group: ApiGroup, data: &[u8], list: &mut EventList) -> Result
 
 /// LIMIT: times outside the years 0 to 9999, which JSON cannot carry either, are moved to that range's ends.
 const SECONDS_MIN: i64 = -62_167_219_200;
-pub(super) const SECONDS_MAX: i64 = 253_402_300_799;
+const SECONDS_MAX: i64 = 253_402_300_799;
 
 /// Reads a `metav1.Time`: seconds; the nanoseconds are not looked at.
 pub(super) fn time(data: &[u8], slot: &mut Option<Time>) -> Result<(), Fault> {

@@ -9,7 +9,6 @@
 mod delete_options;
 mod envelope;
 mod fields;
-mod layout;
 mod meta;
 mod partial;
 mod reader;
@@ -77,8 +76,7 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>>
         event.type_meta = Some(group);
     }
     let (kind, api_version) = (envelope.kind, envelope.api_version);
-    let layout = if layout::is_as_written(group, body) { Layout::AsProtobuf } else { Layout::Other };
-    Ok(Decoded { event, strict_faults: Vec::new(), kind, api_version, layout })
+    Ok(Decoded { event, strict_faults: Vec::new(), kind, api_version, layout: Layout::Other })
 }
 
 /// Reads an `EventList` from an apiserver's answer; kind and apiVersion are not looked at.

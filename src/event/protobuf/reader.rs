@@ -174,19 +174,7 @@ struct Reader<'b> {
 }
 
 impl<'b> Reader<'b> {
-    /// A number; nearly all are of one byte, tags and lengths.
-    #[inline]
     fn varint(&mut self) -> Result<u64, Fault> {
-        match self.data.get(self.at) {
-            Some(&byte) if byte < 0x80 => {
-                self.at = self.at.saturating_add(1);
-                Ok(byte.into())
-            }
-            _ => self.long_varint(),
-        }
-    }
-
-    fn long_varint(&mut self) -> Result<u64, Fault> {
         let mut value = 0;
         for shift in (0..u64::BITS).step_by(7) {
             let byte = *self.data.get(self.at).ok_or(Fault::Eof)?;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::What;
 use super::bench::Bench;
+use super::memory::ROOM;
 use super::table::Figures;
 use super::weir::Weir;
 
@@ -18,7 +19,7 @@ pub(super) fn beside(bench: &Bench<'_>, what: What, other: &Path) -> anyhow::Res
     for round in 1..=bench.options.rounds {
         let start = |program: &Path| {
             let (stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
-            let weir = Weir::start(program, &bench.folder, &kubeconfig, "", &bench.server_cores, None)?;
+            let weir = Weir::start(program, &bench.folder, &kubeconfig, ROOM, &bench.server_cores, None)?;
             anyhow::Ok((stub, weir))
         };
         let running = [start(programs[0])?, start(programs[1])?];

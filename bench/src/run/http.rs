@@ -67,7 +67,8 @@ fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) ->
         }
         {
             let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
-            let weir = bench.weir(&kubeconfig, "")?;
+            // However fast it is.
+            let weir = bench.weir(&kubeconfig, super::memory::ROOM)?;
             let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
             ours.add("eventweir", &outcome);
             let samples = weir.check(&[&outcome])?;

@@ -14,7 +14,7 @@ use crate::machine;
 const WIDE: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\n";
 
 /// An outbox that has room for whatever is sent faster than the upstream takes it.
-const ROOM: &str = "outbox: {maxRecords: 10000000, maxBytes: 16Gi, sourcePercent: 100}\n";
+pub(super) const ROOM: &str = "outbox: {maxRecords: 10000000, maxBytes: 16Gi, sourcePercent: 100}\n";
 
 /// Keys that are sent before the outbox is waited for.
 const PART: usize = 10_000;

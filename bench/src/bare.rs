@@ -1,4 +1,5 @@
-//! What a server costs that does nothing with events: reads the body, and answers. And one that parses NDJSON, no more.
+//! What a server costs that does nothing with events: reads the body, and answers. One that parses NDJSON, no more. And one that is
+//! written as one would without another thought: each event into the types of `k8s-openapi`, and back as its answer.
 //!
 //! axum on hyper, as eventweir, with the same allocator and runtime.
 
@@ -6,16 +7,17 @@ use std::borrow::Cow;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::DefaultBodyLimit;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::post;
+use axum::{Json, Router};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use k8s_openapi::api::{core, events};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -28,14 +30,22 @@ pub(crate) struct Options {
     /// Serves with TLS, with the certificate in this folder.
     #[arg(long)]
     tls: Option<PathBuf>,
+    /// Parses each event, and answers with it
+    #[arg(long)]
+    echo: bool,
 }
 
 /// Serves until it is killed; says where on standard output.
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     machine::allow_many_files();
     let tls = options.tls.as_deref().map(tls::server).transpose()?;
-    let router =
-        Router::new().route("/eventweir/v1/events", post(parse)).fallback(answer).layer(DefaultBodyLimit::disable());
+    let router = if options.echo {
+        Router::new()
+            .route("/api/v1/namespaces/{namespace}/events", post(echo::<core::v1::Event>))
+            .route("/apis/events.k8s.io/v1/namespaces/{namespace}/events", post(echo::<events::v1::Event>))
+    } else {
+        Router::new().route("/eventweir/v1/events", post(parse)).fallback(answer).layer(DefaultBodyLimit::disable())
+    };
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?
@@ -68,6 +78,10 @@ async fn answer(body: Bytes) -> impl IntoResponse {
     // The body has been read; nothing of it is needed.
     drop(body);
     (StatusCode::CREATED, [(header::CONTENT_TYPE, "application/json")], r#"{"kind":"Status"}"#)
+}
+
+async fn echo<E>(Json(event): Json<E>) -> (StatusCode, Json<E>) {
+    (StatusCode::CREATED, Json(event))
 }
 
 /// The members of an event that a correlator reads, borrowed from the line where nothing is escaped.

@@ -1,4 +1,4 @@
-//! Targets 2 and 3: events a second, a request each or in batches, against servers that do less and against Go.
+//! Targets 2 and 3: events a second, a request each or in batches, against servers that do less, one that is written plainly, and against Go.
 
 use super::What;
 use super::bench::Bench;
@@ -58,7 +58,7 @@ pub(super) fn batch(bench: &Bench<'_>) -> anyhow::Result<()> {
 }
 
 fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) -> anyhow::Result<()> {
-    let [mut bare, mut ours, mut go] = [(); 3].map(|()| Side::default());
+    let [mut bare, mut echo, mut ours, mut go] = [(); 4].map(|()| Side::default());
     for round in 1..=bench.options.rounds {
         println!("round {round}");
         {
@@ -79,7 +79,12 @@ fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) ->
                 samples.value("eventweir_outbox_records"),
             );
         }
-        if let (Some(program), Some(_)) = (&bench.options.go, least_go) {
+        let Some(_) = least_go else { continue };
+        {
+            let (server, address) = Bench::server(Bench::part("bare")?.arg("--echo"), &bench.server_cores)?;
+            echo.add("echo", &bench.load(address, &[server.pid()], flags)?);
+        }
+        if let Some(program) = &bench.options.go {
             let mut command = std::process::Command::new(program);
             let (server, address) = Bench::server(command.arg("serve"), &bench.server_cores)?;
             go.add("Go", &bench.load(address, &[server.pid()], flags)?);
@@ -91,6 +96,12 @@ fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) ->
     verdict("eventweir : bare, events/s", &ratio, Target::AtLeast(least));
     // Other work on the machine touches this one least.
     verdict("the same, by CPU an event", &bare.cpu_micros.ratio(&ours.cpu_micros), Target::AtLeast(least));
+    if least_go.is_some() {
+        echo.print("echo");
+        println!("eventweir : echo, events/s: {}", ours.per_second.ratio(&echo.per_second));
+        println!("the same, by CPU an event: {}", echo.cpu_micros.ratio(&ours.cpu_micros));
+        println!("echo : bare, events/s: {}", echo.per_second.ratio(&bare.per_second));
+    }
     if let (Some(least), false) = (least_go, go.per_second.0.is_empty()) {
         go.print("Go");
         verdict("eventweir : Go, events/s", &ours.per_second.ratio(&go.per_second), Target::AtLeast(least));

@@ -1,12 +1,11 @@
 # docker build -t eventweir:0.1.0 .
 # Alpine's own Rust target is musl, so the binary is static; gcc and make are for the C in ring and jemalloc.
 FROM rust:1-alpine AS build
-ARG TARGETARCH
 RUN apk add --no-cache ca-certificates gcc make musl-dev
 WORKDIR /src
 COPY . .
 # On arm64 some kernels have pages of 64 KiB, and an allocator that was built for smaller ones does not run there.
-RUN if [ "$TARGETARCH" = arm64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi; cargo build --locked --release
+RUN if [ "$(uname -m)" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi; cargo build --locked --release
 
 FROM scratch
 LABEL org.opencontainers.image.title="eventweir" \

@@ -31,6 +31,14 @@ fn row(text: &str, name: &str) -> Vec<u64> {
     line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
+/// What its allocator was built with (`.cargo/config.toml`) is nowhere else to be seen.
+#[test]
+fn the_allocator_takes_no_huge_pages() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eventweir"));
+    let output = command.arg("--version").env("_RJEM_MALLOC_CONF", "stats_print:true").output().unwrap();
+    assert!(stderr(&output).contains("opt.thp: \"never\""), "{}", stderr(&output));
+}
+
 #[test]
 fn demo_shows_what_client_go_loses_and_we_keep() {
     let output = eventweir(&["demo"]);

@@ -138,8 +138,11 @@ async fn alert_rules_name_only_what_is_documented_and_exposed() {
             let values = exposed[&name].labels.get(&label).unwrap_or_else(|| panic!("{name} has no label {label}"));
             let found = match operator.as_str() {
                 "=" => values.contains(&value),
-                // The rules use a prefix only.
-                "=~" => values.iter().any(|known| known.starts_with(value.strip_suffix(".*").unwrap())),
+                // The rules use alternatives and prefixes only.
+                "=~" | "!~" => value.split('|').all(|word| match word.strip_suffix(".*") {
+                    Some(prefix) => values.iter().any(|known| known.starts_with(prefix)),
+                    None => values.contains(word),
+                }),
                 other => panic!("{other} in a selector of {name}"),
             };
             assert!(found, "{name}: no {label}{operator}\"{value}\"");

@@ -64,7 +64,8 @@ pub(crate) fn describe() -> String {
     format!(
         "{cores} cores of {}, Linux {}, load average {}",
         model.trim_start_matches([' ', '\t', ':']),
-        kernel.trim(),
+        // Without what its builder appends.
+        kernel.trim().split('-').next().unwrap_or_default(),
         load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
     )
 }

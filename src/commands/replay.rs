@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{Error, print, table};
 use crate::cli::{Output, Replay};
 use crate::config::{self, Config, Overrides};
-use crate::correlator::{KeyEncoding, Policy, Settings, Suppression};
+use crate::correlator::{CountOverflow, KeyEncoding, Policy, Settings, Suppression};
 use crate::event::{Event, core_v1};
 use crate::outbox;
 use crate::replay::{Fate, Line, Simulation};
@@ -62,8 +62,12 @@ fn client_go() -> Column {
 
 /// What makes a proxy do as client-go does.
 pub(super) fn client_go_settings() -> (Policy, shard::Settings) {
-    let settings =
-        Settings { suppression: Suppression::Drop, key_encoding: KeyEncoding::Concatenated, ..Settings::default() };
+    let settings = Settings {
+        suppression: Suppression::Drop,
+        key_encoding: KeyEncoding::Concatenated,
+        count_overflow: CountOverflow::Wrap,
+        ..Settings::default()
+    };
     let outbox = outbox::Settings { coalesce_interval: Duration::ZERO, ..outbox::Settings::default() };
     (Policy { base: settings.into(), rules: Vec::new() }, shard::Settings { outbox, ..shard::Settings::default() })
 }

@@ -145,37 +145,41 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Tags that meet, at the end of the table too.
+        /// Tags that meet, at the end of the table too, and some that are spread.
         #[test]
-        fn it_knows_what_a_map_knows(steps in prop::collection::vec((0..40_u32, 0..3_u8), 0..200)) {
+        fn it_knows_what_a_map_knows(steps in prop::collection::vec((0..40_u32, 0..4_u8), 0..200)) {
             let tags = [0, 1, u32::MAX, u32::MAX - 1, u32::MAX / 2];
-            let key = |number: u32| Key(u128::from(number) << 64 | u128::from(tags[number as usize % tags.len()]) << 32);
+            let tag = |number: u32| match number {
+                0..20 => tags[number as usize % tags.len()],
+                _ => number.wrapping_mul(0x9e37_79b9),
+            };
+            let key = |number: u32| Key(u128::from(number) << 64 | u128::from(tag(number)) << 32);
             let mut index = Index::new(2, std::iter::empty());
             let mut map = HashMap::new();
             for (number, step) in steps {
-                let (key, other) = (key(number), key((number + 5) % 40));
+                let (this, other) = (key(number), key((number + 5) % 40));
                 match (step, map.contains_key(&number)) {
                     (0 | 1, false) => {
                         if map.len() >= index.room() {
                             index.resize(map.len() + 1 + map.len() / 4);
                         }
-                        index.insert(key, number);
-                        map.insert(number, key);
+                        index.insert(this, number);
+                        map.insert(number, this);
                     }
                     (2, true) => {
-                        index.remove(key, number);
+                        index.remove(this, number);
                         map.remove(&number);
                     }
                     (_, true) => {
-                        index.relocate(key, number, number + 100);
-                        prop_assert_eq!(index.find(key, |at| at == number + 100), Some(number + 100));
-                        index.relocate(key, number + 100, number);
+                        index.relocate(this, number, number + 100);
+                        prop_assert_eq!(index.find(this, |at| at == number + 100), Some(number + 100));
+                        index.relocate(this, number + 100, number);
                     }
+                    (3, false) => index.resize(map.len()),
                     _ => index.remove(other, u32::MAX - 1),
                 }
                 for number in 0..40 {
-                    let key = Key(u128::from(number) << 64 | u128::from(tags[number as usize % tags.len()]) << 32);
-                    let found = index.find(key, |at| map.get(&at) == Some(&key));
+                    let found = index.find(key(number), |at| map.get(&at) == Some(&key(number)));
                     prop_assert_eq!(found, map.get(&number).map(|_| number));
                 }
             }

@@ -1,6 +1,6 @@
 //! The table from what came back for a request to the [`Answer`] that the outbox understands. One function, [`judge`]; the
-//! embedded store's failures go through the same table as the apiserver's. See `spec/api-behaviour.md` and
-//! `spec/correlation.md` §4; unlike client-go, which drops an event on any API status, passing faults are told apart here.
+//! embedded store's failures go through the same table as the apiserver's. Unlike client-go (`recordEvent` in `tools/record/event.go`), which drops
+//! an event on any API status, passing faults are told apart here.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::time::Duration;

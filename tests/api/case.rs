@@ -1,4 +1,4 @@
-//! The recorded cases: files, bodies, and the long runs that they spell short (`vectors/api/README.md`).
+//! The recorded cases: files, bodies, and the long runs that they spell short.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;

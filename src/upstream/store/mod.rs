@@ -2,7 +2,7 @@
 //!
 //! It answers a newcomer's first run, without a cluster, and stands behind the fake apiserver of the tests. It does not
 //! validate events: the HTTP face in front of it does, as the apiserver's does before etcd sees an object. Its place on the
-//! path is the very end. Behaviour: `spec/api-behaviour.md`, after `k8s.io/apiserver/pkg/registry/generic/registry/store.go`
+//! path is the very end. Behaviour after `k8s.io/apiserver/pkg/registry/generic/registry/store.go`
 //! and `k8s.io/apiserver/pkg/storage/etcd3/store.go`.
 
 mod accounts;

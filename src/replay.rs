@@ -54,6 +54,7 @@ pub struct Simulation {
     /// Unix nanoseconds of the first event, where monotonic time begins.
     start: Option<i64>,
     now: i64,
+    out_of_order: u64,
     // LIMIT: none but the file's own size: it is read by its operator, not sent by clients.
     fates: BTreeMap<Line, Fate>,
 }
@@ -109,6 +110,7 @@ impl Simulation {
             store: Store::new(store, 0),
             start: None,
             now: 0,
+            out_of_order: 0,
             fates: BTreeMap::new(),
         }
     }
@@ -117,6 +119,7 @@ impl Simulation {
     pub fn report(&mut self, mut event: Event) {
         if let Some(at) = time_of(&event) {
             self.start.get_or_insert(at);
+            self.out_of_order += u64::from(at < self.now);
             self.advance(at);
         }
         if event.metadata.namespace.is_empty() {
@@ -159,6 +162,12 @@ impl Simulation {
     #[must_use]
     pub const fn time(&self) -> i64 {
         self.now
+    }
+
+    /// Events that carried an older time than one before them.
+    #[must_use]
+    pub const fn out_of_order(&self) -> u64 {
+        self.out_of_order
     }
 
     /// The ledger.

@@ -77,6 +77,7 @@ fn replay_compares_configurations_in_text_and_json() {
     let file = recorded_hour();
     let path = file.path().display().to_string();
     let output = eventweir(&["replay", &path, "--client-go"]);
+    assert!(!stdout(&output).contains("sort the file"));
     assert!(output.status.success(), "{}", stderr(&output));
     // sent; ours: written, folded, waiting, lost, deferred, writes; client-go: the same.
     let totals = row(&stdout(&output), "all");
@@ -89,6 +90,23 @@ fn replay_compares_configurations_in_text_and_json() {
     let lines = document["configurations"][0]["lines"].as_array().unwrap();
     assert_eq!(lines.len(), 3);
     assert_eq!(lines.iter().map(|line| line["sent"].as_u64().unwrap()).sum::<u64>(), 180);
+}
+
+#[test]
+fn replay_tells_of_events_out_of_order() {
+    let recorded = std::fs::read_to_string(recorded_hour().path()).unwrap();
+    let mut lines: Vec<&str> = recorded.lines().collect();
+    let last = lines.pop().unwrap();
+    lines.insert(0, last);
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(lines.join("\n").as_bytes()).unwrap();
+    let path = file.path().display().to_string();
+    let text = stdout(&eventweir(&["replay", &path]));
+    // One of them happened in the same second.
+    assert!(text.contains("178 of 180 events are older"), "{text}");
+    let output = eventweir(&["replay", &path, "--output", "json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["outOfOrder"], 178);
 }
 
 #[test]

@@ -167,7 +167,18 @@ fn text(columns: &[Column]) -> String {
         "written: shown in a record of its own object and reason; folded: shown in a digest; deferred: had to wait\n\n",
     );
     text.push_str(&table::render(&headings, 3, &rows));
+    let late = out_of_order(columns);
+    if late > 0 {
+        text.push_str(&format!(
+            "\n{late} of {sent} events are older than one before them, and were taken as happening with that one: sort the file by time\n"
+        ));
+    }
     text
+}
+
+/// Every column has seen the same events.
+fn out_of_order(columns: &[Column]) -> u64 {
+    columns.first().map_or(0, |column| column.simulation.out_of_order())
 }
 
 fn json_document(columns: &[Column]) -> String {
@@ -179,7 +190,7 @@ fn json_document(columns: &[Column]) -> String {
             json!({ "configuration": column.name, "lines": lines })
         })
         .collect();
-    let mut document = json!({ "configurations": configurations }).to_string();
+    let mut document = json!({ "configurations": configurations, "outOfOrder": out_of_order(columns) }).to_string();
     document.push('\n');
     document
 }

@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"eventweir.dev/tests/clients/check"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,6 +50,9 @@ func main() {
 }
 
 func (d door) run(e check.Env) error {
+	// What has failed an informer repeats after up to a minute ("[30,60) sec interval", client-go's reflector.go), and the slower this
+	// machine, the more has failed while the server was away.
+	e.Deadline = max(e.Deadline, 90*time.Second)
 	if err := setWatchList(d.watchList); err != nil {
 		return err
 	}

@@ -77,8 +77,8 @@ fn replay_compares_configurations_in_text_and_json() {
     let file = recorded_hour();
     let path = file.path().display().to_string();
     let output = eventweir(&["replay", &path, "--client-go"]);
-    assert!(!stdout(&output).contains("sort the file"));
     assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!stdout(&output).contains("sort the file"));
     // sent; ours: written, folded, waiting, lost, deferred, writes; client-go: the same.
     let totals = row(&stdout(&output), "all");
     assert_eq!(totals[0], 180);
@@ -119,6 +119,18 @@ fn replay_names_the_line_that_is_no_event() {
     let output = eventweir(&["replay", "/no/such/file"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_sidecars_configuration_is_right() {
+    let manifest = std::fs::read_to_string(project("deploy/sidecar.yaml")).unwrap();
+    let (_, block) = manifest.split_once("\n  config.yaml: |\n").unwrap();
+    let lines: Vec<&str> = block.lines().map_while(|line| line.strip_prefix("    ")).collect();
+    assert!(lines.contains(&"upstream: {history: off}"), "{lines:?}");
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(lines.join("\n").as_bytes()).unwrap();
+    let output = eventweir(&["check-config", &file.path().display().to_string()]);
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]

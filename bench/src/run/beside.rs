@@ -7,9 +7,8 @@ use std::path::Path;
 
 use super::What;
 use super::bench::Bench;
-use super::memory::ROOM;
 use super::table::Figures;
-use super::weir::Weir;
+use super::weir::{ROOM, Weir};
 
 /// Prints by how much the program that is measured takes less than `other`.
 pub(super) fn beside(bench: &Bench<'_>, what: What, other: &Path) -> anyhow::Result<()> {

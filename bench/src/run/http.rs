@@ -1,8 +1,11 @@
 //! Targets 2 and 3: events a second, a request each or in batches, against servers that do less, one that is written plainly, and against Go.
 
+use std::process::Command;
+
 use super::What;
 use super::bench::Bench;
 use super::table::{Figures, Target, short, verdict};
+use super::weir::ROOM;
 use crate::load::Outcome;
 
 /// What one side has shown, round by round.
@@ -61,14 +64,15 @@ fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) ->
     let [mut bare, mut echo, mut ours, mut go] = [(); 4].map(|()| Side::default());
     for round in 1..=bench.options.rounds {
         println!("round {round}");
-        {
-            let (server, address) = Bench::server(&mut Bench::part("bare")?, &bench.server_cores)?;
-            bare.add("bare", &bench.load(address, &[server.pid()], flags)?);
-        }
+        let load = |command: &mut Command| {
+            let (server, address) = Bench::server(command, &bench.server_cores)?;
+            bench.load(address, &[server.pid()], flags)
+        };
+        bare.add("bare", &load(&mut Bench::part("bare")?)?);
         {
             let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
             // However fast it is.
-            let weir = bench.weir(&kubeconfig, super::memory::ROOM)?;
+            let weir = bench.weir(&kubeconfig, ROOM)?;
             let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
             ours.add("eventweir", &outcome);
             let samples = weir.check(&[&outcome])?;
@@ -79,15 +83,12 @@ fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) ->
                 samples.value("eventweir_outbox_records"),
             );
         }
-        let Some(_) = least_go else { continue };
-        {
-            let (server, address) = Bench::server(Bench::part("bare")?.arg("--echo"), &bench.server_cores)?;
-            echo.add("echo", &bench.load(address, &[server.pid()], flags)?);
+        if least_go.is_none() {
+            continue;
         }
+        echo.add("echo", &load(Bench::part("bare")?.arg("--echo"))?);
         if let Some(program) = &bench.options.go {
-            let mut command = std::process::Command::new(program);
-            let (server, address) = Bench::server(command.arg("serve"), &bench.server_cores)?;
-            go.add("Go", &bench.load(address, &[server.pid()], flags)?);
+            go.add("Go", &load(Command::new(program).arg("serve"))?);
         }
     }
     bare.print("bare");

@@ -6,15 +6,12 @@ use anyhow::ensure;
 
 use super::bench::Bench;
 use super::table::{Figures, Target, short, verdict};
-use super::weir::Weir;
+use super::weir::{ROOM, Weir};
 use crate::load::Outcome;
 use crate::machine;
 
 /// Limits that a million keys over 100,000 sources stay below.
 const WIDE: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\n";
-
-/// An outbox that has room for whatever is sent faster than the upstream takes it.
-pub(super) const ROOM: &str = "outbox: {maxRecords: 10000000, maxBytes: 16Gi, sourcePercent: 100}\n";
 
 /// Keys that are sent before the outbox is waited for.
 const PART: usize = 10_000;

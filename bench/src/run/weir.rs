@@ -12,6 +12,9 @@ use serde_json::Value;
 use super::child::{Child, Says, get};
 use crate::load::Outcome;
 
+/// An outbox that has room for whatever is sent faster than the upstream takes it.
+pub(super) const ROOM: &str = "outbox: {maxRecords: 10000000, maxBytes: 16Gi, sourcePercent: 100}\n";
+
 /// `eventweir serve`.
 #[derive(Debug)]
 pub(super) struct Weir {

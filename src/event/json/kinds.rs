@@ -2,7 +2,7 @@
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use super::sniff::TypeMeta;
-use super::{DecodeError, go, unsniffed_version};
+use super::{DecodeError, go};
 use crate::event::ApiGroup;
 
 /// What the scheme makes of a kind and version.
@@ -34,8 +34,7 @@ impl Identity<'_> {
 
     /// `Event in version "v1" cannot be handled as a Event: …`.
     pub(super) fn unhandled(&self, fault: &str) -> Box<DecodeError> {
-        let version = go::quote(self.version);
-        DecodeError::bad_request(format!("{} in version {version} cannot be handled as a Event: {fault}", self.kind))
+        DecodeError::unhandled(self.kind, self.version, fault)
     }
 }
 
@@ -65,7 +64,8 @@ pub(super) fn register(group: ApiGroup, type_meta: &TypeMeta, body: &[u8]) -> Re
         _ => {}
     }
     if type_meta.api_version.matches('/').count() > 1 {
-        return Err(unsniffed_version(body, &type_meta.api_version));
+        let fault = format!("unexpected GroupVersion string: {}", type_meta.api_version);
+        return Err(DecodeError::unrecognized(body, &fault));
     }
     let identity = identity(group, type_meta);
     if identity.version.is_empty() {

@@ -24,6 +24,8 @@ mod unescape;
 mod ways;
 mod write;
 
+use std::ops::Range;
+
 use smol_str::SmolStr;
 
 pub use layout::Layout;
@@ -106,21 +108,37 @@ pub enum FieldValidation {
 pub struct DecodeError {
     /// 400 `BadRequest`.
     pub status: Status,
+    /// Where in the status' message Go's own text stands.
+    fault: Range<usize>,
 }
 
 impl DecodeError {
     /// Go's own text, without what the handler of a create puts around it.
     pub(super) fn fault(&self) -> &str {
-        let message = self.status.message.as_str();
-        if let Some((_, fault)) = message.split_once(" cannot be handled as a Event: ") {
-            return fault;
-        }
-        let sniffed = message.strip_prefix("the object provided is unrecognized (must be of type Event): ");
-        sniffed.and_then(|fault| fault.rsplit_once(" (")).map_or(message, |(fault, _summary)| fault)
+        self.status.message.get(self.fault.clone()).unwrap_or_default()
     }
 
-    fn bad_request(message: String) -> Box<Self> {
-        Box::new(Self { status: Status::bad_request(message) })
+    pub(super) fn bad_request(message: String) -> Box<Self> {
+        Box::new(Self { fault: 0..message.len(), status: Status::bad_request(message) })
+    }
+
+    /// Go's text, with what the handler of a create puts around it.
+    fn around(before: &str, fault: &str, after: &str) -> Box<Self> {
+        let error = Self::bad_request([before, fault, after].concat());
+        let end = before.len().saturating_add(fault.len());
+        Box::new(Self { fault: before.len()..end, ..*error })
+    }
+
+    /// The refusal of an Event that cannot be read: `Event in version "v1" cannot be handled as a Event: …`.
+    pub(super) fn unhandled(kind: &str, version: &str, fault: &str) -> Box<Self> {
+        let version = go::quote(version);
+        Self::around(&format!("{kind} in version {version} cannot be handled as a Event: "), fault, "")
+    }
+
+    /// The refusal of a body that does not say what it is.
+    pub(super) fn unrecognized(body: &[u8], fault: &str) -> Box<Self> {
+        let summary = format!(" ({})", go::summary(body));
+        Self::around("the object provided is unrecognized (must be of type Event): ", fault, &summary)
     }
 }
 
@@ -248,17 +266,5 @@ fn document(
 
 /// The refusal of a body whose kind could not be read.
 fn unrecognized(body: &[u8], fault: &str) -> Box<DecodeError> {
-    unsniffed(body, &format!("couldn't get version/kind; json parse error: {fault}"))
-}
-
-/// The refusal of an apiVersion with more than one slash.
-fn unsniffed_version(body: &[u8], api_version: &str) -> Box<DecodeError> {
-    unsniffed(body, &format!("unexpected GroupVersion string: {api_version}"))
-}
-
-fn unsniffed(body: &[u8], fault: &str) -> Box<DecodeError> {
-    let summary = go::summary(body);
-    DecodeError::bad_request(format!(
-        "the object provided is unrecognized (must be of type Event): {fault} ({summary})"
-    ))
+    DecodeError::unrecognized(body, &format!("couldn't get version/kind; json parse error: {fault}"))
 }

@@ -150,6 +150,20 @@ fn kinds_and_versions_are_checked_in_the_apiservers_order() {
 }
 
 #[test]
+fn gos_own_text_is_found_whatever_stands_around_it() {
+    let fault = |body: &str| core_v1::decode(body.as_bytes()).unwrap_err().fault().to_owned();
+    let not_a_string = "couldn't get version/kind; json parse error: json: cannot unmarshal number into Go struct field .kind \
+                        of type string";
+    assert_eq!(fault(r#"{"kind":7}"#), not_a_string);
+    assert_eq!(fault(r#"{"kind":7,"reason":" (a)"}"#), not_a_string);
+    assert_eq!(
+        fault(r#"{"kind":"A in version \"v1\" cannot be handled as a Event: ","count":"x"}"#),
+        "no kind \"A in version \\\"v1\\\" cannot be handled as a Event: \" is registered for version \"v1\" in scheme \
+         \"pkg/runtime/scheme.go:111\"",
+    );
+}
+
+#[test]
 fn nesting_is_bounded_as_in_go() {
     let body = |depth: usize| format!("{{\"x\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
     assert!(core_v1::decode(body(9_999).as_bytes()).is_ok());

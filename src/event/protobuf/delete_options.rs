@@ -3,7 +3,7 @@
 
 use smol_str::SmolStr;
 
-use super::envelope::{Envelope, bad_request};
+use super::envelope::Envelope;
 use super::reader::fields;
 use crate::event::core_v1::DecodeError;
 
@@ -44,6 +44,6 @@ pub fn decode_delete_options(body: &[u8]) -> Result<DeleteOptions, Box<DecodeErr
             _ => field.skip(),
         })
     });
-    read.map_err(|fault| bad_request(fault.to_string()))?;
+    read.map_err(|fault| DecodeError::bad_request(fault.to_string()))?;
     Ok(options)
 }

@@ -8,8 +8,7 @@ use super::reader::{Fault, fields};
 use super::write::PREFIX;
 use crate::event::ApiGroup;
 use crate::event::core_v1::DecodeError;
-use crate::event::json::{self, Strictness, go};
-use crate::status::Status;
+use crate::event::json::{self, Strictness};
 
 /// An envelope, read, its object not yet.
 #[derive(Debug, Default)]
@@ -88,8 +87,7 @@ impl Identity<'_> {
 
     /// The refusal of an Event that cannot be read.
     pub(super) fn unhandled(&self, fault: &Fault) -> Box<DecodeError> {
-        let version = go::quote(self.version);
-        bad_request(format!("{} in version {version} cannot be handled as a Event: {fault}", self.kind))
+        DecodeError::unhandled(self.kind, self.version, &fault.to_string())
     }
 
     /// The refusal of what does not fit the door. JSON has the table of the apiserver's kinds and the words for it, and gives
@@ -100,28 +98,7 @@ impl Identity<'_> {
         let body = serde_json::json!({"apiVersion": group_version, "kind": self.kind}).to_string();
         match json::decode(door, body.as_bytes(), Strictness::Report) {
             Err(refusal) => refusal,
-            Ok(_fits) => bad_request(format!("no Event of {}", door.api_version())),
+            Ok(_fits) => DecodeError::bad_request(format!("no Event of {}", door.api_version())),
         }
     }
-}
-
-/// Bytes of a body that are shown in the refusal of one without an envelope.
-const SUMMARY_BYTES: usize = 30;
-
-/// The refusal of a body without an envelope.
-pub(super) fn unrecognized(body: &[u8], fault: &Fault) -> Box<DecodeError> {
-    let (shown, more) = match body.split_at_checked(SUMMARY_BYTES) {
-        Some((shown, rest)) if !rest.is_empty() => (shown, " ..."),
-        _ => (body, ""),
-    };
-    let summary = match body.first() {
-        None => "<empty>".to_owned(),
-        Some(b'{') => go::lossy(shown),
-        Some(_) => shown.iter().map(|byte| format!("{byte:02x}")).collect(),
-    };
-    bad_request(format!("the object provided is unrecognized (must be of type Event): {fault} ({summary}{more})"))
-}
-
-pub(super) fn bad_request(message: String) -> Box<DecodeError> {
-    Box::new(DecodeError { status: Status::bad_request(message) })
 }

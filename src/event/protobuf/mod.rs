@@ -25,7 +25,7 @@ use super::core_v1::{DecodeError, Decoded, EventList};
 use super::json::Layout;
 use super::{ApiGroup, Event};
 use crate::status::Status;
-use envelope::{Envelope, bad_request, unrecognized};
+use envelope::Envelope;
 
 /// What a watch tells.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +62,7 @@ impl WatchEvent<'_> {
 /// # Errors
 /// The apiserver's 400 for a body that is no protobuf of Kubernetes, breaks off, or is of another kind or version.
 pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>> {
-    let envelope = Envelope::read(body).map_err(|fault| unrecognized(body, &fault))?;
+    let envelope = Envelope::read(body).map_err(|fault| DecodeError::unrecognized(body, &fault.to_string()))?;
     let identity = envelope.identity(group);
     let mut event = Event::default();
     // The other door's Event is read as what it says it is: its own faults come before the mismatch.
@@ -84,8 +84,8 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>>
 /// # Errors
 /// When the body is no protobuf of Kubernetes or breaks off.
 pub fn decode_list(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<DecodeError>> {
-    let envelope = Envelope::read(body).map_err(|fault| unrecognized(body, &fault))?;
+    let envelope = Envelope::read(body).map_err(|fault| DecodeError::unrecognized(body, &fault.to_string()))?;
     let mut list = EventList::default();
-    fields::list(group, envelope.raw, &mut list).map_err(|fault| bad_request(fault.to_string()))?;
+    fields::list(group, envelope.raw, &mut list).map_err(|fault| DecodeError::bad_request(fault.to_string()))?;
     Ok(list)
 }

@@ -131,7 +131,7 @@ impl Monitor {
 /// The delivery loop's state.
 struct Delivery {
     shards: Shards,
-    upstream: Upstream,
+    upstream: Arc<Upstream>,
     monitor: Monitor,
     gate: Gate,
     jitter: fastrand::Rng,
@@ -153,7 +153,7 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
     let gate = Gate::new(monitor.settings());
     let mut delivery = Delivery {
         shards,
-        upstream,
+        upstream: Arc::new(upstream),
         monitor,
         gate,
         jitter: fastrand::Rng::with_seed(seed),
@@ -228,7 +228,7 @@ impl Delivery {
     }
 
     fn send(&mut self, shard: usize, write: Write, now: Mono) {
-        let upstream = self.upstream.clone();
+        let upstream = Arc::clone(&self.upstream);
         let (record, verb) = (write.record, Verb::of(&write.request));
         let task = self.requests.spawn(async move { upstream.write(&write.request).await });
         self.records.insert(task.id(), (shard, record, verb, now));

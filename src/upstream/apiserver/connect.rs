@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::Either;
 use http::header::AUTHORIZATION;
-use http::{StatusCode, Uri};
+use http::{Response, StatusCode, Uri};
+use hyper::body::Incoming;
 use kube::client::{AuthError, Body, ConfigExt as _};
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, Service, ServiceBuilder};
 
 use super::token::TokenFile;
 use super::transport::{NoConnection, Transport};
@@ -68,12 +70,22 @@ pub enum Error {
     Proxy(Uri),
 }
 
-/// A client as `settings` describe it. Nothing is sent yet.
+/// What requests go through, as `settings` describe it. Nothing is sent yet.
 ///
 /// This is kube's stack but for its transport, its log and its retries: the outbox repeats, with what it knows; kube would hide
 /// each 429, 503 and 504 behind tries of its own. Token files are read again every minute and after a 401 (`token.rs`); exec
 /// plugins are asked by kube before their tokens expire. LIMIT: a client *certificate* from an exec plugin is not; when it expires, requests answer 401 until a restart.
-pub(super) async fn client(settings: &Settings, clock: &Clock) -> Result<kube::Client, Error> {
+pub(super) async fn service(
+    settings: &Settings,
+    clock: &Clock,
+) -> Result<
+    impl Service<http::Request<Body>, Response = Response<Incoming>, Error = BoxError, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + use<>,
+    Error,
+> {
     let mut config = config(settings).await?;
     let token = TokenFile::take(&mut config.auth_info, clock.clone()).await?.map(Arc::new);
     let failed = |source| Error::Client(Box::new(source));
@@ -84,9 +96,9 @@ pub(super) async fn client(settings: &Settings, clock: &Clock) -> Result<kube::C
         .map_err(BoxError::from);
     let transport = Arc::new(Transport::new(&config, settings.timeout)?);
     let send = move |mut request: http::Request<Body>| {
-        let (transport, token) = (Arc::clone(&transport), token.clone());
-        async move {
-            let Some(token) = token else { return transport.send(request).await };
+        let transport = Arc::clone(&transport);
+        let Some(token) = token.clone() else { return Either::Left(transport.send(request)) };
+        Either::Right(async move {
             let header = token.header().await;
             request.headers_mut().insert(AUTHORIZATION, header.clone());
             let answer = transport.send(request).await?;
@@ -94,9 +106,9 @@ pub(super) async fn client(settings: &Settings, clock: &Clock) -> Result<kube::C
                 token.refused(&header).await;
             }
             Ok(answer)
-        }
+        })
     };
-    Ok(kube::Client::new(layers.service_fn(send), config.default_namespace))
+    Ok(layers.service_fn(send))
 }
 
 async fn config(settings: &Settings) -> Result<kube::Config, Error> {
@@ -113,7 +125,7 @@ async fn config(settings: &Settings) -> Result<kube::Config, Error> {
 }
 
 /// Tells errors before the request left from those after. In doubt it may have been carried out.
-pub(super) fn classify(fault: &kube::Error) -> Failure {
+pub(super) fn classify(fault: &(dyn std::error::Error + 'static)) -> Failure {
     let mut text = String::new();
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(fault);
     let mut classified: fn(String) -> Failure = Failure::Lost;
@@ -127,7 +139,7 @@ pub(super) fn classify(fault: &kube::Error) -> Failure {
         {
             classified = Failure::NotSent;
         }
-        // The innermost says what happened; kube's own texts repeat it.
+        // The innermost says what happened; the texts around it repeat it.
         text = error.to_string();
         next = error.source();
     }

@@ -12,10 +12,10 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use tower::BoxError;
+use tower::{BoxError, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
 
-use super::Apiserver;
+use super::{Apiserver, Exchange};
 use crate::event::{Event, core_v1};
 
 /// LIMIT: events of one page of the list.
@@ -99,7 +99,7 @@ impl Resource for Watched {
 impl Apiserver {
     /// Lists all events and watches them without end.
     pub fn history(&self) -> impl Stream<Item = News> + Send + use<> {
-        let api: Api<Watched> = Api::all(impatient(self.client.clone(), self.timeout));
+        let api: Api<Watched> = Api::all(impatient(self.exchange.clone(), self.timeout));
         let config = watcher::Config::default().page_size(PAGE).timeout(WATCH_SECONDS);
         watcher(api, config).default_backoff().map(|news| match news {
             Ok(watcher::Event::Init) => News::Begins,
@@ -112,16 +112,16 @@ impl Apiserver {
     }
 }
 
-/// The client with deadlines, which kube's has not: a list whose answer does not come would else be waited for without end. An
+/// A client of kube's with deadlines, which it has not by itself: a list whose answer does not come would else be waited for without end. An
 /// answer's head has to come in `timeout`, and so does each piece of a list; a watch may be silent for as long as it lasts.
-fn impatient(client: kube::Client, timeout: Duration) -> kube::Client {
+fn impatient(exchange: Exchange, timeout: Duration) -> kube::Client {
     let watch = Duration::from_secs(WATCH_SECONDS.into()) + timeout;
     kube::Client::new(
         tower::service_fn(move |request: Request<Body>| {
-            let client = client.clone();
+            let exchange = exchange.clone();
             async move {
                 let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-                let answer = tokio::time::timeout(timeout, client.send(request)).await??;
+                let answer = tokio::time::timeout(timeout, exchange.oneshot(request)).await??;
                 let silence = if is_watch { watch } else { timeout };
                 Ok::<_, BoxError>(answer.map(|body| TimeoutBody::new(silence, body)))
             }

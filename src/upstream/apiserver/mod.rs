@@ -1,6 +1,9 @@
-//! The real kube-apiserver, through the `kube` client: its configuration, TLS and credentials are kube's; connections,
-//! requests and answers are ours, so that HTTP/2 is spoken, bodies are byte for byte what client-go sends, and headers such
-//! as `Retry-After` are seen.
+//! The real kube-apiserver. Configuration, TLS and credentials are kube's; connections, requests and answers are ours, so that
+//! HTTP/2 is spoken, bodies are byte for byte what client-go sends, and headers such as `Retry-After` are seen.
+//!
+//! Hot: hundreds of writes a second, each of which took as long as six events. A request lies in one piece by itself ([`Sending`]),
+//! since what is moved within futures lies in them twice, at each level of them, and goes straight to the transport:
+//! `kube::Client` would hand it to a task of its own first.
 //!
 //! Every event is written through the group that the outbox names, by default core/v1, as client-go's recorder does. Each request is sent once: the outbox repeats.
 //! After `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
@@ -19,12 +22,16 @@ mod transport;
 mod transport_tests;
 
 use std::fmt;
+use std::pin::Pin;
 
 use bytes::Bytes;
-use http::StatusCode;
 use http::response::Parts;
+use http::{Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceExt as _};
 
 pub use connect::{Error, Settings};
 pub use history::News;
@@ -44,10 +51,24 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 /// LIMIT: bytes of an answer with a list. Ask with a limit of 500, as kubectl does.
 const LIST_BYTES_MAX: usize = 16 << 20;
 
+/// What requests are handed to.
+type Exchange = BoxCloneSyncService<http::Request<Body>, Response<AnswerBody>, BoxError>;
+
+/// An answer's body, as it comes.
+type AnswerBody = UnsyncBoxBody<Bytes, BrokenOff>;
+
+/// An answer ended before its end.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct BrokenOff(#[source] BoxError);
+
+/// A request on its way.
+type Sending = Pin<Box<dyn Future<Output = Result<(Parts, Bytes), Failure>> + Send>>;
+
 /// A kube-apiserver as an upstream; clones share its connections.
 #[derive(Clone)]
 pub struct Apiserver {
-    client: kube::Client,
+    exchange: Exchange,
     timeout: std::time::Duration,
     /// The door that clients' reads and deletions go through.
     group: ApiGroup,
@@ -61,15 +82,22 @@ impl Apiserver {
     /// # Errors
     /// When the configuration cannot be read or does not make a client.
     pub async fn connect(settings: &Settings, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
-        let client = connect::client(settings, &clock).await?;
-        Ok(Self::with_client(client, settings, clock, metrics))
+        Ok(Self::behind(connect::service(settings, &clock).await?, settings, clock, metrics))
     }
 
-    /// An apiserver behind a client made elsewhere: `kube::Client::new` makes one of any tower service. Of `settings` only
-    /// those of requests count.
+    /// An apiserver that any service leads to. Of `settings` only those of requests count.
     #[must_use]
-    pub fn with_client(client: kube::Client, settings: &Settings, clock: Clock, metrics: Metrics) -> Self {
-        Self { client, timeout: settings.timeout, group: settings.group, clock, metrics }
+    pub fn behind<S, B>(service: S, settings: &Settings, clock: Clock, metrics: Metrics) -> Self
+    where
+        S: Service<http::Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send,
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let service = service.map_response(|answer| answer.map(boxed)).map_err(Into::into);
+        let (timeout, group) = (settings.timeout, settings.group);
+        Self { exchange: Exchange::new(service), timeout, group, clock, metrics }
     }
 
     /// Sends what a record needs, once, and sorts the answer.
@@ -142,70 +170,88 @@ impl Apiserver {
         }
     }
 
-    async fn exchange_event(
+    fn exchange_event(
         &self,
         group: ApiGroup,
         verb: Verb,
         request: http::Result<http::Request<Body>>,
-    ) -> Result<Event, Failure> {
-        let decode = |body: &[u8]| json::decode(group, body, Strictness::Report).map(|decoded| decoded.event);
-        self.exchange(verb, request, BODY_BYTES_MAX, decode).await
+    ) -> impl Future<Output = Result<Event, Failure>> + Send {
+        let decode = move |body: &[u8]| json::decode(group, body, Strictness::Report).map(|decoded| decoded.event);
+        self.exchange(verb, request, BODY_BYTES_MAX, decode)
     }
 
     /// Sends, reads, decodes and counts.
-    async fn exchange<T, E: fmt::Display>(
+    fn exchange<T, E: fmt::Display>(
         &self,
         verb: Verb,
         request: http::Result<http::Request<Body>>,
         body_bytes_max: usize,
-        decode: impl FnOnce(&[u8]) -> Result<T, E>,
-    ) -> Result<T, Failure> {
-        self.exchange_whole(verb, request, body_bytes_max, decode).await.map(|(_, decoded)| decoded)
+        decode: impl FnOnce(&[u8]) -> Result<T, E> + Send,
+    ) -> impl Future<Output = Result<T, Failure>> + Send {
+        let exchange = self.exchange_whole(verb, request, body_bytes_max, decode);
+        async { exchange.await.map(|(_, decoded)| decoded) }
     }
 
     /// The same, with the head of the answer.
-    async fn exchange_whole<T, E: fmt::Display>(
+    fn exchange_whole<T, E: fmt::Display>(
         &self,
         verb: Verb,
         request: http::Result<http::Request<Body>>,
         body_bytes_max: usize,
-        decode: impl FnOnce(&[u8]) -> Result<T, E>,
-    ) -> Result<(Parts, T), Failure> {
-        let started = self.clock.now().mono;
-        let answered = self.send_in_time(request, body_bytes_max).await;
-        let result = answered.and_then(|(head, body)| {
-            decode(&body).map(|decoded| (head, decoded)).map_err(|fault| Failure::Unreadable(fault.to_string()))
-        });
-        let answer = result.as_ref().err().map(|failure| judge(verb, failure));
-        self.metrics.count(verb, answer.as_ref(), self.clock.now().mono.since(started));
-        result
+        decode: impl FnOnce(&[u8]) -> Result<T, E> + Send,
+    ) -> impl Future<Output = Result<(Parts, T), Failure>> + Send {
+        let sending = self.send_in_time(request, body_bytes_max);
+        async move {
+            let started = self.clock.now().mono;
+            let result = sending.await.and_then(|(head, body)| {
+                decode(&body).map(|decoded| (head, decoded)).map_err(|fault| Failure::Unreadable(fault.to_string()))
+            });
+            let answer = result.as_ref().err().map(|failure| judge(verb, failure));
+            self.metrics.count(verb, answer.as_ref(), self.clock.now().mono.since(started));
+            result
+        }
     }
 
-    async fn send_in_time(
-        &self,
-        request: http::Result<http::Request<Body>>,
-        body_bytes_max: usize,
-    ) -> Result<(Parts, Bytes), Failure> {
-        let request = request.map_err(|fault| Failure::Unsendable(fault.to_string()))?;
-        tokio::time::timeout(self.timeout, self.send(request, body_bytes_max)).await.unwrap_or(Err(Failure::Deadline))
+    /// Its time begins when it is first looked at.
+    fn send_in_time(&self, request: http::Result<http::Request<Body>>, body_bytes_max: usize) -> Sending {
+        let request = match request {
+            Ok(request) => request,
+            Err(fault) => return Box::pin(std::future::ready(Err(Failure::Unsendable(fault.to_string())))),
+        };
+        let (timeout, answer) = (self.timeout, self.exchange.clone().oneshot(request));
+        Box::pin(async move {
+            let whole = async {
+                let answer = answer.await.map_err(|fault| connect::classify(&*fault))?;
+                read(answer, body_bytes_max).await
+            };
+            tokio::time::timeout(timeout, whole).await.unwrap_or(Err(Failure::Deadline))
+        })
     }
+}
 
-    async fn send(&self, request: http::Request<Body>, body_bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
-        let response = self.client.send(request).await.map_err(|fault| connect::classify(&fault))?;
-        let (parts, body) = response.into_parts();
-        let limit = if parts.status.is_success() { body_bytes_max } else { BODY_BYTES_MAX };
-        let body = Limited::new(body, limit).collect().await.map(http_body_util::Collected::to_bytes);
-        if !parts.status.is_success() {
-            // The status says enough, even if the body breaks off.
-            let body = body.unwrap_or_default();
-            return Err(Failure::Denied(Denial::read(parts.status, &parts.headers, &body)));
-        }
-        match body {
-            Ok(_) if parts.status == StatusCode::NO_CONTENT => Err(Failure::Unreadable("no content".to_owned())),
-            Ok(body) => Ok((parts, body)),
-            Err(fault) if fault.is::<LengthLimitError>() => Err(Failure::Unreadable(fault.to_string())),
-            Err(fault) => Err(Failure::Lost(fault.to_string())),
-        }
+fn boxed<B>(body: B) -> AnswerBody
+where
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    body.map_err(|fault| BrokenOff(fault.into())).boxed_unsync()
+}
+
+/// Reads an answer up to its end.
+async fn read(answer: Response<AnswerBody>, body_bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
+    let (parts, body) = answer.into_parts();
+    let limit = if parts.status.is_success() { body_bytes_max } else { BODY_BYTES_MAX };
+    let body = Limited::new(body, limit).collect().await.map(http_body_util::Collected::to_bytes);
+    if !parts.status.is_success() {
+        // The status says enough, even if the body breaks off.
+        let body = body.unwrap_or_default();
+        return Err(Failure::Denied(Denial::read(parts.status, &parts.headers, &body)));
+    }
+    match body {
+        Ok(_) if parts.status == StatusCode::NO_CONTENT => Err(Failure::Unreadable("no content".to_owned())),
+        Ok(body) => Ok((parts, body)),
+        Err(fault) if fault.is::<LengthLimitError>() => Err(Failure::Unreadable(fault.to_string())),
+        Err(fault) => Err(Failure::Lost(fault.to_string())),
     }
 }
 

@@ -80,8 +80,7 @@ mod tests {
             Ok::<_, std::io::Error>(response.header("Warning", "nonsense").body(body.to_owned()).unwrap())
         });
         let metrics = Metrics::new(&Registry::new()).unwrap();
-        let client = kube::Client::new(service, "default");
-        let apiserver = Apiserver::with_client(client, &Settings::default(), Clock::simulated(0), metrics);
+        let apiserver = Apiserver::behind(service, &Settings::default(), Clock::simulated(0), metrics);
         let patch = ClientPatch { patch_type: PatchType::Json, body: " []\n".into() };
         let validation = FieldValidation::Strict;
         let writer = Writer { manager: "k/1".into(), group: ApiGroup::Events };

@@ -18,6 +18,8 @@ use crate::upstream::{
 /// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
 const JSON: &str = "application/json";
+/// Room for most events.
+const USUAL_BYTES: usize = 1024;
 
 /// POST, PATCH or GET: what a record needs.
 pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
@@ -40,7 +42,7 @@ pub(super) fn try_create(group: ApiGroup, event: &Event) -> http::Result<HttpReq
 }
 
 fn create(group: ApiGroup, event: &Event, query: &str) -> http::Result<HttpRequest<Body>> {
-    let mut body = Vec::new();
+    let mut body = Vec::with_capacity(USUAL_BYTES);
     let path = through(group, events(Some(&event.metadata.namespace)));
     let path = format!("{path}?fieldManager={}{query}", encoded(&Writer::of(event).manager));
     match event.metadata.managed_fields {

@@ -1,4 +1,4 @@
-//! The apiserver's face against an in-process tower service, through `kube::Client` as in the program.
+//! The apiserver's face against an in-process tower service.
 
 use std::io;
 use std::sync::Arc;
@@ -50,9 +50,8 @@ fn apiserver(reply: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> (Apiserv
         }
     });
     let registry = Registry::new();
-    let client = kube::Client::new(service, "default");
     let metrics = Metrics::new(&registry).unwrap();
-    (Apiserver::with_client(client, &Settings::default(), Clock::simulated(0), metrics), log, registry)
+    (Apiserver::behind(service, &Settings::default(), Clock::simulated(0), metrics), log, registry)
 }
 
 fn http(code: u16, body: impl Into<String>) -> Reply {

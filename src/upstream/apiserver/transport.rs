@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::TryFutureExt as _;
+use futures_util::future::Either;
 use http::uri::Scheme;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
@@ -74,7 +76,17 @@ impl Transport {
     }
 
     /// Sends a request and waits for the answer's head.
-    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+    pub(super) fn send(
+        self: Arc<Self>,
+        request: Request<Body>,
+    ) -> impl Future<Output = Result<Response<Incoming>, BoxError>> + Send {
+        if self.multiplexes.load().get() == Some(&false) {
+            return Either::Left(self.http1.request(request).map_err(BoxError::from));
+        }
+        Either::Right(async move { self.send_as_agreed(request).await })
+    }
+
+    async fn send_as_agreed(&self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
         let (asked, uri) = (self.multiplexes.load_full(), request.uri().clone());
         if !*asked.get_or_try_init(|| self.ask(uri)).await? {
             return Ok(self.http1.request(request).await?);

@@ -2,6 +2,7 @@
 
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
+use tower::ServiceExt as _;
 
 use super::{Apiserver, BODY_BYTES_MAX, Frames, LIST_BYTES_MAX, connect, request};
 use crate::event::core_v1::EventList;
@@ -79,7 +80,7 @@ impl Apiserver {
     }
 
     async fn open(&self, request: http::Request<kube::client::Body>) -> Result<Frames, Failure> {
-        let response = self.client.send(request).await.map_err(|fault| connect::classify(&fault))?;
+        let response = self.exchange.clone().oneshot(request).await.map_err(|fault| connect::classify(&*fault))?;
         let (parts, body) = response.into_parts();
         if parts.status.is_success() {
             return Ok(Frames::new(self.group, body));
@@ -116,8 +117,7 @@ mod tests {
             Ok::<_, std::io::Error>(Response::builder().status(code).body(body.to_owned()).unwrap())
         });
         let metrics = Metrics::new(&Registry::new()).unwrap();
-        let client = kube::Client::new(service, "default");
-        Apiserver::with_client(client, &Settings::default(), Clock::simulated(0), metrics)
+        Apiserver::behind(service, &Settings::default(), Clock::simulated(0), metrics)
     }
 
     #[tokio::test]

@@ -1,13 +1,12 @@
 //! WATCH of a real apiserver: its answer cut into frames at newlines, as fast as the reader takes them.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use kube::client::Body;
 
+use super::AnswerBody;
 use crate::event::ApiGroup;
 use crate::event::json::{self, Strictness};
 use crate::status::Status;
@@ -19,14 +18,14 @@ const FRAME_BYTES_MAX: usize = 4 << 20;
 /// The frames of an answer. What is buffered is less than one frame and one chunk of the connection.
 pub struct Frames {
     group: ApiGroup,
-    body: Pin<Box<Body>>,
+    body: AnswerBody,
     buffer: BytesMut,
     ended: bool,
 }
 
 impl Frames {
-    pub(super) fn new(group: ApiGroup, body: Body) -> Self {
-        Self { group, body: Box::pin(body), buffer: BytesMut::new(), ended: false }
+    pub(super) fn new(group: ApiGroup, body: AnswerBody) -> Self {
+        Self { group, body, buffer: BytesMut::new(), ended: false }
     }
 
     /// Waits for the next frames; `None` at the end. Cancelling loses nothing.
@@ -105,7 +104,10 @@ impl fmt::Debug for Frames {
 
 #[cfg(test)]
 mod tests {
+    use kube::client::Body;
+
     use super::*;
+    use crate::upstream::apiserver::boxed;
 
     #[tokio::test]
     async fn frames_are_cut_at_newlines_and_bounded() {
@@ -114,17 +116,17 @@ mod tests {
 {"type":"ERROR","object":{"kind":"Status","status":"Failure","message":"m","reason":"Expired","code":410}}
 {"type":"ADDED","object":{}}
 "#;
-        let mut frames = Frames::new(ApiGroup::Core, Body::from(text.as_bytes().to_vec()));
+        let mut frames = Frames::new(ApiGroup::Core, boxed(Body::from(text.as_bytes().to_vec())));
         let events = frames.next().await.unwrap();
         let labels: Vec<_> = events.iter().map(WatchEvent::label).collect();
         assert_eq!(labels, ["ADDED", "BOOKMARK", "ERROR"]);
         assert!(matches!(&events[2], WatchEvent::Error(status) if status.code == 410));
         assert_eq!(frames.next().await, None);
 
-        let mut frames = Frames::new(ApiGroup::Core, Body::from(vec![b' '; FRAME_BYTES_MAX + 1]));
+        let mut frames = Frames::new(ApiGroup::Core, boxed(Body::from(vec![b' '; FRAME_BYTES_MAX + 1])));
         assert!(matches!(&frames.next().await.unwrap()[..], [WatchEvent::Error(status)] if status.code == 500));
         assert_eq!(frames.next().await, None);
-        let mut frames = Frames::new(ApiGroup::Core, Body::from(b"{\"type\":\"ADD".to_vec()));
+        let mut frames = Frames::new(ApiGroup::Core, boxed(Body::from(b"{\"type\":\"ADD".to_vec())));
         assert_eq!(frames.next().await, None, "cut in the middle");
     }
 }

@@ -65,9 +65,13 @@ pub(crate) async fn start_behind(apiserver: &Program, yaml: &str) -> Program {
     let (config, clock, registry) = (config(yaml), Clock::manual(START), Registry::new());
     let uri = format!("http://{}", apiserver.app.address()).parse().unwrap();
     let client = kube::Client::try_from(kube::Config::new(uri)).unwrap();
+    let service = tower::service_fn(move |request| {
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
     let settings = eventweir::upstream::apiserver::Settings::default();
     let metrics = Metrics::new(&registry).unwrap();
-    let upstream = Upstream::Apiserver(Apiserver::with_client(client, &settings, clock.clone(), metrics));
+    let upstream = Upstream::Apiserver(Apiserver::behind(service, &settings, clock.clone(), metrics));
     launch(config, ConfigSource::default(), upstream, registry, clock).await
 }
 

@@ -148,10 +148,9 @@ impl FakeApiserver {
     pub(crate) fn upstream_with(&self, settings: &apiserver::Settings) -> Upstream {
         let fake = self.clone();
         let service = tower::service_fn(move |request| fake.clone().handle(request));
-        let client = kube::Client::new(service, "default");
         let metrics = Metrics::new(&Registry::new()).unwrap();
         let clock = self.clock();
-        Upstream::Apiserver(Apiserver::with_client(client, settings, clock, metrics))
+        Upstream::Apiserver(Apiserver::behind(service, settings, clock, metrics))
     }
 
     pub(crate) fn clock(&self) -> Clock {

@@ -83,7 +83,8 @@ impl Transport {
         if self.multiplexes.load().get() == Some(&false) {
             return Either::Left(self.http1.request(request).map_err(BoxError::from));
         }
-        Either::Right(async move { self.send_as_agreed(request).await })
+        // By itself, so that the usual way's future stays small.
+        Either::Right(Box::pin(async move { self.send_as_agreed(request).await }))
     }
 
     async fn send_as_agreed(&self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {

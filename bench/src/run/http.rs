@@ -42,7 +42,7 @@ impl Side {
 pub(super) fn single(bench: &Bench<'_>, what: What) -> anyhow::Result<()> {
     // Go's server is compared where the target asks for it.
     let go = (what == What::Http).then_some(6.0);
-    compare(bench, flags(what), 0.7, go)
+    compare(bench, what, 0.7, go)
 }
 
 /// How the generator loads a server for this target.
@@ -57,11 +57,18 @@ pub(super) fn flags(what: What) -> &'static str {
 
 /// NDJSON.
 pub(super) fn batch(bench: &Bench<'_>) -> anyhow::Result<()> {
-    compare(bench, flags(What::Batch), 0.6, None)
+    compare(bench, What::Batch, 0.6, None)
 }
 
-fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) -> anyhow::Result<()> {
-    let [mut bare, mut echo, mut ours, mut go] = [(); 4].map(|()| Side::default());
+fn compare(bench: &Bench<'_>, what: What, least: f64, least_go: Option<f64>) -> anyhow::Result<()> {
+    let flags = flags(what);
+    // For scale: written plainly, and nothing else done with the events.
+    let plain = match what {
+        What::Http => Some("echo"),
+        What::Batch => Some("typed"),
+        _ => None,
+    };
+    let [mut bare, mut typed, mut ours, mut go] = [(); 4].map(|()| Side::default());
     for round in 1..=bench.options.rounds {
         println!("round {round}");
         let load = |command: &mut Command| {
@@ -83,11 +90,10 @@ fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) ->
                 samples.value("eventweir_outbox_records"),
             );
         }
-        if least_go.is_none() {
-            continue;
+        if let Some(name) = plain {
+            typed.add(name, &load(Bench::part("bare")?.arg("--typed"))?);
         }
-        echo.add("echo", &load(Bench::part("bare")?.arg("--echo"))?);
-        if let Some(program) = &bench.options.go {
+        if let (Some(program), true) = (&bench.options.go, least_go.is_some()) {
             go.add("Go", &load(Command::new(program).arg("serve"))?);
         }
     }
@@ -97,11 +103,11 @@ fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) ->
     verdict("eventweir : bare, events/s", &ratio, Target::AtLeast(least));
     // Other work on the machine touches this one least.
     verdict("the same, by CPU an event", &bare.cpu_micros.ratio(&ours.cpu_micros), Target::AtLeast(least));
-    if least_go.is_some() {
-        echo.print("echo");
-        println!("eventweir : echo, events/s: {}", ours.per_second.ratio(&echo.per_second));
-        println!("the same, by CPU an event: {}", echo.cpu_micros.ratio(&ours.cpu_micros));
-        println!("echo : bare, events/s: {}", echo.per_second.ratio(&bare.per_second));
+    if let Some(name) = plain {
+        typed.print(name);
+        println!("eventweir : {name}, events/s: {}", ours.per_second.ratio(&typed.per_second));
+        println!("the same, by CPU an event: {}", typed.cpu_micros.ratio(&ours.cpu_micros));
+        println!("{name} : bare, events/s: {}", typed.per_second.ratio(&bare.per_second));
     }
     if let (Some(least), false) = (least_go, go.per_second.0.is_empty()) {
         go.print("Go");

@@ -80,23 +80,36 @@ impl Transport {
         self: Arc<Self>,
         request: Request<Body>,
     ) -> impl Future<Output = Result<Response<Incoming>, BoxError>> + Send {
-        if self.multiplexes.load().get() == Some(&false) {
-            return Either::Left(self.http1.request(request).map_err(BoxError::from));
+        match self.multiplexes.load().get() {
+            Some(false) => Either::Left(self.http1.request(request).map_err(BoxError::from)),
+            Some(true) => Either::Right(Either::Left(self.multiplexed(request))),
+            // By itself, so that the future of the others stays small.
+            None => Either::Right(Either::Right(Box::pin(async move { self.first(request).await }))),
         }
-        // By itself, so that the usual way's future stays small.
-        Either::Right(Box::pin(async move { self.send_as_agreed(request).await }))
     }
 
-    async fn send_as_agreed(&self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+    fn multiplexed(
+        self: &Arc<Self>,
+        request: Request<Body>,
+    ) -> impl Future<Output = Result<Response<Incoming>, BoxError>> + Send + use<> {
+        let (transport, answer) = (Arc::clone(self), self.http2.request(request));
+        async move {
+            let result = answer.await;
+            if result.as_ref().is_err_and(|fault| is_not_http2(fault)) {
+                transport.multiplexes.store(Arc::default());
+            }
+            Ok(result?)
+        }
+    }
+
+    /// Asks before it sends.
+    async fn first(self: &Arc<Self>, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
         let (asked, uri) = (self.multiplexes.load_full(), request.uri().clone());
-        if !*asked.get_or_try_init(|| self.ask(uri)).await? {
-            return Ok(self.http1.request(request).await?);
+        if *asked.get_or_try_init(|| self.ask(uri)).await? {
+            self.multiplexed(request).await
+        } else {
+            Ok(self.http1.request(request).await?)
         }
-        let result = self.http2.request(request).await;
-        if result.as_ref().is_err_and(|fault| is_not_http2(fault)) {
-            self.multiplexes.store(Arc::default());
-        }
-        Ok(result?)
     }
 
     async fn ask(&self, uri: Uri) -> Result<bool, NoConnection> {

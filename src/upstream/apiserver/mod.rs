@@ -1,7 +1,7 @@
 //! The real kube-apiserver. Configuration, TLS and credentials are kube's; connections, requests and answers are ours, so that
 //! HTTP/2 is spoken, bodies are byte for byte what client-go sends, and headers such as `Retry-After` are seen.
 //!
-//! Hot: hundreds of writes a second, each of which took as long as six events. A request lies in one piece by itself ([`Sending`]),
+//! Hot: hundreds of writes a second, each of which took as long as six events. A request lies in one piece by itself (`Sending`),
 //! since what is moved within futures lies in them twice, at each level of them, and goes straight to the transport:
 //! `kube::Client` would hand it to a task of its own first.
 //!

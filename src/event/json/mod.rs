@@ -124,9 +124,8 @@ impl DecodeError {
 
     /// Go's text, with what the handler of a create puts around it.
     fn around(before: &str, fault: &str, after: &str) -> Box<Self> {
-        let error = Self::bad_request([before, fault, after].concat());
         let end = before.len().saturating_add(fault.len());
-        Box::new(Self { fault: before.len()..end, ..*error })
+        Box::new(Self { status: Status::bad_request([before, fault, after].concat()), fault: before.len()..end })
     }
 
     /// The refusal of an Event that cannot be read: `Event in version "v1" cannot be handled as a Event: …`.

@@ -1,7 +1,7 @@
 //! The real kube-apiserver. Configuration, TLS and credentials are kube's; connections, requests and answers are ours, so that
 //! HTTP/2 is spoken, bodies are byte for byte what client-go sends, and headers such as `Retry-After` are seen.
 //!
-//! Hot: hundreds of writes a second, each of which took as long as six events. A request lies in one piece by itself (`Sending`),
+//! Hot: hundreds of writes a second, each of which takes as long as some events. A request lies in one piece by itself (`Sending`),
 //! since what is moved within futures lies in them twice, at each level of them, and goes straight to the transport:
 //! `kube::Client` would hand it to a task of its own first.
 //!
@@ -25,6 +25,7 @@ use std::fmt;
 use std::pin::Pin;
 
 use bytes::Bytes;
+use futures_util::TryFutureExt as _;
 use http::response::Parts;
 use http::{Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -218,14 +219,19 @@ impl Apiserver {
             Ok(request) => request,
             Err(fault) => return Box::pin(std::future::ready(Err(Failure::Unsendable(fault.to_string())))),
         };
-        let (timeout, answer) = (self.timeout, self.exchange.clone().oneshot(request));
+        let (timeout, answer) = (self.timeout, self.answer(request));
         Box::pin(async move {
-            let whole = async {
-                let answer = answer.await.map_err(|fault| connect::classify(&*fault))?;
-                read(answer, body_bytes_max).await
-            };
+            let whole = async { read(answer.await?, body_bytes_max).await };
             tokio::time::timeout(timeout, whole).await.unwrap_or(Err(Failure::Deadline))
         })
+    }
+
+    /// Sends a request and waits for the answer's head.
+    fn answer(
+        &self,
+        request: http::Request<Body>,
+    ) -> impl Future<Output = Result<Response<AnswerBody>, Failure>> + Send + use<> {
+        self.exchange.clone().oneshot(request).map_err(|fault| connect::classify(&*fault))
     }
 }
 
@@ -239,20 +245,23 @@ where
 
 /// Reads an answer up to its end.
 async fn read(answer: Response<AnswerBody>, body_bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
-    let (parts, body) = answer.into_parts();
-    let limit = if parts.status.is_success() { body_bytes_max } else { BODY_BYTES_MAX };
-    let body = Limited::new(body, limit).collect().await.map(http_body_util::Collected::to_bytes);
-    if !parts.status.is_success() {
-        // The status says enough, even if the body breaks off.
-        let body = body.unwrap_or_default();
-        return Err(Failure::Denied(Denial::read(parts.status, &parts.headers, &body)));
+    if !answer.status().is_success() {
+        return Err(denial(answer).await);
     }
-    match body {
+    let (parts, body) = answer.into_parts();
+    match Limited::new(body, body_bytes_max).collect().await {
         Ok(_) if parts.status == StatusCode::NO_CONTENT => Err(Failure::Unreadable("no content".to_owned())),
-        Ok(body) => Ok((parts, body)),
+        Ok(body) => Ok((parts, body.to_bytes())),
         Err(fault) if fault.is::<LengthLimitError>() => Err(Failure::Unreadable(fault.to_string())),
         Err(fault) => Err(Failure::Lost(fault.to_string())),
     }
+}
+
+/// Reads an answer that is none of success. The status says enough, even if the body breaks off.
+async fn denial(answer: Response<AnswerBody>) -> Failure {
+    let (parts, body) = answer.into_parts();
+    let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map(http_body_util::Collected::to_bytes);
+    Failure::Denied(Denial::read(parts.status, &parts.headers, &body.unwrap_or_default()))
 }
 
 impl fmt::Debug for Apiserver {

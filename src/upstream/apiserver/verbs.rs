@@ -1,14 +1,12 @@
 //! PUT, DELETE and WATCH of a real apiserver.
 
-use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
-use tower::ServiceExt as _;
 
-use super::{Apiserver, BODY_BYTES_MAX, Frames, LIST_BYTES_MAX, connect, request};
+use super::{Apiserver, BODY_BYTES_MAX, Frames, LIST_BYTES_MAX, denial, request};
 use crate::event::core_v1::EventList;
 use crate::event::{ApiGroup, Event, json};
 use crate::status::Status;
-use crate::upstream::answer::{Denial, Failure, judge, status_of};
+use crate::upstream::answer::{Failure, judge, status_of};
 use crate::upstream::{ApplyOptions, DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Verb, WatchOptions};
 
 impl Apiserver {
@@ -80,13 +78,11 @@ impl Apiserver {
     }
 
     async fn open(&self, request: http::Request<kube::client::Body>) -> Result<Frames, Failure> {
-        let response = self.exchange.clone().oneshot(request).await.map_err(|fault| connect::classify(&*fault))?;
-        let (parts, body) = response.into_parts();
-        if parts.status.is_success() {
-            return Ok(Frames::new(self.group, body));
+        let answer = self.answer(request).await?;
+        if !answer.status().is_success() {
+            return Err(denial(answer).await);
         }
-        let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map(http_body_util::Collected::to_bytes);
-        Err(Failure::Denied(Denial::read(parts.status, &parts.headers, &body.unwrap_or_default())))
+        Ok(Frames::new(self.group, answer.into_body()))
     }
 }
 

@@ -324,6 +324,31 @@ async fn an_unusable_kubeconfig_is_named() {
     ));
 }
 
+/// A plugin whose credentials have expired at once, and that fails when it is asked for others.
+#[tokio::test]
+async fn without_credentials_nothing_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let asked = folder.path().join("asked");
+    let credential = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"t","expirationTimestamp":"2020-01-01T00:00:00Z"}}"#;
+    let script = format!("test -e {0} && exit 1; touch {0}; echo '{credential}'", asked.display());
+    let exec = serde_json::json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "sh", "args": ["-c", script],
+    }});
+    let config = serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "a",
+        "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "users": [{"name": "a", "user": exec}],
+    });
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let settings = Settings { kubeconfig: Some(path), ..Settings::default() };
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let apiserver = Apiserver::connect(&settings, Clock::system(), metrics).await.unwrap();
+    assert!(asked.exists());
+    assert_eq!(apiserver.write(&create()).await, retry(Fault::Unauthorized, Applied::No));
+}
+
 /// Fault: without a deadline of its own a list that is never answered kept history waiting without end.
 #[tokio::test(start_paused = true)]
 async fn history_asks_again_when_an_answer_does_not_come() {

@@ -59,6 +59,13 @@ impl Index {
         self.place(key, is_at).map(|place| self.places[place].at)
     }
 
+    #[inline]
+    pub(super) fn touch(&self, key: Key) {
+        if !self.places.is_empty() {
+            std::hint::black_box(self.places[self.home(tag(key))].at);
+        }
+    }
+
     /// Notes where `key` is, which has no position yet.
     pub(super) fn insert(&mut self, key: Key, at: u32) {
         self.put(Place { tag: tag(key), at });

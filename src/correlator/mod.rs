@@ -147,11 +147,22 @@ impl Correlator {
         self.observations.find(key)
     }
 
+    /// Looks at itself; see [`fetch_keys`](Self::fetch_keys).
+    pub fn fetch(&self) {
+        std::hint::black_box((self.groups.len(), self.observations.len()));
+    }
+
+    /// a
+    pub fn touch_keys(&self, keys: &Keys) {
+        self.groups.touch(keys.aggregate);
+        self.observations.touch(keys.event);
+    }
+
     /// Looks at what [`correlate_keyed`](Self::correlate_keyed) will look at, and returns the record of an equal event.
     #[must_use]
-    pub fn fetch(&self, keys: &Keys) -> Option<RecordId> {
-        std::hint::black_box(self.groups.has(keys.aggregate));
-        self.observations.record(keys.event)
+    pub fn fetch_keys(&self, keys: &Keys) -> Option<RecordId> {
+        self.groups.fetch(keys.aggregate);
+        self.observations.fetch(keys.event)
     }
 
     /// The records that may stand for `event`: the one it would count on, then the other of its own and its group's.
@@ -236,26 +247,29 @@ impl Correlator {
             (Route::Plain, true) => Fold::Counted,
             (Route::Plain, false) => Fold::Created,
         };
+        let of_combined;
+        // By reference: copied, it would be read in one piece soon after it was written in two, which processors wait long for.
         let spam = match route {
             // COMPAT(client-go): the filter is asked about the combined event, which has lost some members and has another
             // message. These it has kept.
             Route::Combined if settings.spam_key != SPAM_KEY => {
-                self.secret.shared(event, settings).spam(event, settings)
+                of_combined = self.secret.shared(event, settings).spam(event, settings);
+                &of_combined
             }
-            Route::Plain | Route::Combined => keys.spam,
+            Route::Plain | Route::Combined => &keys.spam,
         };
         let verdict = self.ask_budget(spam, now, settings);
         let dedup::Observed { record, stored, tally, is_repeat } = observed;
         Decision { key, record, stored, tally, fold, is_repeat, verdict }
     }
 
-    fn ask_budget(&mut self, budget: Key, now: Now, settings: &Settings) -> Verdict {
+    fn ask_budget(&mut self, budget: &Key, now: Now, settings: &Settings) -> Verdict {
         let rate = Rate { qps: settings.qps, burst: settings.burst_size };
         match settings.suppression {
-            Suppression::Defer => Verdict::Owe { budget, rate },
+            Suppression::Defer => Verdict::Owe { budget: *budget, rate },
             Suppression::Drop => {
                 let buckets = self.buckets.get_or_insert_default();
-                let bucket = buckets.get_or_insert_within(budget, settings.lru_cache_size, TokenBucket::default);
+                let bucket = buckets.get_or_insert_within(*budget, settings.lru_cache_size, TokenBucket::default);
                 if bucket.take(rate, now.mono) { Verdict::Pass } else { Verdict::Drop }
             }
         }

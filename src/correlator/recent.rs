@@ -69,6 +69,22 @@ impl<V> Recent<V> {
         self.position(key).map(|at| &mut self.slot_mut(at).value)
     }
 
+    /// Looks at the place where `key` should be, without waiting for what is there.
+    #[inline]
+    pub fn touch(&self, key: Key) {
+        self.index.touch(key);
+    }
+
+    /// The value of `key`, looking also at its neighbours in the order, which a use of it changes.
+    #[must_use]
+    pub fn fetch(&self, key: Key) -> Option<&V> {
+        let slot = self.slot(self.position(key)?);
+        for neighbour in [slot.newer, slot.older] {
+            std::hint::black_box(self.slots.get(neighbour as usize).map_or(NONE, |slot| slot.newer));
+        }
+        Some(&slot.value)
+    }
+
     /// Whether `key` is there.
     #[must_use]
     pub fn contains(&self, key: Key) -> bool {

@@ -2,8 +2,6 @@
 
 use std::hint::black_box;
 
-use smallvec::SmallVec;
-
 use super::Outbox;
 use super::account::{Account, AccountId};
 use super::claim::Base;
@@ -133,18 +131,15 @@ impl Outbox {
         black_box(super::is_filed(&self.accounts, AccountId::of_budget(source, budget)));
     }
 
-    /// Looks at what repeats of these records will look at; see [`Shard`](crate::shard::Shard)'s `fetch`.
-    pub(crate) fn fetch(&self, records: &[RecordId]) {
-        let accounts: SmallVec<[AccountId; 32]> = records
-            .iter()
-            .filter_map(|id| self.records.get(id))
-            .map(|record| {
-                black_box((record.size, record.event.count));
-                record.account
-            })
-            .collect();
-        for account in accounts {
-            black_box(super::is_filed(&self.accounts, account));
+    /// Looks at where [`fetch_account`](Self::fetch_account) will look first.
+    pub(crate) fn touch_account(&self, source: Key, budget: Key) {
+        self.accounts.touch(AccountId::of_budget(source, budget).0);
+    }
+
+    /// Looks at what a repeat of a record will look at; see [`Shards::accept_all`](crate::shard::Shards::accept_all).
+    pub(crate) fn fetch(&self, record: RecordId) {
+        if let Some(record) = self.records.get(&record) {
+            black_box((matches!(record.phase, Phase::Settled), record.size, record.event.count));
         }
     }
 

@@ -11,6 +11,7 @@ mod prepared;
 mod settings;
 mod sizes;
 mod table;
+mod together;
 
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
@@ -21,7 +22,6 @@ pub use table::{Shards, Waiting};
 pub use crate::outbox::Fate;
 
 use prepared::Prepared;
-use smallvec::SmallVec;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{Correlation, Correlator, Decision, Fold, KeyEncoding, KeySecret, Policy, Recent, Verdict};
@@ -193,16 +193,6 @@ impl Shard {
         }
         self.trim();
         Ok(self.owe(prepared, &decision, event, occurrences, now))
-    }
-
-    /// Looks at what will be looked at for each of these, step by step for all of them: what is far from the processor is then fetched for
-    /// several at a time, and not for one after the other.
-    fn fetch<'p>(&self, prepared: impl Iterator<Item = &'p Prepared<'p>>) {
-        type Few<T> = SmallVec<[T; table::UNDER_ONE_LOCK]>;
-        let sources: Few<_> =
-            prepared.filter_map(|prepared| Some((self.sources.peek(prepared.source)?, &prepared.keys))).collect();
-        let records: Few<_> = sources.into_iter().filter_map(|(correlator, keys)| correlator.fetch(keys)).collect();
-        self.outbox.fetch(&records);
     }
 
     fn would_fold(&self, prepared: &Prepared<'_>, event: &Event, now: Now) -> bool {

@@ -19,9 +19,6 @@ use crate::event::Event;
 use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
 
-/// LIMIT: occurrences that are accepted under one lock, for which all others have to wait.
-pub(super) const UNDER_ONE_LOCK: usize = 32;
-
 /// All shards of the process. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Shards(pub(super) Arc<Inner>);
@@ -59,15 +56,15 @@ pub(super) struct Waiters {
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    secret: KeySecret,
-    clock: Clock,
+    pub(super) secret: KeySecret,
+    pub(super) clock: Clock,
     pub(super) shards: Box<[Mutex<Shard>]>,
     /// Clients that wait for their occurrence to be settled. LIMIT: one a request that is being answered.
     pub(super) waiters: Mutex<Waiters>,
     /// The rules in force; replaced whole by a reload.
-    policy: ArcSwap<Policy>,
+    pub(super) policy: ArcSwap<Policy>,
     /// Tells delivery that there may be something to send.
-    wake: Notify,
+    pub(super) wake: Notify,
     /// Tells who keeps the shards' changes that there are some.
     pub(super) changed: Notify,
 }
@@ -146,33 +143,6 @@ impl Shards {
             self.0.wake.notify_one();
         }
         accepted
-    }
-
-    /// As [`accept`](Self::accept) of one occurrence of each, those of one source in their order. A shard is locked once for all that
-    /// are its own, so many at a time that others do not wait long.
-    pub fn accept_all(&self, mut events: Vec<Event>) -> Vec<Result<Accepted, Full>> {
-        let policy = self.0.policy.load();
-        let mut all: Vec<(usize, usize, Prepared<'_>)> = Vec::with_capacity(events.len());
-        for (place, event) in events.iter_mut().enumerate() {
-            let prepared = Prepared::new(self.0.secret, event, &policy);
-            all.push((self.shard_of_source(prepared.source), place, prepared));
-        }
-        all.sort_unstable_by_key(|(shard, place, _)| (*shard, *place));
-        let mut results = vec![Err(Full); events.len()];
-        for some in all.chunk_by(|one, next| one.0 == next.0).flat_map(|own| own.chunks(UNDER_ONE_LOCK)) {
-            let Some(shard) = some.first().and_then(|(shard, ..)| self.0.shards.get(*shard)) else { continue };
-            let mut shard = shard.lock();
-            let now = self.0.clock.now();
-            shard.fetch(some.iter().map(|(.., prepared)| prepared));
-            for (_, place, prepared) in some {
-                results[*place] = shard.accept_prepared(prepared, &mut events[*place], 1, now);
-            }
-            self.note_changes(&shard);
-        }
-        if results.iter().flatten().any(|accepted| accepted.wakes_delivery) {
-            self.0.wake.notify_one();
-        }
-        results
     }
 
     /// As [`accept`](Self::accept), and where its write can be waited for, whoever is told of it.
@@ -259,7 +229,7 @@ impl Shards {
         see(&self.0.shards[index].lock())
     }
 
-    fn note_changes(&self, shard: &Shard) {
+    pub(super) fn note_changes(&self, shard: &Shard) {
         if shard.has_changes() {
             self.0.changed.notify_one();
         }

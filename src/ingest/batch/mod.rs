@@ -206,7 +206,7 @@ impl Batch {
         let shards = &self.face.0.shards;
         let accepted: Vec<_> = match self.ack {
             Ack::Accepted | Ack::Durable => {
-                shards.accept_all(occurrences).into_iter().map(|taken| taken.map(|accepted| (accepted, None))).collect()
+                shards.accept_all(&mut occurrences).into_iter().map(|taken| taken.map(|accepted| (accepted, None))).collect()
             }
             Ack::Written => occurrences.into_iter().map(|event| shards.accept_and_wait(event, 1)).collect(),
         };

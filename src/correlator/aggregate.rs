@@ -49,6 +49,7 @@ impl Groups {
         std::hint::black_box(self.groups.fetch(key).is_some());
     }
 
+    /// Looks where a group should be; see [`Recent::touch`].
     pub(super) fn touch(&self, key: Key) {
         self.groups.touch(key);
     }

@@ -140,16 +140,17 @@ impl Observations {
         }
     }
 
-    /// The record under `key`, if any, whatever its count.
+    /// Looks where an observation should be; see [`Recent::touch`].
+    pub(super) fn touch(&self, key: Key) {
+        self.observations.touch(key);
+    }
+
     /// Looks at an observation, and returns its record; see [`Recent::fetch`].
     pub(super) fn fetch(&self, key: Key) -> Option<RecordId> {
         self.observations.fetch(key).map(|observation| observation.record)
     }
 
-    pub(super) fn touch(&self, key: Key) {
-        self.observations.touch(key);
-    }
-
+    /// The record under `key`, if any, whatever its count.
     pub(super) fn record(&self, key: Key) -> Option<RecordId> {
         self.observations.peek(key).map(|observation| observation.record)
     }

@@ -59,6 +59,7 @@ impl Index {
         self.place(key, is_at).map(|place| self.places[place].at)
     }
 
+    /// Looks at the place where the search for `key` begins, and does nothing with it.
     #[inline]
     pub(super) fn touch(&self, key: Key) {
         if !self.places.is_empty() {

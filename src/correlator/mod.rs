@@ -148,17 +148,18 @@ impl Correlator {
     }
 
     /// Looks at itself; see [`fetch_keys`](Self::fetch_keys).
-    pub fn fetch(&self) {
+    pub fn touch(&self) {
         std::hint::black_box((self.groups.len(), self.observations.len()));
     }
 
-    /// a
+    /// Looks where group and observation of an event should be; see [`fetch_keys`](Self::fetch_keys).
     pub fn touch_keys(&self, keys: &Keys) {
         self.groups.touch(keys.aggregate);
         self.observations.touch(keys.event);
     }
 
-    /// Looks at what [`correlate_keyed`](Self::correlate_keyed) will look at, and returns the record of an equal event.
+    /// Looks at what [`correlate_keyed`](Self::correlate_keyed) will look at, and returns the record of an equal event. Who does so for
+    /// many events has [`touch`](Self::touch) and [`touch_keys`](Self::touch_keys) for all before: then it waits for all at once.
     #[must_use]
     pub fn fetch_keys(&self, keys: &Keys) -> Option<RecordId> {
         self.groups.fetch(keys.aggregate);
@@ -248,7 +249,8 @@ impl Correlator {
             (Route::Plain, false) => Fold::Created,
         };
         let of_combined;
-        // By reference: copied, it would be read in one piece soon after it was written in two, which processors wait long for.
+        // Not copied: it would be read in one piece just after it was written in two, and then a processor waits until all that it has to
+        // write before is written.
         let spam = match route {
             // COMPAT(client-go): the filter is asked about the combined event, which has lost some members and has another
             // message. These it has kept.

@@ -195,6 +195,18 @@ impl Shard {
         Ok(self.owe(prepared, &decision, event, occurrences, now))
     }
 
+    /// Looks where the source of an event and its account should be; see `Shards::accept_all`.
+    fn touch_source(&self, prepared: &Prepared<'_>) {
+        self.sources.touch(prepared.source);
+        self.outbox.touch_account(prepared.source, prepared.keys.spam());
+    }
+
+    /// Looks at the source of an event and its account, and returns its correlator.
+    fn fetch_source(&self, prepared: &Prepared<'_>) -> Option<&Correlator> {
+        self.outbox.fetch_account(prepared.source, prepared.keys.spam());
+        self.sources.fetch(prepared.source).map(|correlator| &**correlator)
+    }
+
     fn would_fold(&self, prepared: &Prepared<'_>, event: &Event, now: Now) -> bool {
         let Prepared { source, keys, rest: _, settings } = prepared;
         self.sources.peek(*source).is_some_and(|correlator| correlator.find(event, keys, now, settings).is_some())

@@ -2,7 +2,8 @@
 //!
 //! Hot: what a shard knows of an event is in a dozen places of memory, and most are in no cache of the processor's own. So before the
 //! first is accepted, what all of them will look at is looked at, step by step for all, whichever shard they belong to: the
-//! processor then waits for many places at a time, and not for one after the other.
+//! processor then waits for many places at a time, and not for one after the other. A step that finds out where to look next
+//! (`fetch_…`) comes after one that only looks where that will begin (`touch_…`), and so decides nothing that must be waited for.
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
@@ -14,7 +15,7 @@ use crate::event::Event;
 /// LIMIT: occurrences that are accepted under one lock, for which all others have to wait.
 const UNDER_ONE_LOCK: usize = 32;
 
-/// How many usually come together at most.
+/// How many come together at most, as a rule; there may be more.
 const USUAL: usize = 64;
 
 /// One of several.
@@ -26,6 +27,7 @@ struct Member<'p> {
     prepared: Prepared<'p>,
 }
 
+/// Something of each member.
 type Several<T> = SmallVec<[T; USUAL]>;
 
 impl Shards {
@@ -58,36 +60,117 @@ impl Shards {
         results
     }
 
-    /// Looks at what accepting will look at. A shard that is locked now is left out: this is not worth waiting for.
+    /// Looks at what accepting will look at, in steps of which each needs what the one before has found. A shard that is locked now is
+    /// left out: this is not worth waiting for.
     fn fetch(&self, members: &[Member<'_>]) {
-        let mut shards: SmallVec<[(MutexGuard<'_, Shard>, &[Member<'_>]); 16]> = SmallVec::new();
-        for own in of_each_shard(members) {
-            let shard = own.first().and_then(|member| self.0.shards.get(member.shard));
-            shards.extend(shard.and_then(|shard| Some((shard.try_lock()?, own))));
-        }
+        let locked: Several<(MutexGuard<'_, Shard>, &[Member<'_>])> = of_each_shard(members)
+            .filter_map(|own| Some((self.0.shards.get(own.first()?.shard)?.try_lock()?, own)))
+            .collect();
         let members: Several<_> =
-            shards.iter().flat_map(|(shard, own)| own.iter().map(|member| (&**shard, &member.prepared))).collect();
+            locked.iter().flat_map(|(shard, own)| own.iter().map(|member| (&**shard, &member.prepared))).collect();
         for (shard, prepared) in &members {
-            shard.sources.touch(prepared.source);
-            shard.outbox.touch_account(prepared.source, prepared.keys.spam());
+            shard.touch_source(prepared);
         }
         let sources: Several<_> = members
             .iter()
-            .filter_map(|(shard, prepared)| Some((*shard, &**shard.sources.fetch(prepared.source)?, *prepared)))
+            .filter_map(|(shard, prepared)| Some((*shard, shard.fetch_source(prepared)?, &prepared.keys)))
             .collect();
-        sources.iter().for_each(|(_, correlator, _)| correlator.fetch());
-        sources.iter().for_each(|(_, correlator, prepared)| correlator.touch_keys(&prepared.keys));
+        for (_, correlator, _) in &sources {
+            correlator.touch();
+        }
+        for (_, correlator, keys) in &sources {
+            correlator.touch_keys(keys);
+        }
         let records: Several<_> = sources
             .iter()
-            .filter_map(|(shard, correlator, prepared)| {
-                shard.outbox.fetch_account(prepared.source, prepared.keys.spam());
-                Some((*shard, correlator.fetch_keys(&prepared.keys)?))
-            })
+            .filter_map(|(shard, correlator, keys)| Some((*shard, correlator.fetch_keys(keys)?)))
             .collect();
-        records.iter().for_each(|(shard, record)| shard.outbox.fetch(*record));
+        for (shard, record) in &records {
+            shard.outbox.fetch(*record);
+        }
     }
 }
 
+/// Members of one shard stand side by side.
 fn of_each_shard<'m, 'p>(members: &'m [Member<'p>]) -> impl Iterator<Item = &'m [Member<'p>]> {
     members.chunk_by(|one, next| one.shard == next.shard)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::correlator::{KeySecret, Policy};
+    use crate::shard::Settings;
+
+    /// An event of one of a few sources, about one of a few objects, with one of a few messages.
+    fn event((source, object, message): (u8, u8, u8)) -> Event {
+        let mut event = Event { message: format!("message {message}").into(), ..Event::default() };
+        event.source.component = format!("component-{source}").into();
+        event.involved_object.name = format!("object-{object}").into();
+        event.metadata.name = format!("object-{object}.{source}{message}").into();
+        event.metadata.namespace = "default".into();
+        event
+    }
+
+    fn shards(count: usize, max_records: usize, clock: Clock) -> Shards {
+        let mut settings = Settings::default();
+        settings.outbox.max_records = NonZeroUsize::new(max_records).unwrap();
+        Shards::new(NonZeroUsize::new(count).unwrap(), &settings, Policy::default(), clock, KeySecret(1, 2), 1)
+    }
+
+    fn records(shards: &Shards) -> Vec<(Event, u64)> {
+        let of_one = |index| {
+            shards.look(index, |shard| shard.pending().map(|(event, count)| (event.clone(), count)).collect::<Vec<_>>())
+        };
+        let mut records: Vec<_> = (0..shards.count()).flat_map(of_one).collect();
+        records.sort_by(|(one, _), (other, _)| {
+            (&one.metadata.name, &one.message).cmp(&(&other.metadata.name, &other.message))
+        });
+        records
+    }
+
+    proptest! {
+        /// Shards with nothing in them, then with what came before; sometimes with no room, and one that somebody has locked.
+        #[test]
+        fn together_is_as_one_after_the_other(
+            rounds in proptest::collection::vec(proptest::collection::vec((0..9_u8, 0..3_u8, 0..20_u8), 0..90), 1..4),
+            count in 1..5_usize,
+            max_records in prop_oneof![4..40_usize, Just(1000)],
+        ) {
+            let clock = Clock::manual(1_700_000_000_000_000_000);
+            let (together, alone) = (shards(count, max_records, clock.clone()), shards(count, max_records, clock.clone()));
+            for round in rounds {
+                let mut events: Vec<Event> = round.iter().copied().map(event).collect();
+                // By shards, because their room is shared: whoever comes first gets it.
+                let mut order: Vec<usize> = (0..events.len()).collect();
+                order.sort_by_key(|place| alone.shard_of(&events[*place]));
+                let mut expected = vec![Err(Full); events.len()];
+                for place in order {
+                    expected[place] = alone.accept(events[place].clone(), 1);
+                }
+                prop_assert_eq!(together.accept_all(&mut events), expected);
+                prop_assert_eq!(together.balance(), alone.balance());
+                prop_assert_eq!(records(&together), records(&alone));
+                clock.advance(Duration::from_secs(7));
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_fetched_of_a_shard_that_is_locked() {
+        let shards = shards(1, 1000, Clock::manual(0));
+        let mut once = event((0, 0, 0));
+        let policy = Policy::default();
+        let prepared = Prepared::new(KeySecret(1, 2), &mut once, &policy);
+        let guard = shards.0.shards[0].lock();
+        // It would wait for ever.
+        shards.fetch(&[Member { shard: 0, place: 0, prepared }]);
+        drop(guard);
+    }
 }

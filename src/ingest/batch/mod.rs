@@ -205,9 +205,11 @@ impl Batch {
         }
         let shards = &self.face.0.shards;
         let accepted: Vec<_> = match self.ack {
-            Ack::Accepted | Ack::Durable => {
-                shards.accept_all(&mut occurrences).into_iter().map(|taken| taken.map(|accepted| (accepted, None))).collect()
-            }
+            Ack::Accepted | Ack::Durable => shards
+                .accept_all(&mut occurrences)
+                .into_iter()
+                .map(|taken| taken.map(|accepted| (accepted, None)))
+                .collect(),
             Ack::Written => occurrences.into_iter().map(|event| shards.accept_and_wait(event, 1)).collect(),
         };
         let mut accepted = accepted.into_iter();

@@ -60,7 +60,7 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(data: &'a [u8]) -> Self {
-        Self { data, text: std::str::from_utf8(data).ok(), rest: data, depth: 0, deviates: false }
+        Self { data, text: simdutf8::basic::from_utf8(data).ok(), rest: data, depth: 0, deviates: false }
     }
 
     /// Offset of the next byte.

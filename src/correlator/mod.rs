@@ -72,6 +72,10 @@ pub struct Decision {
     pub is_repeat: bool,
     /// Whether it may be written.
     pub verdict: Verdict,
+    /// The spam key: whose budget it is.
+    // Beside the verdict and not in it: a key within an enum is written in two pieces and soon read in one, and then a processor waits
+    // until all that it has to write before is written.
+    pub budget: Key,
 }
 
 /// How an occurrence shows in its record.
@@ -92,8 +96,6 @@ pub enum Verdict {
     Pass,
     /// When its record finds a token in this budget (`Suppression::Defer`).
     Owe {
-        /// The spam key.
-        budget: Key,
         /// How the budget fills.
         rate: Rate,
     },
@@ -217,7 +219,8 @@ impl Correlator {
             let record = RecordId(*next_record);
             *next_record += 1;
             let (fold, verdict) = (Fold::Created, Verdict::Pass);
-            return Decision { key: keys.event, record, stored: false, tally: 0, fold, is_repeat: false, verdict };
+            let (key, budget) = (keys.event, keys.spam);
+            return Decision { key, record, stored: false, tally: 0, fold, is_repeat: false, verdict, budget };
         }
         if settings.suppression == Suppression::Defer && event.count < 1 {
             // Clients like kopf give none. client-go never deduplicates a count of 0 (V 012), so under `drop` it stays.
@@ -248,30 +251,26 @@ impl Correlator {
             (Route::Plain, true) => Fold::Counted,
             (Route::Plain, false) => Fold::Created,
         };
-        let of_combined;
-        // Not copied: it would be read in one piece just after it was written in two, and then a processor waits until all that it has to
-        // write before is written.
-        let spam = match route {
+        let budget = match route {
             // COMPAT(client-go): the filter is asked about the combined event, which has lost some members and has another
             // message. These it has kept.
             Route::Combined if settings.spam_key != SPAM_KEY => {
-                of_combined = self.secret.shared(event, settings).spam(event, settings);
-                &of_combined
+                self.secret.shared(event, settings).spam(event, settings)
             }
-            Route::Plain | Route::Combined => &keys.spam,
+            Route::Plain | Route::Combined => keys.spam,
         };
-        let verdict = self.ask_budget(spam, now, settings);
+        let verdict = self.ask_budget(budget, now, settings);
         let dedup::Observed { record, stored, tally, is_repeat } = observed;
-        Decision { key, record, stored, tally, fold, is_repeat, verdict }
+        Decision { key, record, stored, tally, fold, is_repeat, verdict, budget }
     }
 
-    fn ask_budget(&mut self, budget: &Key, now: Now, settings: &Settings) -> Verdict {
+    fn ask_budget(&mut self, budget: Key, now: Now, settings: &Settings) -> Verdict {
         let rate = Rate { qps: settings.qps, burst: settings.burst_size };
         match settings.suppression {
-            Suppression::Defer => Verdict::Owe { budget: *budget, rate },
+            Suppression::Defer => Verdict::Owe { rate },
             Suppression::Drop => {
                 let buckets = self.buckets.get_or_insert_default();
-                let bucket = buckets.get_or_insert_within(*budget, settings.lru_cache_size, TokenBucket::default);
+                let bucket = buckets.get_or_insert_within(budget, settings.lru_cache_size, TokenBucket::default);
                 if bucket.take(rate, now.mono) { Verdict::Pass } else { Verdict::Drop }
             }
         }

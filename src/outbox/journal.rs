@@ -255,7 +255,7 @@ mod tests {
         outbox.keep_journal();
         outbox.identify("a");
         for number in 0..records {
-            offer(&mut outbox, number, Payment::Owed { budget: Key(2), rate: Rate { qps: 0.0, burst: 0 } });
+            offer(&mut outbox, number, Payment::Owed { rate: Rate { qps: 0.0, burst: 0 } });
         }
         outbox
     }
@@ -266,7 +266,9 @@ mod tests {
         let (record, key) = (RecordId(number), Key(number.into()));
         let (fold, source) = (Fold::Created, Key(1));
         let identity = Identity::Same { rest: None };
-        let offer = Offer { record, source, key, occurrences: 1, fold, identity, stored: false, tally: 0, payment };
+        let budget = Key(2);
+        let offer =
+            Offer { record, source, key, occurrences: 1, fold, identity, stored: false, tally: 0, payment, budget };
         outbox.offer(offer, &mut event, Now::at(0)).0
     }
 
@@ -289,7 +291,7 @@ mod tests {
         let mut outbox = outbox(2);
         assert_eq!(entries(&outbox.take_changes()), [1, 1]);
         assert!(!outbox.has_changes());
-        offer(&mut outbox, 2, Payment::Owed { budget: Key(2), rate: Rate { qps: 0.0, burst: 0 } });
+        offer(&mut outbox, 2, Payment::Owed { rate: Rate { qps: 0.0, burst: 0 } });
         outbox.drain(Now::at(1));
         assert_eq!(outbox.next_write(Now::at(1)), None);
         let changes = outbox.take_changes();

@@ -31,6 +31,8 @@ pub struct Offer {
     pub tally: u32,
     /// Who pays.
     pub payment: Payment,
+    /// The spam key: whose budget it is.
+    pub budget: Key,
 }
 
 /// What the key under which an event is counted says of its content.
@@ -61,8 +63,6 @@ pub enum Payment {
     Paid,
     /// The record, when its budget has a token.
     Owed {
-        /// The spam key.
-        budget: Key,
         /// How the budget fills.
         rate: Rate,
     },
@@ -95,7 +95,7 @@ impl Outbox {
             record.absorb(event, offer.identity, || self.bytes.all() < self.settings.max_bytes.get());
             self.bytes.replace(before, record.size);
             let account = record.account;
-            if let Payment::Owed { rate, .. } = offer.payment
+            if let Payment::Owed { rate } = offer.payment
                 && self.rates.differ(rate)
                 && let Some(account) = self.accounts.peek_mut(account.0)
             {
@@ -146,7 +146,7 @@ impl Outbox {
     fn insert(&mut self, offer: Offer, event: Event, now: Mono) {
         let (account_id, rate) = match offer.payment {
             Payment::Paid => (AccountId::prepaid(offer.source), None),
-            Payment::Owed { budget, rate } => (AccountId::of_budget(offer.source, budget), Some(rate)),
+            Payment::Owed { rate } => (AccountId::of_budget(offer.source, offer.budget), Some(rate)),
         };
         if let Some(rate) = rate {
             self.rates.differ(rate);

@@ -115,7 +115,8 @@ mod tests {
                 identity: Identity::Same { rest: None },
                 stored: false,
                 tally: 0,
-                payment: Payment::Owed { budget: Key(2), rate: Rate { qps: 0.0, burst: 0 } },
+                payment: Payment::Owed { rate: Rate { qps: 0.0, burst: 0 } },
+                budget: Key(2),
             };
             outbox.offer(offer, &mut Event::default(), Now::at(0));
             outbox.await_write(RecordId(number), Ticket(number), OnTaken::Rename);

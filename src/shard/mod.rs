@@ -229,7 +229,7 @@ impl Shard {
         };
         let payment = match decision.verdict {
             Verdict::Pass => Payment::Paid,
-            Verdict::Owe { budget, rate } => Payment::Owed { budget, rate },
+            Verdict::Owe { rate } => Payment::Owed { rate },
             Verdict::Drop => {
                 self.ledger.lose(LostReason::Suppressed, u64::from(occurrences));
                 return Accepted { outcome: Outcome::Dropped, wakes_delivery: false, record: None, correlation };
@@ -249,6 +249,7 @@ impl Shard {
             stored: decision.stored,
             tally: decision.tally,
             payment,
+            budget: decision.budget,
         };
         let (why, is_news) = self.outbox.offer(offer, event, now);
         self.forget_folded();

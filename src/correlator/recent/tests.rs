@@ -1,3 +1,5 @@
+//! What the tables are held to: the plain LRU cache of the `lru` crate, and each way of its own against the others.
+
 use lru::LruCache;
 use proptest::prelude::*;
 

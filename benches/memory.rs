@@ -62,7 +62,7 @@ fn deliver(shard: &mut Shard, now: Now) {
     while let Some(write) = shard.next_write(now) {
         let answer = match write.request {
             Request::Create { event: mut created, .. } => {
-                created.metadata.resource_version = format_smolstr!("{}", 48_000_000 + write.record.0);
+                created.metadata.resource_version = format_smolstr!("{}", 48_000_000 + write.record.0).into();
                 Answer::Stored(created)
             }
             Request::Patch { .. } | Request::Read { .. } => Answer::Missing,

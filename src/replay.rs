@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{KeySecret, Policy};
-use crate::event::{ApiGroup, Event, validate};
+use crate::event::{ApiGroup, Event, Text, validate};
 use crate::ledger::Balance;
 use crate::outbox::{Answer, DIGEST_REASON, Request};
 use crate::shard::{self, Outcome, Shard};
@@ -65,9 +65,9 @@ impl Line {
     pub fn of(event: &Event) -> Self {
         let object = &event.involved_object;
         Self {
-            namespace: event.metadata.namespace.clone(),
+            namespace: event.metadata.namespace.to_smolstr(),
             object: smol_str::format_smolstr!("{}/{}", object.kind, object.name),
-            reason: event.reason.clone(),
+            reason: event.reason.to_smolstr(),
         }
     }
 }
@@ -123,13 +123,13 @@ impl Simulation {
             self.advance(at);
         }
         if event.metadata.namespace.is_empty() {
-            event.metadata.namespace = SmolStr::new_static("default");
+            event.metadata.namespace = SmolStr::new_static("default").into();
         }
         if event.metadata.name.is_empty() {
-            event.metadata.name = crate::correlator::record_name(&event.involved_object.name, self.now());
+            event.metadata.name = crate::correlator::record_name(&event.involved_object.name, self.now()).into();
         }
-        event.metadata.resource_version = SmolStr::default();
-        event.metadata.uid = SmolStr::default();
+        event.metadata.resource_version = Text::default();
+        event.metadata.uid = Text::default();
         let (now, line) = (self.now(), Line::of(&event));
         let fate = self.fates.entry(line).or_default();
         fate.sent += 1;
@@ -223,7 +223,7 @@ mod tests {
         let mut event = Event {
             reason: reason.into(),
             event_type: "Normal".into(),
-            message: smol_str::format_smolstr!("at {second}"),
+            message: format!("at {second}").into(),
             last_timestamp: Some(Time(1_772_352_000 + second)),
             count: 1,
             ..Event::default()

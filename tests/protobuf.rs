@@ -136,7 +136,7 @@ fn answer(request: &Value) -> Result<Event, Box<Status>> {
     };
     let decoded = decoded.map_err(|error| error.status.clone())?;
     assert!(decoded.strict_faults.is_empty());
-    let mut event = decoded.event;
+    let mut event = decoded.event.kept();
     let (_, rest) = request["path"].as_str().unwrap().split_once("/namespaces/").unwrap();
     validate::adopt_namespace(&mut event, rest.split('/').next().unwrap())?;
     validate::create(group, &event)?;
@@ -191,7 +191,7 @@ fn written_again(at: &str, recorded: &[u8], decoded: &Value) -> bool {
     let mut out = Vec::new();
     match decoded["envelope"]["kind"].as_str().unwrap() {
         "Event" => {
-            let event = protobuf::decode(group, recorded).unwrap().event;
+            let event = protobuf::decode(group, recorded).unwrap().event.kept();
             assert_same(at, object, &shown(group, &event));
             protobuf::write(group, &event, &mut out);
             if at.contains("protobuf-bad-utf8") {
@@ -258,7 +258,7 @@ fn frame_again(at: &str, recorded: &[u8], frame: &Value) {
         status = serde_json::from_value(frame["decoded"]["object"].clone()).unwrap();
         WatchEvent::Error(&status)
     } else {
-        event = protobuf::decode(ApiGroup::Core, object).unwrap().event;
+        event = protobuf::decode(ApiGroup::Core, object).unwrap().event.kept();
         match said {
             "ADDED" => WatchEvent::Added(&event),
             "MODIFIED" => WatchEvent::Modified(&event),
@@ -282,9 +282,8 @@ fn both_roads_lead_to_the_same_event() {
         for step in case["steps"].as_array().unwrap() {
             let (request, group) = (&step["request"], door(&step["request"]));
             let Some(object) = request.pointer("/decoded/object") else { continue };
-            let Ok(decoded) = protobuf::decode(group, &base64(request["bodyBase64"].as_str().unwrap())) else {
-                continue;
-            };
+            let body = base64(request["bodyBase64"].as_str().unwrap());
+            let Ok(decoded) = protobuf::decode(group, &body) else { continue };
             let json = object.to_string();
             let mut other = match group {
                 ApiGroup::Core => core_v1::decode(json.as_bytes()),

@@ -4,20 +4,20 @@
 use std::collections::BTreeMap;
 
 use eventweir::event::{
-    ApiGroup, Event, EventSeries, EventSource, ManagedFields, ManagedFieldsEntry, MicroTime, ObjectMeta,
+    ApiGroup, Event, EventSeries, EventSource, LentEvent, ManagedFields, ManagedFieldsEntry, MicroTime, ObjectMeta,
     ObjectReference, OwnerReference, RareMeta, Time, core_v1, events_v1, protobuf,
 };
 use proptest::prelude::*;
 use smol_str::SmolStr;
 
-fn text() -> impl Strategy<Value = SmolStr> {
+fn text<T: From<String> + std::fmt::Debug>() -> impl Strategy<Value = T> {
     prop_oneof![
         Just(String::new()),
         "[a-z]{1,30}",
         ".{0,40}",
         proptest::collection::vec(any::<char>(), 0..300).prop_map(String::from_iter),
     ]
-    .prop_map(SmolStr::from)
+    .prop_map(T::from)
 }
 
 /// Years 0 to 9999 without the zero time, which means none.
@@ -31,7 +31,7 @@ fn micro_time() -> impl Strategy<Value = Option<MicroTime>> {
         .prop_map(|time| time.filter(|&time| time != MicroTime::ZERO))
 }
 
-fn reference() -> impl Strategy<Value = ObjectReference> {
+fn reference() -> impl Strategy<Value = ObjectReference<'static>> {
     (text(), text(), text(), text(), text(), text(), text()).prop_map(
         |(kind, namespace, name, uid, api_version, resource_version, field_path)| ObjectReference {
             kind,
@@ -101,7 +101,7 @@ fn rare() -> impl Strategy<Value = Option<Box<RareMeta>>> {
     proptest::option::of(rare).prop_map(|rare| rare.filter(|rare| **rare != RareMeta::default()))
 }
 
-fn metadata() -> impl Strategy<Value = ObjectMeta> {
+fn metadata() -> impl Strategy<Value = ObjectMeta<'static>> {
     (text(), text(), text(), text(), time(), managed_fields(), rare()).prop_map(
         |(name, namespace, resource_version, uid, creation_timestamp, managed_fields, rare)| ObjectMeta {
             name,
@@ -151,7 +151,7 @@ fn group() -> impl Strategy<Value = ApiGroup> {
     prop_oneof![Just(ApiGroup::Core), Just(ApiGroup::Events)]
 }
 
-fn written(group: ApiGroup, event: &Event) -> Vec<u8> {
+fn written(group: ApiGroup, event: &LentEvent<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     protobuf::write(group, event, &mut out);
     out
@@ -183,7 +183,8 @@ proptest! {
                 events_v1::decode(&json)
             }
         };
-        prop_assert_eq!(protobuf::decode(group, &written(group, &event)).unwrap(), from_json.unwrap());
+        let body = written(group, &event);
+        prop_assert_eq!(protobuf::decode(group, &body).unwrap(), from_json.unwrap());
     }
 
     #[test]
@@ -224,7 +225,8 @@ proptest! {
         bodies.push(changed);
         for body in bodies {
             if let Ok(decoded) = protobuf::decode(group, &body) {
-                let again = protobuf::decode(group, &written(group, &decoded.event)).unwrap();
+                let again = written(group, &decoded.event);
+                let again = protobuf::decode(group, &again).unwrap();
                 prop_assert_eq!(again.event.metadata.name, decoded.event.metadata.name);
             }
             drop(protobuf::decode_list(group, &body));

@@ -93,7 +93,7 @@ fn read(path: &Path, columns: &mut [Column]) -> Result<(), Error> {
         if line.trim_ascii().is_empty() {
             continue;
         }
-        let event = core_v1::decode(&line).map_err(|error| wrong(error.status.message))?.event;
+        let event = core_v1::from_json(&line).map_err(|error| wrong(error.status.message))?;
         report(columns, event);
         if number.is_multiple_of(PROGRESS) {
             progress(number);

@@ -7,7 +7,7 @@ use super::key::Key;
 use super::recent::{Found, Recent};
 use super::settings::{Settings, Suppression};
 use crate::clock::{Mono, Now};
-use crate::event::{Event, MicroTime, ObjectMeta, Time};
+use crate::event::{LentEvent, MicroTime, ObjectMeta, Time};
 
 /// The groups of one source: aggregate key to the distinct messages seen lately.
 #[derive(Debug, Default)]
@@ -105,17 +105,22 @@ impl Group {
 ///
 /// COMPAT(client-go): labels, annotations, action, related and series are lost, and under `suppression: drop` the reporting
 /// fields too (`EventAggregate`).
-pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings: &Settings) -> Event {
+pub(super) fn combined_event<'a>(
+    event: &LentEvent<'a>,
+    occurrences: u32,
+    now: Now,
+    settings: &Settings,
+) -> LentEvent<'a> {
     let timestamp = Some(Time::from_unix_nanos(now.wall));
     let prefix = settings.message_prefix.as_str();
     let message = if is_combined(event, settings) {
         event.message.clone()
     } else {
-        smol_str::format_smolstr!("{prefix}{}", event.message)
+        smol_str::format_smolstr!("{prefix}{}", event.message).into()
     };
-    let mut combined = Event {
+    let mut combined = LentEvent {
         metadata: ObjectMeta {
-            name: record_name(&event.involved_object.name, now),
+            name: record_name(&event.involved_object.name, now).into(),
             namespace: event.metadata.namespace.clone(),
             ..ObjectMeta::default()
         },
@@ -127,7 +132,7 @@ pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings
         last_timestamp: timestamp,
         count: i32::try_from(occurrences).unwrap_or(i32::MAX),
         event_type: event.event_type.clone(),
-        ..Event::default()
+        ..LentEvent::default()
     };
     if settings.suppression == Suppression::Defer {
         keep_reporter(&mut combined, event, now);
@@ -137,20 +142,20 @@ pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings
 
 /// Leaves on a combined event who reports it, which client-go loses; and keeps it new-style, so that those who read new-style
 /// events only can read it, and the apiserver takes it in any namespace.
-fn keep_reporter(combined: &mut Event, event: &Event, now: Now) {
+fn keep_reporter<'a>(combined: &mut LentEvent<'a>, event: &LentEvent<'a>, now: Now) {
     combined.reporting_controller = event.reporting_controller.clone();
     combined.reporting_instance = event.reporting_instance.clone();
     if event.event_time.is_some() {
         combined.event_time = Some(MicroTime::from_unix_nanos(now.wall));
         combined.action = event.action.clone();
-        combined.message = crate::event::cut(&combined.message, crate::event::NEW_STYLE_MESSAGE_MAX);
+        combined.message = crate::event::cut(&combined.message, crate::event::NEW_STYLE_MESSAGE_MAX).into();
     }
 }
 
 /// Whether a client has combined this event already: it belongs to the combined record, and gets no second prefix.
 ///
 /// COMPAT(client-go): not under `suppression: drop`, where client-go's own correlator would prefix it again.
-pub(super) fn is_combined(event: &Event, settings: &Settings) -> bool {
+pub(super) fn is_combined(event: &LentEvent<'_>, settings: &Settings) -> bool {
     settings.suppression == Suppression::Defer && event.message.starts_with(settings.message_prefix.as_str())
 }
 

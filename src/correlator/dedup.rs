@@ -7,7 +7,7 @@ use super::RecordId;
 use super::key::Key;
 use super::recent::{Found, Recent};
 use super::settings::{CountOverflow, Settings};
-use crate::event::{Event, Time};
+use crate::event::{LentEvent, Time};
 
 /// What dedup remembers of an event. client-go's `eventLog`, and which record it is.
 ///
@@ -66,7 +66,7 @@ impl Observations {
         &mut self,
         place: Found,
         key: Key,
-        event: &mut Event,
+        event: &mut LentEvent<'_>,
         occurrences: u32,
         settings: &Settings,
         next_record: &mut u64,
@@ -85,8 +85,8 @@ impl Observations {
         let observation = Observation {
             count: event.count,
             first_timestamp: event.first_timestamp,
-            name: event.metadata.name.clone(),
-            resource_version: event.metadata.resource_version.clone(),
+            name: event.metadata.name.keep(),
+            resource_version: event.metadata.resource_version.to_smolstr(),
             record,
             tally: 0,
             stored: false,
@@ -96,20 +96,20 @@ impl Observations {
     }
 
     /// Gives a repeat the name and the version of its record.
-    pub(super) fn take_name(&self, key: Key, event: &mut Event) {
+    pub(super) fn take_name(&self, key: Key, event: &mut LentEvent<'_>) {
         if let Some(known) = self.observations.peek(key) {
-            event.metadata.name = known.name.clone();
-            event.metadata.resource_version = known.resource_version.clone();
+            event.metadata.name = known.name.clone().into();
+            event.metadata.resource_version = known.resource_version.clone().into();
         }
     }
 
     /// client-go's `updateState`: the stored event replaces whatever was remembered under `key`.
-    pub(super) fn replace(&mut self, key: Key, stored: &Event, record: RecordId, settings: &Settings) {
+    pub(super) fn replace(&mut self, key: Key, stored: &LentEvent<'_>, record: RecordId, settings: &Settings) {
         let observation = Observation {
             count: stored.count,
             first_timestamp: stored.first_timestamp,
-            name: stored.metadata.name.clone(),
-            resource_version: stored.metadata.resource_version.clone(),
+            name: stored.metadata.name.to_smolstr(),
+            resource_version: stored.metadata.resource_version.to_smolstr(),
             record,
             tally: 0,
             stored: true,

@@ -49,8 +49,8 @@ impl Correlator {
         let observation = Observation {
             count,
             first_timestamp: event.first_timestamp,
-            name: event.metadata.name.clone(),
-            resource_version: version.clone(),
+            name: event.metadata.name.to_smolstr(),
+            resource_version: version.to_smolstr(),
             record: RecordId(*next_record),
             tally,
             stored: true,
@@ -65,7 +65,7 @@ impl Correlator {
             if is_newer(&event.metadata.resource_version, &observation.resource_version) {
                 observation.count = count.saturating_add(lacking(tally, observation.tally));
                 observation.first_timestamp = event.first_timestamp;
-                observation.resource_version = event.metadata.resource_version.clone();
+                observation.resource_version = event.metadata.resource_version.to_smolstr();
                 observation.tally = observation.tally.max(tally);
                 observation.stored = true;
             }

@@ -9,7 +9,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::joiner::Joiner;
 use super::settings::{Field, KeyEncoding, Settings};
 use super::sip::Sip;
-use crate::event::Event;
+use crate::event::LentEvent;
 
 /// A keyed hash of some fields of an event, or of a source.
 ///
@@ -115,7 +115,7 @@ const EVENT_KEY: [Field; 11] = [
 impl KeySecret {
     /// The key of the source that reports `event`.
     #[must_use]
-    pub fn source(self, event: &Event) -> Key {
+    pub fn source(self, event: &LentEvent<'_>) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Source);
         joiner.add(event.component());
         joiner.add(event.host());
@@ -133,7 +133,7 @@ impl KeySecret {
 
     /// All keys of `event`.
     #[must_use]
-    pub fn keys(self, event: &Event, settings: &Settings) -> Keys {
+    pub fn keys(self, event: &LentEvent<'_>, settings: &Settings) -> Keys {
         let mut shared = self.shared(event, settings);
         Keys {
             aggregate: shared.aggregate(event, settings),
@@ -144,7 +144,7 @@ impl KeySecret {
     }
 
     /// What the keys of `event` share, hashed once for all of them.
-    pub(super) fn shared(self, event: &Event, settings: &Settings) -> Shared {
+    pub(super) fn shared(self, event: &LentEvent<'_>, settings: &Settings) -> Shared {
         let common = match settings.key_encoding {
             KeyEncoding::Framed => {
                 let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Common);
@@ -171,17 +171,17 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Whose events share a budget.
-    pub(super) fn spam(&self, event: &Event, settings: &Settings) -> Key {
+    pub(super) fn spam(&self, event: &LentEvent<'_>, settings: &Settings) -> Key {
         self.fields(event, settings.key_encoding, Domain::Spam, &settings.spam_key)
     }
 
     /// Which events can be combined. Also the dedup key of the combined event, so it lives in one map with event keys.
-    pub(super) fn aggregate(&self, event: &Event, settings: &Settings) -> Key {
+    pub(super) fn aggregate(&self, event: &LentEvent<'_>, settings: &Settings) -> Key {
         self.fields(event, settings.key_encoding, Domain::Aggregate, &settings.aggregate_key)
     }
 
     /// What makes an event distinct within its group.
-    pub(super) fn local(&mut self, event: &Event, settings: &Settings) -> Key {
+    pub(super) fn local(&mut self, event: &LentEvent<'_>, settings: &Settings) -> Key {
         if settings.local_key == [Field::Message] {
             return self.message(event);
         }
@@ -189,7 +189,7 @@ impl Shared {
     }
 
     /// Which events are the same event again.
-    pub(super) fn event(&mut self, event: &Event, settings: &Settings) -> Key {
+    pub(super) fn event(&mut self, event: &LentEvent<'_>, settings: &Settings) -> Key {
         let Some(common) = self.common else {
             return self.fields(event, settings.key_encoding, Domain::Event, &EVENT_KEY);
         };
@@ -210,7 +210,7 @@ impl Shared {
         joiner.finish()
     }
 
-    fn message(&mut self, event: &Event) -> Key {
+    fn message(&mut self, event: &LentEvent<'_>) -> Key {
         *self.message.get_or_insert_with(|| {
             let mut joiner = Joiner::new(self.secret, KeyEncoding::Framed, Domain::Message);
             joiner.add(&event.message);
@@ -218,7 +218,7 @@ impl Shared {
         })
     }
 
-    fn fields(&self, event: &Event, encoding: KeyEncoding, domain: Domain, fields: &[Field]) -> Key {
+    fn fields(&self, event: &LentEvent<'_>, encoding: KeyEncoding, domain: Domain, fields: &[Field]) -> Key {
         let (mut joiner, fields) = match (self.common, fields.strip_prefix(&COMMON)) {
             (Some(common), Some(rest)) => {
                 let mut joiner = Joiner::on(common);
@@ -244,7 +244,7 @@ impl Shared {
     }
 }
 
-fn field_value(event: &Event, field: Field) -> &str {
+fn field_value<'e>(event: &'e LentEvent<'_>, field: Field) -> &'e str {
     let object = &event.involved_object;
     match field {
         Field::SourceComponent => &event.source.component,
@@ -269,6 +269,7 @@ fn field_value(event: &Event, field: Field) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Event;
 
     const SECRET: KeySecret = KeySecret(1, 2);
 

@@ -37,7 +37,7 @@ use aggregate::{Groups, Route, is_combined};
 use dedup::Observations;
 
 use crate::clock::Now;
-use crate::event::Event;
+use crate::event::LentEvent;
 
 /// Identity of a record inside one shard; never reused while the process lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,13 +107,13 @@ impl Decision {
     /// The call client-go's delivery starts with: a PATCH if the resulting count is above 1
     /// (`tools/record/event.go`, `recordEvent`). Ours creates whatever the upstream is not known to hold.
     #[must_use]
-    pub const fn starts_with_patch(event: &Event) -> bool {
+    pub const fn starts_with_patch(event: &LentEvent<'_>) -> bool {
         event.count > 1
     }
 
     /// client-go's patch, for a repeat. Made only when asked for: the outbox makes one a write, which stands for many repeats.
     #[must_use]
-    pub fn patch(&self, event: &Event) -> Option<Patch> {
+    pub fn patch(&self, event: &LentEvent<'_>) -> Option<Patch> {
         self.is_repeat.then(|| Patch::of(event))
     }
 }
@@ -133,7 +133,7 @@ impl Correlator {
 
     /// The observation that `event` would count on, without counting it.
     #[must_use]
-    pub fn find(&self, event: &Event, keys: &Keys, now: Now, settings: &Settings) -> Option<&Observation> {
+    pub fn find(&self, event: &LentEvent<'_>, keys: &Keys, now: Now, settings: &Settings) -> Option<&Observation> {
         if settings.correlation == Correlation::Off {
             return None;
         }
@@ -169,7 +169,7 @@ impl Correlator {
     }
 
     /// The records that may stand for `event`: the one it would count on, then the other of its own and its group's.
-    pub fn candidates(&self, event: &Event, now: Now, settings: &Settings) -> Vec<(Key, &Observation)> {
+    pub fn candidates(&self, event: &LentEvent<'_>, now: Now, settings: &Settings) -> Vec<(Key, &Observation)> {
         if settings.correlation == Correlation::Off {
             return Vec::new();
         }
@@ -184,7 +184,7 @@ impl Correlator {
     /// becomes the desired state of its record.
     pub fn correlate(
         &mut self,
-        event: &mut Event,
+        event: &mut LentEvent<'_>,
         occurrences: u32,
         now: Now,
         settings: &Settings,
@@ -197,7 +197,7 @@ impl Correlator {
     }
 
     /// Gives a repeat its record's name and version: [`correlate_keyed`](Self::correlate_keyed) leaves the client's own.
-    pub fn take_name(&self, decision: &Decision, event: &mut Event) {
+    pub fn take_name(&self, decision: &Decision, event: &mut LentEvent<'_>) {
         if decision.is_repeat {
             self.observations.take_name(decision.key, event);
         }
@@ -208,7 +208,7 @@ impl Correlator {
     /// far from the processor.
     pub fn correlate_keyed(
         &mut self,
-        event: &mut Event,
+        event: &mut LentEvent<'_>,
         keys: &Keys,
         occurrences: u32,
         now: Now,
@@ -243,7 +243,7 @@ impl Correlator {
         let observed = self.observations.observe(place, key, event, occurrences, settings, next_record);
         if settings.naming == Naming::Deterministic && !observed.is_repeat {
             let name = shared_name(event, route, settings);
-            event.metadata.name = name.clone();
+            event.metadata.name = name.clone().into();
             self.observations.adjust(key, observed.record, |observation| observation.name = name);
         }
         let fold = match (route, observed.is_repeat) {
@@ -288,7 +288,7 @@ impl Correlator {
     /// COMPAT(client-go): for a combined event that is not the key it was counted under (`EventCorrelator.UpdateState`), so
     /// its own observation learns nothing and an extra entry is occupied (V 062, 071). [`settle`](Self::settle) does better
     /// and is what the proxy uses.
-    pub fn update_state(&mut self, stored: &Event, settings: &Settings, next_record: &mut u64) {
+    pub fn update_state(&mut self, stored: &LentEvent<'_>, settings: &Settings, next_record: &mut u64) {
         let key = self.secret.shared(stored, settings).event(stored, settings);
         let record = self.observations.record(key).unwrap_or_else(|| {
             *next_record += 1;
@@ -342,7 +342,7 @@ pub enum Settled {
 
 /// A name that follows from what a record counts, in the shape of client-go's names. No secret goes into it, because every
 /// process has to find the same; two records that meet under one name are told apart when they do.
-fn shared_name(event: &Event, route: Route, settings: &Settings) -> smol_str::SmolStr {
+fn shared_name(event: &LentEvent<'_>, route: Route, settings: &Settings) -> smol_str::SmolStr {
     let mut everybodys = KeySecret(0, 0).shared(event, settings);
     let Key(bits) = match route {
         Route::Plain => everybodys.event(event, settings),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 
 use super::settings::Settings;
-use crate::event::Event;
+use crate::event::LentEvent;
 
 /// The base settings and the rules that override them.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -59,7 +59,7 @@ impl Pattern {
 }
 
 impl Matches {
-    fn matches(&self, event: &Event) -> bool {
+    fn matches(&self, event: &LentEvent<'_>) -> bool {
         let any = |patterns: &[Pattern], text: &str| {
             patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(text))
         };
@@ -74,7 +74,7 @@ impl Matches {
 impl Policy {
     /// The settings for `event`.
     #[must_use]
-    pub fn select(&self, event: &Event) -> &Arc<Settings> {
+    pub fn select(&self, event: &LentEvent<'_>) -> &Arc<Settings> {
         self.rules.iter().find(|rule| rule.matches.matches(event)).map_or(&self.base, |rule| &rule.settings)
     }
 }

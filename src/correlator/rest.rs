@@ -6,7 +6,7 @@ use super::joiner::Joiner;
 use super::key::{Domain, KeySecret};
 use super::settings::KeyEncoding;
 use crate::event::{
-    ApiGroup, Event, EventSeries, ManagedFields, MicroTime, ObjectMeta, ObjectReference, RareMeta, Time,
+    ApiGroup, EventSeries, LentEvent, ManagedFields, MicroTime, ObjectMeta, ObjectReference, RareMeta, Time,
 };
 
 /// The members of an event that are neither in its framed event key, nor its name, version, count, first or last timestamp.
@@ -21,7 +21,7 @@ pub struct Rest<'e> {
     event_time: Option<MicroTime>,
     series: Option<&'e EventSeries>,
     action: &'e str,
-    related: Option<&'e ObjectReference>,
+    related: Option<&'e ObjectReference<'e>>,
     reporting_controller: &'e str,
     reporting_instance: &'e str,
 }
@@ -29,8 +29,8 @@ pub struct Rest<'e> {
 impl<'e> Rest<'e> {
     /// Of this event.
     #[must_use]
-    pub fn of(event: &'e Event) -> Self {
-        let Event {
+    pub fn of(event: &'e LentEvent<'_>) -> Self {
+        let LentEvent {
             type_meta,
             metadata,
             involved_object,
@@ -70,7 +70,7 @@ impl<'e> Rest<'e> {
 impl KeySecret {
     /// A hash of the [`Rest`] of `event`; `None` where it has members that few events have: those are compared.
     #[must_use]
-    pub fn rest(self, event: &Event) -> Option<u64> {
+    pub fn rest(self, event: &LentEvent<'_>) -> Option<u64> {
         let Rest {
             type_meta,
             uid,

@@ -7,17 +7,20 @@
 pub mod core_v1;
 pub mod events_v1;
 pub mod json;
+mod lent;
 pub mod managed_fields;
 mod packed;
 pub mod patching;
 pub mod protobuf;
 pub mod repair;
 pub mod spelling;
+mod text;
 mod time;
 pub mod validate;
 
 pub use managed_fields::{ManagedFields, ManagedFieldsEntry};
 pub use packed::Packed;
+pub use text::Text;
 pub use time::{MicroTime, Time, TimeError};
 
 use smol_str::SmolStr;
@@ -51,12 +54,17 @@ impl ApiGroup {
     }
 }
 
+/// An Event that stands for itself.
+pub type Event = LentEvent<'static>;
+
 /// An Event. Empty strings, `0` and `None` stand for absent fields, as in Kubernetes' own Go type.
+///
+/// Its texts may be lent by the body that it was read from, so it cannot outlive that; [`kept`](Self::kept), it can.
 ///
 /// It lies in memory as it is written here: what each repeat moves comes first, so that it is in one place of the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[repr(C)]
-pub struct Event {
+pub struct LentEvent<'a> {
     /// First occurrence, whole seconds.
     pub first_timestamp: Option<Time>,
     /// Newest occurrence, whole seconds.
@@ -67,42 +75,42 @@ pub struct Event {
     /// client-go's correlator keeps them on plain events and loses them on combined ones.
     pub type_meta: Option<ApiGroup>,
     /// Standard object metadata.
-    pub metadata: ObjectMeta,
+    pub metadata: ObjectMeta<'a>,
     /// What the event is about (`regarding` in events.k8s.io/v1).
-    pub involved_object: ObjectReference,
+    pub involved_object: ObjectReference<'a>,
     /// Short, machine-readable cause.
-    pub reason: SmolStr,
+    pub reason: Text<'a>,
     /// Human-readable description (`note` in events.k8s.io/v1).
-    pub message: SmolStr,
+    pub message: Text<'a>,
     /// Who reports, old style (`deprecatedSource` in events.k8s.io/v1).
-    pub source: EventSource,
+    pub source: EventSource<'a>,
     /// `Normal` or `Warning`; free text through core/v1.
-    pub event_type: SmolStr,
+    pub event_type: Text<'a>,
     /// When the event was first observed; its presence makes the event "new style".
     pub event_time: Option<MicroTime>,
     /// The series the event represents, if any.
     pub series: Option<EventSeries>,
     /// What was attempted or failed (new style).
-    pub action: SmolStr,
+    pub action: Text<'a>,
     /// A second object (new style).
-    pub related: Option<Box<ObjectReference>>,
+    pub related: Option<Box<ObjectReference<'a>>>,
     /// Who reports, new style: `reportingComponent` in core/v1, `reportingController` in events.k8s.io/v1.
-    pub reporting_controller: SmolStr,
+    pub reporting_controller: Text<'a>,
     /// Which instance reports, new style.
-    pub reporting_instance: SmolStr,
+    pub reporting_instance: Text<'a>,
 }
 
 /// Object metadata, with the rarely used members boxed away.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ObjectMeta {
+pub struct ObjectMeta<'a> {
     /// Name, unique within the namespace.
-    pub name: SmolStr,
+    pub name: Text<'a>,
     /// Namespace.
-    pub namespace: SmolStr,
+    pub namespace: Text<'a>,
     /// Version of the stored object, opaque; empty when not stored yet.
-    pub resource_version: SmolStr,
+    pub resource_version: Text<'a>,
     /// Unique id given by the apiserver.
-    pub uid: SmolStr,
+    pub uid: Text<'a>,
     /// When the apiserver stored the object.
     pub creation_timestamp: Option<Time>,
     /// Who set which field; `None` when absent.
@@ -154,30 +162,30 @@ pub struct OwnerReference {
 
 /// A reference to an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ObjectReference {
+pub struct ObjectReference<'a> {
     /// Kind.
-    pub kind: SmolStr,
+    pub kind: Text<'a>,
     /// Namespace; empty for cluster-scoped objects.
-    pub namespace: SmolStr,
+    pub namespace: Text<'a>,
     /// Name.
-    pub name: SmolStr,
+    pub name: Text<'a>,
     /// Uid.
-    pub uid: SmolStr,
+    pub uid: Text<'a>,
     /// API version.
-    pub api_version: SmolStr,
+    pub api_version: Text<'a>,
     /// Version of the object the event was made for.
-    pub resource_version: SmolStr,
+    pub resource_version: Text<'a>,
     /// Part of the object, such as `spec.containers{web}`.
-    pub field_path: SmolStr,
+    pub field_path: Text<'a>,
 }
 
 /// Who reports, old style.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct EventSource {
+pub struct EventSource<'a> {
     /// Component, such as `kubelet`.
-    pub component: SmolStr,
+    pub component: Text<'a>,
     /// Node name.
-    pub host: SmolStr,
+    pub host: Text<'a>,
 }
 
 /// A series of the same event, new style.
@@ -188,6 +196,9 @@ pub struct EventSeries {
     /// Newest occurrence.
     pub last_observed_time: Option<MicroTime>,
 }
+
+/// Bytes of a text that lie in the event itself.
+const TEXT_INLINE: usize = 23;
 
 /// LIMIT: bytes of a new-style event's message that the apiserver takes.
 pub const NEW_STYLE_MESSAGE_MAX: usize = 1024;
@@ -202,7 +213,7 @@ pub fn cut(text: &str, limit: usize) -> SmolStr {
     text.split_at(end).0.into()
 }
 
-impl Event {
+impl LentEvent<'_> {
     /// Whether the apiserver takes this event without an eventTime: an old-style event lives in its object's namespace, or
     /// in `default` (`validation/events.go`, `legacyValidateEvent`).
     #[must_use]
@@ -236,8 +247,8 @@ impl Event {
     /// Rough bytes this event holds on the heap and inline; what memory limits are counted in.
     #[must_use]
     pub fn approximate_size(&self) -> usize {
-        let heap = |text: &SmolStr| if text.is_heap_allocated() { text.len().saturating_add(16) } else { 0 };
-        let reference = |object: &ObjectReference| {
+        let heap = |text: &Text<'_>| if text.len() > TEXT_INLINE { text.len().saturating_add(16) } else { 0 };
+        let reference = |object: &ObjectReference<'_>| {
             [
                 &object.kind,
                 &object.namespace,
@@ -281,7 +292,7 @@ impl Event {
             + managed.map(ManagedFieldsEntry::approximate_size).sum::<usize>()
             + strings.into_iter().map(heap).sum::<usize>()
             + reference(&self.involved_object)
-            + self.related.as_deref().map_or(0, |object| size_of::<ObjectReference>() + reference(object))
+            + self.related.as_deref().map_or(0, |object| size_of::<ObjectReference<'_>>() + reference(object))
             + rare
     }
 }

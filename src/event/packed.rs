@@ -5,9 +5,7 @@
 //! core/v1 protobuf, which takes nearly three times the instructions. Not a wire form: nothing of it leaves the process.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use smol_str::SmolStr;
-
-use super::{ApiGroup, Event, EventSource, MicroTime, ObjectMeta, Time, protobuf};
+use super::{ApiGroup, Event, EventSource, LentEvent, MicroTime, ObjectMeta, Time, protobuf};
 
 /// A packed event.
 #[derive(Debug)]
@@ -59,7 +57,7 @@ macro_rules! texts {
 impl Packed {
     /// Packs an event.
     #[must_use]
-    pub fn new(event: &Event) -> Self {
+    pub fn new(event: &LentEvent<'_>) -> Self {
         let bytes = plain(event).map_or_else(|| Bytes::Protobuf(protobuf_of(event)), Bytes::Plain);
         Self { type_meta: event.type_meta, bytes }
     }
@@ -76,13 +74,13 @@ impl Packed {
     pub fn unpack(&self) -> Option<Event> {
         let event = match &self.bytes {
             Bytes::Plain(bytes) => unpack_plain(bytes)?,
-            Bytes::Protobuf(bytes) => protobuf::decode(ApiGroup::Core, bytes).ok()?.event,
+            Bytes::Protobuf(bytes) => protobuf::decode(ApiGroup::Core, bytes).ok()?.event.kept(),
         };
         Some(Event { type_meta: self.type_meta, ..event })
     }
 }
 
-fn protobuf_of(event: &Event) -> Box<[u8]> {
+fn protobuf_of(event: &LentEvent<'_>) -> Box<[u8]> {
     let mut bytes = Vec::with_capacity(1024);
     protobuf::write(ApiGroup::Core, event, &mut bytes);
     // Not shortened in place, which would leave the rest of its room unused.
@@ -90,9 +88,9 @@ fn protobuf_of(event: &Event) -> Box<[u8]> {
 }
 
 /// `None` for an event that has members beside those.
-fn plain(event: &Event) -> Option<Box<[u8]>> {
+fn plain(event: &LentEvent<'_>) -> Option<Box<[u8]>> {
     // All members are named, so that none is left out that comes to be.
-    let Event {
+    let LentEvent {
         type_meta: _,
         metadata: ObjectMeta { name: _, namespace: _, resource_version, uid, creation_timestamp, managed_fields, rare },
         involved_object: _,
@@ -153,7 +151,7 @@ fn unpack_plain(bytes: &[u8]) -> Option<Event> {
         let length = u16::from_le_bytes(take(&mut lengths)?);
         let text;
         (text, rest) = rest.split_at_checked(length.into())?;
-        *slot = SmolStr::new(std::str::from_utf8(text).ok()?);
+        *slot = std::str::from_utf8(text).ok()?.into();
     }
     Some(event)
 }

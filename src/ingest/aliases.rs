@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret, Recent};
-use crate::event::{Event, EventSeries, Packed, Time};
+use crate::event::{Event, EventSeries, LentEvent, Packed, Time};
 
 /// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
 const BYTES_A_NAME: usize = 2048;
@@ -77,7 +77,7 @@ pub(super) enum Line {
 }
 
 /// How far a client has counted: its series, or its count; an event that tells neither has happened once.
-fn line(event: &Event) -> i64 {
+fn line(event: &LentEvent<'_>) -> i64 {
     i64::from(event.series.as_ref().map_or(event.count, |series| series.count).max(1))
 }
 
@@ -105,12 +105,12 @@ impl Aliases {
     }
 
     /// Remembers an event as its client was told it.
-    pub fn insert(&self, event: &Event) {
+    pub fn insert(&self, event: &LentEvent<'_>) {
         self.keep(self.pack(event));
     }
 
     /// What is to be remembered of an event.
-    pub(super) fn pack(&self, event: &Event) -> Alias {
+    pub(super) fn pack(&self, event: &LentEvent<'_>) -> Alias {
         Alias { key: self.key(&event.metadata.namespace, &event.metadata.name), packed: Packed::new(event) }
     }
 
@@ -146,7 +146,7 @@ impl Aliases {
             }
             event.last_timestamp = growth.last_timestamp.unwrap_or(event.last_timestamp);
             if let Some(message) = &growth.message {
-                event.message = message.clone();
+                event.message = message.clone().into();
             }
             // A line that shrinks or stands still (a repeated request) brings no occurrence.
             let grown = u32::try_from(line(event) - before).unwrap_or(0);
@@ -156,7 +156,7 @@ impl Aliases {
 
     /// Takes over what a plain patch has made of the record that a name leads to. The client's line stays as it was unless
     /// the patch was about it, and so does what the record is found by.
-    pub(super) fn relabel(&self, namespace: &str, name: &str, stored: &Event, line: Line) {
+    pub(super) fn relabel(&self, namespace: &str, name: &str, stored: &LentEvent<'_>, line: Line) {
         self.change(namespace, name, |event| {
             event.metadata.rare.clone_from(&stored.metadata.rare);
             if line == Line::Stated {

@@ -20,7 +20,7 @@ use super::options::Options;
 use super::{Ack, Face, ack, decode, options, respond};
 use crate::event::json::{self, Decoded};
 use crate::event::repair::{self, Repair};
-use crate::event::{ApiGroup, Event, ManagedFields, Time, validate};
+use crate::event::{ApiGroup, Event, LentEvent, ManagedFields, Text, Time, validate};
 use crate::ledger::RejectReason;
 use crate::shard::{Fate, Full, Outcome, Waiting};
 use crate::status::Status;
@@ -81,7 +81,7 @@ fn begin<'a>(
     let is_unchanged = has_namespace && repairs.is_empty();
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     if options.dry_run {
-        return Ok(Begun::Pending(Box::pin(dry_run(face, asked, form, std::mem::take(event), warnings))));
+        return Ok(Begun::Pending(Box::pin(dry_run(face, asked, form, std::mem::take(event).kept(), warnings))));
     }
     // Most clients spell their events just as they are answered.
     let document = if is_unchanged && form.is_json() { layout.document(body) } else { None };
@@ -89,14 +89,19 @@ fn begin<'a>(
 }
 
 /// The apiserver's checks in its order, and what it sets or drops before an event is stored. Returns what was mended.
-pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut Event) -> Result<Vec<Repair>, Refusal> {
+pub(super) fn admit(
+    face: &Face,
+    group: ApiGroup,
+    namespace: &str,
+    event: &mut LentEvent<'_>,
+) -> Result<Vec<Repair>, Refusal> {
     validate::adopt_namespace(event, namespace).map_err(|status| (RejectReason::Invalid, status))?;
     if !face.0.upstream.has_namespace(namespace) {
         return Err((RejectReason::NamespaceMissing, Box::new(Status::not_found("", "namespaces", namespace))));
     }
     let generate_name = event.metadata.rare.as_ref().map(|rare| rare.generate_name.clone()).unwrap_or_default();
     if event.metadata.name.is_empty() && !generate_name.is_empty() {
-        event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new());
+        event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new()).into();
     }
     let repairs = match face.0.settings.repair {
         super::Repair::On { message_bytes } => {
@@ -129,9 +134,9 @@ async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event, warni
 ///
 /// DIFFERENCE(apiserver): a resourceVersion in a create is dropped instead of refused with a bare 500
 /// (`docs/semantics.md`).
-fn strip(event: &mut Event) {
-    event.metadata.uid = SmolStr::default();
-    event.metadata.resource_version = SmolStr::default();
+fn strip(event: &mut LentEvent<'_>) {
+    event.metadata.uid = Text::default();
+    event.metadata.resource_version = Text::default();
     event.metadata.creation_timestamp = None;
     event.metadata.managed_fields = None;
     if let Some(rare) = &mut event.metadata.rare {
@@ -156,7 +161,7 @@ pub(super) fn take<'a>(
     asked: &'a Asked,
     form: Form,
     code: StatusCode,
-    event: &mut Event,
+    event: &mut LentEvent<'_>,
     document: Option<Vec<u8>>,
     warnings: &[String],
 ) -> Begun<'a> {
@@ -176,7 +181,7 @@ pub(super) fn take<'a>(
 fn take_at_once<'a>(
     face: &'a Face,
     asked: &Asked,
-    event: &mut Event,
+    event: &mut LentEvent<'_>,
     document: Option<Vec<u8>>,
     Answer { form, code, ack, warnings }: Answer<'_>,
 ) -> Begun<'a> {
@@ -204,9 +209,9 @@ fn take_at_once<'a>(
 }
 
 /// The answer is made when the upstream's is there, from the client's event and that.
-fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: &mut Event, answer: Answer<'_>) -> Begun<'a> {
+fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: &mut LentEvent<'_>, answer: Answer<'_>) -> Begun<'a> {
     let Answer { form, code, ack: _, warnings } = answer;
-    let event = std::mem::take(event);
+    let event = std::mem::take(event).kept();
     // Their strings are shared.
     let mut copy = event.clone();
     make_occurrence(face, &mut copy, || asked.claim());
@@ -223,7 +228,7 @@ fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: &mut Event, answer: A
 }
 
 /// The long way to an event's JSON.
-fn written_anew(form: Form, event: &Event) -> Vec<u8> {
+fn written_anew(form: Form, event: &LentEvent<'_>) -> Vec<u8> {
     let mut document = Vec::new();
     json::write_json(form.group, event, &mut document);
     document
@@ -278,7 +283,7 @@ fn through(group: ApiGroup, status: Status) -> Status {
 }
 
 /// Makes a client's event what its shard gets. Where events are not correlated it is the record, and its client's own.
-pub(super) fn make_occurrence(face: &Face, event: &mut Event, claim: impl FnOnce() -> ManagedFields) {
+pub(super) fn make_occurrence(face: &Face, event: &mut LentEvent<'_>, claim: impl FnOnce() -> ManagedFields) {
     if face.0.shards.correlates(event) {
         tell_last_seen(event);
     } else {
@@ -287,7 +292,7 @@ pub(super) fn make_occurrence(face: &Face, event: &mut Event, claim: impl FnOnce
 }
 
 /// A record shows when it was seen last, which new-style events tell in other members, and stands for a series by its count.
-pub(super) fn tell_last_seen(event: &mut Event) {
+pub(super) fn tell_last_seen(event: &mut LentEvent<'_>) {
     let observed = event.series.take().and_then(|series| series.last_observed_time).or(event.event_time);
     event.last_timestamp = event.last_timestamp.or_else(|| observed.map(|time| Time(time.0.div_euclid(1_000_000))));
 }

@@ -42,16 +42,20 @@ pub(super) fn media(headers: &HeaderMap) -> Result<Media, Refusal> {
 }
 
 /// Decodes a body that came through the door of `group`.
-pub(super) fn event(group: ApiGroup, media: Media, body: &[u8], strictness: Strictness) -> Result<Decoded, Refusal> {
+pub(super) fn event(
+    group: ApiGroup,
+    media: Media,
+    body: &[u8],
+    strictness: Strictness,
+) -> Result<Decoded<'_>, Refusal> {
     let decoded = match media {
         Media::Json => json::decode(group, body, strictness),
         Media::Protobuf => protobuf::decode(group, body),
         // LIMIT: unlike the apiserver we do not tell of a key given twice in YAML; the last one counts.
         Media::Yaml => match yaml::to_json(body) {
             // Laid out is what it was made to, and not the body.
-            Ok(json) => {
-                json::decode(group, &json, strictness).map(|decoded| Decoded { layout: Layout::Other, ..decoded })
-            }
+            Ok(json) => json::decode(group, &json, strictness)
+                .map(|decoded| Decoded { layout: Layout::Other, ..decoded.kept() }),
             Err(fault) => {
                 let message = format!(
                     "the object provided is unrecognized (must be of type Event): {fault} ({})",

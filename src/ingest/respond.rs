@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::form::{Form, Include, Media, MetaVersion, View};
 use super::{indent, partial, table, yaml};
-use crate::event::Event;
+use crate::event::LentEvent;
 use crate::event::json::{self, EventList};
 use crate::event::protobuf;
 use crate::shard::Outcome;
@@ -85,7 +85,7 @@ pub(super) fn success(details: &crate::status::StatusDetails) -> Response {
 /// What is answered with.
 #[derive(Clone, Copy)]
 enum Shown<'a> {
-    One(&'a Event),
+    One(&'a LentEvent<'a>),
     Many(&'a EventList),
 }
 
@@ -93,7 +93,7 @@ enum Shown<'a> {
 pub(super) fn event(
     form: Form,
     code: StatusCode,
-    event: &Event,
+    event: &LentEvent<'_>,
     outcome: Option<Outcome>,
     warnings: &[String],
 ) -> Response {
@@ -166,9 +166,9 @@ fn write_table(form: Form, version: MetaVersion, include: Include, list: &EventL
 }
 
 /// One event as a list, for its table. A copy, because tables are asked for by people.
-pub(super) fn one(event: &Event) -> EventList {
-    let resource_version = event.metadata.resource_version.clone();
-    EventList { resource_version, items: vec![event.clone()], ..EventList::default() }
+pub(super) fn one(event: &LentEvent<'_>) -> EventList {
+    let resource_version = event.metadata.resource_version.to_smolstr();
+    EventList { resource_version, items: vec![event.clone().kept()], ..EventList::default() }
 }
 
 fn mismatch(requested: &str, but: &str) -> Status {

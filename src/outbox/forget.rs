@@ -100,8 +100,8 @@ impl Outbox {
 
     /// The name of a record that is here, and whether the upstream holds it.
     #[must_use]
-    pub fn name(&self, id: RecordId) -> Option<(&smol_str::SmolStr, bool)> {
-        self.records.get(&id).map(|record| (&record.event.metadata.name, record.stored))
+    pub fn name(&self, id: RecordId) -> Option<(smol_str::SmolStr, bool)> {
+        self.records.get(&id).map(|record| (record.event.metadata.name.to_smolstr(), record.stored))
     }
 
     /// Whether the record is still paused by somebody else.

@@ -139,7 +139,7 @@ impl Outbox {
         self.account(account_id, || Account::new(entry.source, rate)).members += 1;
         let size = entry.event.approximate_size();
         self.bytes += size;
-        let version = entry.event.metadata.resource_version.clone();
+        let version = entry.event.metadata.resource_version.to_smolstr();
         let owed = u32::try_from(entry.occurrences.total()).unwrap_or(u32::MAX);
         // Only who can tell his own occurrences from others' finds out anything by reading.
         let tells = self.annotation.is_some() && !entry.writer.is_empty();
@@ -211,7 +211,7 @@ impl Outbox {
         let pays = self.accounts.peek(record.account.0).is_some_and(pays);
         let budget = pays.then(|| record.account.budget(record.source));
         let mut event = record.event.clone();
-        event.metadata.resource_version = record.base.version.clone();
+        event.metadata.resource_version = record.base.version.clone().into();
         Entry {
             source: record.source,
             key: record.key,

@@ -57,7 +57,7 @@ use timers::Timer;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, Recent};
-use crate::event::Event;
+use crate::event::{Event, Text};
 
 /// Unsettled writes of one shard. Limits are on what the outboxes of all shards hold together.
 #[derive(Debug)]
@@ -323,19 +323,19 @@ impl Outbox {
         if call != Call::Read {
             record.attempt = Attempt { count: sent.count, tally };
         }
-        let namespace = record.event.metadata.namespace.clone();
+        let namespace = record.event.metadata.namespace.to_smolstr();
         let annotation = record.writer.as_ref().or(self.annotation.as_ref());
         let request = match call {
-            Call::Read => Request::Read { group, namespace, name: spelled.metadata.name.clone() },
+            Call::Read => Request::Read { group, namespace, name: spelled.metadata.name.to_smolstr() },
             Call::Patch => {
                 let patch = group::patch(group, &record.event, now);
                 let claim = annotation.map(|annotation| Box::new(record.claim(annotation, tally)));
-                Request::Patch { group, namespace, name: record.event.metadata.name.clone(), patch, claim }
+                Request::Patch { group, namespace, name: record.event.metadata.name.to_smolstr(), patch, claim }
             }
             Call::Create => {
                 // The desired state stays here: it may have to be created again.
                 let mut event = spelled.into_owned();
-                event.metadata.resource_version = smol_str::SmolStr::default();
+                event.metadata.resource_version = Text::default();
                 if let Some(annotation) = annotation {
                     claim::mark(&mut event, annotation, tally);
                 }

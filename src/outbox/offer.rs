@@ -8,7 +8,7 @@ use super::claim::Base;
 use super::record::{Attempt, Occurrences, Phase, Record, Why, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key, Rate, RecordId};
-use crate::event::Event;
+use crate::event::{Event, LentEvent};
 
 /// A decision's record, offered for writing.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +86,7 @@ impl Outbox {
     ///
     /// Hot: nearly every occurrence finds a record that waits for something else than its queue, and ends half way down here,
     /// without an allocation.
-    pub fn offer(&mut self, offer: Offer, event: &mut Event, now: Now) -> (Why, bool) {
+    pub fn offer(&mut self, offer: Offer, event: &mut LentEvent<'_>, now: Now) -> (Why, bool) {
         let mut is_news = true;
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
@@ -119,7 +119,7 @@ impl Outbox {
                 self.pay(id, now);
             }
         } else {
-            self.insert(offer, std::mem::take(event), now.mono);
+            self.insert(offer, std::mem::take(event).kept(), now.mono);
             self.note(id);
         }
         self.owe(id, occurrences, now.mono, now);
@@ -158,7 +158,7 @@ impl Outbox {
         account.members += 1;
         let size = event.approximate_size();
         self.bytes += size;
-        let version = if offer.stored { event.metadata.resource_version.clone() } else { Default::default() };
+        let version = if offer.stored { event.metadata.resource_version.to_smolstr() } else { Default::default() };
         let base = Base { version, tally: offer.tally, removed: Vec::new() };
         let record = Record {
             source: offer.source,

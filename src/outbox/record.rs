@@ -9,7 +9,7 @@ use super::settings::Settings;
 use super::write::Refusal;
 use crate::clock::Mono;
 use crate::correlator::{Fold, Key, Rest};
-use crate::event::{ApiGroup, Event};
+use crate::event::{ApiGroup, Event, LentEvent};
 
 /// How an occurrence shows upstream; the ledger's label of what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -248,7 +248,7 @@ impl Record {
     ///
     /// A repeat differs from what is here in count and time at most. Then the strings that are here stay, and those that the key
     /// vouches for are not even looked at: most of what a record holds has left the processor's cache since it was last used.
-    pub(super) fn absorb(&mut self, newer: &mut Event, identity: Identity, has_room: impl FnOnce() -> bool) {
+    pub(super) fn absorb(&mut self, newer: &mut LentEvent<'_>, identity: Identity, has_room: impl FnOnce() -> bool) {
         let event = &mut self.event;
         (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
         let vouched = matches!(identity, Identity::Same { .. }) && !self.replaced;
@@ -265,10 +265,7 @@ impl Record {
         if size > self.size && !has_room() {
             return;
         }
-        let (ours, theirs) = (&mut self.event.metadata, &mut newer.metadata);
-        std::mem::swap(&mut ours.name, &mut theirs.name);
-        std::mem::swap(&mut ours.resource_version, &mut theirs.resource_version);
-        std::mem::swap(&mut self.event, newer);
+        self.event.take_over(newer);
         self.replaced = false;
         self.rest = rest;
         self.size = size;
@@ -317,11 +314,12 @@ impl Record {
 }
 
 /// Whether two events have equal members of client-go's event key.
-fn keyed_is_equal(ours: &Event, newer: &Event) -> bool {
-    ours.metadata.namespace == newer.metadata.namespace
+fn keyed_is_equal(ours: &LentEvent<'_>, newer: &LentEvent<'_>) -> bool {
+    // The message first: a combined event mostly differs in that.
+    ours.message == newer.message
+        && ours.metadata.namespace == newer.metadata.namespace
         && ours.involved_object == newer.involved_object
         && ours.reason == newer.reason
-        && ours.message == newer.message
         && ours.source == newer.source
         && ours.event_type == newer.event_type
 }

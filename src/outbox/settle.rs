@@ -181,7 +181,7 @@ impl Outbox {
             // Not the plain time: two records of one object that are renamed in one instant must not meet.
             let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
             let name = record_name(&record.event.involved_object.name, Now { wall, ..now });
-            record.event.metadata.name = name;
+            record.event.metadata.name = name.into();
             record.ambiguous = false;
             record.stored = false;
             record.base.gone();
@@ -217,7 +217,7 @@ impl Outbox {
         // we left it, or somebody has created it again with what we both knew.
         let held = if own == 0 { record.base.tally } else { own };
         let missing = record.attempt.tally.saturating_sub(held);
-        let expected = if record.base.version == found.metadata.resource_version {
+        let expected = if found.metadata.resource_version == record.base.version {
             found_count
         } else {
             record.attempt.count.saturating_sub_unsigned(missing)
@@ -365,8 +365,8 @@ fn adopt(record: &mut Record, stored: &Event, group: ApiGroup) {
 
 fn feedback(id: RecordId, record: &Record, stored: &Event, count_moved: i32) -> Feedback {
     let settled = Settled::Stored {
-        name: stored.metadata.name.clone(),
-        resource_version: stored.metadata.resource_version.clone(),
+        name: stored.metadata.name.to_smolstr(),
+        resource_version: stored.metadata.resource_version.to_smolstr(),
         first_timestamp: record.event.first_timestamp,
         count_moved,
         // The correlator knows of our own tally only.

@@ -56,7 +56,7 @@ impl Shard {
         let mut routed = None;
         for (key, observation) in correlator.candidates(event, now, policy.select(event)) {
             let known = self.outbox.name(observation.record);
-            let (known, stored) = known.unwrap_or((&observation.name, observation.stored));
+            let (known, stored) = known.unwrap_or_else(|| (observation.name.clone(), observation.stored));
             let handle = Handle { source, key: Some(key), record: observation.record, name: known.clone(), stored };
             if known == name {
                 return Some(handle);
@@ -93,8 +93,8 @@ impl Shard {
             self.tell(handle, &Settled::CountReset(self.outbox.count(stored)));
         }
         let settled = Settled::Stored {
-            name: stored.metadata.name.clone(),
-            resource_version: stored.metadata.resource_version.clone(),
+            name: stored.metadata.name.to_smolstr(),
+            resource_version: stored.metadata.resource_version.to_smolstr(),
             first_timestamp: stored.first_timestamp,
             count_moved: moved.unwrap_or(0),
             tally: self.outbox.own_tally(stored),

@@ -25,7 +25,7 @@ use prepared::Prepared;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{Correlation, Correlator, Decision, Fold, KeyEncoding, KeySecret, Policy, Recent, Verdict};
-use crate::event::Event;
+use crate::event::{Event, LentEvent};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::outbox::{
     self, Answer, Identity, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Share, Ticket, Why, Write,
@@ -171,7 +171,7 @@ impl Shard {
     fn accept_prepared(
         &mut self,
         prepared: &Prepared<'_>,
-        event: &mut Event,
+        event: &mut LentEvent<'_>,
         occurrences: u32,
         now: Now,
     ) -> Result<Accepted, Full> {
@@ -207,7 +207,7 @@ impl Shard {
         self.sources.fetch(prepared.source).map(|correlator| &**correlator)
     }
 
-    fn would_fold(&self, prepared: &Prepared<'_>, event: &Event, now: Now) -> bool {
+    fn would_fold(&self, prepared: &Prepared<'_>, event: &LentEvent<'_>, now: Now) -> bool {
         let Prepared { source, keys, rest: _, settings } = prepared;
         self.sources.peek(*source).is_some_and(|correlator| correlator.find(event, keys, now, settings).is_some())
     }
@@ -216,7 +216,7 @@ impl Shard {
         &mut self,
         prepared: &Prepared<'_>,
         decision: &Decision,
-        event: &mut Event,
+        event: &mut LentEvent<'_>,
         occurrences: u32,
         now: Now,
     ) -> Accepted {
@@ -261,15 +261,16 @@ impl Shard {
 
     /// The record that `event` would fold into, if it is tracked.
     #[must_use]
-    pub fn find(&self, event: &Event, now: Now, policy: &Policy) -> Option<Found> {
+    pub fn find(&self, event: &LentEvent<'_>, now: Now, policy: &Policy) -> Option<Found> {
         let correlator = self.sources.peek(self.secret.source(event))?;
         let settings = policy.select(event);
         let observation = correlator.find(event, &self.secret.keys(event, settings), now, settings)?;
         let mut unsettled = self.outbox.unsettled(observation.record).cloned();
         if let Some(event) = &mut unsettled {
-            event.metadata.resource_version = observation.resource_version.clone();
+            event.metadata.resource_version = observation.resource_version.clone().into();
         }
-        let name = unsettled.as_ref().map_or(&observation.name, |event| &event.metadata.name).clone();
+        let name =
+            unsettled.as_ref().map_or_else(|| observation.name.clone(), |event| event.metadata.name.to_smolstr());
         Some(Found { name, unsettled })
     }
 

@@ -3,7 +3,7 @@
 //! Hot: hashing takes as long as most of what is done with the hashes, and needs no shard; so it is done before one is locked.
 
 use crate::correlator::{Correlation, Key, KeySecret, Keys, Policy, Settings};
-use crate::event::Event;
+use crate::event::LentEvent;
 
 /// What is known of an event before its shard is.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +16,7 @@ pub(super) struct Prepared<'p> {
 }
 
 impl<'p> Prepared<'p> {
-    pub(super) fn new(secret: KeySecret, event: &mut Event, policy: &'p Policy) -> Self {
+    pub(super) fn new(secret: KeySecret, event: &mut LentEvent<'_>, policy: &'p Policy) -> Self {
         let settings = policy.select(event);
         if settings.correlation == Correlation::On {
             // A record is written in our name; only where it is its client's own does the client's claim go with it.

@@ -15,7 +15,7 @@ use super::prepared::Prepared;
 use super::{Accepted, Full, Listed, Settings, Shard, Sizes};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, Key, KeySecret, Policy};
-use crate::event::Event;
+use crate::event::{Event, LentEvent};
 use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
 
@@ -132,7 +132,7 @@ impl Shards {
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
-    pub fn accept_from(&self, event: &mut Event, occurrences: u32) -> Result<Accepted, Full> {
+    pub fn accept_from(&self, event: &mut LentEvent<'_>, occurrences: u32) -> Result<Accepted, Full> {
         let policy = self.0.policy.load();
         let prepared = Prepared::new(self.0.secret, event, &policy);
         let mut locked = self.0.shards[self.shard_of_source(prepared.source)].lock();
@@ -204,14 +204,14 @@ impl Shards {
     /// The record that an event with this content belongs to, as far as it is known here: its name upstream, and its
     /// desired state while the upstream does not hold it.
     #[must_use]
-    pub fn find(&self, event: &Event) -> Option<super::Found> {
+    pub fn find(&self, event: &LentEvent<'_>) -> Option<super::Found> {
         let policy = self.0.policy.load();
         self.0.shards[self.shard_of(event)].lock().find(event, self.0.clock.now(), &policy)
     }
 
     /// Whether an event like this is correlated, or only passed on.
     #[must_use]
-    pub fn correlates(&self, event: &Event) -> bool {
+    pub fn correlates(&self, event: &LentEvent<'_>) -> bool {
         self.0.policy.load().select(event).correlation == Correlation::On
     }
 
@@ -319,7 +319,7 @@ impl Shards {
         self.0.wake.notify_one();
     }
 
-    pub(super) fn shard_of(&self, event: &Event) -> usize {
+    pub(super) fn shard_of(&self, event: &LentEvent<'_>) -> usize {
         self.shard_of_source(self.0.secret.source(event))
     }
 

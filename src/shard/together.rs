@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::prepared::Prepared;
 use super::{Accepted, Full, Shard, Shards};
-use crate::event::Event;
+use crate::event::LentEvent;
 
 /// LIMIT: occurrences that are accepted under one lock, for which all others have to wait.
 const UNDER_ONE_LOCK: usize = 32;
@@ -35,7 +35,7 @@ impl Shards {
     /// any more, and for the caller to free.
     ///
     /// A shard is locked once for all that are its own, so many at a time that others do not wait long.
-    pub fn accept_all(&self, events: &mut [Event]) -> Vec<Result<Accepted, Full>> {
+    pub fn accept_all(&self, events: &mut [LentEvent<'_>]) -> Vec<Result<Accepted, Full>> {
         let policy = self.0.policy.load();
         let mut members = Several::with_capacity(events.len());
         for (place, event) in events.iter_mut().enumerate() {
@@ -106,6 +106,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Policy};
+    use crate::event::Event;
     use crate::shard::Settings;
 
     /// An event of one of a few sources, about one of a few objects, with one of a few messages.

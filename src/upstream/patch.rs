@@ -124,7 +124,7 @@ fn metadata(claim: &Claim) -> Map<String, Value> {
 
 fn stake(claim: &Claim, event: &mut Event) -> Result<(), Status> {
     let metadata = &mut event.metadata;
-    if !claim.resource_version.is_empty() && claim.resource_version != metadata.resource_version {
+    if !claim.resource_version.is_empty() && metadata.resource_version != claim.resource_version {
         let text = "the object has been modified; please apply your changes to the latest version and try again";
         return Err(Status::conflict("", "events", &metadata.name, text));
     }
@@ -142,7 +142,7 @@ fn apply_core(patch: &Patch, event: &mut Event) {
         event.last_timestamp = patch.last_timestamp;
     }
     if !patch.message.is_empty() {
-        event.message = patch.message.clone();
+        event.message = patch.message.clone().into();
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use eventweir::event::json::{self, Strictness};
+use eventweir::event::json;
 use eventweir::event::{ApiGroup, protobuf};
 use serde_json::Value;
 
@@ -88,7 +88,7 @@ pub(crate) fn body(request: &Value, fill: impl Fn(&str) -> String, number: usize
             return BASE64_STANDARD.decode(text).unwrap();
         }
         let group = group_of(request["path"].as_str().unwrap());
-        let event = json::decode(group, fill(&object).as_bytes(), Strictness::Report).unwrap().event;
+        let event = json::decode_kept(group, fill(&object).as_bytes()).unwrap();
         let mut body = Vec::new();
         protobuf::write(group, &event, &mut body);
         return body;

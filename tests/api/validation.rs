@@ -5,7 +5,7 @@
 //! that delivery repeats.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use eventweir::event::json::{self, Strictness};
+use eventweir::event::json;
 use serde_json::Value;
 
 use super::PLAIN;
@@ -29,8 +29,8 @@ async fn answer(case: &Value) -> (u16, Value) {
     let mut target = format!("{root}/namespaces/{namespace}/events");
     let is_update = case["verb"] == "update";
     if is_update {
-        let old = json::decode(case::group_of(&root), case["old"].to_string().as_bytes(), Strictness::Report);
-        let mut old = old.unwrap().event;
+        let old = json::decode_kept(case::group_of(&root), case["old"].to_string().as_bytes());
+        let mut old = old.unwrap();
         old.metadata.namespace = namespace.into();
         target = format!("{target}/{}", old.metadata.name);
         program.embedded.access(|store, now| store.create(old, now)).unwrap();

@@ -9,8 +9,6 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
-use smol_str::SmolStr;
-
 use super::layout::Layout;
 use super::path::Path;
 use super::reader::{Kind, Malformed, Reader};
@@ -198,22 +196,27 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    pub(super) fn string(&mut self, at: &Path<'_>, slot: &mut SmolStr) -> Result<(), Malformed> {
+    pub(super) fn string(&mut self, at: &Path<'_>, slot: &mut impl From<Cow<'a, str>>) -> Result<(), Malformed> {
         self.string_of(at, "string", slot)
     }
 
     /// A string of a named Go type such as `types.UID`.
-    pub(super) fn string_of(&mut self, at: &Path<'_>, go_type: &str, slot: &mut SmolStr) -> Result<(), Malformed> {
+    pub(super) fn string_of<T: From<Cow<'a, str>>>(
+        &mut self,
+        at: &Path<'_>,
+        go_type: &str,
+        slot: &mut T,
+    ) -> Result<(), Malformed> {
         if let Some(text) = self.reader.plain_string() {
             if text.is_empty() {
                 self.reader.deviate();
             }
-            *slot = SmolStr::new(text);
+            *slot = Cow::Borrowed(text).into();
             return Ok(());
         }
         match self.reader.kind()? {
             Kind::String => {
-                *slot = SmolStr::new(self.reader.string()?);
+                *slot = self.reader.string()?.into();
                 Ok(())
             }
             Kind::Null => self.null(),
@@ -222,9 +225,13 @@ impl<'a> Decoder<'a> {
     }
 
     /// A string that is written even where it is empty.
-    pub(super) fn string_or_empty(&mut self, at: &Path<'_>, slot: &mut SmolStr) -> Result<(), Malformed> {
+    pub(super) fn string_or_empty<T: From<Cow<'a, str>>>(
+        &mut self,
+        at: &Path<'_>,
+        slot: &mut T,
+    ) -> Result<(), Malformed> {
         if let Some(text) = self.reader.plain_string() {
-            *slot = SmolStr::new(text);
+            *slot = Cow::Borrowed(text).into();
             return Ok(());
         }
         self.string(at, slot)

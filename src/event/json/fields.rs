@@ -1,14 +1,14 @@
 //! The members of an Event in either group's spelling, decoded into the one model.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use smol_str::SmolStr;
+use std::borrow::Cow;
 
 use super::decoder::{Decoder, Struct, members};
 use super::meta;
 use super::path::Path;
 use super::reader::{Kind, Malformed};
 use super::sniff::TypeMeta;
-use crate::event::{ApiGroup, Event, EventSeries, EventSource, ObjectReference};
+use crate::event::{ApiGroup, EventSeries, EventSource, LentEvent, ObjectReference, Text};
 
 /// A member of the Event itself.
 #[derive(Debug, Clone, Copy)]
@@ -79,12 +79,12 @@ const EVENTS: Struct<Member> = Struct {
 };
 
 /// Decodes the members of an Event object into `event`; `type_meta` takes what its kind and apiVersion say.
-pub(super) fn event(
-    decoder: &mut Decoder<'_>,
+pub(super) fn event<'a>(
+    decoder: &mut Decoder<'a>,
     at: &Path<'_>,
     group: ApiGroup,
-    type_meta: &mut TypeMeta,
-    event: &mut Event,
+    type_meta: &mut TypeMeta<'a>,
+    event: &mut LentEvent<'a>,
 ) -> Result<(), Malformed> {
     let known = match group {
         ApiGroup::Core => &CORE,
@@ -121,7 +121,7 @@ pub(super) fn event(
                         Member::Kind => &mut type_meta.kind,
                         _ => &mut type_meta.api_version,
                     };
-                    *slot = SmolStr::new(text);
+                    *slot = Cow::Borrowed(text).into();
                     return Ok(());
                 }
                 let start = decoder.reader.offset();
@@ -161,7 +161,11 @@ pub(super) fn event(
     Ok(())
 }
 
-fn related(decoder: &mut Decoder<'_>, at: &Path<'_>, slot: &mut Option<Box<ObjectReference>>) -> Result<(), Malformed> {
+fn related<'a>(
+    decoder: &mut Decoder<'a>,
+    at: &Path<'_>,
+    slot: &mut Option<Box<ObjectReference<'a>>>,
+) -> Result<(), Malformed> {
     if decoder.is_null()? {
         *slot = None;
         return Ok(());
@@ -170,9 +174,9 @@ fn related(decoder: &mut Decoder<'_>, at: &Path<'_>, slot: &mut Option<Box<Objec
 }
 
 /// A member that is a string, and its type in Go.
-type Text<T> = (fn(&mut T) -> &mut SmolStr, &'static str);
+type InReference = (for<'m, 'a> fn(&'m mut ObjectReference<'a>) -> &'m mut Text<'a>, &'static str);
 
-const REFERENCE: Struct<Text<ObjectReference>> = Struct {
+const REFERENCE: Struct<InReference> = Struct {
     name: "ObjectReference",
     members: members! {
         "kind" => (|object| &mut object.kind, "string"),
@@ -185,7 +189,7 @@ const REFERENCE: Struct<Text<ObjectReference>> = Struct {
     },
 };
 
-fn reference(decoder: &mut Decoder<'_>, at: &Path<'_>, object: &mut ObjectReference) -> Result<(), Malformed> {
+fn reference<'a>(decoder: &mut Decoder<'a>, at: &Path<'_>, object: &mut ObjectReference<'a>) -> Result<(), Malformed> {
     if !decoder.is_object(at, "v1.ObjectReference")? {
         return Ok(());
     }
@@ -195,7 +199,10 @@ fn reference(decoder: &mut Decoder<'_>, at: &Path<'_>, object: &mut ObjectRefere
     })
 }
 
-const SOURCE: Struct<Text<EventSource>> = Struct {
+/// As [`InReference`].
+type InSource = (for<'m, 'a> fn(&'m mut EventSource<'a>) -> &'m mut Text<'a>, &'static str);
+
+const SOURCE: Struct<InSource> = Struct {
     name: "EventSource",
     members: members! {
         "component" => (|source| &mut source.component, "string"),
@@ -203,7 +210,7 @@ const SOURCE: Struct<Text<EventSource>> = Struct {
     },
 };
 
-fn source(decoder: &mut Decoder<'_>, at: &Path<'_>, source: &mut EventSource) -> Result<(), Malformed> {
+fn source<'a>(decoder: &mut Decoder<'a>, at: &Path<'_>, source: &mut EventSource<'a>) -> Result<(), Malformed> {
     if !decoder.is_object(at, "v1.EventSource")? {
         return Ok(());
     }

@@ -60,7 +60,11 @@ const META: Struct<Member> = Struct {
 };
 
 /// Decodes `metadata`. What events seldom carry is boxed only when it is there.
-pub(super) fn object_meta(decoder: &mut Decoder<'_>, at: &Path<'_>, meta: &mut ObjectMeta) -> Result<(), Malformed> {
+pub(super) fn object_meta<'a>(
+    decoder: &mut Decoder<'a>,
+    at: &Path<'_>,
+    meta: &mut ObjectMeta<'a>,
+) -> Result<(), Malformed> {
     if !decoder.is_object(at, "v1.ObjectMeta")? {
         return Ok(());
     }

@@ -26,8 +26,6 @@ mod write;
 
 use std::ops::Range;
 
-use smol_str::SmolStr;
-
 pub use layout::Layout;
 pub(super) use list::list_from_json;
 pub(crate) use list::write_list_meta;
@@ -39,7 +37,7 @@ pub(crate) use write::{integer as write_integer, object_meta as write_meta, text
 pub(super) use write::{owner as write_owner, owners as write_owners, texts as write_texts};
 pub use write::{write_item, write_json};
 
-use crate::event::{ApiGroup, Event};
+use crate::event::{ApiGroup, Event, LentEvent, Text};
 use crate::status::Status;
 use decoder::Decoder;
 use kinds::Registration;
@@ -49,17 +47,27 @@ use sniff::TypeMeta;
 
 /// A body, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decoded {
+pub struct Decoded<'a> {
     /// The event. Its `type_meta` is set when the body carried a kind or an apiVersion.
-    pub event: Event,
+    pub event: LentEvent<'a>,
     /// Unknown and duplicate members, in the order of the document: a `Warning` header each, or one refusal under `Strict`.
     pub strict_faults: Vec<StrictFault>,
     /// `kind` as the body gave it; empty when it gave none.
-    pub kind: SmolStr,
+    pub kind: Text<'a>,
     /// `apiVersion` as the body gave it; empty when it gave none.
-    pub api_version: SmolStr,
+    pub api_version: Text<'a>,
     /// How the body is laid out.
     pub layout: Layout,
+}
+
+impl Decoded<'_> {
+    /// The same for itself, without the body.
+    #[must_use]
+    pub fn kept(self) -> Decoded<'static> {
+        let Self { event, strict_faults, kind, api_version, layout } = self;
+        let (kind, api_version) = (kind.kept(), api_version.kept());
+        Decoded { event: event.kept(), strict_faults, kind, api_version, layout }
+    }
 }
 
 /// A member that a strict decode refuses and a lenient one ignores.
@@ -161,7 +169,7 @@ pub fn syntax_fault(body: &[u8]) -> String {
 /// # Errors
 /// The apiserver's 400 for a body that is not JSON, has members of a wrong type, or is of another kind or version; and for
 /// strict faults where they refuse.
-pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
+pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded<'_>, Box<DecodeError>> {
     let mut pass = Pass::default();
     pass.run(group, body)?;
     let registration = kinds::register(group, &pass.type_meta, body)?;
@@ -182,18 +190,26 @@ pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<De
     Ok(Decoded { event: pass.event, strict_faults: pass.strict_faults, kind, api_version, layout })
 }
 
+/// As [`decode`], of a body that the event outlives, and without what a strict decode refuses.
+///
+/// # Errors
+/// As those of [`decode`].
+pub fn decode_kept(group: ApiGroup, body: &[u8]) -> Result<Event, Box<DecodeError>> {
+    decode(group, body, Strictness::Report).map(|decoded| decoded.event.kept())
+}
+
 /// One pass over a body. An event is large, so it stays where it is.
 #[derive(Debug, Default)]
-struct Pass {
-    event: Event,
-    type_meta: TypeMeta,
+struct Pass<'a> {
+    event: LentEvent<'a>,
+    type_meta: TypeMeta<'a>,
     fault: Option<String>,
     strict_faults: Vec<StrictFault>,
     layout: Layout,
 }
 
-impl Pass {
-    fn run(&mut self, group: ApiGroup, body: &[u8]) -> Result<(), Box<DecodeError>> {
+impl<'a> Pass<'a> {
+    fn run(&mut self, group: ApiGroup, body: &'a [u8]) -> Result<(), Box<DecodeError>> {
         let mut decoder = Decoder::new(body);
         if document(&mut decoder, group, &mut self.type_meta, &mut self.event).is_err() {
             return Err(unrecognized(body, &syntax::fault(body)));
@@ -213,24 +229,25 @@ impl Pass {
         strictness: Strictness,
         registration: Registration,
     ) -> Result<(), Box<DecodeError>> {
-        let identity = kinds::identity(group, &self.type_meta);
+        let identity = || kinds::identity(group, &self.type_meta);
         let (Registration::Event { .. } | Registration::EventBeta) = registration else {
+            let identity = identity();
             return Err(identity.unhandled(&format!(
                 "converting ({}.{}) to (core.Event): unknown conversion",
                 identity.version, identity.kind
             )));
         };
         if let Some(fault) = &self.fault {
-            return Err(identity.unhandled(fault));
+            return Err(identity().unhandled(fault));
         }
         if strictness == Strictness::Refuse && !self.strict_faults.is_empty() {
             let faults: Vec<String> = self.strict_faults.iter().map(ToString::to_string).collect();
-            return Err(identity.unhandled(&format!("strict decoding error: {}", faults.join(", "))));
+            return Err(identity().unhandled(&format!("strict decoding error: {}", faults.join(", "))));
         }
         if registration != (Registration::Event { group }) {
             return Err(DecodeError::bad_request(format!(
                 "the API version in the data ({}) does not match the expected API version ({})",
-                identity.group_version(),
+                identity().group_version(),
                 group.api_version()
             )));
         }
@@ -241,11 +258,11 @@ impl Pass {
     }
 }
 
-fn document(
-    decoder: &mut Decoder<'_>,
+fn document<'a>(
+    decoder: &mut Decoder<'a>,
     group: ApiGroup,
-    type_meta: &mut TypeMeta,
-    event: &mut Event,
+    type_meta: &mut TypeMeta<'a>,
+    event: &mut LentEvent<'a>,
 ) -> Result<(), reader::Malformed> {
     match decoder.reader.kind()? {
         Kind::Object => fields::event(decoder, &Path::ROOT, group, type_meta, event)?,

@@ -248,8 +248,10 @@ impl<'a> Reader<'a> {
         let mut text = String::with_capacity(rest.len().min(USUAL_BYTES));
         loop {
             let plain = scan::plain(rest).ok_or(Malformed)?;
+            let start = self.data.len().saturating_sub(rest.len());
             let (before, after) = rest.split_at_checked(plain).ok_or(Malformed)?;
-            match std::str::from_utf8(before) {
+            let checked = self.text.and_then(|text| text.get(start..start.saturating_add(plain)));
+            match checked.map_or_else(|| std::str::from_utf8(before), Ok) {
                 Ok(valid) => text.push_str(valid),
                 Err(_) => {
                     self.deviate();

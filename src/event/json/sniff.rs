@@ -2,24 +2,23 @@
 //! not mind capitals in keys, before the typed decode, which does. Here both happen in one pass.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use smol_str::SmolStr;
-
 use super::decoder::Decoder;
 use super::path::Path;
 use super::reader::Malformed;
+use crate::event::Text;
 
 /// What a body says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct TypeMeta {
-    pub(super) kind: SmolStr,
-    pub(super) api_version: SmolStr,
+pub(super) struct TypeMeta<'a> {
+    pub(super) kind: Text<'a>,
+    pub(super) api_version: Text<'a>,
     /// The first kind or apiVersion that is not a string, in Go's words.
     pub(super) fault: Option<String>,
 }
 
-impl TypeMeta {
+impl<'a> TypeMeta<'a> {
     /// Looks at one member of the top-level object, given its raw value (white space around it allowed).
-    pub(super) fn sniff(&mut self, key: &str, value: &[u8]) -> Result<(), Malformed> {
+    pub(super) fn sniff(&mut self, key: &str, value: &'a [u8]) -> Result<(), Malformed> {
         let (name, slot) = if folds_to(key, "kind") {
             ("kind", &mut self.kind)
         } else if folds_to(key, "apiVersion") {

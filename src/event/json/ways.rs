@@ -140,7 +140,10 @@ fn document() -> impl Strategy<Value = Document> {
 }
 
 /// All that comes of a pass, faults or not.
-fn outcome(group: ApiGroup, body: &str) -> (Option<String>, Event, TypeMeta, Option<String>, Vec<StrictFault>) {
+fn outcome(
+    group: ApiGroup,
+    body: &str,
+) -> (Option<String>, LentEvent<'_>, TypeMeta<'_>, Option<String>, Vec<StrictFault>) {
     let mut pass = Pass::default();
     let refusal = pass.run(group, body.as_bytes()).err().map(|error| error.fault().to_owned());
     (refusal, pass.event, pass.type_meta, pass.fault, pass.strict_faults)

@@ -59,7 +59,7 @@ impl Comparison {
         }
     }
 
-    fn text(&mut self, field: Field, old: &SmolStr, new: &SmolStr) {
+    fn text(&mut self, field: Field, old: &str, new: &str) {
         self.option(field, Some(old).filter(|text| !text.is_empty()), Some(new).filter(|text| !text.is_empty()));
     }
 

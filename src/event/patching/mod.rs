@@ -199,7 +199,7 @@ fn by_strategy(
         members.remove("apiVersion");
     }
     match json::decode(group, merged.to_string().as_bytes(), Strictness::Report) {
-        Ok(decoded) => Ok((decoded.event, faults)),
+        Ok(decoded) => Ok((decoded.event.kept(), faults)),
         Err(error) => Err(refused(patch, error.fault())),
     }
 }
@@ -218,7 +218,7 @@ fn decode(
     if validation == FieldValidation::Strict && !faults.is_empty() {
         return Err(refused(&format!("strict decoding error: {}", faults.join(", "))));
     }
-    Ok((decoded.event, faults))
+    Ok((decoded.event.kept(), faults))
 }
 
 /// 422 for a patch after which there is no event. COMPAT(apiserver): of no kind and no name.
@@ -248,7 +248,7 @@ const fn kind_name(value: &Value) -> &'static str {
 /// A patch changes an event, it does not make it another one.
 fn check_identity(event: &mut Event, current: &Event) -> Result<()> {
     validate::adopt_namespace(event, &current.metadata.namespace)?;
-    let name = &current.metadata.name;
+    let name = current.metadata.name.as_str();
     let message = match event.metadata.name.as_str() {
         given if given == name => return Ok(()),
         "" => format!("the name of the object ({name} based on URL) was undeterminable: name must be provided"),

@@ -34,13 +34,13 @@ pub fn decode_delete_options(body: &[u8]) -> Result<DeleteOptions, Box<DecodeErr
         fields(envelope.raw, "DeleteOptions", |field| match field.number {
             1 => field.long("GracePeriodSeconds").map(|seconds| options.grace_period_seconds = Some(seconds)),
             2 => fields(field.bytes("Preconditions")?, "Preconditions", |field| match field.number {
-                1 => field.text("UID").map(|uid| options.uid = Some(uid)),
-                2 => field.text("ResourceVersion").map(|version| options.resource_version = Some(version)),
+                1 => field.text("UID").map(|uid| options.uid = Some(uid.into())),
+                2 => field.text("ResourceVersion").map(|version| options.resource_version = Some(version.into())),
                 _ => field.skip(),
             }),
             3 => field.boolean("OrphanDependents").map(|flag| options.orphan_dependents = Some(flag)),
-            4 => field.text("PropagationPolicy").map(|policy| options.propagation_policy = Some(policy)),
-            5 => field.text("DryRun").map(|scope| options.dry_run.push(scope)),
+            4 => field.text("PropagationPolicy").map(|policy| options.propagation_policy = Some(policy.into())),
+            5 => field.text("DryRun").map(|scope| options.dry_run.push(scope.into())),
             _ => field.skip(),
         })
     });

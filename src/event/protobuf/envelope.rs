@@ -2,19 +2,17 @@
 //! the apiserver's words for a body without an envelope and for one of another kind or version.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use smol_str::SmolStr;
-
 use super::reader::{Fault, fields};
 use super::write::PREFIX;
-use crate::event::ApiGroup;
 use crate::event::core_v1::DecodeError;
 use crate::event::json::{self, Strictness};
+use crate::event::{ApiGroup, Text};
 
 /// An envelope, read, its object not yet.
 #[derive(Debug, Default)]
 pub(super) struct Envelope<'b> {
-    pub(super) api_version: SmolStr,
-    pub(super) kind: SmolStr,
+    pub(super) api_version: Text<'b>,
+    pub(super) kind: Text<'b>,
     pub(super) raw: &'b [u8],
 }
 

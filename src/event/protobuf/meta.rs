@@ -8,15 +8,15 @@ use super::reader::{Fault, fields};
 use crate::event::{ManagedFieldsEntry, ObjectMeta, OwnerReference, RareMeta};
 
 /// Reads `metadata`. Go writes empty members too; what events seldom carry is boxed only when there is something in it.
-pub(super) fn object_meta(data: &[u8], meta: &mut ObjectMeta) -> Result<(), Fault> {
+pub(super) fn object_meta<'b>(data: &'b [u8], meta: &mut ObjectMeta<'b>) -> Result<(), Fault> {
     let ObjectMeta { name, namespace, resource_version, uid, creation_timestamp, managed_fields: account, rare } = meta;
     let mut entries = Vec::new();
     fields(data, "ObjectMeta", |field| {
         match field.number {
             1 => field.string("Name", name)?,
-            2 => keep(rare, field.text("GenerateName")?, |rare| &mut rare.generate_name),
+            2 => keep(rare, field.text("GenerateName")?.into(), |rare| &mut rare.generate_name),
             3 => field.string("Namespace", namespace)?,
-            4 => keep(rare, field.text("SelfLink")?, |rare| &mut rare.self_link),
+            4 => keep(rare, field.text("SelfLink")?.into(), |rare| &mut rare.self_link),
             5 => field.string("UID", uid)?,
             6 => field.string("ResourceVersion", resource_version)?,
             7 => keep(rare, field.long("Generation")?, |rare| &mut rare.generation),
@@ -44,7 +44,7 @@ pub(super) fn object_meta(data: &[u8], meta: &mut ObjectMeta) -> Result<(), Faul
             }
             14 => {
                 let finalizer = field.text("Finalizers")?;
-                rare.get_or_insert_default().finalizers.push(finalizer);
+                rare.get_or_insert_default().finalizers.push(finalizer.into());
             }
             17 => {
                 let entry = managed_fields(field.bytes("ManagedFields")?)?;

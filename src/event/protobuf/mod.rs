@@ -23,7 +23,7 @@ pub use write::{write, write_list, write_status, write_watch_frame};
 
 use super::core_v1::{DecodeError, Decoded, EventList};
 use super::json::Layout;
-use super::{ApiGroup, Event};
+use super::{ApiGroup, Event, LentEvent};
 use crate::status::Status;
 use envelope::Envelope;
 
@@ -61,10 +61,10 @@ impl WatchEvent<'_> {
 ///
 /// # Errors
 /// The apiserver's 400 for a body that is no protobuf of Kubernetes, breaks off, or is of another kind or version.
-pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>> {
+pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded<'_>, Box<DecodeError>> {
     let envelope = Envelope::read(body).map_err(|fault| DecodeError::unrecognized(body, &fault.to_string()))?;
     let identity = envelope.identity(group);
-    let mut event = Event::default();
+    let mut event = LentEvent::default();
     // The other door's Event is read as what it says it is: its own faults come before the mismatch.
     if let Some(stated) = identity.event_group() {
         fields::event(stated, envelope.raw, &mut event).map_err(|fault| identity.unhandled(&fault))?;

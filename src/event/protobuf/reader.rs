@@ -2,6 +2,8 @@
 //! words for what cannot be read. Nothing here recurses: how deep a body nests is up to the schema, not to the client.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+use std::borrow::Cow;
+
 use smol_str::SmolStr;
 
 use crate::event::json::go;
@@ -110,13 +112,13 @@ impl<'b> Field<'_, 'b> {
     }
 
     /// A string.
-    pub(super) fn text(&mut self, name: &'static str) -> Result<SmolStr, Fault> {
+    pub(super) fn text(&mut self, name: &'static str) -> Result<Cow<'b, str>, Fault> {
         self.bytes(name).map(text)
     }
 
     /// A string into its place; the last one counts.
-    pub(super) fn string(&mut self, name: &'static str, slot: &mut SmolStr) -> Result<(), Fault> {
-        *slot = self.text(name)?;
+    pub(super) fn string(&mut self, name: &'static str, slot: &mut impl From<Cow<'b, str>>) -> Result<(), Fault> {
+        *slot = self.text(name)?.into();
         Ok(())
     }
 
@@ -147,8 +149,8 @@ impl<'b> Field<'_, 'b> {
         while self.reader.at < end {
             let start = self.reader.at;
             match split(self.reader.varint()?).0 {
-                1 => key = text(self.reader.bytes()?),
-                2 => value = text(self.reader.bytes()?),
+                1 => key = text(self.reader.bytes()?).into(),
+                2 => value = text(self.reader.bytes()?).into(),
                 _ => {
                     self.reader.skip(start)?;
                     if self.reader.at > end {
@@ -241,9 +243,9 @@ const fn low_bits(number: u64) -> i32 {
 }
 
 /// Go keeps what is no UTF-8 until it is shown, and shows U+FFFD for each such byte; ours is repaired at once.
-fn text(bytes: &[u8]) -> SmolStr {
+fn text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
-        Ok(text) => SmolStr::new(text),
-        Err(_) => SmolStr::from(go::lossy(bytes)),
+        Ok(text) => text.into(),
+        Err(_) => go::lossy(bytes).into(),
     }
 }

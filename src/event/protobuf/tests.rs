@@ -16,7 +16,8 @@ fn body(raw: &[u8]) -> Vec<u8> {
 
 /// Checks the members that an event has beside those that every event shows.
 fn reads(raw: &[u8], members: &str) {
-    let decoded = decode(ApiGroup::Core, &body(raw)).unwrap();
+    let body = body(raw);
+    let decoded = decode(ApiGroup::Core, &body).unwrap();
     let mut shown = Vec::new();
     core_v1::write_json(&decoded.event, &mut shown);
     let mut expected = json!({
@@ -101,7 +102,8 @@ fn what_the_envelope_leaves_open_is_taken_from_the_door() {
         body
     };
     let check = |group, api_version: &str, kind: &str, refusal: Option<&str>| {
-        let told = decode(group, &envelope(api_version, kind)).map_err(|error| error.status.message.clone());
+        let body = envelope(api_version, kind);
+        let told = decode(group, &body).map_err(|error| error.status.message.clone());
         assert_eq!(told.as_ref().err().map(String::as_str), refusal, "{api_version} {kind}");
         if let Ok(decoded) = told {
             assert_eq!((decoded.kind.as_str(), decoded.api_version.as_str()), (kind, api_version));

@@ -81,7 +81,7 @@ pub(super) fn dns_label(text: &str) -> Vec<String> {
     if text.len() > LABEL_MAX {
         faults.push(format!("must be no more than {LABEL_MAX} characters"));
     }
-    if !is_label(text) {
+    if !is_label(text.as_bytes()) {
         faults.push(if is_subdomain(text) { "must not contain dots" } else { LABEL }.to_owned());
     }
     faults
@@ -135,23 +135,24 @@ pub(super) fn label_value(text: &str) -> Vec<String> {
     faults
 }
 
-fn is_label(text: &str) -> bool {
+fn is_label(text: &[u8]) -> bool {
     let edge = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9');
     framed(text, edge, |byte| edge(byte) || *byte == b'-')
 }
 
 fn is_subdomain(text: &str) -> bool {
-    text.split('.').all(is_label)
+    text.as_bytes().split(|byte| *byte == b'.').all(is_label)
 }
 
 fn is_label_key(text: &str) -> bool {
-    framed(text, u8::is_ascii_alphanumeric, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    framed(text.as_bytes(), u8::is_ascii_alphanumeric, |byte| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+    })
 }
 
 /// True for a text that is not empty, begins and ends with an `edge` byte and has only `inner` bytes.
-fn framed(text: &str, edge: impl Fn(&u8) -> bool, inner: impl Fn(&u8) -> bool) -> bool {
-    let bytes = text.as_bytes();
-    bytes.first().is_some_and(&edge) && bytes.last().is_some_and(&edge) && bytes.iter().all(inner)
+fn framed(text: &[u8], edge: impl Fn(&u8) -> bool, inner: impl Fn(&u8) -> bool) -> bool {
+    text.first().is_some_and(&edge) && text.last().is_some_and(&edge) && text.iter().all(inner)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use self::sniff::{group_of, is_document};
 use super::asked::Asked;
 use super::{Ack, Face, ack, create, decode};
 use crate::event::json::{self, Strictness};
-use crate::event::{Event, managed_fields};
+use crate::event::{LentEvent, managed_fields};
 use crate::ledger::RejectReason;
 use crate::shard::{Accepted, Fate, Full, Waiting};
 use crate::status::Status;
@@ -152,7 +152,7 @@ impl Batch {
             self.buffer.extend_from_slice(rest);
             return Flow::Continue(());
         }
-        let mut first = std::mem::replace(&mut self.buffer, rest.to_vec());
+        let mut first = std::mem::take(&mut self.buffer);
         let (end, mut others) = split_line(lines);
         first.extend_from_slice(end);
         // One after the other, so that each is still in the processor's cache when it is decoded.
@@ -165,6 +165,9 @@ impl Batch {
             Some(line)
         });
         let results = self.take_events(std::iter::once(first.as_slice()).chain(others));
+        first.clear();
+        first.extend_from_slice(rest);
+        self.buffer = first;
         self.answer(results).await
     }
 
@@ -210,7 +213,7 @@ impl Batch {
                 .into_iter()
                 .map(|taken| taken.map(|accepted| (accepted, None)))
                 .collect(),
-            Ack::Written => occurrences.into_iter().map(|event| shards.accept_and_wait(event, 1)).collect(),
+            Ack::Written => occurrences.into_iter().map(|event| shards.accept_and_wait(event.kept(), 1)).collect(),
         };
         let mut accepted = accepted.into_iter();
         for read in read {
@@ -229,7 +232,11 @@ impl Batch {
     }
 
     /// Reads an event into `occurrences`. Returns what the event log is told of it.
-    fn read_event(&self, text: &[u8], occurrences: &mut Vec<Event>) -> Result<Option<Box<Event>>, Box<Status>> {
+    fn read_event<'t>(
+        &self,
+        text: &'t [u8],
+        occurrences: &mut Vec<LentEvent<'t>>,
+    ) -> Result<Option<Box<LentEvent<'t>>>, Box<Status>> {
         let face = &self.face;
         let reject = |(reason, status): decode::Refusal| {
             face.0.shards.reject(reason, 1);

@@ -35,7 +35,7 @@ pub(super) fn meaning(patch_type: PatchType, group: ApiGroup, body: &[u8]) -> Me
         && let Ok(decoded) = json::decode(group, body, Strictness::Report)
         && !decoded.event.involved_object.kind.is_empty()
     {
-        return Meaning::Whole(Box::new(decoded.event));
+        return Meaning::Whole(Box::new(decoded.event.kept()));
     }
     match growth(group, body) {
         // A count or series that grows tells of occurrences; a new message alone does not.
@@ -114,16 +114,16 @@ pub(super) async fn upsert(face: &Face, asked: &Asked, form: Form, mut event: Ev
     let growth = Growth {
         count: Some(event.count),
         last_timestamp: Some(event.last_timestamp),
-        message: Some(event.message.clone()),
+        message: Some(event.message.to_smolstr()),
         series: event.series.clone(),
     };
     if face.0.aliases.get(namespace, name).is_some() {
         return grow(face, asked, form, &growth).await;
     }
     if event.metadata.name.is_empty() {
-        event.metadata.name = name.into();
+        event.metadata.name = name.as_str().into();
     }
-    if event.metadata.name != *name {
+    if event.metadata.name != name.as_str() {
         let message =
             format!("the name of the object ({}) does not match the name on the URL ({name})", event.metadata.name);
         return face.reject(RejectReason::Invalid, &Status::bad_request(message));

@@ -42,7 +42,7 @@ use super::answer::{Denial, Failure, judge, status_of};
 use super::{ListOptions, Metrics, NotReady, Verb};
 use crate::clock::Clock;
 use crate::event::core_v1::{self, EventList};
-use crate::event::json::{self, Strictness};
+use crate::event::json;
 use crate::event::{ApiGroup, Event, events_v1, spelling};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
@@ -177,8 +177,7 @@ impl Apiserver {
         verb: Verb,
         request: http::Result<http::Request<Body>>,
     ) -> impl Future<Output = Result<Event, Failure>> + Send {
-        let decode = move |body: &[u8]| json::decode(group, body, Strictness::Report).map(|decoded| decoded.event);
-        self.exchange(verb, request, BODY_BYTES_MAX, decode)
+        self.exchange(verb, request, BODY_BYTES_MAX, move |body| json::decode_kept(group, body))
     }
 
     /// Sends, reads, decodes and counts.

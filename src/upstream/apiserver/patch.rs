@@ -25,11 +25,11 @@ impl Apiserver {
         patch: &ClientPatch,
         options: &PatchOptions,
     ) -> Result<Patched, Status> {
-        let decode = |body: &[u8]| json::decode(options.writer.group, body, json::Strictness::Report);
+        let decode = |body: &[u8]| json::decode_kept(options.writer.group, body);
         let request = request::patch(namespace, name, patch, options);
-        let (head, decoded) =
+        let (head, event) =
             self.exchange_whole(Verb::Patch, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
-        Ok(Patched { event: decoded.event, warnings: warnings(&head.headers) })
+        Ok(Patched { event, warnings: warnings(&head.headers) })
     }
 }
 

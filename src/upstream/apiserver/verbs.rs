@@ -15,11 +15,11 @@ impl Apiserver {
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
     pub async fn update(&self, event: &Event, options: &UpdateOptions) -> Result<Updated, Status> {
-        let decode = |body: &[u8]| json::decode(options.writer.group, body, json::Strictness::Report);
+        let decode = |body: &[u8]| json::decode_kept(options.writer.group, body);
         let request = request::update(event, options);
-        let (head, decoded) =
+        let (head, event) =
             self.exchange_whole(Verb::Update, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
-        Ok(Updated { event: decoded.event, created: head.status == http::StatusCode::CREATED })
+        Ok(Updated { event, created: head.status == http::StatusCode::CREATED })
     }
 
     /// Merges an event into the one of its name, through the door it came in by.
@@ -33,11 +33,11 @@ impl Apiserver {
         document: &Value,
         options: &ApplyOptions,
     ) -> Result<Updated, Status> {
-        let decode = |body: &[u8]| json::decode(options.writer.group, body, json::Strictness::Report);
+        let decode = |body: &[u8]| json::decode_kept(options.writer.group, body);
         let request = request::apply(namespace, name, document, options);
-        let (head, decoded) =
+        let (head, event) =
             self.exchange_whole(Verb::Patch, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
-        Ok(Updated { event: decoded.event, created: head.status == http::StatusCode::CREATED })
+        Ok(Updated { event, created: head.status == http::StatusCode::CREATED })
     }
 
     /// Deletes one event.
@@ -92,8 +92,8 @@ fn deleted(group: ApiGroup, body: &[u8]) -> Result<Deleted, String> {
     if document["kind"] == "Status" {
         return Ok(Deleted::Gone(document["details"]["uid"].as_str().unwrap_or_default().into()));
     }
-    let decoded = json::decode(group, body, json::Strictness::Report).map_err(|error| error.to_string())?;
-    Ok(Deleted::Marked(Box::new(decoded.event)))
+    let event = json::decode_kept(group, body).map_err(|error| error.to_string())?;
+    Ok(Deleted::Marked(Box::new(event)))
 }
 
 #[cfg(test)]

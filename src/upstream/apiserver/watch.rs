@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 
 use super::AnswerBody;
 use crate::event::ApiGroup;
-use crate::event::json::{self, Strictness};
+use crate::event::json;
 use crate::status::Status;
 use crate::upstream::WatchEvent;
 
@@ -80,8 +80,7 @@ fn read(group: ApiGroup, frame: &[u8]) -> Result<WatchEvent, String> {
     let object = frame.get("object").ok_or("no object")?;
     let event = || {
         let text = object.to_string();
-        let decoded = json::decode(group, text.as_bytes(), Strictness::Report).map_err(|error| error.to_string())?;
-        Ok::<_, String>(Arc::new(decoded.event))
+        json::decode_kept(group, text.as_bytes()).map(Arc::new).map_err(|error| error.to_string())
     };
     match frame.get("type").and_then(serde_json::Value::as_str) {
         Some("ADDED") => Ok(WatchEvent::Added(event()?)),

@@ -96,13 +96,14 @@ fn decode(door: ApiGroup, document: &Value) -> Result<Event, Status> {
         let head = format!("failed to create typed patch object ({namespace}/{name}; {identity})");
         Status::new(500, "", format!("{head}: {fault}"))
     };
-    let decoded = json::decode(door, document.to_string().as_bytes(), Strictness::Report)
-        .map_err(|error| untyped(&error.status.message))?;
+    let document = document.to_string();
+    let decoded =
+        json::decode(door, document.as_bytes(), Strictness::Report).map_err(|error| untyped(&error.status.message))?;
     let mut faults: Vec<String> =
         decoded.strict_faults.iter().map(|fault| format!(".{}: field not declared in schema", fault.path)).collect();
     faults.sort_unstable();
     match faults.as_slice() {
-        [] => Ok(decoded.event),
+        [] => Ok(decoded.event.kept()),
         [only] => Err(untyped(only)),
         several => Err(untyped(&format!("errors:\n  {}", several.join("\n  ")))),
     }

@@ -3,7 +3,7 @@
 
 use super::{Store, account, key_of, meta, single};
 use crate::clock::Now;
-use crate::event::{Event, ObjectMeta, RareMeta, Time, validate};
+use crate::event::{Event, ObjectMeta, RareMeta, Text, Time, validate};
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, UpdateOptions, Updated, Writer};
 
@@ -23,7 +23,7 @@ impl Store {
         let key = key_of(namespace, name);
         let stored = self.events.get(&key).ok_or_else(|| Status::not_found("", "events", name))?;
         check_preconditions(options, name, &stored.event)?;
-        let gone = Deleted::Gone(stored.event.metadata.uid.clone());
+        let gone = Deleted::Gone(stored.event.metadata.uid.to_smolstr());
         let rare = stored.event.metadata.rare.as_deref();
         if rare.is_none_or(|rare| rare.finalizers.is_empty()) {
             if !options.dry_run {
@@ -59,7 +59,7 @@ impl Store {
                 return Err(wrong_uid(writer, &event, ""));
             }
             validate::create(writer.group, &event).map_err(|status| *status)?;
-            event.metadata.resource_version = smol_str::SmolStr::default();
+            event.metadata.resource_version = Text::default();
             if options.dry_run {
                 event.metadata.managed_fields = account(writer, None, &event, now);
                 return Ok(Updated { event, created: true });
@@ -153,8 +153,8 @@ fn check_preconditions(options: &DeleteOptions, name: &str, event: &Event) -> Re
     };
     let metadata = &event.metadata;
     match (&options.uid, &options.resource_version) {
-        (Some(uid), _) if *uid != metadata.uid => conflict("UID", uid, &metadata.uid, "deleted and then recreated"),
-        (_, Some(version)) if *version != metadata.resource_version => {
+        (Some(uid), _) if metadata.uid != *uid => conflict("UID", uid, &metadata.uid, "deleted and then recreated"),
+        (_, Some(version)) if metadata.resource_version != *version => {
             conflict("ResourceVersion", version, &metadata.resource_version, "modified")
         }
         _ => Ok(()),

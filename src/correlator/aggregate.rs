@@ -116,7 +116,7 @@ pub(super) fn combined_event<'a>(
     let message = if is_combined(event, settings) {
         event.message.clone()
     } else {
-        smol_str::format_smolstr!("{prefix}{}", event.message).into()
+        [prefix, event.message.as_str()].concat().into()
     };
     let mut combined = LentEvent {
         metadata: ObjectMeta {

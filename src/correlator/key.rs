@@ -92,6 +92,8 @@ pub(super) enum Domain {
     Name,
     /// What keys leave out.
     Rest,
+    /// What the key of a group leaves out.
+    RestOfCombined,
 }
 
 /// The fields that client-go's spam, aggregate and event key have in common: its spam key.

@@ -101,4 +101,23 @@ impl KeySecret {
             .for_each(|text| joiner.add(text));
         Some(joiner.finish().half())
     }
+
+    /// A hash of what a combined event has beside the members of client-go's aggregate key, its message and its times. All else of it
+    /// is empty.
+    #[must_use]
+    pub fn rest_of_combined(self, combined: &LentEvent<'_>) -> u64 {
+        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::RestOfCombined);
+        joiner.add_number(combined.event_time.is_some().into());
+        let LentEvent { involved_object, action, reporting_controller, reporting_instance, .. } = combined;
+        [
+            &involved_object.field_path,
+            &involved_object.resource_version,
+            action,
+            reporting_controller,
+            reporting_instance,
+        ]
+        .into_iter()
+        .for_each(|text| joiner.add(text));
+        joiner.finish().half()
+    }
 }

@@ -197,9 +197,6 @@ pub struct EventSeries {
     pub last_observed_time: Option<MicroTime>,
 }
 
-/// Bytes of a text that lie in the event itself.
-const TEXT_INLINE: usize = 23;
-
 /// LIMIT: bytes of a new-style event's message that the apiserver takes.
 pub const NEW_STYLE_MESSAGE_MAX: usize = 1024;
 
@@ -247,7 +244,7 @@ impl LentEvent<'_> {
     /// Rough bytes this event holds on the heap and inline; what memory limits are counted in.
     #[must_use]
     pub fn approximate_size(&self) -> usize {
-        let heap = |text: &Text<'_>| if text.len() > TEXT_INLINE { text.len().saturating_add(16) } else { 0 };
+        let heap = |text: &Text<'_>| text.heap_bytes();
         let reference = |object: &ObjectReference<'_>| {
             [
                 &object.kind,

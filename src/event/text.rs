@@ -22,6 +22,9 @@ enum Owner<'a> {
     Own(SmolStr),
 }
 
+/// Bytes of a text that lie in the text itself.
+const INLINE: usize = 23;
+
 // An event has twenty of them.
 const _: () = assert!(size_of::<Text<'_>>() == size_of::<SmolStr>(), "a text is no larger than one that is not lent");
 
@@ -39,6 +42,12 @@ impl<'a> Text<'a> {
             Owner::Other(text) => text,
             Owner::Own(text) => text,
         }
+    }
+
+    /// Bytes that the text holds beside itself, once it is kept.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        if self.len() > INLINE { self.len().saturating_add(16) } else { 0 }
     }
 
     /// The text for itself, copied if it was lent.

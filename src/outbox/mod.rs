@@ -8,6 +8,7 @@
 //! - [`Outbox::next_wakeup`] tells when to ask `next_write` again without any of the above;
 //! - [`Outbox::take_forgotten`] after each of the above: records that the correlators must forget.
 
+mod absorb;
 mod account;
 mod claim;
 mod digest;

@@ -43,7 +43,13 @@ pub enum Identity {
         /// A hash of those that it leaves out, where there is one; see [`KeySecret::rest`](crate::correlator::KeySecret::rest).
         rest: Option<u64>,
     },
-    /// They may be others: a combined event, or one that has its key by joining other parts.
+    /// It is a combined event, and the members that client-go's aggregate key has are those of the record.
+    Grouped {
+        /// A hash of the others but for the message and the times; see
+        /// [`KeySecret::rest_of_combined`](crate::correlator::KeySecret::rest_of_combined).
+        rest: u64,
+    },
+    /// They may be others: where keys have other parts, or join them in another way.
     Unknown,
 }
 
@@ -51,6 +57,7 @@ impl Identity {
     pub(super) const fn rest(self) -> Option<u64> {
         match self {
             Self::Same { rest } => rest,
+            Self::Grouped { rest } => Some(rest),
             Self::Unknown => None,
         }
     }

@@ -4,12 +4,11 @@ use smol_str::SmolStr;
 
 use super::account::{AccountId, Order, Place};
 use super::claim::Base;
-use super::offer::Identity;
 use super::settings::Settings;
 use super::write::Refusal;
 use crate::clock::Mono;
-use crate::correlator::{Fold, Key, Rest};
-use crate::event::{ApiGroup, Event, LentEvent};
+use crate::correlator::{Fold, Key};
+use crate::event::{ApiGroup, Event};
 
 /// How an occurrence shows upstream; the ledger's label of what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -241,36 +240,6 @@ pub(super) enum Call {
 }
 
 impl Record {
-    /// Takes over the newer content; what it replaces is left in `newer`. The name stays: requests may be on their way under it.
-    ///
-    /// At the byte limit a repeat is still taken, but may not grow: it keeps the older, smaller content and moves only the
-    /// count and the time.
-    ///
-    /// A repeat differs from what is here in count and time at most. Then the strings that are here stay, and those that the key
-    /// vouches for are not even looked at: most of what a record holds has left the processor's cache since it was last used.
-    pub(super) fn absorb(&mut self, newer: &mut LentEvent<'_>, identity: Identity, has_room: impl FnOnce() -> bool) {
-        let event = &mut self.event;
-        (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
-        let vouched = matches!(identity, Identity::Same { .. }) && !self.replaced;
-        let (rest, same_beginning) = (identity.rest(), event.first_timestamp == newer.first_timestamp);
-        if vouched && rest.is_some() && rest == self.rest && same_beginning {
-            return;
-        }
-        if (vouched || keyed_is_equal(event, newer)) && same_beginning && Rest::of(event) == Rest::of(newer) {
-            // Next time the hash tells.
-            self.rest = rest;
-            return;
-        }
-        let size = newer.approximate_size();
-        if size > self.size && !has_room() {
-            return;
-        }
-        self.event.take_over(newer);
-        self.replaced = false;
-        self.rest = rest;
-        self.size = size;
-    }
-
     /// Adds occurrences, waiting since `since`, that no request carries yet.
     pub(super) fn gain(&mut self, occurrences: Occurrences, since: Mono, now: Mono) {
         self.since = if self.pending.total() == 0 { since } else { self.since.min(since) };
@@ -310,60 +279,5 @@ impl Record {
     /// Pause after `tries` failures: doubling, capped, and cut by up to a half (`jitter` in 0..1).
     pub(super) fn backoff(tries: u32, jitter: f64, settings: &Settings) -> std::time::Duration {
         super::gate::backoff(tries, jitter, settings.first_backoff, settings.max_backoff)
-    }
-}
-
-/// Whether two events have equal members of client-go's event key.
-fn keyed_is_equal(ours: &LentEvent<'_>, newer: &LentEvent<'_>) -> bool {
-    // The message first: a combined event mostly differs in that.
-    ours.message == newer.message
-        && ours.metadata.namespace == newer.metadata.namespace
-        && ours.involved_object == newer.involved_object
-        && ours.reason == newer.reason
-        && ours.source == newer.source
-        && ours.event_type == newer.event_type
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock::Now;
-    use crate::correlator::{KeySecret, Policy};
-    use crate::event::{EventSeries, MicroTime, ObjectReference, RareMeta, Time};
-    use crate::outbox::Request;
-    use crate::shard::{self, Outcome, Shard};
-
-    /// Ways in which a repeat may differ from what was counted before it.
-    const CHANGES: [fn(&mut Event); 12] = [
-        |event| event.type_meta = Some(ApiGroup::Core),
-        |event| event.metadata.uid = "u".into(),
-        |event| event.metadata.creation_timestamp = Some(Time(5)),
-        |event| event.metadata.rare.get_or_insert_default().labels = [("a".into(), "b".into())].into(),
-        |event| event.involved_object.resource_version = "7".into(),
-        |event| event.last_timestamp = Some(Time(9)),
-        |event| event.series = Some(EventSeries { count: 3, last_observed_time: Some(MicroTime(4)) }),
-        |event| event.action = "Pull".into(),
-        |event| event.reporting_controller = "kubelet".into(),
-        |event| event.reporting_instance = "node-1".into(),
-        |event| event.related = Some(Box::new(ObjectReference { name: "x".into(), ..ObjectReference::default() })),
-        |event| event.metadata.rare = Some(Box::new(RareMeta { finalizers: vec!["f".into()], ..RareMeta::default() })),
-    ];
-
-    #[test]
-    fn what_is_counted_has_the_content_of_its_newest_occurrence() {
-        for change in CHANGES {
-            let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
-            let (policy, now) = (Policy::default(), Now::at(1_000_000_000));
-            let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
-            event.metadata.name = "a".into();
-            event.source.component = "kubelet".into();
-            shard.accept(event.clone(), 1, now, &policy).unwrap();
-            change(&mut event);
-            assert_eq!(shard.accept(event.clone(), 1, now, &policy).unwrap().outcome, Outcome::Counted);
-            let Request::Create { event: written, .. } = shard.next_write(now).unwrap().request else {
-                unreachable!("nothing was stored")
-            };
-            assert_eq!(*written, Event { count: 2, ..event });
-        }
     }
 }

@@ -237,6 +237,9 @@ impl Shard {
         };
         let identity = match (decision.fold, settings.key_encoding) {
             (Fold::Counted | Fold::Created, KeyEncoding::Framed) => Identity::Same { rest },
+            (Fold::Combined, KeyEncoding::Framed) if settings.groups_as_client_go() => {
+                Identity::Grouped { rest: self.secret.rest_of_combined(event) }
+            }
             _ => Identity::Unknown,
         };
         let offer = Offer {

@@ -54,6 +54,11 @@ impl Groups {
         self.groups.touch(key);
     }
 
+    /// Has a group fetched; see [`Recent::approach`].
+    pub(super) fn approach(&self, key: Key) {
+        self.groups.approach(key);
+    }
+
     /// Which way the event would go, without counting it.
     pub(super) fn peek(&self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
         let (known, contains) = match self.groups.peek(group) {

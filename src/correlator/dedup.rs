@@ -145,6 +145,11 @@ impl Observations {
         self.observations.touch(key);
     }
 
+    /// Has an observation fetched; see [`Recent::approach`].
+    pub(super) fn approach(&self, key: Key) {
+        self.observations.approach(key);
+    }
+
     /// Looks at an observation, and returns its record; see [`Recent::fetch`].
     pub(super) fn fetch(&self, key: Key) -> Option<RecordId> {
         self.observations.fetch(key).map(|observation| observation.record)

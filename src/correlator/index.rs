@@ -4,6 +4,8 @@
 //! look: a part of the hash and the position stand side by side, and next to them those that come close. (hashbrown's tables keep hashes
 //! and positions apart; what makes them fast on entries that are near costs a second look here.)
 
+use prefetch_index::prefetch_index;
+
 use super::key::Key;
 
 /// No position.
@@ -59,12 +61,10 @@ impl Index {
         self.place(key, is_at).map(|place| self.places[place].at)
     }
 
-    /// Looks at the place where the search for `key` begins, and does nothing with it.
+    /// Has the place fetched where the search for `key` begins.
     #[inline]
     pub(super) fn touch(&self, key: Key) {
-        if !self.places.is_empty() {
-            std::hint::black_box(self.places[self.home(tag(key))].at);
-        }
+        prefetch_index(&*self.places, self.home(tag(key)));
     }
 
     /// Notes where `key` is, which has no position yet.

@@ -33,8 +33,11 @@ pub use settings::{
 
 pub use dedup::Observation;
 
+use std::slice;
+
 use aggregate::{Groups, Route, is_combined};
 use dedup::Observations;
+use prefetch_index::prefetch_index;
 
 use crate::clock::Now;
 use crate::event::LentEvent;
@@ -149,19 +152,27 @@ impl Correlator {
         self.observations.find(key)
     }
 
-    /// Looks at itself; see [`fetch_keys`](Self::fetch_keys).
+    /// Has itself fetched; see [`fetch_keys`](Self::fetch_keys).
     pub fn touch(&self) {
-        std::hint::black_box((self.groups.len(), self.observations.len()));
+        prefetch_index(slice::from_ref(&self.groups), 0);
+        prefetch_index(slice::from_ref(&self.observations), 0);
     }
 
-    /// Looks where group and observation of an event should be; see [`fetch_keys`](Self::fetch_keys).
+    /// Has the places fetched where the search for an event's group and observation begins; see [`fetch_keys`](Self::fetch_keys).
     pub fn touch_keys(&self, keys: &Keys) {
         self.groups.touch(keys.aggregate);
         self.observations.touch(keys.event);
     }
 
-    /// Looks at what [`correlate_keyed`](Self::correlate_keyed) will look at, and returns the record of an equal event. Who does so for
-    /// many events has [`touch`](Self::touch) and [`touch_keys`](Self::touch_keys) for all before: then it waits for all at once.
+    /// Has the group and the observation fetched that an event should have; see [`fetch_keys`](Self::fetch_keys).
+    pub fn approach_keys(&self, keys: &Keys) {
+        self.groups.approach(keys.aggregate);
+        self.observations.approach(keys.event);
+    }
+
+    /// Has the rest fetched of what [`correlate_keyed`](Self::correlate_keyed) will look at, and returns the record of an equal event. The last
+    /// of four steps after [`touch`](Self::touch), [`touch_keys`](Self::touch_keys) and [`approach_keys`](Self::approach_keys); see
+    /// [`Recent::touch`].
     #[must_use]
     pub fn fetch_keys(&self, keys: &Keys) -> Option<RecordId> {
         self.groups.fetch(keys.aggregate);

@@ -1,6 +1,9 @@
 //! What goes in and out of the outbox towards the correlators: a decision's record offered for writing, and a record to forget.
 
 use std::hint::black_box;
+use std::slice;
+
+use prefetch_index::prefetch_index;
 
 use super::Outbox;
 use super::account::{Account, AccountId};
@@ -138,15 +141,22 @@ impl Outbox {
         black_box(super::is_filed(&self.accounts, AccountId::of_budget(source, budget)));
     }
 
-    /// Looks at where [`fetch_account`](Self::fetch_account) will look first.
+    /// Has the place fetched where the search for an account begins; see [`Recent::touch`](crate::correlator::Recent::touch).
     pub(crate) fn touch_account(&self, source: Key, budget: Key) {
         self.accounts.touch(AccountId::of_budget(source, budget).0);
     }
 
-    /// Looks at what a repeat of a record will look at; see [`Shards::accept_all`](crate::shard::Shards::accept_all).
+    /// Has an account fetched; see [`Recent::approach`](crate::correlator::Recent::approach).
+    pub(crate) fn approach_account(&self, source: Key, budget: Key) {
+        self.accounts.approach(AccountId::of_budget(source, budget).0);
+    }
+
+    /// Has fetched what a repeat of a record will look at; see [`Shards::accept_all`](crate::shard::Shards::accept_all).
     pub(crate) fn fetch(&self, record: RecordId) {
         if let Some(record) = self.records.get(&record) {
-            black_box((matches!(record.phase, Phase::Settled), record.size, record.event.count));
+            prefetch_index(slice::from_ref(&record.phase), 0);
+            prefetch_index(slice::from_ref(&record.size), 0);
+            prefetch_index(slice::from_ref(&record.event), 0);
         }
     }
 

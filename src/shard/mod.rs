@@ -195,13 +195,19 @@ impl Shard {
         Ok(self.owe(prepared, &decision, event, occurrences, now))
     }
 
-    /// Looks where the source of an event and its account should be; see `Shards::accept_all`.
+    /// Has the places fetched where the search for an event's source and account begins; see `Shards::accept_all`.
     fn touch_source(&self, prepared: &Prepared<'_>) {
         self.sources.touch(prepared.source);
         self.outbox.touch_account(prepared.source, prepared.keys.spam());
     }
 
-    /// Looks at the source of an event and its account, and returns its correlator.
+    /// Has the source and the account fetched that an event should have.
+    fn approach_source(&self, prepared: &Prepared<'_>) {
+        self.sources.approach(prepared.source);
+        self.outbox.approach_account(prepared.source, prepared.keys.spam());
+    }
+
+    /// Looks at an event's account, and returns the correlator of its source.
     fn fetch_source(&self, prepared: &Prepared<'_>) -> Option<&Correlator> {
         self.outbox.fetch_account(prepared.source, prepared.keys.spam());
         self.sources.fetch(prepared.source).map(|correlator| &**correlator)

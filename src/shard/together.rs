@@ -18,14 +18,8 @@ const UNDER_ONE_LOCK: usize = 32;
 /// How many come together at most, as a rule; there may be more.
 const USUAL: usize = 64;
 
-/// One of several.
-struct Member<'p> {
-    /// The shard of its source.
-    shard: usize,
-    /// Its place among all.
-    place: usize,
-    prepared: Prepared<'p>,
-}
+/// One of several: the shard of its source, and its place among all.
+type Member = (usize, usize);
 
 /// Something of each member.
 type Several<T> = SmallVec<[T; USUAL]>;
@@ -37,20 +31,19 @@ impl Shards {
     /// A shard is locked once for all that are its own, so many at a time that others do not wait long.
     pub fn accept_all(&self, events: &mut [LentEvent<'_>]) -> Vec<Result<Accepted, Full>> {
         let policy = self.0.policy.load();
-        let mut members = Several::with_capacity(events.len());
-        for (place, event) in events.iter_mut().enumerate() {
-            let prepared = Prepared::new(self.0.secret, event, &policy);
-            members.push(Member { shard: self.shard_of_source(prepared.source), place, prepared });
-        }
-        members.sort_unstable_by_key(|member| (member.shard, member.place));
-        self.fetch(&members);
+        let prepared: Several<_> =
+            events.iter_mut().map(|event| Prepared::new(self.0.secret, event, &policy)).collect();
+        let mut members: Several<Member> =
+            prepared.iter().map(|one| self.shard_of_source(one.source)).zip(0..).collect();
+        members.sort_unstable();
+        self.fetch(&members, &prepared);
         let mut results = vec![Err(Full); events.len()];
         for some in of_each_shard(&members).flat_map(|own| own.chunks(UNDER_ONE_LOCK)) {
-            let Some(shard) = some.first().and_then(|member| self.0.shards.get(member.shard)) else { continue };
+            let Some(shard) = some.first().and_then(|(shard, _)| self.0.shards.get(*shard)) else { continue };
             let mut shard = shard.lock();
             let now = self.0.clock.now();
-            for Member { place, prepared, .. } in some {
-                results[*place] = shard.accept_prepared(prepared, &mut events[*place], 1, now);
+            for &(_, place) in some {
+                results[place] = shard.accept_prepared(&prepared[place], &mut events[place], 1, now);
             }
             self.note_changes(&shard);
         }
@@ -62,14 +55,17 @@ impl Shards {
 
     /// Looks at what accepting will look at, in steps of which each needs what the one before has found. A shard that is locked now is
     /// left out: this is not worth waiting for.
-    fn fetch(&self, members: &[Member<'_>]) {
-        let locked: Several<(MutexGuard<'_, Shard>, &[Member<'_>])> = of_each_shard(members)
-            .filter_map(|own| Some((self.0.shards.get(own.first()?.shard)?.try_lock()?, own)))
+    fn fetch(&self, members: &[Member], prepared: &[Prepared<'_>]) {
+        let locked: Several<(MutexGuard<'_, Shard>, &[Member])> = of_each_shard(members)
+            .filter_map(|own| Some((self.0.shards.get(own.first()?.0)?.try_lock()?, own)))
             .collect();
         let members: Several<_> =
-            locked.iter().flat_map(|(shard, own)| own.iter().map(|member| (&**shard, &member.prepared))).collect();
+            locked.iter().flat_map(|(shard, own)| own.iter().map(|&(_, place)| (&**shard, &prepared[place]))).collect();
         for (shard, prepared) in &members {
             shard.touch_source(prepared);
+        }
+        for (shard, prepared) in &members {
+            shard.approach_source(prepared);
         }
         let sources: Several<_> = members
             .iter()
@@ -80,6 +76,9 @@ impl Shards {
         }
         for (_, correlator, keys) in &sources {
             correlator.touch_keys(keys);
+        }
+        for (_, correlator, keys) in &sources {
+            correlator.approach_keys(keys);
         }
         let records: Several<_> = sources
             .iter()
@@ -92,8 +91,8 @@ impl Shards {
 }
 
 /// Members of one shard stand side by side.
-fn of_each_shard<'m, 'p>(members: &'m [Member<'p>]) -> impl Iterator<Item = &'m [Member<'p>]> {
-    members.chunk_by(|one, next| one.shard == next.shard)
+fn of_each_shard(members: &[Member]) -> impl Iterator<Item = &[Member]> {
+    members.chunk_by(|one, next| one.0 == next.0)
 }
 
 #[cfg(test)]
@@ -171,7 +170,7 @@ mod tests {
         let prepared = Prepared::new(KeySecret(1, 2), &mut once, &policy);
         let guard = shards.0.shards[0].lock();
         // It would wait for ever.
-        shards.fetch(&[Member { shard: 0, place: 0, prepared }]);
+        shards.fetch(&[(0, 0)], &[prepared]);
         drop(guard);
     }
 }

@@ -9,6 +9,8 @@ mod tests;
 
 use std::num::NonZeroUsize;
 
+use prefetch_index::prefetch_index;
+
 use super::index::{Index, NONE};
 use super::key::Key;
 
@@ -72,18 +74,36 @@ impl<V> Recent<V> {
         self.position(key).map(|at| &mut self.slot_mut(at).value)
     }
 
-    /// Looks where `key` should be, and leaves it to [`fetch`](Self::fetch) to wait for what is there.
+    /// Has the place fetched where the search for `key` begins. The first of three steps: who takes each for many keys before the next
+    /// has all that they need fetched at once, and waits for little of it.
     #[inline]
     pub fn touch(&self, key: Key) {
-        self.index.touch(key);
+        if self.index.is_empty() {
+            prefetch_index(&self.slots, 0);
+        } else {
+            self.index.touch(key);
+        }
     }
 
-    /// The value of `key`; looks at its neighbours in the order as well, which a use of it changes.
+    /// Has the entry fetched that `key` should have.
+    #[inline]
+    pub fn approach(&self, key: Key) {
+        let at = if self.index.is_empty() { None } else { self.index.find(key, |_| true) };
+        if let Some(at) = at {
+            prefetch_index(&self.slots, at as usize);
+            // It may end in the next line.
+            prefetch_index(&self.slots, at as usize + 1);
+        }
+    }
+
+    /// The value of `key`; has its neighbours in the order fetched, which a use of it changes.
     #[must_use]
     pub fn fetch(&self, key: Key) -> Option<&V> {
         let slot = self.slot(self.position(key)?);
         for neighbour in [slot.newer, slot.older] {
-            std::hint::black_box(self.slots.get(neighbour as usize).map_or(NONE, |slot| slot.newer));
+            if neighbour != NONE {
+                prefetch_index(&self.slots, neighbour as usize);
+            }
         }
         Some(&slot.value)
     }

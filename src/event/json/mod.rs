@@ -60,6 +60,19 @@ pub struct Decoded<'a> {
     pub layout: Layout,
 }
 
+/// What a body says beside its event; see [`Decoded`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Aside<'a> {
+    /// Unknown and duplicate members.
+    pub strict_faults: Vec<StrictFault>,
+    /// `kind`.
+    pub kind: Text<'a>,
+    /// `apiVersion`.
+    pub api_version: Text<'a>,
+    /// How the body is laid out.
+    pub layout: Layout,
+}
+
 impl Decoded<'_> {
     /// The same for itself, without the body.
     #[must_use]
@@ -170,7 +183,22 @@ pub fn syntax_fault(body: &[u8]) -> String {
 /// The apiserver's 400 for a body that is not JSON, has members of a wrong type, or is of another kind or version; and for
 /// strict faults where they refuse.
 pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded<'_>, Box<DecodeError>> {
-    let mut pass = Pass::default();
+    let mut event = LentEvent::default();
+    let Aside { strict_faults, kind, api_version, layout } = decode_into(group, body, strictness, &mut event)?;
+    Ok(Decoded { event, strict_faults, kind, api_version, layout })
+}
+
+/// As [`decode`], into an event that was empty: it is large to be moved. After a refusal there is anything in it.
+///
+/// # Errors
+/// As those of [`decode`].
+pub fn decode_into<'a>(
+    group: ApiGroup,
+    body: &'a [u8],
+    strictness: Strictness,
+    event: &mut LentEvent<'a>,
+) -> Result<Aside<'a>, Box<DecodeError>> {
+    let mut pass = Pass::into(event);
     pass.run(group, body)?;
     let registration = kinds::register(group, &pass.type_meta, body)?;
     let stated = match registration {
@@ -180,14 +208,15 @@ pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<De
     };
     if stated != group {
         // The other door's Event is decoded as what it says it is: its own faults come before the mismatch.
-        pass = Pass::default();
+        *event = LentEvent::default();
+        pass = Pass::into(event);
         pass.run(stated, body)?;
     }
     pass.check(group, strictness, registration)?;
     let TypeMeta { kind, api_version, .. } = pass.type_meta;
     let is_as_written = kind == "Event" && api_version == group.api_version();
     let layout = if is_as_written { pass.layout } else { Layout::Other };
-    Ok(Decoded { event: pass.event, strict_faults: pass.strict_faults, kind, api_version, layout })
+    Ok(Aside { strict_faults: pass.strict_faults, kind, api_version, layout })
 }
 
 /// As [`decode`], of a body that the event outlives, and without what a strict decode refuses.
@@ -199,19 +228,29 @@ pub fn decode_kept(group: ApiGroup, body: &[u8]) -> Result<Event, Box<DecodeErro
 }
 
 /// One pass over a body. An event is large, so it stays where it is.
-#[derive(Debug, Default)]
-struct Pass<'a> {
-    event: LentEvent<'a>,
+#[derive(Debug)]
+struct Pass<'e, 'a> {
+    event: &'e mut LentEvent<'a>,
     type_meta: TypeMeta<'a>,
     fault: Option<String>,
     strict_faults: Vec<StrictFault>,
     layout: Layout,
 }
 
-impl<'a> Pass<'a> {
+impl<'e, 'a> Pass<'e, 'a> {
+    fn into(event: &'e mut LentEvent<'a>) -> Self {
+        Self {
+            event,
+            type_meta: TypeMeta::default(),
+            fault: None,
+            strict_faults: Vec::new(),
+            layout: Layout::default(),
+        }
+    }
+
     fn run(&mut self, group: ApiGroup, body: &'a [u8]) -> Result<(), Box<DecodeError>> {
         let mut decoder = Decoder::new(body);
-        if document(&mut decoder, group, &mut self.type_meta, &mut self.event).is_err() {
+        if document(&mut decoder, group, &mut self.type_meta, self.event).is_err() {
             return Err(unrecognized(body, &syntax::fault(body)));
         }
         if let Some(fault) = &self.type_meta.fault {

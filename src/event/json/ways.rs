@@ -144,9 +144,11 @@ fn outcome(
     group: ApiGroup,
     body: &str,
 ) -> (Option<String>, LentEvent<'_>, TypeMeta<'_>, Option<String>, Vec<StrictFault>) {
-    let mut pass = Pass::default();
+    let mut event = LentEvent::default();
+    let mut pass = Pass::into(&mut event);
     let refusal = pass.run(group, body.as_bytes()).err().map(|error| error.fault().to_owned());
-    (refusal, pass.event, pass.type_meta, pass.fault, pass.strict_faults)
+    let Pass { type_meta, fault, strict_faults, .. } = pass;
+    (refusal, event, type_meta, fault, strict_faults)
 }
 
 /// Parts of an event as Go writes it, and others that are nearly so; whether the former.

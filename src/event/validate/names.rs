@@ -46,6 +46,9 @@ pub(super) fn name_prefix(rule: NameRule, prefix: &str) -> Vec<String> {
 }
 
 fn path_segment(name: &str) -> Vec<String> {
+    if memchr::memchr2(b'/', b'%', name.as_bytes()).is_none() {
+        return Vec::new();
+    }
     let stands_there = |bad: &u8| memchr::memchr(*bad, name.as_bytes()).is_some();
     let found = [b'/', b'%'].into_iter().filter(stands_there);
     found.map(|bad| format!("may not contain '{}'", char::from(bad))).collect()

@@ -202,7 +202,16 @@ impl Batch {
     /// Takes a few events: all are decoded, then all are accepted. Returns whether there were any.
     fn take_some<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>, results: &mut Vec<Taken>) -> bool {
         let mut occurrences = Vec::with_capacity(TOGETHER);
-        let read: Vec<_> = texts.map(|text| self.read_event(text, &mut occurrences)).collect();
+        let read: Vec<_> = texts
+            .map(|text| {
+                occurrences.push(LentEvent::default());
+                let read = occurrences.last_mut().map_or(Ok(None), |event| self.read_event(text, event));
+                if read.is_err() {
+                    occurrences.pop();
+                }
+                read
+            })
+            .collect();
         if read.is_empty() {
             return false;
         }
@@ -231,11 +240,11 @@ impl Batch {
         true
     }
 
-    /// Reads an event into `occurrences`. Returns what the event log is told of it.
+    /// Reads an event into an empty one. Returns what the event log is told of it.
     fn read_event<'t>(
         &self,
         text: &'t [u8],
-        occurrences: &mut Vec<LentEvent<'t>>,
+        event: &mut LentEvent<'t>,
     ) -> Result<Option<Box<LentEvent<'t>>>, Box<Status>> {
         let face = &self.face;
         let reject = |(reason, status): decode::Refusal| {
@@ -243,16 +252,15 @@ impl Batch {
             status
         };
         let group = group_of(text);
-        let decoded = json::decode(group, text, Strictness::Report);
-        let mut event = decoded.map_err(|error| reject((RejectReason::Malformed, Box::new(error.status))))?.event;
+        json::decode_into(group, text, Strictness::Report, event)
+            .map_err(|error| reject((RejectReason::Malformed, Box::new(error.status))))?;
         if event.metadata.namespace.is_empty() {
             event.metadata.namespace = "default".into();
         }
         let namespace = event.metadata.namespace.clone();
-        create::admit(face, group, &namespace, &mut event).map_err(reject)?;
+        create::admit(face, group, &namespace, event).map_err(reject)?;
         let logged = face.0.event_log.is_kept().then(|| Box::new(event.clone()));
-        create::make_occurrence(face, &mut event, || managed_fields::claim(&self.manager, group));
-        occurrences.push(event);
+        create::make_occurrence(face, event, || managed_fields::claim(&self.manager, group));
         Ok(logged)
     }
 

@@ -1,6 +1,7 @@
 //! Step 1: many events that differ only in their message become one combined event. Mirrors `EventAggregator.EventAggregate`
 //! in `tools/record/events_cache.go`.
 
+use prefetch_index::prefetch_index;
 use smallvec::SmallVec;
 
 use super::key::Key;
@@ -44,9 +45,12 @@ impl Groups {
         self.groups.find(key)
     }
 
-    /// Looks at a group; see [`Recent::fetch`].
-    pub(super) fn fetch(&self, key: Key) {
-        std::hint::black_box(self.groups.fetch(key).is_some());
+    /// Has the rest of a group fetched; whether what is new to it is combined. See [`Recent::fetch`].
+    pub(super) fn fetch(&self, key: Key, settings: &Settings) -> bool {
+        let Some(group) = self.groups.fetch(key) else { return false };
+        prefetch_index(&*group.local_keys, 0);
+        prefetch_index(&*group.local_keys, group.local_keys.len());
+        group.local_keys.len() + 1 >= settings.max_events.get()
     }
 
     /// Looks where a group should be; see [`Recent::touch`].

@@ -170,13 +170,28 @@ impl Correlator {
         self.observations.approach(keys.event);
     }
 
-    /// Has the rest fetched of what [`correlate_keyed`](Self::correlate_keyed) will look at, and returns the record of an equal event. The last
-    /// of four steps after [`touch`](Self::touch), [`touch_keys`](Self::touch_keys) and [`approach_keys`](Self::approach_keys); see
+    /// Has the rest fetched of what [`correlate_keyed`](Self::correlate_keyed) will look at for them, and returns under which of them an event is most
+    /// likely counted. After [`touch`](Self::touch), [`touch_keys`](Self::touch_keys) and [`approach_keys`](Self::approach_keys); see
     /// [`Recent::touch`].
     #[must_use]
-    pub fn fetch_keys(&self, keys: &Keys) -> Option<RecordId> {
-        self.groups.fetch(keys.aggregate);
-        self.observations.fetch(keys.event)
+    pub fn fetch_keys(&self, keys: &Keys, settings: &Settings) -> Option<Key> {
+        let is_combined = self.groups.fetch(keys.aggregate, settings);
+        if self.observations.fetch(keys.event).is_some() {
+            return Some(keys.event);
+        }
+        self.observations.touch(keys.aggregate);
+        is_combined.then_some(keys.aggregate)
+    }
+
+    /// Has the observation fetched that `key` should have, which [`fetch_keys`](Self::fetch_keys) has returned.
+    pub fn approach(&self, key: Key) {
+        self.observations.approach(key);
+    }
+
+    /// Has the rest of the observation fetched, and returns its record.
+    #[must_use]
+    pub fn fetch(&self, key: Key) -> Option<RecordId> {
+        self.observations.fetch(key)
     }
 
     /// The records that may stand for `event`: the one it would count on, then the other of its own and its group's.

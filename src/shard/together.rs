@@ -69,21 +69,28 @@ impl Shards {
         }
         let sources: Several<_> = members
             .iter()
-            .filter_map(|(shard, prepared)| Some((*shard, shard.fetch_source(prepared)?, &prepared.keys)))
+            .filter_map(|(shard, prepared)| Some((*shard, shard.fetch_source(prepared)?, *prepared)))
             .collect();
         for (_, correlator, _) in &sources {
             correlator.touch();
         }
-        for (_, correlator, keys) in &sources {
+        for (_, correlator, Prepared { keys, .. }) in &sources {
             correlator.touch_keys(keys);
         }
-        for (_, correlator, keys) in &sources {
+        for (_, correlator, Prepared { keys, .. }) in &sources {
             correlator.approach_keys(keys);
         }
-        let records: Several<_> = sources
+        let counted: Several<_> = sources
             .iter()
-            .filter_map(|(shard, correlator, keys)| Some((*shard, correlator.fetch_keys(keys)?)))
+            .filter_map(|(shard, correlator, Prepared { keys, settings, .. })| {
+                Some((*shard, *correlator, correlator.fetch_keys(keys, settings)?))
+            })
             .collect();
+        for (_, correlator, key) in &counted {
+            correlator.approach(*key);
+        }
+        let records: Several<_> =
+            counted.iter().filter_map(|(shard, correlator, key)| Some((*shard, correlator.fetch(*key)?))).collect();
         for (shard, record) in &records {
             shard.outbox.fetch(*record);
         }

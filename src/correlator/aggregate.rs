@@ -45,12 +45,12 @@ impl Groups {
         self.groups.find(key)
     }
 
-    /// Has the rest of a group fetched; whether what is new to it is combined. See [`Recent::fetch`].
-    pub(super) fn fetch(&self, key: Key, settings: &Settings) -> bool {
-        let Some(group) = self.groups.fetch(key) else { return false };
-        prefetch_index(&*group.local_keys, 0);
-        prefetch_index(&*group.local_keys, group.local_keys.len());
-        group.local_keys.len() + 1 >= settings.max_events.get()
+    /// Has the rest of a group fetched; see [`Recent::fetch`].
+    pub(super) fn fetch(&self, key: Key) {
+        if let Some(group) = self.groups.fetch(key) {
+            prefetch_index(&*group.local_keys, 0);
+            prefetch_index(&*group.local_keys, group.local_keys.len());
+        }
     }
 
     /// Looks where a group should be; see [`Recent::touch`].

@@ -174,13 +174,13 @@ impl Correlator {
     /// likely counted. After [`touch`](Self::touch), [`touch_keys`](Self::touch_keys) and [`approach_keys`](Self::approach_keys); see
     /// [`Recent::touch`].
     #[must_use]
-    pub fn fetch_keys(&self, keys: &Keys, settings: &Settings) -> Option<Key> {
-        let is_combined = self.groups.fetch(keys.aggregate, settings);
+    pub fn fetch_keys(&self, keys: &Keys) -> Key {
+        self.groups.fetch(keys.aggregate);
         if self.observations.fetch(keys.event).is_some() {
-            return Some(keys.event);
+            return keys.event;
         }
         self.observations.touch(keys.aggregate);
-        is_combined.then_some(keys.aggregate)
+        keys.aggregate
     }
 
     /// Has the observation fetched that `key` should have, which [`fetch_keys`](Self::fetch_keys) has returned.

@@ -109,9 +109,13 @@ impl Aliases {
         self.keep(self.pack(event));
     }
 
-    /// What is to be remembered of an event.
+    /// What is to be remembered of an event. Its place in the table is fetched meanwhile.
     pub(super) fn pack(&self, event: &LentEvent<'_>) -> Alias {
-        Alias { key: self.key(&event.metadata.namespace, &event.metadata.name), packed: Packed::new(event) }
+        let key = self.key(&event.metadata.namespace, &event.metadata.name);
+        if let Some(known) = self.known.try_lock() {
+            known.names.touch_put(key);
+        }
+        Alias { key, packed: Packed::new(event) }
     }
 
     /// Remembers what was packed.

@@ -185,15 +185,18 @@ fn take_at_once<'a>(
     document: Option<Vec<u8>>,
     Answer { form, code, ack, warnings }: Answer<'_>,
 ) -> Begun<'a> {
+    let coming = face.0.shards.expect(event);
     let response = match document {
         Some(document) => respond::document(code, form.media, form.pretty, document),
         None => respond::event(form, code, event, None, &[]),
     };
+    coming.approach();
     let alias = face.0.aliases.pack(event);
+    coming.fetch();
     let logged = face.0.event_log.is_kept().then(|| event.clone());
-    make_occurrence(face, event, || asked.claim());
+    make_occurrence(coming.correlates(event), event, || asked.claim());
     // The shard's ledger has the refusal already.
-    let Ok(accepted) = face.0.shards.accept_from(event, 1) else { return Begun::Answered(full()) };
+    let Ok(accepted) = coming.accept(event, 1) else { return Begun::Answered(full()) };
     face.note(logged.as_ref(), 1, accepted.outcome);
     face.0.aliases.keep(alias);
     let mut response = respond::taken(response, accepted.outcome, warnings);
@@ -214,7 +217,7 @@ fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: &mut LentEvent<'_>, a
     let event = std::mem::take(event).kept();
     // Their strings are shared.
     let mut copy = event.clone();
-    make_occurrence(face, &mut copy, || asked.claim());
+    make_occurrence(face.0.shards.correlates(&copy), &mut copy, || asked.claim());
     // The shard's ledger has the refusal already.
     let Ok((accepted, waiting)) = face.0.shards.accept_and_wait(copy, 1) else { return Begun::Answered(full()) };
     let outcome = accepted.outcome;
@@ -283,8 +286,8 @@ fn through(group: ApiGroup, status: Status) -> Status {
 }
 
 /// Makes a client's event what its shard gets. Where events are not correlated it is the record, and its client's own.
-pub(super) fn make_occurrence(face: &Face, event: &mut LentEvent<'_>, claim: impl FnOnce() -> ManagedFields) {
-    if face.0.shards.correlates(event) {
+pub(super) fn make_occurrence(correlates: bool, event: &mut LentEvent<'_>, claim: impl FnOnce() -> ManagedFields) {
+    if correlates {
         tell_last_seen(event);
     } else {
         event.metadata.managed_fields = claim();

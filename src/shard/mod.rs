@@ -4,6 +4,7 @@
 //! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
 //! through simulated weeks.
 
+mod coming;
 mod history;
 mod hold;
 mod keep;
@@ -13,6 +14,7 @@ mod sizes;
 mod table;
 mod together;
 
+pub use coming::Coming;
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
 pub use settings::Settings;
@@ -193,24 +195,6 @@ impl Shard {
         }
         self.trim();
         Ok(self.owe(prepared, &decision, event, occurrences, now))
-    }
-
-    /// Has the places fetched where the search for an event's source and account begins; see `Shards::accept_all`.
-    fn touch_source(&self, prepared: &Prepared<'_>) {
-        self.sources.touch(prepared.source);
-        self.outbox.touch_account(prepared.source, prepared.keys.spam());
-    }
-
-    /// Has the source and the account fetched that an event should have.
-    fn approach_source(&self, prepared: &Prepared<'_>) {
-        self.sources.approach(prepared.source);
-        self.outbox.approach_account(prepared.source, prepared.keys.spam());
-    }
-
-    /// Looks at an event's account, and returns the correlator of its source.
-    fn fetch_source(&self, prepared: &Prepared<'_>) -> Option<&Correlator> {
-        self.outbox.fetch_account(prepared.source, prepared.keys.spam());
-        self.sources.fetch(prepared.source).map(|correlator| &**correlator)
     }
 
     fn would_fold(&self, prepared: &Prepared<'_>, event: &LentEvent<'_>, now: Now) -> bool {

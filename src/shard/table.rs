@@ -125,24 +125,7 @@ impl Shards {
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox has no room for it.
     pub fn accept(&self, mut event: Event, occurrences: u32) -> Result<Accepted, Full> {
-        self.accept_from(&mut event, occurrences)
-    }
-
-    /// As [`accept`](Self::accept); what is left in `event` is no event any more, and for the caller to free.
-    ///
-    /// # Errors
-    /// As [`accept`](Self::accept).
-    pub fn accept_from(&self, event: &mut LentEvent<'_>, occurrences: u32) -> Result<Accepted, Full> {
-        let policy = self.0.policy.load();
-        let prepared = Prepared::new(self.0.secret, event, &policy);
-        let mut locked = self.0.shards[self.shard_of_source(prepared.source)].lock();
-        let accepted = locked.accept_prepared(&prepared, event, occurrences, self.0.clock.now());
-        self.note_changes(&locked);
-        drop(locked);
-        if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
-            self.0.wake.notify_one();
-        }
-        accepted
+        self.expect(&event).accept(&mut event, occurrences)
     }
 
     /// As [`accept`](Self::accept), and where its write can be waited for, whoever is told of it.

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::prepared::Prepared;
 use super::{Accepted, Full, Shard, Shards};
+use crate::correlator::Correlator;
 use crate::event::LentEvent;
 
 /// LIMIT: occurrences that are accepted under one lock, for which all others have to wait.
@@ -82,9 +83,7 @@ impl Shards {
         }
         let counted: Several<_> = sources
             .iter()
-            .filter_map(|(shard, correlator, Prepared { keys, settings, .. })| {
-                Some((*shard, *correlator, correlator.fetch_keys(keys, settings)?))
-            })
+            .map(|(shard, correlator, Prepared { keys, .. })| (*shard, *correlator, correlator.fetch_keys(keys)))
             .collect();
         for (_, correlator, key) in &counted {
             correlator.approach(*key);
@@ -94,6 +93,26 @@ impl Shards {
         for (shard, record) in &records {
             shard.outbox.fetch(*record);
         }
+    }
+}
+
+impl Shard {
+    /// Has the places fetched where the search for an event's source and account begins; see `Shards::accept_all`.
+    fn touch_source(&self, prepared: &Prepared<'_>) {
+        self.sources.touch(prepared.source);
+        self.outbox.touch_account(prepared.source, prepared.keys.spam());
+    }
+
+    /// Has the source and the account fetched that an event should have.
+    fn approach_source(&self, prepared: &Prepared<'_>) {
+        self.sources.approach(prepared.source);
+        self.outbox.approach_account(prepared.source, prepared.keys.spam());
+    }
+
+    /// Looks at an event's account, and returns the correlator of its source.
+    fn fetch_source(&self, prepared: &Prepared<'_>) -> Option<&Correlator> {
+        self.outbox.fetch_account(prepared.source, prepared.keys.spam());
+        self.sources.fetch(prepared.source).map(|correlator| &**correlator)
     }
 }
 

@@ -85,6 +85,17 @@ impl<V> Recent<V> {
         }
     }
 
+    /// Has fetched what [`put_within`](Self::put_within) looks at first for a new `key`: its place, and the entry that makes room.
+    #[inline]
+    pub fn touch_put(&self, key: Key) {
+        self.touch(key);
+        for end in [self.oldest, self.newest] {
+            if end != NONE {
+                prefetch_index(&self.slots, end as usize);
+            }
+        }
+    }
+
     /// Has the entry fetched that `key` should have.
     #[inline]
     pub fn approach(&self, key: Key) {

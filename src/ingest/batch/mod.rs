@@ -260,7 +260,7 @@ impl Batch {
         let namespace = event.metadata.namespace.clone();
         create::admit(face, group, &namespace, event).map_err(reject)?;
         let logged = face.0.event_log.is_kept().then(|| Box::new(event.clone()));
-        create::make_occurrence(face, event, || managed_fields::claim(&self.manager, group));
+        create::make_occurrence(face.0.shards.correlates(event), event, || managed_fields::claim(&self.manager, group));
         Ok(logged)
     }
 

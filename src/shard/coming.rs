@@ -1,0 +1,105 @@
+//! An occurrence that is about to be accepted: what it will be counted on is fetched while its answer is made.
+//!
+//! Hot: what a shard knows of an event is in a dozen places of memory, most of them in no cache of the processor's own, and each is known
+//! only when the one before has come. A batch has the next step of its other lines to do meanwhile (`shard/together.rs`); a single
+//! event has its answer, and the copy of it that is kept under its name.
+
+use std::sync::Arc;
+
+use arc_swap::Guard;
+
+use super::prepared::Prepared;
+use super::{Accepted, Full, Shard, Shards};
+use crate::correlator::{Correlation, Key, Keys, Policy};
+use crate::event::LentEvent;
+
+/// Who is about to be accepted, and where.
+#[derive(Debug)]
+pub struct Coming<'s> {
+    shards: &'s Shards,
+    shard: usize,
+    policy: Guard<Arc<Policy>>,
+    source: Key,
+    keys: Keys,
+}
+
+impl Shards {
+    /// Begins to fetch what `event` will be counted on. What its keys are made of must not change any more.
+    #[must_use]
+    pub fn expect(&self, event: &LentEvent<'_>) -> Coming<'_> {
+        let policy = self.0.policy.load();
+        let (source, keys) = (self.0.secret.source(event), self.0.secret.keys(event, policy.select(event)));
+        let coming = Coming { shards: self, shard: self.shard_of_source(source), policy, source, keys };
+        coming.look(|shard| shard.touch(source, &keys));
+        coming
+    }
+}
+
+impl Coming<'_> {
+    /// The next step: what [`Shards::expect`] has fetched tells where to look.
+    pub fn approach(&self) {
+        self.look(|shard| shard.approach(self.source, &self.keys));
+    }
+
+    /// The last step, after which there is little to be waited for.
+    pub fn fetch(&self) {
+        self.look(|shard| shard.fetch(self.source, &self.keys));
+    }
+
+    /// A shard that is locked now is left alone: this is not worth waiting for.
+    fn look(&self, look: impl FnOnce(&Shard)) {
+        if let Some(shard) = self.shards.0.shards[self.shard].try_lock() {
+            look(&shard);
+        }
+    }
+
+    /// Whether the event counts on others.
+    #[must_use]
+    pub fn correlates(&self, event: &LentEvent<'_>) -> bool {
+        self.policy.select(event).correlation == Correlation::On
+    }
+
+    /// As [`Shards::accept`]. What is left in `event` is no event any more, and for the caller to free.
+    ///
+    /// # Errors
+    /// As those of [`Shards::accept`].
+    pub fn accept(self, event: &mut LentEvent<'_>, occurrences: u32) -> Result<Accepted, Full> {
+        let Self { shards, shard, policy, source, keys } = self;
+        let prepared = Prepared::of(source, keys, shards.0.secret, event, &policy);
+        let mut locked = shards.0.shards[shard].lock();
+        let accepted = locked.accept_prepared(&prepared, event, occurrences, shards.0.clock.now());
+        shards.note_changes(&locked);
+        drop(locked);
+        if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
+            shards.wake();
+        }
+        accepted
+    }
+}
+
+impl Shard {
+    /// Has the places fetched where the search for an event's account, group and observation begins.
+    fn touch(&self, source: Key, keys: &Keys) {
+        self.outbox.touch_account(source, keys.spam());
+        if let Some(correlator) = self.sources.peek(source) {
+            correlator.touch_keys(keys);
+        }
+    }
+
+    /// Has those fetched that an event should have.
+    fn approach(&self, source: Key, keys: &Keys) {
+        self.outbox.approach_account(source, keys.spam());
+        if let Some(correlator) = self.sources.peek(source) {
+            correlator.approach_keys(keys);
+        }
+    }
+
+    /// Has the rest of them fetched, and the record.
+    fn fetch(&self, source: Key, keys: &Keys) {
+        if let Some(correlator) = self.sources.peek(source)
+            && let Some(record) = correlator.fetch(correlator.fetch_keys(keys))
+        {
+            self.outbox.fetch(record);
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Fields of an event joined into one keyed hash.
 
 use super::key::{Domain, Key, KeySecret};
-use super::settings::KeyEncoding;
+use super::settings::{Field, KeyEncoding};
 use super::sip::Sip;
 
 /// Joins fields into a hash.
@@ -40,6 +40,15 @@ impl Joiner {
         self.sip.word(number);
     }
 
+    /// Adds which fields follow: how many, and a byte for each.
+    #[inline]
+    pub(super) fn add_list(&mut self, fields: &[Field]) {
+        let word = |fields: &[Field]| fields.iter().rev().fold(0, |word, field| word << 8 | *field as u64);
+        let (beginning, others) = fields.split_at(fields.len().min(7));
+        self.add_number(word(beginning) << 8 | fields.len() as u64);
+        others.chunks(8).for_each(|some| self.add_number(word(some)));
+    }
+
     #[inline]
     pub(super) fn add(&mut self, text: &str) {
         match &mut self.concatenated {
@@ -52,6 +61,11 @@ impl Joiner {
     pub(super) fn add_key(&mut self, key: Key) {
         self.add_number(key.0 as u64);
         self.add_number((key.0 >> 64) as u64);
+    }
+
+    /// Half of the key of framed fields, for half of the time.
+    pub(super) fn half(self) -> u64 {
+        self.sip.half()
     }
 
     pub(super) fn finish(mut self) -> Key {

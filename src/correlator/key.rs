@@ -238,8 +238,7 @@ impl Shared {
         };
         if encoding == KeyEncoding::Framed {
             // The list of fields is hashed too: rules with different keys never share an entry.
-            joiner.add_number(fields.len() as u64);
-            fields.iter().for_each(|field| joiner.add_number(*field as u64));
+            joiner.add_list(fields);
         }
         fields.iter().for_each(|field| joiner.add(field_value(event, *field)));
         joiner.finish()

@@ -99,7 +99,7 @@ impl KeySecret {
         [uid, object_version, action, reporting_controller, reporting_instance]
             .into_iter()
             .for_each(|text| joiner.add(text));
-        Some(joiner.finish().half())
+        Some(joiner.half())
     }
 
     /// A hash of what a combined event has beside the members of client-go's aggregate key, its message and its times. All else of it
@@ -118,6 +118,6 @@ impl KeySecret {
         ]
         .into_iter()
         .for_each(|text| joiner.add(text));
-        joiner.finish().half()
+        joiner.half()
     }
 }

@@ -106,14 +106,22 @@ impl Aliases {
 
     /// Remembers an event as its client was told it.
     pub fn insert(&self, event: &LentEvent<'_>) {
-        self.keep(self.pack(event));
+        self.keep(self.pack(self.expect(event), event));
     }
 
-    /// What is to be remembered of an event. Its place in the table is fetched meanwhile.
-    pub(super) fn pack(&self, event: &LentEvent<'_>) -> Alias {
+    /// Under which name an event is to be remembered. Its place in the table is fetched until it is.
+    pub(super) fn expect(&self, event: &LentEvent<'_>) -> Key {
         let key = self.key(&event.metadata.namespace, &event.metadata.name);
         if let Some(known) = self.known.try_lock() {
             known.names.touch_put(key);
+        }
+        key
+    }
+
+    /// What is to be remembered of an event under its name.
+    pub(super) fn pack(&self, key: Key, event: &LentEvent<'_>) -> Alias {
+        if let Some(known) = self.known.try_lock() {
+            known.names.approach_put(self.max);
         }
         Alias { key, packed: Packed::new(event) }
     }

@@ -185,13 +185,13 @@ fn take_at_once<'a>(
     document: Option<Vec<u8>>,
     Answer { form, code, ack, warnings }: Answer<'_>,
 ) -> Begun<'a> {
-    let coming = face.0.shards.expect(event);
+    let (coming, name) = (face.0.shards.expect(event), face.0.aliases.expect(event));
     let response = match document {
         Some(document) => respond::document(code, form.media, form.pretty, document),
         None => respond::event(form, code, event, None, &[]),
     };
     coming.approach();
-    let alias = face.0.aliases.pack(event);
+    let alias = face.0.aliases.pack(name, event);
     coming.fetch();
     let logged = face.0.event_log.is_kept().then(|| event.clone());
     make_occurrence(coming.correlates(event), event, || asked.claim());

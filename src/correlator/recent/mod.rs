@@ -96,6 +96,20 @@ impl<V> Recent<V> {
         }
     }
 
+    /// Has the rest of it fetched, where there are `max` entries already.
+    #[inline]
+    pub fn approach_put(&self, max: NonZeroUsize) {
+        if self.slots.len() < max.get() {
+            return;
+        }
+        if let Some(oldest) = self.slots.get(self.oldest as usize) {
+            self.touch(oldest.key);
+            if oldest.newer != NONE {
+                prefetch_index(&self.slots, oldest.newer as usize);
+            }
+        }
+    }
+
     /// Has the entry fetched that `key` should have.
     #[inline]
     pub fn approach(&self, key: Key) {

@@ -143,8 +143,16 @@ fn is_label(text: &[u8]) -> bool {
     framed(text, edge, |byte| edge(byte) || *byte == b'-')
 }
 
+/// Labels with a dot between each two. Hot: most names have to be one. So no byte's turn depends on what the others are.
 fn is_subdomain(text: &str) -> bool {
-    text.as_bytes().split(|byte| *byte == b'.').all(is_label)
+    let edge = |byte: u8| byte.is_ascii_lowercase() | byte.is_ascii_digit();
+    let text = text.as_bytes();
+    let (Some(&first), Some(&last)) = (text.first(), text.last()) else { return false };
+    let inner = text.iter().fold(true, |good, &byte| good & (edge(byte) | (byte == b'-') | (byte == b'.')));
+    let neighbours = text.iter().zip(text.iter().skip(1));
+    let dots =
+        neighbours.fold(true, |good, (&one, &next)| good & ((one != b'.') | edge(next)) & ((next != b'.') | edge(one)));
+    edge(first) & edge(last) & inner & dots
 }
 
 fn is_label_key(text: &str) -> bool {
@@ -194,6 +202,21 @@ mod tests {
         assert_eq!(name_prefix(NameRule::DnsSubdomain, "é-").len(), 1);
         assert!(name_prefix(NameRule::PathSegment, ".").is_empty());
         assert_eq!(name_prefix(NameRule::PathSegment, "/%"), ["may not contain '/'", "may not contain '%'"]);
+    }
+
+    #[test]
+    fn a_subdomain_is_labels_with_a_dot_between_each_two() {
+        let letters = ["a", "7", "-", ".", "A", "_", "é"];
+        let mut texts = vec![String::new()];
+        for length in 0..5 {
+            let longer = texts.iter().filter(|text| text.chars().count() == length);
+            let longer: Vec<String> = longer.flat_map(|text| letters.map(|letter| format!("{text}{letter}"))).collect();
+            texts.extend(longer);
+        }
+        for text in texts {
+            let expected = text.as_bytes().split(|byte| *byte == b'.').all(is_label);
+            assert_eq!(is_subdomain(&text), expected, "{text}");
+        }
     }
 
     #[test]

@@ -185,14 +185,16 @@ fn take_at_once<'a>(
     document: Option<Vec<u8>>,
     Answer { form, code, ack, warnings }: Answer<'_>,
 ) -> Begun<'a> {
-    let (coming, name) = (face.0.shards.expect(event), face.0.aliases.expect(event));
+    // What the event will be counted on is fetched in between.
+    let coming = face.0.shards.expect(event);
+    let name = face.0.aliases.expect(event);
+    coming.approach();
     let response = match document {
         Some(document) => respond::document(code, form.media, form.pretty, document),
         None => respond::event(form, code, event, None, &[]),
     };
-    coming.approach();
-    let alias = face.0.aliases.pack(name, event);
     coming.fetch();
+    let alias = face.0.aliases.pack(name, event);
     let logged = face.0.event_log.is_kept().then(|| event.clone());
     make_occurrence(coming.correlates(event), event, || asked.claim());
     // The shard's ledger has the refusal already.

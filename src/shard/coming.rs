@@ -28,29 +28,31 @@ impl Shards {
     #[must_use]
     pub fn expect(&self, event: &LentEvent<'_>) -> Coming<'_> {
         let policy = self.0.policy.load();
-        let (source, keys) = (self.0.secret.source(event), self.0.secret.keys(event, policy.select(event)));
-        let coming = Coming { shards: self, shard: self.shard_of_source(source), policy, source, keys };
-        coming.look(|shard| shard.touch(source, &keys));
-        coming
+        let source = self.0.secret.source(event);
+        let shard = self.shard_of_source(source);
+        self.look_ahead(shard, |shard| shard.touch_correlator(source));
+        let keys = self.0.secret.keys(event, policy.select(event));
+        self.look_ahead(shard, |shard| shard.touch(source, &keys));
+        Coming { shards: self, shard, policy, source, keys }
+    }
+
+    /// A shard that is locked now is left alone: this is not worth waiting for.
+    fn look_ahead(&self, shard: usize, look: impl FnOnce(&Shard)) {
+        if let Some(shard) = self.0.shards[shard].try_lock() {
+            look(&shard);
+        }
     }
 }
 
 impl Coming<'_> {
     /// The next step: what [`Shards::expect`] has fetched tells where to look.
     pub fn approach(&self) {
-        self.look(|shard| shard.approach(self.source, &self.keys));
+        self.shards.look_ahead(self.shard, |shard| shard.approach(self.source, &self.keys));
     }
 
     /// The last step, after which there is little to be waited for.
     pub fn fetch(&self) {
-        self.look(|shard| shard.fetch(self.source, &self.keys));
-    }
-
-    /// A shard that is locked now is left alone: this is not worth waiting for.
-    fn look(&self, look: impl FnOnce(&Shard)) {
-        if let Some(shard) = self.shards.0.shards[self.shard].try_lock() {
-            look(&shard);
-        }
+        self.shards.look_ahead(self.shard, |shard| shard.fetch(self.source, &self.keys));
     }
 
     /// Whether the event counts on others.
@@ -78,6 +80,13 @@ impl Coming<'_> {
 }
 
 impl Shard {
+    /// Has the correlator of a source fetched.
+    fn touch_correlator(&self, source: Key) {
+        if let Some(correlator) = self.sources.peek(source) {
+            correlator.touch();
+        }
+    }
+
     /// Has the places fetched where the search for an event's account, group and observation begins.
     fn touch(&self, source: Key, keys: &Keys) {
         self.outbox.touch_account(source, keys.spam());

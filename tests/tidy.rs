@@ -13,8 +13,8 @@ const MODULES: &[Row] = &[
     ("clock", &[], &["tokio"]),
     ("status", &[], &[]),
     ("event", &["status"], &[]),
-    ("correlator", &["event", "clock"], &["prefetch_index"]),
-    ("outbox", &["event", "clock", "correlator", "status"], &["prefetch_index"]),
+    ("correlator", &["event", "clock"], &[]),
+    ("outbox", &["event", "clock", "correlator", "status"], &[]),
     ("ledger", &["outbox"], &[]),
     ("shard", &["event", "clock", "correlator", "outbox", "ledger"], &["arc_swap", "parking_lot", "tokio"]),
     // The edges.

@@ -1,9 +1,9 @@
 //! Occurrences that come together are accepted together.
 //!
 //! Hot: what a shard knows of an event is in a dozen places of memory, and most are in no cache of the processor's own. So before the
-//! first is accepted, what all of them will look at is looked at, step by step for all, whichever shard they belong to: the
-//! processor then waits for many places at a time, and not for one after the other. A step that finds out where to look next
-//! (`fetch_…`) comes after one that only looks where that will begin (`touch_…`), and so decides nothing that must be waited for.
+//! first is accepted, what all of them will look at is fetched, step by step for all, whichever shard they belong to: the processor
+//! then has many places on their way at a time, and waits for none. Each step looks at what the one before has fetched, to find out
+//! what comes next: where a search begins (`touch…`), the entry it should lead to (`approach…`), and what that entry names (`fetch…`).
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;

@@ -107,6 +107,15 @@ impl Metrics {
     pub(super) fn count_outcome(&self, outcome: Outcome, occurrences: u64) {
         self.outcomes[outcome as usize].inc_by(occurrences);
     }
+
+    /// Counts what became of several, at once: each counter is all threads'.
+    pub(super) fn count_outcomes(&self, outcomes: impl Iterator<Item = Outcome>) {
+        let mut counts = [0; Outcome::ALL.len()];
+        outcomes.for_each(|outcome| counts[outcome as usize] += 1);
+        for (outcome, count) in Outcome::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0) {
+            self.count_outcome(outcome, count);
+        }
+    }
 }
 
 /// The size of the table of names, which is read when scraped.

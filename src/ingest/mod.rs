@@ -183,6 +183,11 @@ impl Face {
     /// Counts and logs what became of occurrences that were taken in.
     fn note(&self, logged: Option<&LentEvent<'_>>, occurrences: u32, outcome: Outcome) {
         self.0.metrics.count_outcome(outcome, occurrences.into());
+        self.log(logged, occurrences, outcome);
+    }
+
+    /// Logs what became of occurrences that were taken in.
+    fn log(&self, logged: Option<&LentEvent<'_>>, occurrences: u32, outcome: Outcome) {
         if let Some(event) = logged {
             self.0.event_log.write(event, occurrences, outcome, self.0.shards.clock());
         }

@@ -225,6 +225,7 @@ impl Batch {
             Ack::Written => occurrences.into_iter().map(|event| shards.accept_and_wait(event.kept(), 1)).collect(),
         };
         let mut accepted = accepted.into_iter();
+        let mut outcomes = Vec::with_capacity(read.len());
         for read in read {
             self.number = self.number.saturating_add(1);
             let result = read.and_then(|logged| {
@@ -232,11 +233,13 @@ impl Batch {
                 let taken = accepted.next().unwrap_or(Err(Full));
                 let (accepted, waiting) =
                     taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
-                self.face.note(logged.as_deref(), 1, accepted.outcome);
+                self.face.log(logged.as_deref(), 1, accepted.outcome);
+                outcomes.push(accepted.outcome);
                 Ok((accepted, waiting))
             });
             results.push(Taken { number: self.number, result });
         }
+        self.face.0.metrics.count_outcomes(outcomes.into_iter());
         true
     }
 

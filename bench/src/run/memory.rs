@@ -158,7 +158,7 @@ fn threads(bench: &Bench<'_>) -> anyhow::Result<()> {
         println!("one core: nothing to say about two threads");
         return Ok(());
     }
-    for (name, flags) in [("batches", "--batch 500 --connections 16 --sleep"), ("single posts", "--sleep")] {
+    for (name, flags) in [("batches", "--batch 500 --connections 4 --sleep"), ("single posts", "--sleep")] {
         let mut rates = [Figures::default(), Figures::default()];
         let (mut others, mut alone) = (Figures::default(), Figures::default());
         for _ in 0..bench.options.rounds {

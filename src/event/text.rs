@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
 use smol_str::SmolStr;
@@ -97,12 +96,6 @@ impl Deref for Text<'_> {
     }
 }
 
-impl AsRef<str> for Text<'_> {
-    fn as_ref(&self) -> &str {
-        self
-    }
-}
-
 impl<'a> From<Cow<'a, str>> for Text<'a> {
     /// Lent where it is borrowed.
     fn from(text: Cow<'a, str>) -> Self {
@@ -116,12 +109,6 @@ impl<'a> From<Cow<'a, str>> for Text<'a> {
 impl From<SmolStr> for Text<'_> {
     fn from(text: SmolStr) -> Self {
         Self(Owner::Own(text))
-    }
-}
-
-impl From<&SmolStr> for Text<'_> {
-    fn from(text: &SmolStr) -> Self {
-        text.clone().into()
     }
 }
 
@@ -182,12 +169,6 @@ impl PartialOrd for Text<'_> {
 impl Ord for Text<'_> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (**self).cmp(&**other)
-    }
-}
-
-impl Hash for Text<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (**self).hash(state);
     }
 }
 

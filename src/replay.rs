@@ -123,7 +123,7 @@ impl Simulation {
             self.advance(at);
         }
         if event.metadata.namespace.is_empty() {
-            event.metadata.namespace = SmolStr::new_static("default").into();
+            event.metadata.namespace = Text::lent("default");
         }
         if event.metadata.name.is_empty() {
             event.metadata.name = crate::correlator::record_name(&event.involved_object.name, self.now()).into();

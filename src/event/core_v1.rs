@@ -43,7 +43,7 @@ pub fn decode_strict(body: &[u8]) -> Result<Decoded<'_>, Box<DecodeError>> {
 /// # Errors
 /// As [`decode`].
 pub fn from_json(body: &[u8]) -> Result<Event, Box<DecodeError>> {
-    decode(body).map(|decoded| decoded.event.kept())
+    json::decode_kept(GROUP, body)
 }
 
 /// Reads an `EventList` from an apiserver's answer.

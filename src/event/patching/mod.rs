@@ -198,8 +198,8 @@ fn by_strategy(
         members.remove("kind");
         members.remove("apiVersion");
     }
-    match json::decode(group, merged.to_string().as_bytes(), Strictness::Report) {
-        Ok(decoded) => Ok((decoded.event.kept(), faults)),
+    match json::decode_kept(group, merged.to_string().as_bytes()) {
+        Ok(event) => Ok((event, faults)),
         Err(error) => Err(refused(patch, error.fault())),
     }
 }

@@ -1,20 +1,26 @@
 //! Occurrences that come together are accepted together.
 //!
 //! Hot: what a shard knows of an event is in a dozen places of memory, and most are in no cache of the processor's own. So before the
-//! first is accepted, what all of them will look at is fetched, step by step for all, whichever shard they belong to: the processor
-//! then has many places on their way at a time, and waits for none. Each step looks at what the one before has fetched, to find out
-//! what comes next: where a search begins (`touch…`), the entry it should lead to (`approach…`), and what that entry names (`fetch…`).
+//! first is accepted, what a turn of them will look at is fetched, step by step for all, whichever of a few shards they belong to: the
+//! processor then has many places on their way at a time, and waits for none. Each step looks at what the one before has fetched, to find
+//! out what comes next: where a search begins (`touch…`), the entry it should lead to (`approach…`), and what that entry names (`fetch…`).
+//!
+//! Nobody waits for a shard while there are others to go on with: one that is locked comes last.
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use super::prepared::Prepared;
 use super::{Accepted, Full, Shard, Shards};
-use crate::correlator::Correlator;
+use crate::correlator::{Correlator, Policy};
 use crate::event::LentEvent;
 
 /// LIMIT: occurrences that are accepted under one lock, for which all others have to wait.
 const UNDER_ONE_LOCK: usize = 32;
+
+/// LIMIT: occurrences after which no further shard is locked for the same turn. The shards of a turn are locked from its first fetch on,
+/// so more of them would have others wait; and the processor has no more places on their way than those of a few.
+const TURN: usize = 16;
 
 /// How many come together at most, as a rule; there may be more.
 const USUAL: usize = 64;
@@ -25,6 +31,20 @@ type Member = (usize, usize);
 /// Something of each member.
 type Several<T> = SmallVec<[T; USUAL]>;
 
+/// Something of each member of a turn, or of each of its shards.
+type Few<T> = SmallVec<[T; TURN]>;
+
+/// Members of one shard, locked.
+type Locked<'s, 'm> = (MutexGuard<'s, Shard>, &'m [Member]);
+
+/// What has come together.
+struct Together<'t, 'e> {
+    shards: &'t Shards,
+    prepared: Several<Prepared<'t>>,
+    events: &'t mut [LentEvent<'e>],
+    results: Vec<Result<Accepted, Full>>,
+}
+
 impl Shards {
     /// As [`accept`](Self::accept) of one occurrence of each, those of one source in their order. What is left in `events` are no events
     /// any more, and for the caller to free.
@@ -32,43 +52,88 @@ impl Shards {
     /// A shard is locked once for all that are its own, so many at a time that others do not wait long.
     pub fn accept_all(&self, events: &mut [LentEvent<'_>]) -> Vec<Result<Accepted, Full>> {
         let policy = self.0.policy.load();
-        let prepared: Several<_> =
-            events.iter_mut().map(|event| Prepared::new(self.0.secret, event, &policy)).collect();
-        let mut members: Several<Member> =
-            prepared.iter().map(|one| self.shard_of_source(one.source)).zip(0..).collect();
-        members.sort_unstable();
-        self.fetch(&members, &prepared);
-        let mut results = vec![Err(Full); events.len()];
-        for some in of_each_shard(&members).flat_map(|own| own.chunks(UNDER_ONE_LOCK)) {
-            let Some(shard) = some.first().and_then(|(shard, _)| self.0.shards.get(*shard)) else { continue };
-            let mut shard = shard.lock();
-            let now = self.0.clock.now();
-            for &(_, place) in some {
-                results[place] = shard.accept_prepared(&prepared[place], &mut events[place], 1, now);
-            }
-            self.note_changes(&shard);
+        let mut together = Together::new(self, &policy, events);
+        let members = together.members();
+        for own in together.accept_free(&members) {
+            together.accept_turn(Few::from_iter([(self.0.shards[shard_of(own)].lock(), own)]));
         }
+        let results = together.results;
         if results.iter().flatten().any(|accepted| accepted.wakes_delivery) {
             self.0.wake.notify_one();
         }
         results
     }
 
-    /// Looks at what accepting will look at, in steps of which each needs what the one before has found. A shard that is locked now is
-    /// left out: this is not worth waiting for.
-    fn fetch(&self, members: &[Member], prepared: &[Prepared<'_>]) {
-        let locked: Several<(MutexGuard<'_, Shard>, &[Member])> = of_each_shard(members)
-            .filter_map(|own| Some((self.0.shards.get(own.first()?.0)?.try_lock()?, own)))
+    /// Locks the shard of some members, unless somebody else has, or some before them are left.
+    fn lock_free(&self, own: &[Member], left: &[&[Member]]) -> Option<MutexGuard<'_, Shard>> {
+        let shard = shard_of(own);
+        if left.last().is_some_and(|left| shard_of(left) == shard) {
+            return None;
+        }
+        self.0.shards[shard].try_lock()
+    }
+}
+
+impl<'t, 'e> Together<'t, 'e> {
+    fn new(shards: &'t Shards, policy: &'t Policy, events: &'t mut [LentEvent<'e>]) -> Self {
+        let prepared = events.iter_mut().map(|event| Prepared::new(shards.0.secret, event, policy)).collect();
+        let results = vec![Err(Full); events.len()];
+        Self { shards, prepared, events, results }
+    }
+
+    /// All, by shards; those of one in their order.
+    fn members(&self) -> Several<Member> {
+        let shards = self.prepared.iter().map(|one| self.shards.shard_of_source(one.source));
+        let mut members: Several<Member> = shards.zip(0..).collect();
+        members.sort_unstable();
+        members
+    }
+
+    /// Accepts the members of shards that nobody has locked, and returns the others, by shards.
+    fn accept_free<'m>(&mut self, members: &'m [Member]) -> Several<&'m [Member]> {
+        let mut left: Several<&[Member]> = SmallVec::new();
+        let mut turn: Few<Locked<'_, '_>> = SmallVec::new();
+        for own in members.chunk_by(|one, next| one.0 == next.0).flat_map(|own| own.chunks(UNDER_ONE_LOCK)) {
+            match self.shards.lock_free(own, &left) {
+                Some(guard) => turn.push((guard, own)),
+                None => left.push(own),
+            }
+            if turn.iter().map(|(_, own)| own.len()).sum::<usize>() >= TURN {
+                self.accept_turn(std::mem::take(&mut turn));
+            }
+        }
+        self.accept_turn(turn);
+        left
+    }
+
+    fn accept_turn(&mut self, turn: Few<Locked<'_, '_>>) {
+        self.fetch(&turn);
+        for locked in turn {
+            self.accept(locked);
+        }
+    }
+
+    fn accept(&mut self, (mut shard, own): Locked<'_, '_>) {
+        let now = self.shards.0.clock.now();
+        for &(_, place) in own {
+            self.results[place] = shard.accept_prepared(&self.prepared[place], &mut self.events[place], 1, now);
+        }
+        self.shards.note_changes(&shard);
+    }
+
+    /// Looks at what accepting will look at, in steps of which each needs what the one before has found.
+    fn fetch(&self, turn: &[Locked<'_, '_>]) {
+        let members: Few<_> = turn
+            .iter()
+            .flat_map(|(shard, own)| own.iter().map(|&(_, place)| (&**shard, &self.prepared[place])))
             .collect();
-        let members: Several<_> =
-            locked.iter().flat_map(|(shard, own)| own.iter().map(|&(_, place)| (&**shard, &prepared[place]))).collect();
         for (shard, prepared) in &members {
             shard.touch_source(prepared);
         }
         for (shard, prepared) in &members {
             shard.approach_source(prepared);
         }
-        let sources: Several<_> = members
+        let sources: Few<_> = members
             .iter()
             .filter_map(|(shard, prepared)| Some((*shard, shard.fetch_source(prepared)?, *prepared)))
             .collect();
@@ -81,14 +146,14 @@ impl Shards {
         for (_, correlator, Prepared { keys, .. }) in &sources {
             correlator.approach_keys(keys);
         }
-        let counted: Several<_> = sources
+        let counted: Few<_> = sources
             .iter()
             .map(|(shard, correlator, Prepared { keys, .. })| (*shard, *correlator, correlator.fetch_keys(keys)))
             .collect();
         for (_, correlator, key) in &counted {
             correlator.approach(*key);
         }
-        let records: Several<_> =
+        let records: Few<_> =
             counted.iter().filter_map(|(shard, correlator, key)| Some((*shard, correlator.fetch(*key)?))).collect();
         for (shard, record) in &records {
             shard.outbox.fetch(*record);
@@ -116,9 +181,9 @@ impl Shard {
     }
 }
 
-/// Members of one shard stand side by side.
-fn of_each_shard(members: &[Member]) -> impl Iterator<Item = &[Member]> {
-    members.chunk_by(|one, next| one.0 == next.0)
+/// The shard of members of one.
+fn shard_of(own: &[Member]) -> usize {
+    own.first().map_or(0, |(shard, _)| *shard)
 }
 
 #[cfg(test)]
@@ -130,7 +195,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::correlator::{KeySecret, Policy};
+    use crate::correlator::KeySecret;
     use crate::event::Event;
     use crate::shard::Settings;
 
@@ -188,15 +253,43 @@ mod tests {
         }
     }
 
+    /// More of each source than one turn and one lock take, alternating.
+    fn many() -> Vec<Event> {
+        (0..200_u8).map(|number| event((number % 16, number % 3, number / 48))).collect()
+    }
+
     #[test]
-    fn nothing_is_fetched_of_a_shard_that_is_locked() {
-        let shards = shards(1, 1000, Clock::manual(0));
-        let mut once = event((0, 0, 0));
-        let policy = Policy::default();
-        let prepared = Prepared::new(KeySecret(1, 2), &mut once, &policy);
+    fn who_comes_to_a_locked_shard_goes_on_with_the_others() {
+        let clock = Clock::manual(0);
+        let (shards, alone) = (shards(2, 1000, clock.clone()), shards(2, 1000, clock));
+        let expected: Vec<_> = many().into_iter().map(|event| alone.accept(event, 1)).collect();
+        let (mut events, policy) = (many(), Policy::default());
+        let mut together = Together::new(&shards, &policy, &mut events);
+        let members = together.members();
+        let own = |shard| members.iter().filter(move |member| member.0 == shard);
+        assert!((0..2).all(|shard| own(shard).count() > UNDER_ONE_LOCK), "both have enough");
+
         let guard = shards.0.shards[0].lock();
-        // It would wait for ever.
-        shards.fetch(&[(0, 0)], &[prepared]);
+        let left = together.accept_free(&members);
         drop(guard);
+        assert_eq!(left.concat(), own(0).copied().collect::<Vec<_>>());
+        assert!(own(1).all(|&(_, place)| together.results[place] == expected[place]));
+        assert!(own(0).all(|&(_, place)| together.results[place] == Err(Full)), "nothing was done to them");
+        assert!(shards.0.shards.iter().all(|shard| !shard.is_locked()));
+
+        for own in left {
+            together.accept_turn(Few::from_iter([(shards.0.shards[0].lock(), own)]));
+        }
+        assert_eq!(together.results, expected);
+        assert_eq!(records(&shards), records(&alone));
+        assert_eq!(shards.balance(), alone.balance());
+    }
+
+    #[test]
+    fn what_follows_members_that_are_left_is_left() {
+        let shards = shards(2, 1000, Clock::manual(0));
+        assert!(shards.lock_free(&[(0, 7)], &[]).is_some());
+        assert!(shards.lock_free(&[(0, 7)], &[&[(0, 3)]]).is_none());
+        assert!(shards.lock_free(&[(1, 5)], &[&[(0, 3)]]).is_some());
     }
 }

@@ -19,6 +19,11 @@ use eventweir::outbox::{self, Answer, Request};
 use eventweir::shard::{self, Shard};
 use floor::{Floor, SECRET, START, event, template};
 use smol_str::{SmolStr, format_smolstr};
+use tikv_jemallocator::Jemalloc;
+
+/// The program's.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Few enough that reading the clock and the loop around it do not count, and that the events stay in the cache.
 const BATCH: BatchSize = BatchSize::NumIterations(64);

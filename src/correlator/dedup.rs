@@ -91,7 +91,7 @@ impl Observations {
             tally: 0,
             stored: false,
         };
-        self.put(key, observation, settings);
+        self.observations.put_found(place, key, observation, settings.lru_cache_size);
         Observed { record, stored: false, tally: 0, is_repeat: false }
     }
 

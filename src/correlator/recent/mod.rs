@@ -186,7 +186,13 @@ impl<V> Recent<V> {
     /// The same; what was used longest ago makes room for a new value, and is returned, where there were more than `max`
     /// otherwise.
     pub fn put_within(&mut self, key: Key, value: V, max: NonZeroUsize) -> Option<V> {
-        let replaced = match self.position(key) {
+        self.put_found(self.find(key), key, value, max)
+    }
+
+    /// The same of a key where it was [found](Self::find), or was not. Nothing was put in or taken out since.
+    pub fn put_found(&mut self, at: Found, key: Key, value: V, max: NonZeroUsize) -> Option<V> {
+        debug_assert_eq!(at.0, self.position(key), "it was put in or taken out since");
+        let replaced = match at.0 {
             Some(at) => {
                 self.promote(at);
                 Some(std::mem::replace(&mut self.slot_mut(at).value, value))
@@ -291,14 +297,14 @@ impl<V> Recent<V> {
             at = NONE - 1;
         }
         if self.slots.len() == self.slots.capacity() {
-            // By a quarter and not by the double: most sources have few entries for good.
-            self.slots.reserve_exact(1 + self.slots.len() / 4);
+            self.slots.reserve_exact(grown(self.slots.len()) - self.slots.len());
         }
         self.slots.push(Slot { key, newer: NONE, older: NONE, value });
         self.attach_newest(at);
         if !self.index.is_empty() {
             if self.slots.len() > self.index.room() {
-                self.index.resize(self.slots.capacity());
+                // For two steps ahead: a position takes a tenth of an entry's room, and as long to move as the entry.
+                self.index.resize(grown(grown(self.slots.capacity())));
             }
             self.index.insert(key, at);
         } else if self.slots.len() > SCANNED {
@@ -372,4 +378,9 @@ impl<V> Recent<V> {
             older => self.slot_mut(older).newer = at,
         }
     }
+}
+
+/// The room for entries after so many. More by a quarter and not by the double: most sources have few entries for good.
+const fn grown(room: usize) -> usize {
+    room + 1 + room / 4
 }

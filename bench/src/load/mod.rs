@@ -73,9 +73,9 @@ pub(crate) struct Options {
     new_permille: u64,
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// A closed loop sleeps while it waits for answers, for a server that needs the generator's core too.
+    /// Microseconds that a closed loop sleeps before it looks for answers again, for a server that needs the generator's core too.
     #[arg(long)]
-    sleep: bool,
+    pause: Option<u64>,
     /// Processes whose CPU time in the seconds that count is told, too.
     #[arg(long)]
     watch: Vec<u32>,

@@ -33,6 +33,8 @@ pub(super) struct Worker {
     idle: VecDeque<usize>,
     /// Asks for answers again and again instead of sleeping until they come.
     spins: bool,
+    /// Sleeps so long in between.
+    pause: Option<Duration>,
     tally: Tally,
     body: Vec<u8>,
 }
@@ -68,7 +70,8 @@ impl Worker {
             to,
             batch: options.batch,
             interval: requests_a_second.map(|rate| Duration::from_secs_f64(1.0 / rate)),
-            spins: options.rate.is_none() && !options.sleep,
+            spins: options.rate.is_none(),
+            pause: options.pause.map(Duration::from_micros),
             tally: Tally::new()?,
             body: Vec::new(),
         })
@@ -92,8 +95,12 @@ impl Worker {
             if is_over && (now >= window.end + LAST || on_their_way() == 0) {
                 break;
             }
-            // A closed loop does not sleep unless it is told to: the server would pay for waking it, a slow one more often than
+            // A closed loop does not sleep until answers come: the server would pay for waking it, a slow one more often than
             // a fast one, and on a virtual machine as much as for the whole request. Real clients sleep on other machines.
+            // Where it is to leave its core to others, it sleeps for a while, which wakes nobody but itself.
+            if let Some(pause) = self.pause {
+                std::thread::sleep(pause);
+            }
             let mut timeout = if self.spins { Duration::ZERO } else { Duration::from_millis(100) };
             if let Some(interval) = self.interval
                 && !is_over

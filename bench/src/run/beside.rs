@@ -12,7 +12,7 @@ use super::weir::{ROOM, Weir};
 
 /// Prints by how much the program that is measured takes less than `other`.
 pub(super) fn beside(bench: &Bench<'_>, what: What, other: &Path) -> anyhow::Result<()> {
-    let flags = format!("{} --sleep", super::http::flags(what));
+    let flags = format!("{} --pause 200", super::http::flags(what));
     let programs = [bench.options.eventweir.as_path(), other];
     let (mut micros, mut ratios) = ([(); 2].map(|()| Figures::default()), Figures::default());
     for round in 1..=bench.options.rounds {

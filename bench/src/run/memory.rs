@@ -1,4 +1,4 @@
-//! Targets 5 and 6: what a million keys weigh, that nothing grows after that, and what an event costs among so many.
+//! Target 5, and 6 with `threads.rs`: what a million keys weigh, that nothing grows after that, and what an event costs among so many.
 
 use std::time::{Duration, Instant};
 
@@ -112,7 +112,7 @@ fn soak(bench: &Bench<'_>, weir: &Weir, keys: u64, sources: u64, filled: Vec<Out
     Ok(())
 }
 
-/// CPU time an event: few keys against many; and throughput: two threads against one.
+/// CPU time an event: few keys against many; and two threads against one.
 pub(super) fn flat(bench: &Bench<'_>) -> anyhow::Result<()> {
     let keys = bench.options.keys;
     let populations = [(4000.min(keys), 100), (keys, (keys / 10).max(1))];
@@ -147,50 +147,5 @@ pub(super) fn flat(bench: &Bench<'_>) -> anyhow::Result<()> {
     }
     println!("few keys: {} µs an event; many keys: {} µs", costs[0], costs[1]);
     verdict("many : few, CPU an event", &costs[1].ratio(&costs[0]), Target::AtMost(2.5));
-    threads(bench)
-}
-
-/// One worker thread on one core, then two on two. The generator sends batches, which cost it little, from the second core,
-/// where the upstream runs too.
-fn threads(bench: &Bench<'_>) -> anyhow::Result<()> {
-    let both: Vec<usize> = bench.server_cores.iter().chain(&bench.load_cores).copied().take(2).collect();
-    if both.len() < 2 {
-        println!("one core: nothing to say about two threads");
-        return Ok(());
-    }
-    for (name, flags) in [("batches", "--batch 500 --connections 4 --sleep"), ("single posts", "--sleep")] {
-        let mut rates = [Figures::default(), Figures::default()];
-        let (mut others, mut alone) = (Figures::default(), Figures::default());
-        for _ in 0..bench.options.rounds {
-            for (workers, rates) in [1, 2].into_iter().zip(&mut rates) {
-                let (stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
-                let weir = bench.weir_on(&kubeconfig, ROOM, &both[..workers], Some(workers))?;
-                let outcome = bench.load(weir.listen, &[weir.child.pid(), stub.pid()], flags)?;
-                weir.check(&[&outcome])?;
-                let [server, upstream] = [0, 1].map(|at| outcome.watched_cpu[at] / outcome.seconds);
-                let generator = outcome.own_cpu / outcome.seconds;
-                println!(
-                    "  {name}, {workers} worker thread(s): {} events/s, server {} cores, generator {}, upstream {}",
-                    short(outcome.per_second),
-                    short(server),
-                    short(generator),
-                    short(upstream)
-                );
-                rates.push(outcome.per_second);
-                if workers == 2 {
-                    others.push(generator + upstream);
-                    alone.push(outcome.per_second * 2.0 / (2.0 - generator - upstream));
-                }
-            }
-        }
-        println!(
-            "{name}: one thread {} events/s, two {}; generator and upstream take {} of the second core",
-            rates[0], rates[1], others
-        );
-        verdict(&format!("two threads : one, {name}"), &rates[1].ratio(&rates[0]), Target::AtLeast(1.7));
-        // What the two wait for each other counts, what others had of their cores does not.
-        let by_share = alone.ratio(&rates[0]);
-        verdict(&format!("the same by the part of two cores that was left, {name}"), &by_share, Target::AtLeast(1.7));
-    }
-    Ok(())
+    super::threads::threads(bench)
 }

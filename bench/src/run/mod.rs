@@ -8,6 +8,7 @@ mod http;
 mod latency;
 mod memory;
 mod table;
+mod threads;
 mod weir;
 mod writes;
 

@@ -151,7 +151,7 @@ impl Outbox {
         self.accounts.approach(AccountId::of_budget(source, budget).0);
     }
 
-    /// Has fetched what a repeat of a record will look at; see [`Shards::accept_all`](crate::shard::Shards::accept_all).
+    /// Has fetched what a repeat of a record will look at; see [`Together`](crate::shard::Together).
     pub(crate) fn fetch(&self, record: RecordId) {
         if let Some(record) = self.records.get(&record) {
             prefetch_index(slice::from_ref(&record.phase), 0);

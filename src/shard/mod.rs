@@ -20,6 +20,7 @@ pub use hold::{Handle, Held, Lead};
 pub use settings::Settings;
 pub use sizes::Sizes;
 pub use table::{Shards, Waiting};
+pub use together::Together;
 
 pub use crate::outbox::Fate;
 

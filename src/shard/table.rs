@@ -293,7 +293,8 @@ impl Shards {
     }
 
     /// The rules in force.
-    pub(super) fn policy(&self) -> Arc<Policy> {
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
         self.0.policy.load_full()
     }
 

@@ -5,9 +5,9 @@
 //! processor then has many places on their way at a time, and waits for none. Each step looks at what the one before has fetched, to find
 //! out what comes next: where a search begins (`touch…`), the entry it should lead to (`approach…`), and what that entry names (`fetch…`).
 //!
-//! Nobody waits for a shard while there are others to go on with: one that is locked comes last.
+//! Nobody waits for a shard while there is other work: those whose shard is locked are left until more have come, or none will.
 
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::prepared::Prepared;
@@ -22,10 +22,13 @@ const UNDER_ONE_LOCK: usize = 32;
 /// so more of them would have others wait; and the processor has no more places on their way than those of a few.
 const TURN: usize = 16;
 
-/// How many come together at most, as a rule; there may be more.
+/// How many come at a time at most, as a rule; there may be more.
 const USUAL: usize = 64;
 
-/// One of several: the shard of its source, and its place among all.
+/// LIMIT: occurrences that are left for later because their shard was locked; with more, one waits for it.
+const LEFT: usize = 64;
+
+/// One of several: the shard of its source, and its place among them.
 type Member = (usize, usize);
 
 /// Something of each member.
@@ -37,88 +40,148 @@ type Few<T> = SmallVec<[T; TURN]>;
 /// Members of one shard, locked.
 type Locked<'s, 'm> = (MutexGuard<'s, Shard>, &'m [Member]);
 
-/// What has come together.
-struct Together<'t, 'e> {
+/// Occurrences that come together: some, and then some more, until there are no more.
+#[derive(Debug)]
+pub struct Together<'t, 'e> {
     shards: &'t Shards,
-    prepared: Several<Prepared<'t>>,
-    events: &'t mut [LentEvent<'e>],
+    policy: &'t Policy,
+    /// What became of each, in their order.
     results: Vec<Result<Accepted, Full>>,
+    /// Those whose shard was locked, in their order. LIMIT: `LEFT`, and those that come at a time.
+    left: Vec<Left<'t, 'e>>,
+}
+
+/// An occurrence that is not accepted yet.
+#[derive(Debug)]
+struct Left<'t, 'e> {
+    shard: usize,
+    /// Its place among all results.
+    place: usize,
+    prepared: Prepared<'t>,
+    event: LentEvent<'e>,
+}
+
+/// A way to lock a shard, or not to.
+trait TryLock<'t>: Fn(&'t Mutex<Shard>) -> Option<MutexGuard<'t, Shard>> {}
+
+impl<'t, F: Fn(&'t Mutex<Shard>) -> Option<MutexGuard<'t, Shard>>> TryLock<'t> for F {}
+
+/// Some occurrences, while they are accepted.
+struct Arrivals<'s, 't, 'e> {
+    prepared: Several<Prepared<'t>>,
+    events: &'s mut [LentEvent<'e>],
+    /// The place of the first among all results.
+    first: usize,
 }
 
 impl Shards {
-    /// As [`accept`](Self::accept) of one occurrence of each, those of one source in their order. What is left in `events` are no events
-    /// any more, and for the caller to free.
-    ///
-    /// A shard is locked once for all that are its own, so many at a time that others do not wait long.
-    pub fn accept_all(&self, events: &mut [LentEvent<'_>]) -> Vec<Result<Accepted, Full>> {
-        let policy = self.0.policy.load();
-        let mut together = Together::new(self, &policy, events);
-        let members = together.members();
-        for own in together.accept_free(&members) {
-            together.accept_turn(Few::from_iter([(self.0.shards[shard_of(own)].lock(), own)]));
-        }
-        let results = together.results;
-        if results.iter().flatten().any(|accepted| accepted.wakes_delivery) {
-            self.0.wake.notify_one();
-        }
-        results
-    }
-
-    /// Locks the shard of some members, unless somebody else has, or some before them are left.
-    fn lock_free(&self, own: &[Member], left: &[&[Member]]) -> Option<MutexGuard<'_, Shard>> {
-        let shard = shard_of(own);
-        if left.last().is_some_and(|left| shard_of(left) == shard) {
-            return None;
-        }
-        self.0.shards[shard].try_lock()
+    /// Several occurrences, under these rules.
+    #[must_use]
+    pub const fn together<'t, 'e>(&'t self, policy: &'t Policy) -> Together<'t, 'e> {
+        Together { shards: self, policy, results: Vec::new(), left: Vec::new() }
     }
 }
 
 impl<'t, 'e> Together<'t, 'e> {
-    fn new(shards: &'t Shards, policy: &'t Policy, events: &'t mut [LentEvent<'e>]) -> Self {
+    /// Accepts one occurrence of each event, as [`Shards::accept`] would, those of one source in their order. Those whose shard somebody
+    /// has locked are accepted with the next that come, or in the [end](Self::finish). What is left in `events` are no events any more, and
+    /// for the caller to free.
+    ///
+    /// A shard is locked once for all that are its own, so many at a time that others do not wait long.
+    pub fn accept(&mut self, events: &mut [LentEvent<'e>]) {
+        self.accept_by(events, Mutex::try_lock);
+    }
+
+    fn accept_by(&mut self, events: &mut [LentEvent<'e>], try_lock: impl TryLock<'t>) {
+        self.accept_left(&try_lock);
+        let Self { shards, policy, ref mut results, .. } = *self;
+        let first = results.len();
+        results.resize(first + events.len(), Err(Full));
         let prepared = events.iter_mut().map(|event| Prepared::new(shards.0.secret, event, policy)).collect();
-        let results = vec![Err(Full); events.len()];
-        Self { shards, prepared, events, results }
+        self.accept_free(&mut Arrivals { prepared, events, first }, try_lock);
+        if self.left.len() > LEFT {
+            self.accept_left(|shard| Some(shard.lock()));
+        }
     }
 
-    /// All, by shards; those of one in their order.
-    fn members(&self) -> Several<Member> {
-        let shards = self.prepared.iter().map(|one| self.shards.shard_of_source(one.source));
-        let mut members: Several<Member> = shards.zip(0..).collect();
+    /// Accepts those that are left, and returns what became of all, in their order.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<Result<Accepted, Full>> {
+        self.accept_left(|shard| Some(shard.lock()));
+        if self.results.iter().flatten().any(|accepted| accepted.wakes_delivery) {
+            self.shards.0.wake.notify_one();
+        }
+        self.results
+    }
+
+    /// Accepts those that were left, where their shard can be locked now.
+    fn accept_left(&mut self, lock: impl TryLock<'t>) {
+        if self.left.is_empty() {
+            return;
+        }
+        let mut left = std::mem::take(&mut self.left);
+        // Stable: those of one shard stay in their order.
+        left.sort_by_key(|left| left.shard);
+        for own in left.chunk_by_mut(|one, next| one.shard == next.shard) {
+            match own.first().and_then(|first| lock(&self.shards.0.shards[first.shard])) {
+                None => self.left.extend(own.iter_mut().map(Left::take)),
+                Some(mut shard) => {
+                    let now = self.shards.0.clock.now();
+                    for Left { place, prepared, event, .. } in own {
+                        self.results[*place] = shard.accept_prepared(prepared, event, 1, now);
+                    }
+                    self.shards.note_changes(&shard);
+                }
+            }
+        }
+    }
+
+    /// Accepts those of shards that nobody has locked.
+    fn accept_free(&mut self, arrivals: &mut Arrivals<'_, 't, 'e>, try_lock: impl TryLock<'t>) {
+        let mut members: Several<Member> =
+            arrivals.prepared.iter().map(|one| self.shards.shard_of_source(one.source)).zip(0..).collect();
         members.sort_unstable();
-        members
-    }
-
-    /// Accepts the members of shards that nobody has locked, and returns the others, by shards.
-    fn accept_free<'m>(&mut self, members: &'m [Member]) -> Several<&'m [Member]> {
-        let mut left: Several<&[Member]> = SmallVec::new();
         let mut turn: Few<Locked<'_, '_>> = SmallVec::new();
         for own in members.chunk_by(|one, next| one.0 == next.0).flat_map(|own| own.chunks(UNDER_ONE_LOCK)) {
-            match self.shards.lock_free(own, &left) {
-                Some(guard) => turn.push((guard, own)),
-                None => left.push(own),
+            let shard = own.first().map_or(0, |(shard, _)| *shard);
+            // What comes after those that are left stays behind them.
+            let is_behind = self.left.iter().any(|left| left.shard == shard);
+            match try_lock(&self.shards.0.shards[shard]) {
+                Some(guard) if !is_behind => turn.push((guard, own)),
+                _ => self.left.extend(own.iter().map(|&(shard, place)| arrivals.leave(shard, place))),
             }
             if turn.iter().map(|(_, own)| own.len()).sum::<usize>() >= TURN {
-                self.accept_turn(std::mem::take(&mut turn));
+                self.accept_turn(arrivals, std::mem::take(&mut turn));
             }
         }
-        self.accept_turn(turn);
-        left
+        self.accept_turn(arrivals, turn);
     }
 
-    fn accept_turn(&mut self, turn: Few<Locked<'_, '_>>) {
-        self.fetch(&turn);
-        for locked in turn {
-            self.accept(locked);
+    fn accept_turn(&mut self, arrivals: &mut Arrivals<'_, 't, 'e>, turn: Few<Locked<'_, '_>>) {
+        arrivals.fetch(&turn);
+        for (mut shard, own) in turn {
+            let now = self.shards.0.clock.now();
+            for &(_, place) in own {
+                self.results[arrivals.first + place] =
+                    shard.accept_prepared(&arrivals.prepared[place], &mut arrivals.events[place], 1, now);
+            }
+            self.shards.note_changes(&shard);
         }
     }
+}
 
-    fn accept(&mut self, (mut shard, own): Locked<'_, '_>) {
-        let now = self.shards.0.clock.now();
-        for &(_, place) in own {
-            self.results[place] = shard.accept_prepared(&self.prepared[place], &mut self.events[place], 1, now);
-        }
-        self.shards.note_changes(&shard);
+impl Left<'_, '_> {
+    /// Itself; what stays is nothing.
+    fn take(&mut self) -> Self {
+        let Self { shard, place, prepared, .. } = *self;
+        Self { shard, place, prepared, event: std::mem::take(&mut self.event) }
+    }
+}
+
+impl<'t, 'e> Arrivals<'_, 't, 'e> {
+    fn leave(&mut self, shard: usize, place: usize) -> Left<'t, 'e> {
+        let event = std::mem::take(&mut self.events[place]);
+        Left { shard, place: self.first + place, prepared: self.prepared[place], event }
     }
 
     /// Looks at what accepting will look at, in steps of which each needs what the one before has found.
@@ -162,7 +225,7 @@ impl<'t, 'e> Together<'t, 'e> {
 }
 
 impl Shard {
-    /// Has the places fetched where the search for an event's source and account begins; see `Shards::accept_all`.
+    /// Has the places fetched where the search for an event's source and account begins; see [`Together`](super::Together).
     fn touch_source(&self, prepared: &Prepared<'_>) {
         self.sources.touch(prepared.source);
         self.outbox.touch_account(prepared.source, prepared.keys.spam());
@@ -181,13 +244,9 @@ impl Shard {
     }
 }
 
-/// The shard of members of one.
-fn shard_of(own: &[Member]) -> usize {
-    own.first().map_or(0, |(shard, _)| *shard)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::num::NonZeroUsize;
     use std::time::Duration;
 
@@ -236,6 +295,7 @@ mod tests {
         ) {
             let clock = Clock::manual(1_700_000_000_000_000_000);
             let (together, alone) = (shards(count, max_records, clock.clone()), shards(count, max_records, clock.clone()));
+            let policy = Policy::default();
             for round in rounds {
                 let mut events: Vec<Event> = round.iter().copied().map(event).collect();
                 // By shards, because their room is shared: whoever comes first gets it.
@@ -245,7 +305,9 @@ mod tests {
                 for place in order {
                     expected[place] = alone.accept(events[place].clone(), 1);
                 }
-                prop_assert_eq!(together.accept_all(&mut events), expected);
+                let mut all = together.together(&policy);
+                all.accept(&mut events);
+                prop_assert_eq!(all.finish(), expected);
                 prop_assert_eq!(together.balance(), alone.balance());
                 prop_assert_eq!(records(&together), records(&alone));
                 clock.advance(Duration::from_secs(7));
@@ -253,43 +315,75 @@ mod tests {
         }
     }
 
-    /// More of each source than one turn and one lock take, alternating.
-    fn many() -> Vec<Event> {
-        (0..200_u8).map(|number| event((number % 16, number % 3, number / 48))).collect()
+    /// More of each source than one turn and one lock take, alternating; in threes.
+    fn many() -> [Vec<Event>; 3] {
+        [0, 1, 2]
+            .map(|part| (0..200_u8).map(|number| event((number % 16, number % 3, part * 7 + number / 48))).collect())
     }
 
     #[test]
-    fn who_comes_to_a_locked_shard_goes_on_with_the_others() {
-        let clock = Clock::manual(0);
+    fn those_of_a_locked_shard_are_left_until_it_is_free() {
+        let (clock, policy) = (Clock::manual(0), Policy::default());
         let (shards, alone) = (shards(2, 1000, clock.clone()), shards(2, 1000, clock));
-        let expected: Vec<_> = many().into_iter().map(|event| alone.accept(event, 1)).collect();
-        let (mut events, policy) = (many(), Policy::default());
-        let mut together = Together::new(&shards, &policy, &mut events);
-        let members = together.members();
-        let own = |shard| members.iter().filter(move |member| member.0 == shard);
-        assert!((0..2).all(|shard| own(shard).count() > UNDER_ONE_LOCK), "both have enough");
+        let expected: Vec<_> = many().into_iter().flatten().map(|event| alone.accept(event, 1)).collect();
+        let own: Vec<bool> = many().iter().flatten().map(|event| shards.shard_of(event) == 0).collect();
+        let [mut first, mut second, mut third] = many();
+        let mut all = shards.together(&policy);
 
         let guard = shards.0.shards[0].lock();
-        let left = together.accept_free(&members);
-        drop(guard);
-        assert_eq!(left.concat(), own(0).copied().collect::<Vec<_>>());
-        assert!(own(1).all(|&(_, place)| together.results[place] == expected[place]));
-        assert!(own(0).all(|&(_, place)| together.results[place] == Err(Full)), "nothing was done to them");
-        assert!(shards.0.shards.iter().all(|shard| !shard.is_locked()));
-
-        for own in left {
-            together.accept_turn(Few::from_iter([(shards.0.shards[0].lock(), own)]));
+        all.accept(&mut first[..40]);
+        assert!(!all.left.is_empty() && all.left.iter().all(|left| left.shard == 0 && own[left.place]));
+        assert_eq!(all.left.len(), own[..40].iter().filter(|own| **own).count());
+        for (place, result) in all.results.iter().enumerate() {
+            let is_left = own[place];
+            assert_eq!(*result, if is_left { Err(Full) } else { expected[place] }, "{place}");
         }
-        assert_eq!(together.results, expected);
+        drop(guard);
+
+        // Those that are left come first.
+        all.accept(&mut first[40..]);
+        assert!(all.left.is_empty());
+        assert_eq!(all.results, expected[..200]);
+
+        // It is locked again, until the end.
+        let guard = shards.0.shards[0].lock();
+        all.accept(&mut second[..30]);
+        drop(guard);
+        assert!(!all.left.is_empty());
+        all.accept(&mut second[30..]);
+        all.accept(&mut third);
+        assert_eq!(all.finish(), expected);
         assert_eq!(records(&shards), records(&alone));
         assert_eq!(shards.balance(), alone.balance());
+        assert!(shards.0.shards.iter().all(|shard| !shard.is_locked()));
     }
 
     #[test]
-    fn what_follows_members_that_are_left_is_left() {
-        let shards = shards(2, 1000, Clock::manual(0));
-        assert!(shards.lock_free(&[(0, 7)], &[]).is_some());
-        assert!(shards.lock_free(&[(0, 7)], &[&[(0, 3)]]).is_none());
-        assert!(shards.lock_free(&[(1, 5)], &[&[(0, 3)]]).is_some());
+    fn those_behind_others_that_are_left_are_left() {
+        let (shards, policy) = (shards(1, 1000, Clock::manual(0)), Policy::default());
+        let mut all = shards.together(&policy);
+        let [mut first, mut second, _] = many();
+        all.accept_by(&mut first[..3], |_| None);
+        // It becomes free after those that are left were tried.
+        let tries = Cell::new(0);
+        all.accept_by(&mut second[..3], |shard| {
+            tries.set(tries.get() + 1);
+            (tries.get() > 1).then(|| shard.lock())
+        });
+        assert!(tries.get() > 1);
+        assert_eq!(all.left.iter().map(|left| left.place).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        assert!(all.finish().iter().all(Result::is_ok));
+    }
+
+    #[test]
+    fn one_waits_when_too_many_are_left() {
+        let (shards, policy) = (shards(2, 1000, Clock::manual(0)), Policy::default());
+        let mut all = shards.together(&policy);
+        let [mut events, ..] = many();
+        all.accept_by(&mut events[..LEFT], |_| None);
+        assert_eq!(all.left.len(), LEFT);
+        all.accept_by(&mut events[LEFT..=LEFT], |_| None);
+        assert_eq!((all.left.len(), all.results.len()), (0, LEFT + 1));
+        assert!(all.results.iter().all(Result::is_ok));
     }
 }

@@ -9,14 +9,14 @@ use super::weir::{ROOM, Weir};
 /// objects each, which share nothing, for what the machine gives to two.
 ///
 /// The generator runs on the second core, where the upstream runs too. It wakes up now and then, so that nobody pays for waking it, and
-/// leaves what takes five times as long on its way, so that nobody waits for it.
+/// leaves what takes several times as long on its way, so that nobody waits for it.
 pub(super) fn threads(bench: &Bench<'_>) -> anyhow::Result<()> {
     let both: Vec<usize> = bench.server_cores.iter().chain(&bench.load_cores).copied().take(2).collect();
     if both.len() < 2 {
         println!("one core: nothing to say about two threads");
         return Ok(());
     }
-    let kinds = [("batches", "--batch 500 --pause 2000", 16), ("single posts", "--pause 300", 128)];
+    let kinds = [("batches", "--batch 500 --pause 300", 4), ("single posts", "--pause 300", 128)];
     for (name, flags, connections) in kinds {
         let mut rates = [Figures::default(), Figures::default(), Figures::default()];
         let mut shares = rates.clone();

@@ -79,6 +79,12 @@ struct Taken {
     result: Result<(Accepted, Option<Waiting>), Box<Status>>,
 }
 
+/// What the event log is told of an event that was read.
+type Read<'t> = Result<Option<Box<LentEvent<'t>>>, Box<Status>>;
+
+/// What was done with an event, and the wait for the upstream.
+type Answered = Result<(Accepted, Option<Waiting>), Full>;
+
 /// Whether to go on.
 type Flow = std::ops::ControlFlow<()>;
 
@@ -191,41 +197,35 @@ impl Batch {
         let _last = self.answer(results).await;
     }
 
-    /// Takes events, for which an answer is owed then.
+    /// Takes events, for which an answer is owed then: a few are decoded, then they are accepted, and so on.
     fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>) -> Vec<Taken> {
+        let shards = &self.face.0.shards;
+        let policy = shards.policy();
+        let (mut together, mut awaited) = (shards.together(&policy), Vec::new());
         let mut texts = texts.filter(|text| !text.trim_ascii().is_empty());
-        let mut results = Vec::new();
-        while self.take_some(texts.by_ref().take(TOGETHER), &mut results) {}
-        results
+        let mut read = Vec::new();
+        loop {
+            let mut occurrences = Vec::with_capacity(TOGETHER);
+            let before = read.len();
+            read.extend(texts.by_ref().take(TOGETHER).map(|text| self.read_next(text, &mut occurrences)));
+            if read.len() == before {
+                break;
+            }
+            match self.ack {
+                Ack::Accepted | Ack::Durable => together.accept(&mut occurrences),
+                Ack::Written => {
+                    awaited.extend(occurrences.into_iter().map(|event| shards.accept_and_wait(event.kept(), 1)));
+                }
+            }
+        }
+        let accepted = together.finish().into_iter().map(|taken| taken.map(|accepted| (accepted, None)));
+        self.tell(read, accepted.chain(awaited))
     }
 
-    /// Takes a few events: all are decoded, then all are accepted. Returns whether there were any.
-    fn take_some<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>, results: &mut Vec<Taken>) -> bool {
-        let mut occurrences = Vec::with_capacity(TOGETHER);
-        let read: Vec<_> = texts
-            .map(|text| {
-                occurrences.push(LentEvent::default());
-                let read = occurrences.last_mut().map_or(Ok(None), |event| self.read_event(text, event));
-                if read.is_err() {
-                    occurrences.pop();
-                }
-                read
-            })
-            .collect();
-        if read.is_empty() {
-            return false;
-        }
-        let shards = &self.face.0.shards;
-        let accepted: Vec<_> = match self.ack {
-            Ack::Accepted | Ack::Durable => shards
-                .accept_all(&mut occurrences)
-                .into_iter()
-                .map(|taken| taken.map(|accepted| (accepted, None)))
-                .collect(),
-            Ack::Written => occurrences.into_iter().map(|event| shards.accept_and_wait(event.kept(), 1)).collect(),
-        };
-        let mut accepted = accepted.into_iter();
+    /// Says of each event that was read what was done with it.
+    fn tell(&mut self, read: Vec<Read<'_>>, mut accepted: impl Iterator<Item = Answered>) -> Vec<Taken> {
         let mut outcomes = Vec::with_capacity(read.len());
+        let mut results = Vec::with_capacity(read.len());
         for read in read {
             self.number = self.number.saturating_add(1);
             let result = read.and_then(|logged| {
@@ -240,15 +240,22 @@ impl Batch {
             results.push(Taken { number: self.number, result });
         }
         self.face.0.metrics.count_outcomes(outcomes.into_iter());
-        true
+        results
     }
 
-    /// Reads an event into an empty one. Returns what the event log is told of it.
-    fn read_event<'t>(
-        &self,
-        text: &'t [u8],
-        event: &mut LentEvent<'t>,
-    ) -> Result<Option<Box<LentEvent<'t>>>, Box<Status>> {
+    /// Reads an event, and appends it if there is one.
+    fn read_next<'t>(&self, text: &'t [u8], events: &mut Vec<LentEvent<'t>>) -> Read<'t> {
+        // In its place, because it is large.
+        events.push(LentEvent::default());
+        let read = events.last_mut().map_or(Ok(None), |event| self.read_event(text, event));
+        if read.is_err() {
+            events.pop();
+        }
+        read
+    }
+
+    /// Reads an event into an empty one.
+    fn read_event<'t>(&self, text: &'t [u8], event: &mut LentEvent<'t>) -> Read<'t> {
         let face = &self.face;
         let reject = |(reason, status): decode::Refusal| {
             face.0.shards.reject(reason, 1);

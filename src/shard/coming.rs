@@ -1,7 +1,7 @@
 //! An occurrence that is about to be accepted: what it will be counted on is fetched while its answer is made.
 //!
 //! Hot: what a shard knows of an event is in a dozen places of memory, most of them in no cache of the processor's own, and each is known
-//! only when the one before has come. A batch has the next step of its other lines to do meanwhile (`shard/together.rs`); a single
+//! only when the one before has come. A batch has the next step of its other lines to do meanwhile (`shard/together/mod.rs`); a single
 //! event has its answer, and the copy of it that is kept under its name.
 
 use std::sync::Arc;

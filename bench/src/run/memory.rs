@@ -1,4 +1,4 @@
-//! Target 5, and 6 with `threads.rs`: what a million keys weigh, that nothing grows after that, and what an event costs among so many.
+//! Targets 5 and 6 (without threads): what a million keys weigh, that nothing grows after that, and what an event costs among so many.
 
 use std::time::{Duration, Instant};
 
@@ -112,40 +112,38 @@ fn soak(bench: &Bench<'_>, weir: &Weir, keys: u64, sources: u64, filled: Vec<Out
     Ok(())
 }
 
-/// CPU time an event: few keys against many; and two threads against one.
+/// CPU time an event: few keys against many.
 pub(super) fn flat(bench: &Bench<'_>) -> anyhow::Result<()> {
     let keys = bench.options.keys;
     let populations = [(4000.min(keys), 100), (keys, (keys / 10).max(1))];
     // The upstream takes as many writes for few keys as for many, and what waits for it has room.
     let calm = format!("{WIDE}{ROOM}upstream: {{qps: 500, burst: 500}}\n");
     let mut costs = [Figures::default(), Figures::default()];
-    {
-        let mut servers = Vec::new();
-        for (keys, sources) in populations {
-            let (stub, kubeconfig) = bench.stub(None)?;
-            let weir = bench.weir(&kubeconfig, &format!("{WIDE}{ROOM}"))?;
-            let filled = fill(bench, &weir, keys, sources)?;
-            weir.reload(&calm)?;
-            servers.push((stub, weir, filled, keys, sources));
-        }
-        for round in 1..=bench.options.rounds {
-            println!("round {round}");
-            for ((_, weir, outcomes, keys, sources), costs) in servers.iter_mut().zip(&mut costs) {
-                let flags = format!("--mix draw --objects {keys} --nodes {sources}");
-                let outcome = bench.load(weir.listen, &[weir.child.pid()], &flags)?;
-                let cost = outcome.cpu_micros();
-                println!(
-                    "  {keys} keys, {sources} sources: {} µs CPU an event, {} events/s",
-                    short(cost),
-                    short(outcome.per_second)
-                );
-                costs.push(cost);
-                outcomes.push(outcome);
-                weir.check(&outcomes.iter().collect::<Vec<_>>())?;
-            }
+    let mut servers = Vec::new();
+    for (keys, sources) in populations {
+        let (stub, kubeconfig) = bench.stub(None)?;
+        let weir = bench.weir(&kubeconfig, &format!("{WIDE}{ROOM}"))?;
+        let filled = fill(bench, &weir, keys, sources)?;
+        weir.reload(&calm)?;
+        servers.push((stub, weir, filled, keys, sources));
+    }
+    for round in 1..=bench.options.rounds {
+        println!("round {round}");
+        for ((_, weir, outcomes, keys, sources), costs) in servers.iter_mut().zip(&mut costs) {
+            let flags = format!("--mix draw --objects {keys} --nodes {sources}");
+            let outcome = bench.load(weir.listen, &[weir.child.pid()], &flags)?;
+            let cost = outcome.cpu_micros();
+            println!(
+                "  {keys} keys, {sources} sources: {} µs CPU an event, {} events/s",
+                short(cost),
+                short(outcome.per_second)
+            );
+            costs.push(cost);
+            outcomes.push(outcome);
+            weir.check(&outcomes.iter().collect::<Vec<_>>())?;
         }
     }
     println!("few keys: {} µs an event; many keys: {} µs", costs[0], costs[1]);
     verdict("many : few, CPU an event", &costs[1].ratio(&costs[0]), Target::AtMost(2.5));
-    super::threads::threads(bench)
+    Ok(())
 }

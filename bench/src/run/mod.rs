@@ -31,8 +31,10 @@ enum What {
     Latency,
     /// 5: a million keys, and a soak.
     Memory,
-    /// 6: many keys against few, two threads against one.
+    /// 6: many keys against few.
     Flat,
+    /// 6: two threads against one.
+    Threads,
     /// 1: the core's own benchmarks, against client-go's correlator.
     Core,
     /// 7: what is written of recorded shapes, and what that costs a real apiserver, against client-go's recorder.
@@ -107,5 +109,6 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
         What::Writes => writes::writes(&bench),
         What::Memory => memory::memory(&bench),
         What::Flat => memory::flat(&bench),
+        What::Threads => threads::threads(&bench),
     }
 }

@@ -1,4 +1,4 @@
-//! Target 6, with `memory.rs`: what two threads get done, to what one does.
+//! Target 6, threads: what two get done, to what one does.
 
 use super::bench::Bench;
 use super::child::Child;
@@ -16,7 +16,7 @@ pub(super) fn threads(bench: &Bench<'_>) -> anyhow::Result<()> {
         println!("one core: nothing to say about two threads");
         return Ok(());
     }
-    let kinds = [("batches", "--batch 500 --pause 300", 4), ("single posts", "--pause 300", 128)];
+    let kinds = [("batches", "--batch 500 --pause 300", 4), ("single posts", "--pause 300", 512)];
     for (name, flags, connections) in kinds {
         let mut rates = [Figures::default(), Figures::default(), Figures::default()];
         let mut shares = rates.clone();

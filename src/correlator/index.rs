@@ -1,141 +1,88 @@
 //! Where in a table the entry of a key lies.
 //!
-//! Hot: of what a repeat takes, half is spent waiting for memory that is far from the processor, and most of that here. So a look is one
-//! look: a part of the hash and the position stand side by side, and next to them those that come close. (hashbrown's tables keep hashes
-//! and positions apart; what makes them fast on entries that are near costs a second look here.)
-
-use prefetch_index::prefetch_index;
+//! Hot: nearly each look at a [`Recent`](super::Recent) begins here.
 
 use super::key::Key;
+use super::places::{Place, Places};
 
 /// No position.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Positions by key.
 #[derive(Debug, Default)]
-pub(super) struct Index {
-    /// At least a quarter of them is empty. Each position stands at its tag's home, or in one of the places behind that are taken.
-    // LIMIT: the owner's, four thirds of it.
-    places: Box<[Place]>,
-}
+pub(super) struct Index(Places<Position>);
 
+/// A part of a key's hash, and the position of its entry.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Position {
     tag: u32,
-    /// [`NONE`] in an empty one.
+    /// [`NONE`] in a free place.
     at: u32,
 }
 
-const EMPTY: Place = Place { tag: 0, at: NONE };
+impl Place for Position {
+    const FREE: Self = Self { tag: 0, at: NONE };
+
+    fn tag(&self) -> Option<u32> {
+        (self.at != NONE).then_some(self.tag)
+    }
+}
 
 impl Index {
     /// Whether nothing is looked up here.
     pub(super) const fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.0.room() == 0
     }
 
     /// For as many entries as these.
     pub(super) fn new(room: usize, keys: impl Iterator<Item = Key>) -> Self {
-        let mut index = Self::with_room(room);
+        let mut index = Self(Places::with_room(room));
         (0..).zip(keys).for_each(|(at, key)| index.insert(key, at));
         index
     }
 
-    fn with_room(room: usize) -> Self {
-        Self { places: vec![EMPTY; room.saturating_add(room / 3).saturating_add(1)].into() }
-    }
-
     /// How many entries it is for.
     pub(super) const fn room(&self) -> usize {
-        self.places.len() * 3 / 4
+        self.0.room()
     }
 
     /// Makes it one for as many entries, not fewer than it has.
     pub(super) fn resize(&mut self, room: usize) {
-        let old = std::mem::replace(self, Self::with_room(room));
-        old.places.iter().filter(|place| place.at != NONE).for_each(|place| self.put(*place));
+        self.0.resize(room);
     }
 
     /// The position of `key`; `is_at` says whether an entry is the one.
     pub(super) fn find(&self, key: Key, is_at: impl Fn(u32) -> bool) -> Option<u32> {
-        self.place(key, is_at).map(|place| self.places[place].at)
+        self.place(key, is_at).map(|place| self.0.at(place).at)
     }
 
     /// Has the place fetched where the search for `key` begins.
     #[inline]
     pub(super) fn touch(&self, key: Key) {
-        prefetch_index(&*self.places, self.home(tag(key)));
+        self.0.touch(tag(key));
     }
 
     /// Notes where `key` is, which has no position yet.
     pub(super) fn insert(&mut self, key: Key, at: u32) {
-        self.put(Place { tag: tag(key), at });
+        self.0.put(Position { tag: tag(key), at });
     }
 
     /// Forgets that `key` is at `at`.
     pub(super) fn remove(&mut self, key: Key, at: u32) {
-        let Some(mut hole) = self.place(key, |other| other == at) else { return };
-        let mut place = hole;
-        loop {
-            place = self.next(place);
-            let behind = self.places[place];
-            if behind.at == NONE {
-                break;
-            }
-            // What is behind comes forward, but for what would stand before its home.
-            if self.way(self.home(behind.tag), place) >= self.way(hole, place) {
-                self.places[hole] = behind;
-                hole = place;
-            }
+        if let Some(place) = self.place(key, |other| other == at) {
+            self.0.take(place);
         }
-        self.places[hole] = EMPTY;
     }
 
     /// Notes that `key` went from one position to another.
     pub(super) fn relocate(&mut self, key: Key, from: u32, to: u32) {
         if let Some(place) = self.place(key, |at| at == from) {
-            self.places[place].at = to;
+            self.0.at_mut(place).at = to;
         }
     }
 
     fn place(&self, key: Key, is_at: impl Fn(u32) -> bool) -> Option<usize> {
-        if self.places.is_empty() {
-            return None;
-        }
-        let tag = tag(key);
-        let mut place = self.home(tag);
-        loop {
-            let Place { tag: other, at } = self.places[place];
-            if at == NONE {
-                return None;
-            }
-            if other == tag && is_at(at) {
-                return Some(place);
-            }
-            place = self.next(place);
-        }
-    }
-
-    fn put(&mut self, new: Place) {
-        let mut place = self.home(new.tag);
-        while self.places[place].at != NONE {
-            place = self.next(place);
-        }
-        self.places[place] = new;
-    }
-
-    /// Tags are uniform, so this is, for any number of places.
-    const fn home(&self, tag: u32) -> usize {
-        ((tag as u128 * self.places.len() as u128) >> 32) as usize
-    }
-
-    const fn next(&self, place: usize) -> usize {
-        if place + 1 < self.places.len() { place + 1 } else { 0 }
-    }
-
-    /// How many places it is from one to the other, onwards.
-    const fn way(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.places.len() - from }
+        self.0.find(tag(key), |position| is_at(position.at))
     }
 }
 

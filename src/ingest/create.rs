@@ -186,7 +186,7 @@ fn take_at_once<'a>(
     Answer { form, code, ack, warnings }: Answer<'_>,
 ) -> Begun<'a> {
     // What the event will be counted on is fetched in between.
-    let coming = face.0.shards.expect(event);
+    let mut coming = face.0.shards.expect(event);
     let name = face.0.aliases.expect(event);
     coming.approach();
     let response = match document {
@@ -195,6 +195,7 @@ fn take_at_once<'a>(
     };
     coming.fetch();
     let alias = face.0.aliases.pack(name, event);
+    coming.reach();
     let logged = face.0.event_log.is_kept().then(|| event.clone());
     make_occurrence(coming.correlates(event), event, || asked.claim());
     // The shard's ledger has the refusal already.

@@ -59,7 +59,7 @@ impl Outbox {
             .records
             .iter()
             .filter(|(_, record)| matches!(record.phase, Phase::Cooling | Phase::Queued(_)))
-            .map(|(id, _)| *id)
+            .map(|(id, _)| id)
             .collect();
         for id in waiting {
             self.unqueue(id);
@@ -70,7 +70,7 @@ impl Outbox {
     /// Gives up what is left, at the end of a drain. Returns the occurrences that are lost with it.
     pub fn abandon(&mut self) -> Occurrences {
         let mut lost = Occurrences::default();
-        for (_, record) in self.records.drain() {
+        for record in self.records.values() {
             lost.merge(record.waiting());
         }
         let seed = self.jitter.u64(..);
@@ -84,7 +84,7 @@ impl Outbox {
 
     /// Takes a record out of its account's queue.
     pub(super) fn unqueue(&mut self, id: RecordId) {
-        let Some(record) = self.records.get_mut(&id) else { return };
+        let Some(record) = self.records.get_mut(id) else { return };
         let Phase::Queued(order) = record.phase else { return };
         record.phase = Phase::Cooling;
         if let Some(account) = self.accounts.peek_mut(record.account.0) {
@@ -123,7 +123,7 @@ impl Outbox {
         let Some(account) = self.accounts.peek_mut(account_id.0) else { return };
         let Some(digest) = account.digest.as_mut() else { return };
         let (id, mut event) = (digest.record, digest.event.clone());
-        if let Some(record) = self.records.get_mut(&id) {
+        if let Some(record) = self.records.get_mut(id) {
             let before = record.size;
             record.absorb(&mut event, Identity::Unknown, || true);
             self.bytes.replace(before, record.size);

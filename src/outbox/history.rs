@@ -30,7 +30,7 @@ impl Outbox {
     pub fn learn(&mut self, id: RecordId, event: &Event) -> Learned {
         self.note(id);
         let stored = self.counted(event);
-        let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
+        let Some(record) = self.records.get_mut(id) else { return Learned::Absent };
         let asks = matches!(record.phase, Phase::InFlight(_)) || record.look_first || record.ambiguous;
         if asks || !record.stored || !is_newer(&event.metadata.resource_version, &record.base.version) {
             return Learned::Ignored;
@@ -52,7 +52,7 @@ impl Outbox {
 
     /// The upstream no longer holds the record: its next write creates it, with its running count.
     pub fn learn_gone(&mut self, id: RecordId, now: Now) -> Learned {
-        let Some(record) = self.records.get(&id) else { return Learned::Absent };
+        let Some(record) = self.records.get(id) else { return Learned::Absent };
         if !matches!(record.phase, Phase::InFlight(_)) && !record.ambiguous {
             self.note(id);
             self.change_in_queue(id, now, |record| {

@@ -20,6 +20,7 @@ mod history;
 mod identity;
 mod journal;
 mod mend;
+mod numbered;
 mod offer;
 mod ready;
 mod record;
@@ -51,6 +52,7 @@ pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, 
 
 use account::{Account, AccountId, Class, Order, Place, Rates};
 use journal::Journal;
+use numbered::Numbered;
 use ready::Ready;
 use record::{Attempt, Call, Phase, Record, Sent};
 use tickets::Tickets;
@@ -66,7 +68,8 @@ pub struct Outbox {
     settings: Settings,
     // LIMIT: `max_records` and `max_bytes`, kept by the shard through `has_room` for new records; repeats of known records
     // are always taken, of which there are no more than the correlators track.
-    records: RecordMap,
+    // Boxed, because a table keeps the room of its fullest hour and a record has 800 bytes.
+    records: Numbered<Box<Record>>,
     /// How many of them each source has.
     // LIMIT: one a record.
     per_source: HashMap<Key, usize, BuildKeyHasher>,
@@ -97,17 +100,13 @@ pub struct Outbox {
 /// Room that is not worth giving back.
 const ROOMY: usize = 1024;
 
-/// Record numbers are our own, so a fast hasher without a secret will do.
-/// Boxed, because a table keeps the room of its fullest hour and a record has 800 bytes.
-type RecordMap = HashMap<RecordId, Box<Record>, foldhash::fast::FixedState>;
-
 impl Outbox {
     /// An empty outbox. `seed` feeds the jitter of repeated writes.
     #[must_use]
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self {
             settings,
-            records: HashMap::default(),
+            records: Numbered::default(),
             per_source: HashMap::default(),
             accounts: Recent::default(),
             rates: Rates::default(),
@@ -155,13 +154,13 @@ impl Outbox {
     /// Whether the record is here.
     #[must_use]
     pub fn contains(&self, id: RecordId) -> bool {
-        self.records.contains_key(&id)
+        self.records.contains(id)
     }
 
     /// True when nothing is in the outbox.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.records.len() == 0
     }
 
     /// Bytes of the events and digests held.
@@ -205,18 +204,17 @@ impl Outbox {
 
     /// Lets a record go, whatever it owes.
     fn take(&mut self, id: RecordId) -> Option<Box<Record>> {
-        let record = self.records.remove(&id)?;
+        let record = self.records.remove(id)?;
         self.record_count.set(self.records.len());
-        // Both tables give back what they needed in their fullest hour.
-        if self.records.capacity() > ROOMY && self.records.len() < self.records.capacity() / 8 {
-            self.records.shrink_to(self.records.len() * 2);
-            self.per_source.shrink_to(self.per_source.len() * 2);
-        }
         if let MapEntry::Occupied(mut own) = self.per_source.entry(record.source) {
             *own.get_mut() -= 1;
             if *own.get() == 0 {
                 own.remove();
             }
+        }
+        // It gives back what it needed in its fullest hour.
+        if self.per_source.capacity() > ROOMY && self.per_source.len() < self.per_source.capacity() / 8 {
+            self.per_source.shrink_to(self.per_source.len() * 2);
         }
         Some(record)
     }
@@ -224,7 +222,7 @@ impl Outbox {
     /// The desired state of a record that the upstream does not hold as it should be.
     #[must_use]
     pub fn unsettled(&self, id: RecordId) -> Option<&Event> {
-        self.records.get(&id).filter(|record| !matches!(record.phase, Phase::Settled)).map(|record| &record.event)
+        self.records.get(id).filter(|record| !matches!(record.phase, Phase::Settled)).map(|record| &record.event)
     }
 
     /// The records that are not settled, with the occurrences in them that wait.
@@ -257,7 +255,7 @@ impl Outbox {
 
     /// Puts a record into its account's queue.
     fn enqueue(&mut self, id: RecordId, now: Now) {
-        let Some(record) = self.records.get_mut(&id) else { return };
+        let Some(record) = self.records.get_mut(id) else { return };
         if self.paused.contains_key(&id) {
             record.phase = Phase::Cooling;
             return;
@@ -312,7 +310,7 @@ impl Outbox {
 
     /// Makes the request of a record and marks it as on its way.
     fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
-        let record = self.records.get_mut(&id)?;
+        let record = self.records.get_mut(id)?;
         self.tickets.send(id);
         let call = record.call();
         record.paid = true;
@@ -380,7 +378,7 @@ impl Outbox {
     /// What a record's write waits for.
     fn why(&self, id: RecordId) -> Why {
         // One that is gone was folded into a digest at once: its budget could not pay.
-        self.records.get(&id).map_or(Why::Budget, |record| record.why(|account| self.is_filed(account)))
+        self.records.get(id).map_or(Why::Budget, |record| record.why(|account| self.is_filed(account)))
     }
 
     /// Records that the correlators have to forget, since the last call.

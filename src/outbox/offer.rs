@@ -100,7 +100,7 @@ impl Outbox {
         let mut is_news = true;
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
-        if let Some(record) = self.records.get_mut(&id) {
+        if let Some(record) = self.records.get_mut(id) {
             let before = record.size;
             record.absorb(event, offer.identity, || self.bytes.all() < self.settings.max_bytes.get());
             self.bytes.replace(before, record.size);
@@ -151,9 +151,14 @@ impl Outbox {
         self.accounts.approach(AccountId::of_budget(source, budget).0);
     }
 
+    /// Has the place fetched where the search for a record begins.
+    pub(crate) fn touch(&self, record: RecordId) {
+        self.records.touch(record);
+    }
+
     /// Has fetched what a repeat of a record will look at; see [`Together`](crate::shard::Together).
     pub(crate) fn fetch(&self, record: RecordId) {
-        if let Some(record) = self.records.get(&record) {
+        if let Some(record) = self.records.get(record) {
             prefetch_index(slice::from_ref(&record.phase), 0);
             prefetch_index(slice::from_ref(&record.size), 0);
             prefetch_index(slice::from_ref(&record.event), 0);
@@ -215,9 +220,9 @@ impl Outbox {
 
     /// Changes a record in what decides about its place in a queue: it leaves the queue as it was, and comes back as it is.
     pub(super) fn change_in_queue(&mut self, id: RecordId, now: Now, change: impl FnOnce(&mut Record)) {
-        let queued = self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::Queued(_)));
+        let queued = self.records.get(id).is_some_and(|record| matches!(record.phase, Phase::Queued(_)));
         self.unqueue(id);
-        if let Some(record) = self.records.get_mut(&id) {
+        if let Some(record) = self.records.get_mut(id) {
             change(record);
         }
         if queued {
@@ -227,7 +232,7 @@ impl Outbox {
 
     /// Adds occurrences, waiting since `since`, that no request carries yet; the record waits for whatever comes first.
     pub(super) fn owe(&mut self, id: RecordId, occurrences: Occurrences, since: Mono, now: Now) {
-        let Some(record) = self.records.get_mut(&id) else { return };
+        let Some(record) = self.records.get_mut(id) else { return };
         record.gain(occurrences, since, now.mono);
         match record.phase {
             Phase::Settled if record.next_write <= now.mono || self.draining => self.enqueue(id, now),

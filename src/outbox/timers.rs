@@ -34,7 +34,7 @@ impl Outbox {
     }
 
     fn wake_record(&mut self, id: RecordId, now: Now) {
-        let Some(record) = self.records.get_mut(&id) else { return };
+        let Some(record) = self.records.get_mut(id) else { return };
         record.timer_set = false;
         match record.phase {
             Phase::Settled if record.next_write <= now.mono => self.remove(id, now),
@@ -57,7 +57,7 @@ impl Outbox {
     }
 
     pub(super) fn set_record_timer(&mut self, id: RecordId) {
-        let Some(record) = self.records.get_mut(&id) else { return };
+        let Some(record) = self.records.get_mut(id) else { return };
         if record.timer_set {
             return;
         }

@@ -10,7 +10,7 @@ use arc_swap::Guard;
 
 use super::prepared::Prepared;
 use super::{Accepted, Full, Shard, Shards};
-use crate::correlator::{Correlation, Key, Keys, Policy};
+use crate::correlator::{Correlation, Key, Keys, Policy, RecordId};
 use crate::event::LentEvent;
 
 /// Who is about to be accepted, and where.
@@ -21,6 +21,8 @@ pub struct Coming<'s> {
     policy: Guard<Arc<Policy>>,
     source: Key,
     keys: Keys,
+    /// Which record it will most likely count on, when that is known.
+    record: Option<RecordId>,
 }
 
 impl Shards {
@@ -33,14 +35,12 @@ impl Shards {
         self.look_ahead(shard, |shard| shard.touch_correlator(source));
         let keys = self.0.secret.keys(event, policy.select(event));
         self.look_ahead(shard, |shard| shard.touch(source, &keys));
-        Coming { shards: self, shard, policy, source, keys }
+        Coming { shards: self, shard, policy, source, keys, record: None }
     }
 
     /// A shard that is locked now is left alone: this is not worth waiting for.
-    fn look_ahead(&self, shard: usize, look: impl FnOnce(&Shard)) {
-        if let Some(shard) = self.0.shards[shard].try_lock() {
-            look(&shard);
-        }
+    fn look_ahead<T>(&self, shard: usize, look: impl FnOnce(&Shard) -> T) -> Option<T> {
+        Some(look(&*self.0.shards[shard].try_lock()?))
     }
 }
 
@@ -50,9 +50,16 @@ impl Coming<'_> {
         self.shards.look_ahead(self.shard, |shard| shard.approach(self.source, &self.keys));
     }
 
+    /// The step after that.
+    pub fn fetch(&mut self) {
+        self.record = self.shards.look_ahead(self.shard, |shard| shard.fetch(self.source, &self.keys)).flatten();
+    }
+
     /// The last step, after which there is little to be waited for.
-    pub fn fetch(&self) {
-        self.shards.look_ahead(self.shard, |shard| shard.fetch(self.source, &self.keys));
+    pub fn reach(&self) {
+        if let Some(record) = self.record {
+            self.shards.look_ahead(self.shard, |shard| shard.outbox.fetch(record));
+        }
     }
 
     /// Whether the event counts on others.
@@ -66,7 +73,7 @@ impl Coming<'_> {
     /// # Errors
     /// As those of [`Shards::accept`].
     pub fn accept(self, event: &mut LentEvent<'_>, occurrences: u32) -> Result<Accepted, Full> {
-        let Self { shards, shard, policy, source, keys } = self;
+        let Self { shards, shard, policy, source, keys, record: _ } = self;
         let prepared = Prepared::of(source, keys, shards.0.secret, event, &policy);
         let mut locked = shards.0.shards[shard].lock();
         let accepted = locked.accept_prepared(&prepared, event, occurrences, shards.0.clock.now());
@@ -103,12 +110,11 @@ impl Shard {
         }
     }
 
-    /// Has the rest of them fetched, and the record.
-    fn fetch(&self, source: Key, keys: &Keys) {
-        if let Some(correlator) = self.sources.peek(source)
-            && let Some(record) = correlator.fetch(correlator.fetch_keys(keys))
-        {
-            self.outbox.fetch(record);
-        }
+    /// Has the rest of them fetched, and the place where the search for the record begins.
+    fn fetch(&self, source: Key, keys: &Keys) -> Option<RecordId> {
+        let correlator = self.sources.peek(source)?;
+        let record = correlator.fetch(correlator.fetch_keys(keys))?;
+        self.outbox.touch(record);
+        Some(record)
     }
 }

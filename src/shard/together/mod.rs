@@ -227,6 +227,9 @@ impl<'t, 'e> Arrivals<'_, 't, 'e> {
         let records: Few<_> =
             counted.iter().filter_map(|(shard, correlator, key)| Some((*shard, correlator.fetch(*key)?))).collect();
         for (shard, record) in &records {
+            shard.outbox.touch(*record);
+        }
+        for (shard, record) in &records {
             shard.outbox.fetch(*record);
         }
     }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret, Recent};
-use crate::event::{Event, EventSeries, LentEvent, Packed, Time};
+use crate::event::{Event, EventSeries, LentEvent, Packed, Room, Time};
 
 /// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
 const BYTES_A_NAME: usize = 2048;
@@ -47,6 +47,13 @@ impl Known {
         }
         (replaced, beyond)
     }
+}
+
+/// A name under which an event will be kept, and the memory for it.
+#[derive(Debug)]
+pub(super) struct Place {
+    key: Key,
+    room: Room,
 }
 
 /// An event under its name.
@@ -109,21 +116,21 @@ impl Aliases {
         self.keep(self.pack(self.expect(event), event));
     }
 
-    /// Under which name an event is to be remembered. Its place in the table is fetched until it is.
-    pub(super) fn expect(&self, event: &LentEvent<'_>) -> Key {
+    /// Where an event is to be remembered. That is fetched until it is.
+    pub(super) fn expect(&self, event: &LentEvent<'_>) -> Place {
         let key = self.key(&event.metadata.namespace, &event.metadata.name);
         if let Some(known) = self.known.try_lock() {
             known.names.touch_put(key);
         }
-        key
+        Place { key, room: Room::of(event) }
     }
 
     /// What is to be remembered of an event under its name.
-    pub(super) fn pack(&self, key: Key, event: &LentEvent<'_>) -> Alias {
+    pub(super) fn pack(&self, Place { key, room }: Place, event: &LentEvent<'_>) -> Alias {
         if let Some(known) = self.known.try_lock() {
             known.names.approach_put(self.max);
         }
-        Alias { key, packed: Packed::new(event) }
+        Alias { key, packed: Packed::within(room, event) }
     }
 
     /// Remembers what was packed.

@@ -51,7 +51,7 @@ impl Known {
 
 /// A name under which an event will be kept, and the memory for it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Expected {
     key: Key,
     room: Room,
 }
@@ -117,16 +117,16 @@ impl Aliases {
     }
 
     /// Where an event is to be remembered. That is fetched until it is.
-    pub(super) fn expect(&self, event: &LentEvent<'_>) -> Place {
+    pub(super) fn expect(&self, event: &LentEvent<'_>) -> Expected {
         let key = self.key(&event.metadata.namespace, &event.metadata.name);
         if let Some(known) = self.known.try_lock() {
             known.names.touch_put(key);
         }
-        Place { key, room: Room::of(event) }
+        Expected { key, room: Room::of(event) }
     }
 
     /// What is to be remembered of an event under its name.
-    pub(super) fn pack(&self, Place { key, room }: Place, event: &LentEvent<'_>) -> Alias {
+    pub(super) fn pack(&self, Expected { key, room }: Expected, event: &LentEvent<'_>) -> Alias {
         if let Some(known) = self.known.try_lock() {
             known.names.approach_put(self.max);
         }

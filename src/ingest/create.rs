@@ -187,14 +187,14 @@ fn take_at_once<'a>(
 ) -> Begun<'a> {
     // What the event will be counted on is fetched in between.
     let mut coming = face.0.shards.expect(event);
-    let place = face.0.aliases.expect(event);
+    let expected = face.0.aliases.expect(event);
     coming.approach();
     let response = match document {
         Some(document) => respond::document(code, form.media, form.pretty, document),
         None => respond::event(form, code, event, None, &[]),
     };
     coming.fetch();
-    let alias = face.0.aliases.pack(place, event);
+    let alias = face.0.aliases.pack(expected, event);
     coming.reach();
     let logged = face.0.event_log.is_kept().then(|| event.clone());
     make_occurrence(coming.correlates(event), event, || asked.claim());

@@ -16,7 +16,11 @@ pub(super) fn threads(bench: &Bench<'_>) -> anyhow::Result<()> {
         println!("one core: nothing to say about two threads");
         return Ok(());
     }
-    let kinds = [("batches", "--batch 500 --pause 300", 4), ("single posts", "--pause 300", 512)];
+    let kinds = [
+        ("batches", "--batch 500 --pause 300", 4),
+        ("single posts", "--pause 300", 512),
+        ("single posts over HTTP/2", "--protocol http2 --depth 32 --pause 300", 8),
+    ];
     for (name, flags, connections) in kinds {
         let mut rates = [Figures::default(), Figures::default(), Figures::default()];
         let mut shares = rates.clone();

@@ -19,7 +19,7 @@ pub trait Place {
 #[derive(Debug)]
 pub struct Places<P> {
     /// At least a quarter of them is free. Each thing stands at its tag's home, or in one of the places behind that are taken.
-    // LIMIT: the owner's, four thirds of it.
+    // LIMIT: four thirds of the room that the owner asks for.
     places: Box<[P]>,
 }
 
@@ -107,6 +107,12 @@ impl<P: Place> Places<P> {
     /// What stands in all places, free ones included.
     pub fn iter(&self) -> impl Iterator<Item = &P> {
         self.places.iter()
+    }
+
+    /// How far from its home the thing of a place stands.
+    #[cfg(test)]
+    pub fn astray(&self, place: usize) -> usize {
+        self.places[place].tag().map_or(0, |tag| self.way(self.home(tag), place))
     }
 
     /// Tags are uniform, so this is, for any number of places.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use super::settings::Settings;
+use super::settings::{Correlation, Settings};
 use crate::event::LentEvent;
 
 /// The base settings and the rules that override them.
@@ -76,5 +76,11 @@ impl Policy {
     #[must_use]
     pub fn select(&self, event: &LentEvent<'_>) -> &Arc<Settings> {
         self.rules.iter().find(|rule| rule.matches.matches(event)).map_or(&self.base, |rule| &rule.settings)
+    }
+
+    /// Whether an event like this is correlated, or only passed on.
+    #[must_use]
+    pub fn correlates(&self, event: &LentEvent<'_>) -> bool {
+        self.select(event).correlation == Correlation::On
     }
 }

@@ -220,9 +220,12 @@ fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: &mut LentEvent<'_>, a
     let event = std::mem::take(event).kept();
     // Their strings are shared.
     let mut copy = event.clone();
-    make_occurrence(face.0.shards.correlates(&copy), &mut copy, || asked.claim());
+    let policy = face.0.shards.policy();
+    make_occurrence(policy.correlates(&copy), &mut copy, || asked.claim());
     // The shard's ledger has the refusal already.
-    let Ok((accepted, waiting)) = face.0.shards.accept_and_wait(copy, 1) else { return Begun::Answered(full()) };
+    let Ok((accepted, waiting)) = face.0.shards.accept_and_wait(copy, 1, &policy) else {
+        return Begun::Answered(full());
+    };
     let outcome = accepted.outcome;
     face.note(Some(&event), 1, outcome);
     if let Some(waiting) = waiting {

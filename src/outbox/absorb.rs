@@ -13,9 +13,6 @@ impl Record {
     ///
     /// At the byte limit a repeat is still taken, but may not grow: it keeps the older, smaller content and moves only the
     /// count and the time.
-    ///
-    /// A repeat differs from what is here in count and time at most. Then the strings that are here stay, and those that the key
-    /// vouches for are not even looked at: most of what a record holds has left the processor's cache since it was last used.
     pub(super) fn absorb(&mut self, newer: &mut LentEvent<'_>, identity: Identity, has_room: impl FnOnce() -> bool) {
         let event = &mut self.event;
         (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);

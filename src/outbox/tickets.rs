@@ -31,7 +31,7 @@ pub enum OnTaken {
 }
 
 /// The tickets of the records that somebody waits for.
-// LIMIT: one ticket a request that is being answered, which the connections bound; records without waiters have no entry.
+// LIMIT: one ticket an event of a request that is being answered, which connections and bodies bound; records without waiters have no entry.
 #[derive(Debug, Default)]
 pub(super) struct Tickets(HashMap<RecordId, Waiting, foldhash::fast::FixedState>);
 

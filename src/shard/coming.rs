@@ -10,7 +10,7 @@ use arc_swap::Guard;
 
 use super::prepared::Prepared;
 use super::{Accepted, Full, Shard, Shards};
-use crate::correlator::{Correlation, Key, Keys, Policy, RecordId};
+use crate::correlator::{Key, Keys, Policy, RecordId};
 use crate::event::LentEvent;
 
 /// Who is about to be accepted, and where.
@@ -65,7 +65,7 @@ impl Coming<'_> {
     /// Whether the event counts on others.
     #[must_use]
     pub fn correlates(&self, event: &LentEvent<'_>) -> bool {
-        self.policy.select(event).correlation == Correlation::On
+        self.policy.correlates(event)
     }
 
     /// As [`Shards::accept`]. What is left in `event` is no event any more, and for the caller to free.

@@ -59,7 +59,8 @@ pub(super) struct Inner {
     pub(super) secret: KeySecret,
     pub(super) clock: Clock,
     pub(super) shards: Box<[Mutex<Shard>]>,
-    /// Clients that wait for their occurrence to be settled. LIMIT: one a request that is being answered.
+    /// Clients that wait for their occurrence to be settled. LIMIT: one an event of a request that is being answered; connections and
+    /// what a body may hold bound those.
     pub(super) waiters: Mutex<Waiters>,
     /// The rules in force; replaced whole by a reload.
     pub(super) policy: ArcSwap<Policy>,
@@ -128,13 +129,17 @@ impl Shards {
         self.expect(&event).accept(&mut event, occurrences)
     }
 
-    /// As [`accept`](Self::accept), and where its write can be waited for, whoever is told of it.
+    /// As [`accept`](Self::accept) under these rules, and where its write can be waited for, whoever is told of it.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
-    pub fn accept_and_wait(&self, mut event: Event, occurrences: u32) -> Result<(Accepted, Option<Waiting>), Full> {
-        let policy = self.0.policy.load();
-        let prepared = Prepared::new(self.0.secret, &mut event, &policy);
+    pub fn accept_and_wait(
+        &self,
+        mut event: Event,
+        occurrences: u32,
+        policy: &Policy,
+    ) -> Result<(Accepted, Option<Waiting>), Full> {
+        let prepared = Prepared::new(self.0.secret, &mut event, policy);
         let index = self.shard_of_source(prepared.source);
         let mut shard = self.0.shards[index].lock();
         let accepted = shard.accept_prepared(&prepared, &mut event, occurrences, self.0.clock.now())?;
@@ -192,10 +197,11 @@ impl Shards {
         self.0.shards[self.shard_of(event)].lock().find(event, self.0.clock.now(), &policy)
     }
 
-    /// Whether an event like this is correlated, or only passed on.
+    /// Whether an event like this is correlated, or only passed on. Who then has it accepted does so under the same
+    /// [policy](Self::policy).
     #[must_use]
     pub fn correlates(&self, event: &LentEvent<'_>) -> bool {
-        self.0.policy.load().select(event).correlation == Correlation::On
+        self.0.policy.load().correlates(event)
     }
 
     /// Runs `act` on one shard.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::support::app::{start, start_before};
 use super::support::fake::{FakeApiserver, Fault};
-use super::support::http::Client;
+use super::support::http::{Client, Reply};
 
 const PATH: &str = "/eventweir/v1/events";
 
@@ -22,7 +22,10 @@ async fn post(client: &mut Client, body: &str) -> Vec<Value> {
 }
 
 async fn post_with(client: &mut Client, body: &str, headers: &[(&str, &str)]) -> Vec<Value> {
-    let reply = client.send("POST", PATH, headers, body.as_bytes()).await;
+    results(&client.send("POST", PATH, headers, body.as_bytes()).await)
+}
+
+fn results(reply: &Reply) -> Vec<Value> {
     assert_eq!((reply.status, reply.header("Content-Type")), (200, Some("application/x-ndjson")), "{}", reply.text());
     reply.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -130,6 +133,32 @@ async fn arrays_and_lists_are_taken_and_ten_thousand_lines_stream() {
     program.settle().await;
     assert_eq!(program.stored().await[0].count, 20_004);
     program.stop().await;
+}
+
+#[tokio::test]
+async fn in_whatever_pieces_it_comes_a_batch_is_the_same() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let (one, other) = (event("a", "m"), event("b", "m"));
+    let list = json!({ "kind": "EventList", "items": [one, other] });
+    let bodies = [
+        format!("{one}\n{other}\n"),
+        format!("\r\n{one}\r\n\r\n{other}"),
+        json!([one, other]).to_string(),
+        list.to_string(),
+        serde_json::to_string_pretty(&list).unwrap(),
+    ];
+    for body in bodies {
+        assert_eq!(post(client, &body).await.len(), 2, "{body}");
+        for size in [1, 2, 7, 100] {
+            let (first, rest) = body.as_bytes().split_at(1);
+            let reply = client.post_pieces(PATH, std::iter::once(first).chain(rest.chunks(size))).await;
+            let taken = results(&reply).iter().filter(|result| result["outcome"] == "counted").count();
+            assert_eq!(taken, 2, "{body} by {size}: {}", reply.text());
+        }
+    }
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_rejected()), (50, 0));
 }
 
 #[tokio::test]

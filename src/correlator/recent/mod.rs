@@ -22,8 +22,8 @@ const SCANNED: usize = 8;
 pub struct Recent<V> {
     // LIMIT: the owner's, who takes out the oldest; and `NONE` positions, far above any setting that fits into memory.
     slots: Vec<Slot<V>>,
-    /// Positions by key; none while there are few.
-    // LIMIT: one a slot.
+    /// Positions by key; none as long as there have been few.
+    // LIMIT: one a slot, with room for what the slots have room for.
     index: Index,
     // Positions, or `NONE`.
     newest: u32,

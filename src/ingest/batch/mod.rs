@@ -22,6 +22,7 @@ use self::results::{failure, success};
 use self::sniff::{group_of, is_document};
 use super::asked::Asked;
 use super::{Ack, Face, ack, create, decode};
+use crate::correlator::Policy;
 use crate::event::json::{self, Strictness};
 use crate::event::{LentEvent, managed_fields};
 use crate::ledger::RejectReason;
@@ -31,7 +32,8 @@ use crate::status::Status;
 /// LIMIT: chunks of results that wait for a slow reader; then no more of its request is read.
 const RESULTS: usize = 16;
 
-/// LIMIT: events of a batch that are decoded before they are accepted: so few that they stay in the processor's cache.
+/// LIMIT: events of a batch that are decoded before they are accepted: so few that they stay in the processor's cache. Those whose shard
+/// was locked wait for the next ([`Together`](crate::shard::Together)).
 const TOGETHER: usize = 64;
 
 /// About how many bytes the result of an event takes that was taken.
@@ -207,14 +209,15 @@ impl Batch {
         loop {
             let mut occurrences = Vec::with_capacity(TOGETHER);
             let before = read.len();
-            read.extend(texts.by_ref().take(TOGETHER).map(|text| self.read_next(text, &mut occurrences)));
+            read.extend(texts.by_ref().take(TOGETHER).map(|text| self.read_next(text, &policy, &mut occurrences)));
             if read.len() == before {
                 break;
             }
             match self.ack {
                 Ack::Accepted | Ack::Durable => together.accept(&mut occurrences),
                 Ack::Written => {
-                    awaited.extend(occurrences.into_iter().map(|event| shards.accept_and_wait(event.kept(), 1)));
+                    awaited
+                        .extend(occurrences.into_iter().map(|event| shards.accept_and_wait(event.kept(), 1, &policy)));
                 }
             }
         }
@@ -244,18 +247,18 @@ impl Batch {
     }
 
     /// Reads an event, and appends it if there is one.
-    fn read_next<'t>(&self, text: &'t [u8], events: &mut Vec<LentEvent<'t>>) -> Read<'t> {
+    fn read_next<'t>(&self, text: &'t [u8], policy: &Policy, events: &mut Vec<LentEvent<'t>>) -> Read<'t> {
         // In its place, because it is large.
         events.push(LentEvent::default());
-        let read = events.last_mut().map_or(Ok(None), |event| self.read_event(text, event));
+        let read = events.last_mut().map_or(Ok(None), |event| self.read_event(text, policy, event));
         if read.is_err() {
             events.pop();
         }
         read
     }
 
-    /// Reads an event into an empty one.
-    fn read_event<'t>(&self, text: &'t [u8], event: &mut LentEvent<'t>) -> Read<'t> {
+    /// Reads an event into an empty one; it will be accepted under these rules.
+    fn read_event<'t>(&self, text: &'t [u8], policy: &Policy, event: &mut LentEvent<'t>) -> Read<'t> {
         let face = &self.face;
         let reject = |(reason, status): decode::Refusal| {
             face.0.shards.reject(reason, 1);
@@ -270,7 +273,7 @@ impl Batch {
         let namespace = event.metadata.namespace.clone();
         create::admit(face, group, &namespace, event).map_err(reject)?;
         let logged = face.0.event_log.is_kept().then(|| Box::new(event.clone()));
-        create::make_occurrence(face.0.shards.correlates(event), event, || managed_fields::claim(&self.manager, group));
+        create::make_occurrence(policy.correlates(event), event, || managed_fields::claim(&self.manager, group));
         Ok(logged)
     }
 

@@ -21,8 +21,8 @@ pub(super) fn is_document(beginning: &[u8]) -> Option<bool> {
             if memchr::memmem::find(first_line, b"\"EventList\"").is_some() {
                 return Some(true);
             }
-            // A pretty-printed document opens with a brace alone.
-            if first_line.trim_ascii() == b"{" {
+            // A pretty-printed document opens with a brace alone on its line, once all of that is here.
+            if first_line.len() < text.len() && first_line.trim_ascii() == b"{" {
                 return Some(true);
             }
             (text.contains(&b'\n') || text.len() == LOOK_BYTES).then_some(false)
@@ -60,6 +60,9 @@ mod tests {
             ("{\n  \"kind\": \"EventList\"", Some(true)),
             ("{\"reason\":\"R\"}\n", Some(false)),
             (r#"{"reason":"R"}"#, None),
+            // The first byte of whatever comes.
+            ("{", None),
+            ("{\r\n", Some(true)),
             ("", None),
             ("x", Some(false)),
         ] {

@@ -88,6 +88,20 @@ impl Client {
         sent.and(reply)
     }
 
+    /// POSTs a body in pieces, each a chunk of its own and so read by itself.
+    pub(crate) async fn post_pieces(&mut self, path: &str, pieces: impl Iterator<Item = &[u8]>) -> Reply {
+        let mut request =
+            format!("POST {path} HTTP/1.1\r\nHost: eventweir\r\nTransfer-Encoding: chunked\r\n\r\n").into_bytes();
+        for piece in pieces {
+            request.extend_from_slice(&[format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
+        }
+        request.extend_from_slice(b"0\r\n\r\n");
+        let Self(reader, writer) = self;
+        let exchange = async { tokio::join!(writer.write_all(&request), read(reader, "POST")) };
+        let (sent, reply) = tokio::time::timeout(DEADLINE, exchange).await.unwrap();
+        sent.and(reply).unwrap()
+    }
+
     pub(crate) async fn get(&mut self, path: &str) -> Reply {
         self.send("GET", path, &[], b"").await
     }

@@ -1,7 +1,6 @@
 //! Threads that accept single events and batches while another writes: whatever meets, each occurrence is accounted for once.
 //!
 //! How the threads take turns is the machine's affair; what is checked holds for all of its ways.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};

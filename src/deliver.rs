@@ -292,7 +292,8 @@ impl Delivery {
             HealthChange::None => {}
             HealthChange::WentDown => {
                 let fault = trouble.map_or("", |retry| retry.fault.label());
-                tracing::warn!(fault, "the upstream is down; events wait in the outbox");
+                let cause = self.upstream.newest_fault().unwrap_or_default();
+                tracing::warn!(fault, %cause, "the upstream is down; events wait in the outbox");
                 self.monitor.0.down.store(now.0.max(1), Ordering::Relaxed);
                 self.monitor.0.outages.fetch_add(1, Ordering::Relaxed);
             }

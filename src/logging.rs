@@ -38,10 +38,10 @@ impl Handle {
     }
 }
 
-/// The directives of `level`, which the configuration has checked. kube logs each failed request as an error; delivery tells
-/// when an outage begins and ends instead.
+/// The directives of `level`, which the configuration has checked. kube logs each failed request as an error, its watcher each try as a
+/// warning; delivery and history tell when trouble begins and ends instead.
 fn filter(level: &str) -> EnvFilter {
-    EnvFilter::builder().parse_lossy(format!("kube_client=off,{level}"))
+    EnvFilter::builder().parse_lossy(format!("kube_client=off,kube_runtime=off,{level}"))
 }
 
 /// Prints an error and its causes, once, at the end of the program.

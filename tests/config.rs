@@ -102,6 +102,15 @@ fn nothing_given_is_the_default() {
 }
 
 #[test]
+fn off_is_off_after_helm_has_read_it() {
+    let text = "upstream: {history: off}\ningest: {repair: off}\nlog: {level: off}";
+    assert_eq!(parse(&text.replace("off", "false")).unwrap(), parse(text).unwrap());
+    assert_eq!(parse("ingest: {repair: true}").unwrap(), Config::default());
+    assert!(parse("correlation: {suppression: false}").is_err());
+    assert!(parse("correlation: {enabled: off}").is_err());
+}
+
+#[test]
 fn zero_means_zero() {
     let text =
         "correlation: {burstSize: 0, qps: 0, maxInterval: 0s}\noutbox: {coalesceInterval: 0s, digest: {after: 0}}";

@@ -79,6 +79,8 @@ impl Listeners {
 #[derive(Debug)]
 pub struct App {
     config: Mutex<Config>,
+    /// What is in force of the fields that need a restart.
+    started_with: Config,
     source: ConfigSource,
     shards: Shards,
     spool: Option<Spool>,
@@ -167,6 +169,7 @@ impl App {
             admin_address: address(&listeners.admin, config.admin_listen)?,
             admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), history.clone(), config.shard.clone()),
             history,
+            started_with: config.clone(),
             config: Mutex::new(config),
             source,
             shards,
@@ -273,10 +276,11 @@ impl App {
             config::EventLog::Stdout => Target::Stdout,
             config::EventLog::File(path) => Target::File(path.clone()),
         };
+        let to = format!("{target:?}");
         let (log, writer) = EventLog::new(target, &self.registry)?;
         self.tasks.spawn(async move {
             if let Err(error) = writer.run().await {
-                tracing::error!(%error, "the event log cannot be written; its lines are left out from now on");
+                tracing::error!(to, %error, "the event log cannot be written; its lines are left out from now on");
             }
         });
         Ok(log)

@@ -11,7 +11,15 @@ const RELOAD_POLL: Duration = Duration::from_secs(5);
 impl App {
     /// Follows the configuration file and requests to reload it, until a new configuration has been taken over.
     pub async fn follow_config(&self) {
-        let Some(path) = &self.source.path else { return std::future::pending().await };
+        let Some(path) = &self.source.path else {
+            // There are flags alone, which do not change; whoever asks is told so by the metrics and the log.
+            loop {
+                self.admin.reload_asked().await;
+                if self.reload() {
+                    return;
+                }
+            }
+        };
         let mut stamp = config::FileStamp::of(path).ok();
         loop {
             let asked = tokio::select! {
@@ -42,16 +50,17 @@ impl App {
             }
         };
         let mut config = self.config.lock();
-        let diff = config.reload_diff(&new);
-        if !diff.at_restart.is_empty() {
-            tracing::warn!(fields = ?diff.at_restart, "these changes of the configuration apply after a restart only");
+        // What a restart would change is told each time until there is one; what applies at once, by what it was before.
+        let at_restart = self.started_with.reload_diff(&new).at_restart;
+        if !at_restart.is_empty() {
+            tracing::warn!(fields = ?at_restart, "these fields of the configuration are not in force; they apply after a restart");
         }
         self.shards.reload(&new.shard, new.policy.clone());
         self.monitor.set_settings(new.gate);
         self.collector.set_limits(new.shard.clone());
         self.admin.set_limits(new.shard.clone());
         self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());
-        tracing::info!(fields = ?diff.at_run_time, "the configuration was reloaded");
+        tracing::info!(fields = ?config.reload_diff(&new).at_run_time, "the configuration was reloaded");
         *config = new;
         true
     }

@@ -22,6 +22,8 @@ pub struct RawConfig {
     /// The file's name as errors show it.
     file: String,
     root: Node,
+    /// The keys that are given twice: reported with whatever else is wrong.
+    twice: Errors,
 }
 
 /// A value and where it was written.
@@ -66,7 +68,8 @@ pub(super) struct Entry {
 }
 
 impl RawConfig {
-    /// Reads YAML; `file` is what errors call it. The error is the first fault of syntax, with all duplicate keys before it.
+    /// Reads YAML; `file` is what errors call it. The error is the first fault of syntax, with all duplicate keys before it; duplicate
+    /// keys alone are told by [`Config::from_raw`](super::Config::from_raw), with all else that is wrong.
     ///
     /// # Errors
     /// When `text` is not one YAML document of plain maps, lists and scalars within the limits.
@@ -82,8 +85,7 @@ impl RawConfig {
             errors: Errors::default(),
         };
         match tree.document() {
-            Ok(root) if tree.errors.is_empty() => Ok(Self { file: file.to_owned(), root }),
-            Ok(_) => Err(tree.errors),
+            Ok(root) => Ok(Self { file: file.to_owned(), root, twice: tree.errors }),
             Err(error) => {
                 tree.errors.push(error);
                 Err(tree.errors)
@@ -95,15 +97,16 @@ impl RawConfig {
         &self.file
     }
 
-    /// The tree with the flags laid over it. What is no map where the file should have one stays and is reported later.
-    pub(super) fn overlaid(mut self, overrides: &Overrides) -> Node {
+    /// The tree with the flags laid over it, and the keys that are given twice. What is no map where the file should have one stays and is
+    /// reported later.
+    pub(super) fn overlaid(mut self, overrides: &Overrides) -> (Node, Errors) {
         for (flag, path, value) in overrides.entries() {
             if let Some(text) = value {
                 let node = Node { origin: Origin::Flag(flag), value: Value::Scalar(text) };
                 overlay(&mut self.root, path, node);
             }
         }
-        self.root
+        (self.root, self.twice)
     }
 }
 
@@ -265,7 +268,10 @@ mod tests {
 
     #[test]
     fn faults_name_line_and_path() {
-        assert_eq!(fault("a:\n  b: 1\n  b: 2\n"), "f:3: a.b: this key is given twice; first on line 2");
+        assert_eq!(
+            fault("a:\n  b: 1\n  b: 2\nc: !t 1\n"),
+            "f:3: a.b: this key is given twice; first on line 2\nf:4: c: YAML tags are not supported; write the plain value"
+        );
         assert_eq!(fault("a: &x 1\n"), "f:1: a: anchors and aliases are not supported; write the value out");
         assert_eq!(fault("a: !t 1\n"), "f:1: a: YAML tags are not supported; write the plain value");
         assert_eq!(fault("[a]: 1\n"), "f:1: a key must be a plain text");

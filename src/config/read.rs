@@ -57,9 +57,9 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, at once.
     pub fn from_raw(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
-        let file = if raw.file().is_empty() { "defaults" } else { raw.file() };
-        let collector = Collector::new(file);
-        let root = raw.overlaid(overrides);
+        let file = if raw.file().is_empty() { "defaults" } else { raw.file() }.to_owned();
+        let (root, twice) = raw.overlaid(overrides);
+        let collector = Collector::new(&file, twice);
         let config = collector.read(&root, String::new(), config);
         let errors = collector.into_errors();
         if errors.is_empty() { Ok(config) } else { Err(errors) }

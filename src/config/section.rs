@@ -26,8 +26,9 @@ pub(super) struct Section<'a> {
 }
 
 impl Collector {
-    pub(super) fn new(file: &str) -> Self {
-        Self { file: file.to_owned(), errors: RefCell::default() }
+    /// With what is known to be wrong already.
+    pub(super) fn new(file: &str, errors: Errors) -> Self {
+        Self { file: file.to_owned(), errors: RefCell::new(errors) }
     }
 
     /// The errors in the order of the file, then those of flags.

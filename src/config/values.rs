@@ -35,10 +35,20 @@ fn texts(value: &Value) -> Option<Vec<&str>> {
     }
 }
 
+/// A text, where YAML 1.1 has made truth values of `off` and `on`: Helm reads that, and hands on what it has read.
+fn switch(value: &Value) -> Option<&str> {
+    scalar(value).map(|text| match text {
+        "false" => "off",
+        "true" => "on",
+        other => other,
+    })
+}
+
 /// One of the named choices.
 pub(super) fn choice<T: Copy>(choices: &[(&'static str, T)]) -> impl Fn(&Value) -> Parsed<T> {
     move |value| {
-        let found = scalar(value).and_then(|text| choices.iter().find(|(name, _)| *name == text));
+        let named = |text: &str| choices.iter().find(|(name, _)| *name == text);
+        let found = scalar(value).and_then(named).or_else(|| switch(value).and_then(named));
         found.map(|(_, choice)| *choice).ok_or_else(|| {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
             names.join(", ")
@@ -179,7 +189,7 @@ pub(super) fn log_level(value: &Value) -> Parsed<SmolStr> {
         Some((name, of)) => target(name) && level(of),
         None => level(text.trim()),
     };
-    let text = scalar(value).filter(|text| text.len() <= TEXT_MAX && text.split(',').all(directive));
+    let text = switch(value).filter(|text| text.len() <= TEXT_MAX && text.split(',').all(directive));
     text.map(SmolStr::new).ok_or_else(|| {
         "off, error, warn, info, debug or trace, or directives such as info,eventweir::upstream=debug".to_owned()
     })

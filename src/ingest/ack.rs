@@ -19,7 +19,13 @@ pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Refusal> {
         Some(b"accepted") => Ack::Accepted,
         Some(b"durable") => Ack::Durable,
         Some(b"written") => Ack::Written,
-        _ => face.0.settings.ack,
+        // A misspelt one must not be taken for a promise.
+        Some(other) => {
+            let other = String::from_utf8_lossy(other);
+            let message = format!("Eventweir-Ack: {other:?} is not allowed; allowed: accepted, durable, written");
+            return Err((RejectReason::Invalid, Box::new(Status::bad_request(message))));
+        }
+        None => face.0.settings.ack,
     };
     match (ack, &face.0.spool) {
         (Ack::Durable, None) => {

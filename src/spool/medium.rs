@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use redb::{Builder, Database, DatabaseError};
 
@@ -49,20 +49,26 @@ impl Directory {
     }
 }
 
+/// An error that names the path it is about.
+fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 impl Medium for Directory {
     fn open(&self) -> Result<Database, DatabaseError> {
-        fs::create_dir_all(&self.0)?;
+        fs::create_dir_all(&self.0).map_err(named(&self.0))?;
         // Events may tell what is nobody else's business.
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(self.file())?;
+        let (mut options, path) = (OpenOptions::new(), self.file());
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path).map_err(named(&path))?;
         let database = Builder::new().set_cache_size(CACHE).create_file(file)?;
         // The file's name has to outlive a crash too.
-        File::open(&self.0)?.sync_all()?;
+        File::open(&self.0).and_then(|directory| directory.sync_all()).map_err(named(&self.0))?;
         Ok(database)
     }
 
     fn set_aside(&self) -> io::Result<String> {
-        fs::rename(self.file(), self.damaged())?;
+        fs::rename(self.file(), self.damaged()).map_err(named(&self.damaged()))?;
         Ok(self.damaged().display().to_string())
     }
 

@@ -44,6 +44,21 @@ pub(super) enum Failure {
     Unreadable(String),
 }
 
+impl Failure {
+    /// What happened, in the words of whoever said so.
+    pub(super) fn words(&self) -> &str {
+        match self {
+            Self::Denied(denial) => &denial.status.message,
+            Self::Deadline => "no answer in time",
+            Self::Unsendable(text)
+            | Self::NotSent(text)
+            | Self::NoCredentials(text)
+            | Self::Lost(text)
+            | Self::Unreadable(text) => text,
+        }
+    }
+}
+
 impl Denial {
     /// Reads an answer whose status is not 2xx.
     pub(super) fn read(code: StatusCode, headers: &http::HeaderMap, body: &[u8]) -> Self {

@@ -25,6 +25,8 @@ pub use metrics::Metrics;
 pub use selector::FieldSelector;
 pub use watch::{EmbeddedWatch, Watch};
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::event::Event;
@@ -72,6 +74,15 @@ impl Upstream {
         match self {
             Self::Embedded(embedded) => embedded.write(request),
             Self::Apiserver(apiserver) => apiserver.write(request).await,
+        }
+    }
+
+    /// What happened to the newest request that is worth repeating, in words for a log.
+    #[must_use]
+    pub fn newest_fault(&self) -> Option<Arc<String>> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Apiserver(apiserver) => apiserver.newest_fault(),
         }
     }
 

@@ -108,7 +108,10 @@ async fn durable_is_refused_where_it_cannot_be_had() {
     let program = start("").await;
     let refused = post(&mut program.client().await, "a", &[("Eventweir-Ack", "durable")]).await;
     assert_eq!(refused.status, 400);
-    program.stop().await;
+    let misspelt = post(&mut program.client().await, "a", &[("Eventweir-Ack", "Durable")]).await;
+    let message = "Eventweir-Ack: \"Durable\" is not allowed; allowed: accepted, durable, written";
+    assert_eq!((misspelt.status, misspelt.json()["message"].clone()), (400, json!(message)));
+    assert_eq!(program.stop().await.ledger.rejected(eventweir::ledger::RejectReason::Invalid), 2);
     // The spool's directory is a file: the program starts all the same.
     let file = tempfile::NamedTempFile::new().unwrap();
     let yaml = format!("spool: {{dir: {:?}}}\ningest: {{ack: durable}}\n", file.path());

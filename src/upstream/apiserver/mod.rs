@@ -23,7 +23,9 @@ mod transport_tests;
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use futures_util::TryFutureExt as _;
 use http::response::Parts;
@@ -75,6 +77,8 @@ pub struct Apiserver {
     group: ApiGroup,
     clock: Clock,
     metrics: Metrics,
+    /// What happened to the newest request that is worth repeating; for the log.
+    fault: Arc<ArcSwapOption<String>>,
 }
 
 impl Apiserver {
@@ -98,7 +102,7 @@ impl Apiserver {
     {
         let service = service.map_response(|answer| answer.map(boxed)).map_err(Into::into);
         let (timeout, group) = (settings.timeout, settings.group);
-        Self { exchange: Exchange::new(service), timeout, group, clock, metrics }
+        Self { exchange: Exchange::new(service), timeout, group, clock, metrics, fault: Arc::default() }
     }
 
     /// Sends what a record needs, once, and sorts the answer.
@@ -111,6 +115,12 @@ impl Apiserver {
             Ok(event) => Answer::Stored(Box::new(event)),
             Err(failure) => judge(verb, &failure),
         }
+    }
+
+    /// What happened to the newest request that is worth repeating, in words for a log.
+    #[must_use]
+    pub fn newest_fault(&self) -> Option<Arc<String>> {
+        self.fault.load_full()
     }
 
     /// Reads one event.
@@ -206,7 +216,13 @@ impl Apiserver {
             let result = sending.await.and_then(|(head, body)| {
                 decode(&body).map(|decoded| (head, decoded)).map_err(|fault| Failure::Unreadable(fault.to_string()))
             });
-            let answer = result.as_ref().err().map(|failure| judge(verb, failure));
+            let answer = result.as_ref().err().map(|failure| {
+                let answer = judge(verb, failure);
+                if matches!(answer, Answer::Retry(_)) {
+                    self.fault.store(Some(Arc::new(failure.words().to_owned())));
+                }
+                answer
+            });
             self.metrics.count(verb, answer.as_ref(), self.clock.now().mono.since(started));
             result
         }

@@ -162,6 +162,55 @@ async fn in_whatever_pieces_it_comes_a_batch_is_the_same() {
 }
 
 #[tokio::test]
+async fn items_of_a_list_are_of_its_group_unless_they_say_otherwise() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    // As a typed client lists them: kind and version stand at the list alone.
+    let new_style = json!({
+        "metadata": { "namespace": "shop", "name": "n.1" }, "reason": "R", "note": "a note", "type": "Normal",
+        "regarding": { "kind": "Pod", "name": "a", "namespace": "shop" }, "action": "A", "eventTime": "2026-03-01T08:00:30.000000Z",
+        "reportingController": "tool", "reportingInstance": "tool-1",
+    });
+    for (version, items) in
+        [("events.k8s.io/v1", json!([new_style, event("b", "m")])), ("v1", json!([event("b", "m")]))]
+    {
+        let list = json!({ "kind": "EventList", "apiVersion": version, "items": items });
+        let results = post(client, &list.to_string()).await;
+        assert!(results.iter().all(|result| result["outcome"] != Value::Null), "{results:?}");
+    }
+    program.settle().await;
+    let mut stored = program.stored().await;
+    stored.sort_by(|one, other| one.message.cmp(&other.message));
+    let shown: Vec<_> =
+        stored.iter().map(|event| (&*event.message, &*event.involved_object.name, event.count)).collect();
+    assert_eq!(shown, [("a note", "a", 1), ("m", "b", 2)]);
+    assert_eq!(post(client, r#"{"kind":"EventList","apiVersion":"v1","items":null}"#).await.len(), 0);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn an_odd_item_does_not_cost_the_others() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let odd = |member: &str| event("a", "MESSAGE").to_string().replacen('{', &format!("{{{member},"), 1);
+    let deep = format!("\"unknown\":{}{}", "[".repeat(200), "]".repeat(200));
+    let items =
+        [odd(r#""unknown":1e999"#), odd(&deep), odd(r#""note":"\ud83d""#), "7".to_owned(), event("a", "m").to_string()];
+    let mut body = format!("[{}]", items.join(",")).into_bytes();
+    // Bytes that are no UTF-8 become what Go makes of them.
+    let at = body.windows(7).position(|window| window == b"MESSAGE").unwrap();
+    body[at] = 0xe9;
+    let results = results(&client.send("POST", PATH, &[], &body).await);
+    let taken: Vec<bool> = results.iter().map(|result| result["outcome"] != Value::Null).collect();
+    assert_eq!(taken, [true, true, true, false, true], "{results:?}");
+    assert_eq!(results[3]["status"]["code"], 400);
+    let none = post(client, r#"{"kind":"EventList"}"#).await;
+    assert_eq!(none[0]["status"]["message"], "neither an array nor an EventList: there are no items");
+    program.settle().await;
+    program.stop().await;
+}
+
+#[tokio::test]
 async fn a_line_without_end_and_a_full_outbox_are_refused_and_the_rest_is_kept() {
     let program =
         start("ingest: {maxBodyBytes: 2048}\noutbox: {maxRecords: 1, coalesceInterval: 1h}\nshards: 1\n").await;

@@ -10,6 +10,7 @@ pub(crate) mod go;
 mod kinds;
 mod layout;
 mod list;
+mod many;
 mod meta;
 mod path;
 mod reader;
@@ -30,6 +31,7 @@ pub use layout::Layout;
 pub(super) use list::list_from_json;
 pub(crate) use list::write_list_meta;
 pub use list::{EventList, write_list};
+pub use many::{Items, Many};
 #[cfg(test)]
 pub(super) use tests::event as any_event;
 pub(super) use tree::tree;

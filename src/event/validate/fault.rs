@@ -1,5 +1,7 @@
 //! One fault of a field, and the 422 that tells them all. Mirrors `util/validation/field/errors.go` and `NewInvalid`.
 
+use std::collections::HashSet;
+
 use crate::event::json::{self, go};
 use crate::status::{Status, StatusCause, StatusDetails};
 
@@ -48,18 +50,25 @@ impl FaultKind {
     }
 }
 
+/// LIMIT: faults of an event that are told, about; an event may have hundreds of thousands of labels, each with several.
+const FAULTS_MAX: usize = 1000;
+/// LIMIT: bytes of their texts, about; one owner too many shows all owners.
+const FAULT_BYTES_MAX: usize = 1 << 20;
+
+/// Whether enough is known to be wrong: nobody looks for more.
+pub(super) fn is_enough(faults: &[Fault]) -> bool {
+    faults.len() >= FAULTS_MAX || faults.iter().map(|fault| fault.body.len()).sum::<usize>() >= FAULT_BYTES_MAX
+}
+
 /// The 422 for an Event. Its message tells equal faults once, its causes tell each.
+// DIFFERENCE(apiserver): that one tells of all faults, however many; here enough is enough.
 #[must_use]
 pub fn invalid(name: &str, faults: &[Fault]) -> Status {
-    let mut told: Vec<String> = Vec::new();
-    for fault in faults {
-        let text = format!("{}: {}", fault.field, fault.body);
-        if !told.contains(&text) {
-            told.push(text);
-        }
-    }
+    let texts: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.body)).collect();
+    let mut seen = HashSet::with_capacity(texts.len());
+    let told: Vec<&str> = texts.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
     let joined = match told.as_slice() {
-        [only] => only.clone(),
+        [only] => (*only).to_owned(),
         several => format!("[{}]", several.join(", ")),
     };
     let causes = faults.iter().map(|fault| StatusCause {
@@ -105,4 +114,32 @@ pub(super) fn shown(write: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut out = Vec::new();
     write(&mut out);
     go::lossy(&out)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{ApiGroup, Event, OwnerReference, validate};
+
+    fn causes(change: impl FnOnce(&mut Event)) -> usize {
+        let mut event = Event::default();
+        change(&mut event);
+        let status = validate::create(ApiGroup::Core, &event).unwrap_err();
+        assert!(status.message.len() < 3 << 20);
+        status.details.unwrap().causes.len()
+    }
+
+    #[test]
+    fn enough_is_told_and_no_more() {
+        let label = |number: u32| (format!("{number}/").into(), "/".into());
+        let three = causes(|event| event.metadata.rare.get_or_insert_default().labels.extend((0..3).map(label)));
+        let none = causes(|_| ());
+        let each = (three - none) / 3;
+        assert!(each >= 2);
+        let many = causes(|event| event.metadata.rare.get_or_insert_default().labels.extend((0..300_000).map(label)));
+        assert!((1000..1000 + each + none).contains(&many), "{many}");
+        // Each controller beyond the first is told with all owners.
+        let owner = OwnerReference { controller: Some(true), ..OwnerReference::default() };
+        let owners = causes(|event| event.metadata.rare.get_or_insert_default().owner_references = vec![owner; 10_000]);
+        assert!((10..1010).contains(&owners), "{owners}");
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use smol_str::SmolStr;
 
-use super::fault::{Fault, FaultKind, invalid_json, invalid_text, json_text, plain, required, shown};
+use super::fault::{Fault, FaultKind, invalid_json, invalid_text, is_enough, json_text, plain, required, shown};
 use super::names::{NameRule, dns_label, label_value, name, name_prefix, qualified_name};
 use crate::event::{ObjectMeta, OwnerReference, RareMeta, Time, json};
 
@@ -87,6 +87,9 @@ pub(super) fn update(old: &ObjectMeta<'_>, new: &ObjectMeta<'_>, faults: &mut Ve
 
 fn maps(rare: &RareMeta, faults: &mut Vec<Fault>) {
     for (key, value) in &rare.labels {
+        if is_enough(faults) {
+            return;
+        }
         for fault in qualified_name(key) {
             faults.push(invalid_text("metadata.labels", key, &fault));
         }
@@ -96,6 +99,9 @@ fn maps(rare: &RareMeta, faults: &mut Vec<Fault>) {
     }
     let mut bytes: usize = 0;
     for (key, value) in &rare.annotations {
+        if is_enough(faults) {
+            return;
+        }
         // Capitals are allowed in all of an annotation's key.
         for fault in qualified_name(&key.to_lowercase()) {
             faults.push(invalid_text("metadata.annotations", key, &fault));
@@ -112,6 +118,9 @@ fn owners(owners: &[OwnerReference], faults: &mut Vec<Fault>) {
     const FIELD: &str = "metadata.ownerReferences";
     let mut controller: Option<String> = None;
     for owner in owners {
+        if is_enough(faults) {
+            return;
+        }
         let (group, version) = match owner.api_version.split_once('/') {
             None => ("", owner.api_version.as_str()),
             // A second slash makes it no version at all.
@@ -149,6 +158,9 @@ fn owners(owners: &[OwnerReference], faults: &mut Vec<Fault>) {
 fn finalizers(finalizers: &[SmolStr], faults: &mut Vec<Fault>) {
     const FIELD: &str = "metadata.finalizers";
     for finalizer in finalizers {
+        if is_enough(faults) {
+            return;
+        }
         for fault in qualified_name(finalizer) {
             faults.push(invalid_text(FIELD, finalizer, &fault));
         }

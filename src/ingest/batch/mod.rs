@@ -2,7 +2,7 @@
 //!
 //! NDJSON is read as it comes: one result line an event, in order, in bounded memory. A JSON array or an EventList is read
 //! whole, up to the size of a body. Each event meets the same rules as in a POST of its own; what a client is to wait for
-//! (`Eventweir-Ack`) is waited for once for all events that have arrived by then.
+//! (`Eventweir-Ack`) is waited for once for some hundred events that have arrived by then.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod results;
@@ -23,14 +23,20 @@ use self::sniff::{group_of, is_document};
 use super::asked::Asked;
 use super::{Ack, Face, ack, create, decode};
 use crate::correlator::Policy;
-use crate::event::json::{self, Strictness};
-use crate::event::{LentEvent, managed_fields};
+use crate::event::json::{self, Many, Strictness};
+use crate::event::{ApiGroup, LentEvent, managed_fields};
 use crate::ledger::RejectReason;
 use crate::shard::{Accepted, Fate, Full, Waiting};
 use crate::status::Status;
 
 /// LIMIT: chunks of results that wait for a slow reader; then no more of its request is read.
 const RESULTS: usize = 16;
+
+/// LIMIT: bytes of a chunk of results, but for its last line.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// LIMIT: events that are answered together, so that what is known of each until then takes a bounded room.
+const PIECE: usize = 512;
 
 /// LIMIT: events of a batch that are decoded before they are accepted: so few that they stay in the processor's cache. Those whose shard
 /// was locked wait for the next ([`Together`](crate::shard::Together)).
@@ -137,8 +143,7 @@ impl Batch {
         if whole == Some(true) {
             self.take_document(&rest).await;
         } else {
-            let results = self.take_events(std::iter::once(rest.as_slice()));
-            let _last = self.answer(results).await;
+            let _last = self.take_texts(std::iter::once(rest.as_slice()), ApiGroup::Core).await;
         }
     }
 
@@ -172,44 +177,51 @@ impl Batch {
             others = rest;
             Some(line)
         });
-        let results = self.take_events(std::iter::once(first.as_slice()).chain(others));
+        let flow = self.take_texts(std::iter::once(first.as_slice()).chain(others), ApiGroup::Core).await;
         first.clear();
         first.extend_from_slice(rest);
         self.buffer = first;
-        self.answer(results).await
+        flow
     }
 
     /// Takes the items of an array or an `EventList`.
     async fn take_document(&mut self, text: &[u8]) {
-        let document: Result<Document, _> = serde_json::from_slice(text);
-        let items = match document {
-            Ok(Document::Array(items) | Document::List { items }) => items,
-            Err(error) => {
-                self.refuse_rest(
-                    RejectReason::Malformed,
-                    &Status::bad_request(format!("neither an array nor an EventList: {error}")),
-                )
-                .await;
-                return;
+        match Many::read(text) {
+            Ok(Many { group, items }) => {
+                let _last = self.take_texts(items, group.unwrap_or(ApiGroup::Core)).await;
             }
-        };
-        // One after the other, so that only one of the two is whole.
-        let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
-        let results = self.take_events(items.iter().map(String::as_bytes));
-        let _last = self.answer(results).await;
+            Err(fault) => {
+                let message = format!("neither an array nor an EventList: {fault}");
+                self.refuse_rest(RejectReason::Malformed, &Status::bad_request(message)).await;
+            }
+        }
+    }
+
+    /// Takes events, of this group where they do not say themselves, and answers: some, then some more.
+    async fn take_texts<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]> + Send, group: ApiGroup) -> Flow {
+        let mut texts = texts.filter(|text| !text.trim_ascii().is_empty());
+        loop {
+            let results = self.take_events(texts.by_ref().take(PIECE), group);
+            let is_last = results.len() < PIECE;
+            let flow = self.answer(results).await;
+            if is_last || flow.is_break() {
+                return flow;
+            }
+        }
     }
 
     /// Takes events, for which an answer is owed then: a few are decoded, then they are accepted, and so on.
-    fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>) -> Vec<Taken> {
+    fn take_events<'t>(&mut self, mut texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> Vec<Taken> {
         let shards = &self.face.0.shards;
         let policy = shards.policy();
         let (mut together, mut awaited) = (shards.together(&policy), Vec::new());
-        let mut texts = texts.filter(|text| !text.trim_ascii().is_empty());
         let mut read = Vec::new();
         loop {
             let mut occurrences = Vec::with_capacity(TOGETHER);
             let before = read.len();
-            read.extend(texts.by_ref().take(TOGETHER).map(|text| self.read_next(text, &policy, &mut occurrences)));
+            read.extend(
+                texts.by_ref().take(TOGETHER).map(|text| self.read_next(text, group, &policy, &mut occurrences)),
+            );
             if read.len() == before {
                 break;
             }
@@ -247,10 +259,16 @@ impl Batch {
     }
 
     /// Reads an event, and appends it if there is one.
-    fn read_next<'t>(&self, text: &'t [u8], policy: &Policy, events: &mut Vec<LentEvent<'t>>) -> Read<'t> {
+    fn read_next<'t>(
+        &self,
+        text: &'t [u8],
+        group: ApiGroup,
+        policy: &Policy,
+        events: &mut Vec<LentEvent<'t>>,
+    ) -> Read<'t> {
         // In its place, because it is large.
         events.push(LentEvent::default());
-        let read = events.last_mut().map_or(Ok(None), |event| self.read_event(text, policy, event));
+        let read = events.last_mut().map_or(Ok(None), |event| self.read_event(text, group, policy, event));
         if read.is_err() {
             events.pop();
         }
@@ -258,13 +276,19 @@ impl Batch {
     }
 
     /// Reads an event into an empty one; it will be accepted under these rules.
-    fn read_event<'t>(&self, text: &'t [u8], policy: &Policy, event: &mut LentEvent<'t>) -> Read<'t> {
+    fn read_event<'t>(
+        &self,
+        text: &'t [u8],
+        otherwise: ApiGroup,
+        policy: &Policy,
+        event: &mut LentEvent<'t>,
+    ) -> Read<'t> {
         let face = &self.face;
         let reject = |(reason, status): decode::Refusal| {
             face.0.shards.reject(reason, 1);
             status
         };
-        let group = group_of(text);
+        let group = group_of(text, otherwise);
         json::decode_into(group, text, Strictness::Report, event)
             .map_err(|error| reject((RejectReason::Malformed, Box::new(error.status))))?;
         if event.metadata.namespace.is_empty() {
@@ -311,8 +335,11 @@ impl Batch {
                 }
                 Err(status) => failure(number, &status, &mut lines),
             }
+            if lines.len() >= CHUNK_BYTES && self.send(std::mem::take(&mut lines)).await.is_break() {
+                return Flow::Break(());
+            }
         }
-        self.send(lines).await
+        if lines.is_empty() { Flow::Continue(()) } else { self.send(lines).await }
     }
 
     /// Refuses what is left of a request that cannot be read on.
@@ -332,14 +359,6 @@ impl Batch {
             Ok(Err(_)) | Err(_) => Flow::Break(()),
         }
     }
-}
-
-/// A body that is not NDJSON.
-#[derive(serde::Deserialize)]
-#[serde(untagged)]
-enum Document {
-    Array(Vec<serde_json::Value>),
-    List { items: Vec<serde_json::Value> },
 }
 
 /// The first line, without its end, and what comes after it.

@@ -9,16 +9,17 @@ use crate::event::ApiGroup;
 /// LIMIT: bytes of a batch that are looked at to tell what it is.
 const LOOK_BYTES: usize = 4096;
 
-/// Whether a body is one document: an array, or an object whose kind is `EventList`; `None` while that cannot be told.
+/// Whether a body is one document: an array, or an object whose kind is `EventList` or `List`; `None` while that cannot be told.
 pub(super) fn is_document(beginning: &[u8]) -> Option<bool> {
     let text = beginning.trim_ascii_start();
     let text = text.get(..LOOK_BYTES).unwrap_or(text);
     match text.first()? {
         b'[' => Some(true),
         b'{' => {
-            // An EventList by its own word, before its first line is complete or in it.
+            // A list by its own word, before its first line is complete or in it.
             let first_line = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
-            if memchr::memmem::find(first_line, b"\"EventList\"").is_some() {
+            let says = |text: &[u8]| memchr::memmem::find(first_line, text).is_some();
+            if says(b"\"EventList\"") || says(b"\"kind\":\"List\"") {
                 return Some(true);
             }
             // A pretty-printed document opens with a brace alone on its line, once all of that is here.
@@ -31,12 +32,18 @@ pub(super) fn is_document(beginning: &[u8]) -> Option<bool> {
     }
 }
 
-/// Which group an event says it is of; core/v1 where it says nothing.
-pub(super) fn group_of(text: &[u8]) -> ApiGroup {
+/// Which group an event says it is of; `otherwise` where it says nothing, as the items of a list do.
+pub(super) fn group_of(text: &[u8], otherwise: ApiGroup) -> ApiGroup {
     static EVENTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"events.k8s.io/v1\""));
     static OLD_STYLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"involvedObject\""));
     // In this order, because most events are old-style and say so at once.
-    if OLD_STYLE.find(text).is_none() && EVENTS.find(text).is_some() { ApiGroup::Events } else { ApiGroup::Core }
+    if OLD_STYLE.find(text).is_some() {
+        ApiGroup::Core
+    } else if EVENTS.find(text).is_some() {
+        ApiGroup::Events
+    } else {
+        otherwise
+    }
 }
 
 #[cfg(test)]
@@ -45,11 +52,16 @@ mod tests {
 
     #[test]
     fn groups_are_told_by_what_an_event_names() {
-        let check = |text: &str, group: ApiGroup| assert_eq!(group_of(text.as_bytes()), group, "{text}");
+        let check = |text: &str, group: ApiGroup| {
+            assert_eq!(group_of(text.as_bytes(), ApiGroup::Core), group, "{text}");
+        };
         check("{}", ApiGroup::Core);
         check(r#"{"apiVersion":"events.k8s.io/v1"}"#, ApiGroup::Events);
         check(r#"{"apiVersion":"events.k8s.io/v1","involvedObject":{}}"#, ApiGroup::Core);
         check(r#"{"note":"events.k8s.io/v1 "}"#, ApiGroup::Core);
+        let item = |text: &str| group_of(text.as_bytes(), ApiGroup::Events);
+        assert_eq!(item(r#"{"regarding":{}}"#), ApiGroup::Events);
+        assert_eq!(item(r#"{"involvedObject":{}}"#), ApiGroup::Core);
     }
 
     #[test]
@@ -57,6 +69,7 @@ mod tests {
         for (beginning, document) in [
             ("  [", Some(true)),
             (r#"{"kind":"EventList","items":["#, Some(true)),
+            (r#"{"apiVersion":"v1","items":[],"kind":"List"}"#, Some(true)),
             ("{\n  \"kind\": \"EventList\"", Some(true)),
             ("{\"reason\":\"R\"}\n", Some(false)),
             (r#"{"reason":"R"}"#, None),

@@ -276,7 +276,10 @@ impl App {
             config::EventLog::Stdout => Target::Stdout,
             config::EventLog::File(path) => Target::File(path.clone()),
         };
-        let to = format!("{target:?}");
+        let to = match &target {
+            Target::Stdout => "stdout".to_owned(),
+            Target::File(path) => path.display().to_string(),
+        };
         let (log, writer) = EventLog::new(target, &self.registry)?;
         self.tasks.spawn(async move {
             if let Err(error) = writer.run().await {

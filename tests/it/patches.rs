@@ -67,6 +67,36 @@ async fn a_label_reaches_the_record_that_two_clients_share_under_the_name_of_eit
     assert_eq!(program.stop().await.ledger.total_written(), 8);
 }
 
+/// Fault: a merge patch that named the object was taken for a whole event, and what it did not name for emptied.
+#[tokio::test]
+async fn a_merge_patch_changes_nothing_that_it_does_not_name() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let event = plain();
+    let name = event.metadata.name.as_str();
+    client.post(&event).await;
+    program.settle().await;
+    let object = json!({"involvedObject": {"kind": "Pod", "fieldPath": "x"}, "metadata": {"labels": {"a": "b"}}});
+    let (code, shown) = patch(client, name, MERGE, &object).await;
+    assert_eq!(
+        (code, &shown["involvedObject"]["fieldPath"], &shown["metadata"]["labels"]["a"]),
+        (200, &json!("x"), &json!("b"))
+    );
+    assert_eq!((&shown["message"], &shown["count"]), (&json!("restarting"), &json!(1)), "{shown}");
+    assert!(shown["lastTimestamp"].is_string(), "{shown}");
+    assert_eq!(program.balance().ledger.received(), 1, "no occurrence");
+    // A whole event tells of occurrences, whatever it leaves out.
+    let whole = json!({"involvedObject": {"kind": "Pod"}, "reason": "BackOff", "count": 2});
+    let (code, shown) = patch(client, name, MERGE, &whole).await;
+    assert_eq!((code, &shown["message"], &shown["count"]), (200, &json!("restarting"), &json!(2)), "{shown}");
+    assert!(shown["lastTimestamp"].is_string(), "{shown}");
+    assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 3})).await.0, 200);
+    program.settle().await;
+    let stored = program.stored().await;
+    assert_eq!((stored.len(), stored[0].count, stored[0].message.as_str()), (1, 3, "restarting"));
+    assert_eq!(program.stop().await.ledger.total_written(), 3);
+}
+
 #[tokio::test]
 async fn a_record_counts_on_from_the_count_that_a_patch_states() {
     for kind in ["embedded", "fake"] {

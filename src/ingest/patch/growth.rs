@@ -24,18 +24,26 @@ pub(super) enum Meaning {
     /// New occurrences.
     Growth(Growth),
     /// The whole event as its client sees it now.
-    Whole(Box<Event>),
+    Whole(Box<Event>, Named),
     /// What it says.
     Plain,
+}
+
+/// What a whole event says of its line, but for the series. A patch changes nothing that it does not name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Named {
+    count: bool,
+    last_timestamp: bool,
+    message: bool,
 }
 
 /// What a patch means to somebody who counts occurrences.
 pub(super) fn meaning(patch_type: PatchType, group: ApiGroup, body: &[u8]) -> Meaning {
     if patch_type == PatchType::Merge
+        && let Some(named) = whole(group, body)
         && let Ok(decoded) = json::decode(group, body, Strictness::Report)
-        && !decoded.event.involved_object.kind.is_empty()
     {
-        return Meaning::Whole(Box::new(decoded.event.kept()));
+        return Meaning::Whole(Box::new(decoded.event.kept()), named);
     }
     match growth(group, body) {
         // A count or series that grows tells of occurrences; a new message alone does not.
@@ -44,6 +52,21 @@ pub(super) fn meaning(patch_type: PatchType, group: ApiGroup, body: &[u8]) -> Me
         }
         Some(_) | None => Meaning::Plain,
     }
+}
+
+/// What the patch says of a line of occurrences when it is a whole event: one that says what has happened, to what, and how
+/// often. Any other merge patch is an order to change what it names.
+fn whole(group: ApiGroup, body: &[u8]) -> Option<Named> {
+    let document: Value = serde_json::from_slice(body).ok()?;
+    let (object, count, last_timestamp, message) = match group {
+        ApiGroup::Core => ("involvedObject", "count", "lastTimestamp", "message"),
+        ApiGroup::Events => ("regarding", "deprecatedCount", "deprecatedLastTimestamp", "note"),
+    };
+    let tells = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
+    let counts = !document[count].is_null() || !document["series"].is_null();
+    let is_whole = counts && tells(&document["reason"]) && tells(&document[object]["kind"]);
+    let names = |member| document.get(member).is_some();
+    is_whole.then(|| Named { count: names(count), last_timestamp: names(last_timestamp), message: names(message) })
 }
 
 /// What the patch adds to a line of occurrences; `None` when it says anything else.
@@ -109,12 +132,12 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
 }
 
 /// A whole event as a patch: its client has no other way when the event is missing, so then it is posted.
-pub(super) async fn upsert(face: &Face, asked: &Asked, form: Form, mut event: Event) -> Response {
+pub(super) async fn upsert(face: &Face, asked: &Asked, form: Form, mut event: Event, named: Named) -> Response {
     let Asked { namespace, name, .. } = asked;
     let growth = Growth {
-        count: Some(event.count),
-        last_timestamp: Some(event.last_timestamp),
-        message: Some(event.message.to_smolstr()),
+        count: named.count.then_some(event.count),
+        last_timestamp: named.last_timestamp.then_some(event.last_timestamp),
+        message: named.message.then(|| event.message.to_smolstr()),
         series: event.series.clone(),
     };
     if face.0.aliases.get(namespace, name).is_some() {
@@ -145,7 +168,7 @@ mod tests {
         match meaning(PatchType::StrategicMerge, group, body.as_bytes()) {
             Meaning::Growth(growth) => Some(growth),
             Meaning::Plain => None,
-            Meaning::Whole(event) => panic!("{event:?}"),
+            Meaning::Whole(event, _) => panic!("{event:?}"),
         }
     }
 
@@ -185,10 +208,29 @@ mod tests {
         assert_eq!(growth_of(ApiGroup::Events, r#"{"series":{"count":2,"$patch":"replace"}}"#), None);
     }
 
+    /// Fault: any merge patch with the object's kind was taken for a whole event, and what it did not name for emptied.
     #[test]
-    fn a_merge_patch_with_the_object_is_a_whole_event() {
-        let body = br#"{"involvedObject":{"kind":"Pod"},"count":2}"#;
-        assert!(matches!(meaning(PatchType::Merge, ApiGroup::Core, body), Meaning::Whole(event) if event.count == 2));
-        assert_eq!(meaning(PatchType::StrategicMerge, ApiGroup::Core, body), Meaning::Plain);
+    fn a_merge_patch_of_what_makes_an_event_and_its_line_is_a_whole_event() {
+        let named = |group, body: &str| match meaning(PatchType::Merge, group, body.as_bytes()) {
+            Meaning::Whole(_, Named { count, last_timestamp, message }) => Some((count, last_timestamp, message)),
+            Meaning::Growth(growth) => panic!("{body}: {growth:?}"),
+            Meaning::Plain => None,
+        };
+        let core = r#"{"involvedObject":{"kind":"Pod"},"reason":"R","count":2}"#;
+        let events = r#"{"regarding":{"kind":"Pod"},"reason":"R","note":null,"series":{"count":2}}"#;
+        assert_eq!(named(ApiGroup::Core, core), Some((true, false, false)));
+        assert_eq!(named(ApiGroup::Events, events), Some((false, false, true)));
+        assert_eq!(meaning(PatchType::StrategicMerge, ApiGroup::Core, core.as_bytes()), Meaning::Plain);
+        for (group, body) in [
+            (ApiGroup::Core, r#"{"involvedObject":{"kind":"Pod"},"count":2}"#),
+            (ApiGroup::Core, r#"{"involvedObject":{"kind":"Pod"},"reason":"R","series":null}"#),
+            (ApiGroup::Core, r#"{"involvedObject":{"kind":""},"reason":"R","count":2}"#),
+            (ApiGroup::Core, r#"{"involvedObject":{"kind":"Pod"},"reason":"R","count":"2"}"#),
+            (ApiGroup::Core, events),
+            (ApiGroup::Events, core),
+            (ApiGroup::Events, "[]"),
+        ] {
+            assert_eq!(named(group, body), None, "{body}");
+        }
     }
 }

@@ -47,7 +47,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     };
     match meaning {
         Meaning::Growth(grown) => growth::grow(&face, &asked, form, &grown).await,
-        Meaning::Whole(event) => growth::upsert(&face, &asked, form, *event).await,
+        Meaning::Whole(event, named) => growth::upsert(&face, &asked, form, *event, named).await,
         Meaning::Plain => {
             let patching = {
                 let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());

@@ -13,11 +13,11 @@ use super::asked::Asked;
 use super::form::{Form, Media};
 use super::options::Faults;
 use super::{Face, QUIET, ack, decode, not_found, options, respond, yaml};
-use crate::event::json::{self, go};
+use crate::event::json::{self, EventList, go};
 use crate::event::{Event, protobuf};
 use crate::shard::Lead;
 use crate::status::{Status, StatusDetails};
-use crate::upstream::{DeleteOptions, Deleted};
+use crate::upstream::{DeleteOptions, Deleted, ListOptions};
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
 pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Response {
@@ -141,28 +141,40 @@ pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, bo
         Ok(list) => list,
         Err(status) => return respond::refusal(&status),
     };
-    let namespace = asked.namespace;
-    match face.0.upstream.delete_collection(&namespace, &list, &options).await {
-        Ok(list) => {
-            // Only those that were there: what is owed and was not yet written is not in the list either.
-            for event in list.items.iter().filter(|_| !options.dry_run) {
-                let name = &event.metadata.name;
-                let told = face.0.aliases.get(&namespace, name);
-                // The record of this name, whatever its client counts on by now.
-                let held = face.0.shards.hold(event, name, Lead::Name);
-                let held = held.or_else(|| face.0.shards.hold(&told?, name, Lead::Name));
-                if let Some(held) = held {
-                    held.forget();
-                }
-                face.0.aliases.remove(&namespace, name);
-            }
-            if !options.dry_run {
-                ack::forgotten(&face).await;
-            }
-            respond::list(form, &list)
-        }
+    let deleting = {
+        let (face, namespace) = (face.clone(), asked.namespace);
+        async move { delete_listed(&face, &namespace, &list, &options).await }
+    };
+    match face.to_the_end(deleting).await {
+        Ok(list) => respond::list(form, &list),
         Err(status) => respond::refusal(&status),
     }
+}
+
+async fn delete_listed(
+    face: &Face,
+    namespace: &str,
+    list: &ListOptions,
+    options: &DeleteOptions,
+) -> Result<EventList, Status> {
+    let list = face.0.upstream.delete_collection(namespace, list, options).await?;
+    if options.dry_run {
+        return Ok(list);
+    }
+    // Only those that were there: what is owed and was not yet written is not in the list either.
+    for event in &list.items {
+        let name = &event.metadata.name;
+        let told = face.0.aliases.get(namespace, name);
+        // The record of this name, whatever its client counts on by now.
+        let held = face.0.shards.hold(event, name, Lead::Name);
+        let held = held.or_else(|| face.0.shards.hold(&told?, name, Lead::Name));
+        if let Some(held) = held {
+            held.forget();
+        }
+        face.0.aliases.remove(namespace, name);
+    }
+    ack::forgotten(face).await;
+    Ok(list)
 }
 
 /// What is asked, checked in the apiserver's order.

@@ -1,11 +1,22 @@
 //! DELETE of names that clients chose.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::IntoResponse;
+use eventweir::event::core_v1::{self, EventList};
 use eventweir::ledger::Balance;
 use eventweir::outbox::LostReason;
+use http_body_util::BodyExt;
 use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
-use super::support::app::start;
+use super::support::app::{DEADLINE, start, start_with_kubeconfig};
 use super::support::events::{event, plain};
+use super::support::fake::FakeApiserver;
 use super::support::http::{EVENTS, json as json_of};
 
 fn deleted(balance: &Balance) -> u64 {
@@ -83,6 +94,73 @@ async fn a_collection_leaves_alone_what_its_selector_does_not_name() {
     assert_eq!((stored.len(), stored[0].count, stored[0].message.as_str()), (1, 2, "another"));
     let balance = program.stop().await;
     assert_eq!(deleted(&balance), 0);
+}
+
+/// An apiserver over TCP that deletes all its events at once and answers only when it may; the rest of it is `fake`.
+async fn serve(fake: FakeApiserver, has_deleted: Arc<Semaphore>, may_answer: Arc<Semaphore>) -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let handle = move |request: Request| {
+        let (fake, has_deleted, may_answer) = (fake.clone(), Arc::clone(&has_deleted), Arc::clone(&may_answer));
+        async move {
+            let (head, body) = request.into_parts();
+            if head.method == "DELETE" {
+                let list = EventList { resource_version: "9".into(), items: fake.events(), ..EventList::default() };
+                list.items.iter().for_each(|event| fake.delete(event));
+                has_deleted.add_permits(1);
+                let _permit = may_answer.acquire().await;
+                let mut body = Vec::new();
+                core_v1::write_list(&list, &mut body);
+                return body.into_response();
+            }
+            let body = body.collect().await.unwrap().to_bytes();
+            fake.handle(http::Request::from_parts(head, body.to_vec().into())).await.unwrap().into_response()
+        }
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { axum::serve(listener, axum::Router::new().fallback(handle)).await.unwrap() });
+    (address, tasks)
+}
+
+/// Fault: what the upstream had deleted was not forgotten here when the client did not wait for it, and was written again.
+#[tokio::test]
+async fn a_collection_is_forgotten_also_when_its_client_has_left() {
+    let (has_deleted, may_answer) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let fake = FakeApiserver::manual();
+    let (address, _tasks) = serve(fake.clone(), Arc::clone(&has_deleted), Arc::clone(&may_answer)).await;
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = json!({
+        "clusters": [{ "name": "c", "cluster": { "server": address } }],
+        "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+        "users": [{ "name": "u", "user": {} }],
+        "current-context": "x",
+    });
+    std::fs::write(&kubeconfig, text.to_string()).unwrap();
+    let program =
+        start_with_kubeconfig(&kubeconfig, "upstream: {history: off}\noutbox: {coalesceInterval: 1h}\n").await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    program.until("it is written", || fake.shown() == 1).await;
+    client.post(&plain()).await;
+    let mut impatient = program.client().await;
+    {
+        let deleting = impatient.send("DELETE", EVENTS, &[], b"");
+        tokio::select! {
+            reply = deleting => panic!("answered: {reply:?}"),
+            permit = has_deleted.acquire() => permit.unwrap().forget(),
+        }
+    }
+    drop(impatient);
+    let is_noticed = async { while program.metrics().await["eventweir_ingest_connections"] > 1.0 {} };
+    tokio::time::timeout(DEADLINE, is_noticed).await.unwrap();
+    may_answer.add_permits(1);
+    program.until("it is forgotten", || deleted(&program.balance()) == 1).await;
+    client.post(&plain()).await;
+    program.settle().await;
+    // A record of its own.
+    assert_eq!(fake.shown(), 1);
+    assert_eq!(program.stop().await.ledger.total_written(), 2);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::support::app::{start, start_before};
 use super::support::events::{START, event, plain};
 use super::support::fake::FakeApiserver;
-use super::support::http::{Client, EVENTS};
+use super::support::http::{Client, EVENTS, json as json_of};
 
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
@@ -95,6 +95,42 @@ async fn a_merge_patch_changes_nothing_that_it_does_not_name() {
     let stored = program.stored().await;
     assert_eq!((stored.len(), stored[0].count, stored[0].message.as_str()), (1, 3, "restarting"));
     assert_eq!(program.stop().await.ledger.total_written(), 3);
+}
+
+/// Fault: whatever a whole event named besides was taken without a word.
+#[tokio::test]
+async fn members_of_a_whole_event_that_are_unknown_are_told_of_as_those_of_any_patch() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let known = plain();
+    client.post(&known).await;
+    for name in [known.metadata.name.as_str(), "unseen"] {
+        let mut whole: Value = serde_json::from_slice(&json_of(&plain())).unwrap();
+        (whole["metadata"]["name"], whole["colour"]) = (json!(name), json!("red"));
+        let mut send = async |validation: &str, count: i32| {
+            whole["count"] = json!(count);
+            let path = format!("{EVENTS}/{name}?fieldValidation={validation}");
+            client.send("PATCH", &path, &[("Content-Type", MERGE)], whole.to_string().as_bytes()).await
+        };
+        let before = program.balance().ledger;
+        let refused = send("Strict", 2).await;
+        let told = refused.json()["message"].as_str().unwrap().to_owned();
+        assert_eq!(refused.status, 422, "{told}");
+        assert!(told.starts_with(" \"\" is invalid: patch: Invalid value: "), "{told}");
+        assert!(told.ends_with(": strict decoding error: unknown field \"colour\""), "{told}");
+        let warned = send("Warn", 2).await;
+        assert_eq!((warned.status, warned.header("Warning")), (200, Some(r#"299 - "unknown field \"colour\"""#)));
+        let ignored = send("Ignore", 3).await;
+        assert_eq!((ignored.status, ignored.header("Warning"), ignored.outcome()), (200, None, Some("counted")));
+        let after = program.balance().ledger;
+        assert_eq!(
+            (after.received() - before.received(), after.total_rejected() - before.total_rejected()),
+            (3, 1),
+            "{name}"
+        );
+    }
+    program.settle().await;
+    program.stop().await;
 }
 
 #[tokio::test]

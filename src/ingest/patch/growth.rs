@@ -8,15 +8,15 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
-use crate::event::json::{self, Strictness};
-use crate::event::patching::PatchType;
+use crate::event::json::FieldValidation;
+use crate::event::patching::{self, PatchType, Patched};
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::ingest::aliases::Growth;
 use crate::ingest::asked::Asked;
 use crate::ingest::form::Form;
 use crate::ingest::{Face, ack, create, not_found, respond};
 use crate::ledger::RejectReason;
-use crate::status::Status;
+use crate::upstream::ClientPatch;
 
 /// What a patch means.
 #[derive(Debug, PartialEq)]
@@ -24,26 +24,15 @@ pub(super) enum Meaning {
     /// New occurrences.
     Growth(Growth),
     /// The whole event as its client sees it now.
-    Whole(Box<Event>, Named),
+    Whole,
     /// What it says.
     Plain,
 }
 
-/// What a whole event says of its line, but for the series. A patch changes nothing that it does not name.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Named {
-    count: bool,
-    last_timestamp: bool,
-    message: bool,
-}
-
 /// What a patch means to somebody who counts occurrences.
 pub(super) fn meaning(patch_type: PatchType, group: ApiGroup, body: &[u8]) -> Meaning {
-    if patch_type == PatchType::Merge
-        && let Some(named) = whole(group, body)
-        && let Ok(decoded) = json::decode(group, body, Strictness::Report)
-    {
-        return Meaning::Whole(Box::new(decoded.event.kept()), named);
+    if patch_type == PatchType::Merge && is_whole(group, body) {
+        return Meaning::Whole;
     }
     match growth(group, body) {
         // A count or series that grows tells of occurrences; a new message alone does not.
@@ -54,19 +43,46 @@ pub(super) fn meaning(patch_type: PatchType, group: ApiGroup, body: &[u8]) -> Me
     }
 }
 
-/// What the patch says of a line of occurrences when it is a whole event: one that says what has happened, to what, and how
-/// often. Any other merge patch is an order to change what it names.
-fn whole(group: ApiGroup, body: &[u8]) -> Option<Named> {
-    let document: Value = serde_json::from_slice(body).ok()?;
-    let (object, count, last_timestamp, message) = match group {
-        ApiGroup::Core => ("involvedObject", "count", "lastTimestamp", "message"),
-        ApiGroup::Events => ("regarding", "deprecatedCount", "deprecatedLastTimestamp", "note"),
+/// How a door calls what tells of a line of occurrences, beside the series.
+struct Names {
+    count: &'static str,
+    last_timestamp: &'static str,
+    message: &'static str,
+}
+
+const fn names(group: ApiGroup) -> Names {
+    match group {
+        ApiGroup::Core => Names { count: "count", last_timestamp: "lastTimestamp", message: "message" },
+        ApiGroup::Events => {
+            Names { count: "deprecatedCount", last_timestamp: "deprecatedLastTimestamp", message: "note" }
+        }
+    }
+}
+
+/// Whether a merge patch is a whole event: one that says what has happened, to what, and how often. Any other is an order to
+/// change what it names.
+fn is_whole(group: ApiGroup, body: &[u8]) -> bool {
+    let document: Value = serde_json::from_slice(body).unwrap_or_default();
+    let object = match group {
+        ApiGroup::Core => &document["involvedObject"],
+        ApiGroup::Events => &document["regarding"],
     };
     let tells = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
-    let counts = !document[count].is_null() || !document["series"].is_null();
-    let is_whole = counts && tells(&document["reason"]) && tells(&document[object]["kind"]);
-    let names = |member| document.get(member).is_some();
-    is_whole.then(|| Named { count: names(count), last_timestamp: names(last_timestamp), message: names(message) })
+    let counts = !document[names(group).count].is_null() || !document["series"].is_null();
+    counts && tells(&document["reason"]) && tells(&object["kind"])
+}
+
+/// What a whole event says of its line: nothing of what it does not name. `patched` is what it makes of the event.
+fn stated(group: ApiGroup, body: &[u8], patched: Event) -> Growth {
+    let document: Value = serde_json::from_slice(body).unwrap_or_default();
+    let states = |member: &str| document.get(member).is_some();
+    let Names { count, last_timestamp, message } = names(group);
+    Growth {
+        count: states(count).then_some(patched.count),
+        last_timestamp: states(last_timestamp).then_some(patched.last_timestamp),
+        message: states(message).then(|| patched.message.to_smolstr()),
+        series: patched.series.filter(|_| states("series")),
+    }
 }
 
 /// What the patch adds to a line of occurrences; `None` when it says anything else.
@@ -105,7 +121,13 @@ fn integer(value: &Value) -> Option<i32> {
 }
 
 /// Counts on under a name that is known here.
-pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth) -> Response {
+pub(super) async fn grow(
+    face: &Face,
+    asked: &Asked,
+    form: Form,
+    growth: &Growth,
+    mut warnings: Vec<String>,
+) -> Response {
     let Asked { namespace, name, .. } = asked;
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
@@ -117,7 +139,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         return respond::refusal(&not_found(form.group, name));
     };
     if grown == 0 {
-        return respond::event(form, StatusCode::OK, &told, None, &[]);
+        return respond::event(form, StatusCode::OK, &told, None, &warnings);
     }
     // Should the event begin a record, then with what is new and not with what others have counted before.
     let mut fresh = Event { count: i32::try_from(grown).unwrap_or(i32::MAX), ..told.clone() };
@@ -127,33 +149,39 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         return create::full();
     };
     face.note(Some(&told), grown, accepted.outcome);
-    let unkept: Vec<String> = ack::kept(face, ack).await.into_iter().collect();
-    respond::event(form, StatusCode::OK, &told, Some(accepted.outcome), &unkept)
+    warnings.extend(ack::kept(face, ack).await);
+    respond::event(form, StatusCode::OK, &told, Some(accepted.outcome), &warnings)
 }
 
 /// A whole event as a patch: its client has no other way when the event is missing, so then it is posted.
-pub(super) async fn upsert(face: &Face, asked: &Asked, form: Form, mut event: Event, named: Named) -> Response {
+pub(super) async fn upsert(
+    face: &Face,
+    asked: &Asked,
+    form: Form,
+    patch: &ClientPatch,
+    validation: FieldValidation,
+) -> Response {
     let Asked { namespace, name, .. } = asked;
-    let growth = Growth {
-        count: named.count.then_some(event.count),
-        last_timestamp: named.last_timestamp.then_some(event.last_timestamp),
-        message: named.message.then(|| event.message.to_smolstr()),
-        series: event.series.clone(),
+    let told = face.0.aliases.get(namespace, name);
+    let is_known = told.is_some();
+    let current = told.unwrap_or_else(|| {
+        let mut event = Event::default();
+        (event.metadata.namespace, event.metadata.name) = (namespace.as_str().into(), name.as_str().into());
+        event
+    });
+    // As the apiserver reads any patch: with its refusals and its warnings.
+    let patched = patching::apply(patch.patch_type, &patch.body, form.group, validation, &current);
+    let Patched { mut event, mut warnings } = match patched {
+        Ok(patched) => patched,
+        Err(status) => return face.reject(RejectReason::Invalid, &status),
     };
-    if face.0.aliases.get(namespace, name).is_some() {
-        return grow(face, asked, form, &growth).await;
-    }
-    if event.metadata.name.is_empty() {
-        event.metadata.name = name.as_str().into();
-    }
-    if event.metadata.name != name.as_str() {
-        let message =
-            format!("the name of the object ({}) does not match the name on the URL ({name})", event.metadata.name);
-        return face.reject(RejectReason::Invalid, &Status::bad_request(message));
+    if is_known {
+        let growth = stated(form.group, &patch.body, event);
+        return grow(face, asked, form, &growth, warnings).await;
     }
     match create::admit(face, form.group, namespace, &mut event) {
         Ok(repairs) => {
-            let warnings: Vec<String> = repairs.into_iter().map(|repair| repair.warning().to_owned()).collect();
+            warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
             create::take(face, asked, form, StatusCode::OK, &mut event, None, &warnings).end().await
         }
         Err((reason, status)) => face.reject(reason, &status),
@@ -162,13 +190,15 @@ pub(super) async fn upsert(face: &Face, asked: &Asked, form: Form, mut event: Ev
 
 #[cfg(test)]
 mod tests {
+    use smol_str::SmolStr;
+
     use super::*;
 
     fn growth_of(group: ApiGroup, body: &str) -> Option<Growth> {
         match meaning(PatchType::StrategicMerge, group, body.as_bytes()) {
             Meaning::Growth(growth) => Some(growth),
             Meaning::Plain => None,
-            Meaning::Whole(event, _) => panic!("{event:?}"),
+            Meaning::Whole => panic!("{body} is whole"),
         }
     }
 
@@ -211,26 +241,26 @@ mod tests {
     /// Fault: any merge patch with the object's kind was taken for a whole event, and what it did not name for emptied.
     #[test]
     fn a_merge_patch_of_what_makes_an_event_and_its_line_is_a_whole_event() {
-        let named = |group, body: &str| match meaning(PatchType::Merge, group, body.as_bytes()) {
-            Meaning::Whole(_, Named { count, last_timestamp, message }) => Some((count, last_timestamp, message)),
-            Meaning::Growth(growth) => panic!("{body}: {growth:?}"),
-            Meaning::Plain => None,
-        };
         let core = r#"{"involvedObject":{"kind":"Pod"},"reason":"R","count":2}"#;
         let events = r#"{"regarding":{"kind":"Pod"},"reason":"R","note":null,"series":{"count":2}}"#;
-        assert_eq!(named(ApiGroup::Core, core), Some((true, false, false)));
-        assert_eq!(named(ApiGroup::Events, events), Some((false, false, true)));
-        assert_eq!(meaning(PatchType::StrategicMerge, ApiGroup::Core, core.as_bytes()), Meaning::Plain);
+        let meaning = |patch_type, group, body: &str| meaning(patch_type, group, body.as_bytes());
+        assert_eq!(meaning(PatchType::Merge, ApiGroup::Core, core), Meaning::Whole);
+        assert_eq!(meaning(PatchType::Merge, ApiGroup::Events, events), Meaning::Whole);
+        assert_eq!(meaning(PatchType::StrategicMerge, ApiGroup::Core, core), Meaning::Plain);
         for (group, body) in [
             (ApiGroup::Core, r#"{"involvedObject":{"kind":"Pod"},"count":2}"#),
             (ApiGroup::Core, r#"{"involvedObject":{"kind":"Pod"},"reason":"R","series":null}"#),
             (ApiGroup::Core, r#"{"involvedObject":{"kind":""},"reason":"R","count":2}"#),
-            (ApiGroup::Core, r#"{"involvedObject":{"kind":"Pod"},"reason":"R","count":"2"}"#),
             (ApiGroup::Core, events),
             (ApiGroup::Events, core),
             (ApiGroup::Events, "[]"),
         ] {
-            assert_eq!(named(group, body), None, "{body}");
+            assert_eq!(meaning(PatchType::Merge, group, body), Meaning::Plain, "{body}");
         }
+        let patched = || Event { count: 2, series: Some(EventSeries::default()), ..Event::default() };
+        let (count, message) = (Some(2), Some(SmolStr::default()));
+        assert_eq!(stated(ApiGroup::Core, core.as_bytes(), patched()), Growth { count, ..Growth::default() });
+        let expected = Growth { message, series: patched().series, ..Growth::default() };
+        assert_eq!(stated(ApiGroup::Events, events.as_bytes(), patched()), expected);
     }
 }

@@ -46,8 +46,8 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
         Meaning::Plain
     };
     match meaning {
-        Meaning::Growth(grown) => growth::grow(&face, &asked, form, &grown).await,
-        Meaning::Whole(event, named) => growth::upsert(&face, &asked, form, *event, named).await,
+        Meaning::Growth(grown) => growth::grow(&face, &asked, form, &grown, Vec::new()).await,
+        Meaning::Whole => growth::upsert(&face, &asked, form, &patch, options.validation).await,
         Meaning::Plain => {
             let patching = {
                 let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());

@@ -267,7 +267,7 @@ async fn written(
 }
 
 /// The event as its client sees it, with what only the upstream can tell laid over it.
-fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> Event {
+pub(super) fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> Event {
     stored.type_meta = event.type_meta;
     stored.metadata.name = event.metadata.name.clone();
     match outcome {
@@ -283,7 +283,7 @@ fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> Event {
 }
 
 /// The upstream is asked through a door of its own; its words about a taken name follow the client's.
-fn through(group: ApiGroup, status: Status) -> Status {
+pub(super) fn through(group: ApiGroup, status: Status) -> Status {
     let name = status.details.as_ref().map(|details| details.name.clone()).unwrap_or_default();
     match (group, status.reason.as_str()) {
         (group, "AlreadyExists") => Status::already_exists(group.name(), "events", &name),

@@ -76,6 +76,36 @@ async fn the_upstreams_refusal_reaches_the_client_that_waits() {
     assert_eq!(fake.shown(), 1);
 }
 
+/// Fault: a patch was answered before the upstream had heard of it, and was told 200 where that refused.
+#[tokio::test]
+async fn a_patch_that_tells_of_occurrences_waits_for_the_upstream_too() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let program = start_before(&fake, "outbox: {coalesceInterval: 0s}\n").await;
+    let client = &mut program.client().await;
+    let written = ("Eventweir-Ack", "written");
+    let version = post(client, "a", &[written]).await.json()["metadata"]["resourceVersion"].clone();
+    assert!(version.is_string(), "{version}");
+    let whole = json!({"involvedObject": {"kind": "Pod"}, "reason": "BackOff", "count": 5});
+    for (media_type, count, body) in
+        [("application/strategic-merge-patch+json", 3, json!({"count": 3})), ("application/merge-patch+json", 5, whole)]
+    {
+        let headers = [("Content-Type", media_type), written];
+        let (path, body) = (format!("{EVENTS}/a"), body.to_string());
+        let lost = program.balance().ledger.total_lost();
+        fake.fail_next(&[Fault::Before(403)]);
+        let refused = client.send("PATCH", &path, &headers, body.as_bytes()).await;
+        assert_eq!((refused.status, program.balance().ledger.total_lost() - lost), (403, 2));
+        // The client's line is where it was, so that it can say so again.
+        let patched = client.send("PATCH", &path, &headers, body.as_bytes()).await;
+        let shown = patched.json();
+        assert_eq!((patched.status, patched.outcome(), &shown["count"]), (200, Some("counted"), &json!(count)));
+        assert!(shown["metadata"]["uid"].is_string(), "{shown}");
+        assert_ne!(shown["metadata"]["resourceVersion"], version);
+        assert_eq!(fake.shown(), u64::try_from(count).unwrap());
+    }
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn durable_is_answered_after_the_commit_and_outlives_a_stop_that_could_not_write() {
     let folder = tempfile::tempdir().unwrap();

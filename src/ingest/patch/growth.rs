@@ -7,6 +7,7 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::event::json::FieldValidation;
 use crate::event::patching::{self, PatchType, Patched};
@@ -14,8 +15,10 @@ use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::ingest::aliases::Growth;
 use crate::ingest::asked::Asked;
 use crate::ingest::form::Form;
-use crate::ingest::{Face, ack, create, not_found, respond};
+use crate::ingest::{Ack, Face, ack, create, not_found, respond};
 use crate::ledger::RejectReason;
+use crate::shard::{Accepted, Fate, Outcome, Waiting};
+use crate::status::Status;
 use crate::upstream::ClientPatch;
 
 /// What a patch means.
@@ -144,13 +147,39 @@ pub(super) async fn grow(
     // Should the event begin a record, then with what is new and not with what others have counted before.
     let mut fresh = Event { count: i32::try_from(grown).unwrap_or(i32::MAX), ..told.clone() };
     create::tell_last_seen(&mut fresh);
-    let Ok(accepted) = face.0.shards.accept(fresh, grown) else {
+    let accepted = match ack {
+        Ack::Written => face.0.shards.accept_and_wait(fresh, grown, &face.0.shards.policy()),
+        Ack::Accepted | Ack::Durable => face.0.shards.accept(fresh, grown).map(|accepted| (accepted, None)),
+    };
+    // The shard's ledger has the refusal already.
+    let Ok((Accepted { outcome, .. }, waiting)) = accepted else {
         face.0.aliases.shrink(namespace, name, grown);
         return create::full();
     };
-    face.note(Some(&told), grown, accepted.outcome);
+    face.note(Some(&told), grown, outcome);
+    let shown = match waiting {
+        None => told,
+        Some(waiting) => match written(face, told, waiting).await {
+            Ok(shown) => shown,
+            Err(status) => {
+                face.0.aliases.shrink(namespace, name, grown);
+                return respond::refusal(&create::through(form.group, status));
+            }
+        },
+    };
     warnings.extend(ack::kept(face, ack).await);
-    respond::event(form, StatusCode::OK, &told, Some(accepted.outcome), &warnings)
+    respond::event(form, StatusCode::OK, &shown, Some(outcome), &warnings)
+}
+
+/// The event as its client sees it when the upstream has answered, or the upstream's refusal.
+async fn written(face: &Face, told: Event, mut waiting: Waiting) -> Result<Event, Status> {
+    // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
+    match timeout(face.0.settings.request_timeout, waiting.fate()).await {
+        Ok(Some(Fate::Refused(refusal))) => Err(*refusal.status),
+        // The line is its client's, also where it begins a record.
+        Ok(Some(Fate::Written(stored))) => Ok(create::as_stored(&told, *stored, Outcome::Counted)),
+        Ok(None) | Err(_) => Ok(told),
+    }
 }
 
 /// A whole event as a patch: its client has no other way when the event is missing, so then it is posted.

@@ -1,5 +1,7 @@
 //! Answers in the apiserver's form.
 
+use std::collections::HashSet;
+
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -111,14 +113,53 @@ pub(super) fn taken(mut response: Response, outcome: Outcome, warnings: &[String
 }
 
 fn warned(mut response: Response, warnings: &[String]) -> Response {
-    for warning in warnings {
+    for warning in bounded(warnings) {
         warn(&mut response, warning);
     }
     response
 }
 
+/// LIMIT: letters of a request's warnings. Where they are more, each warning is cut to [`CUT_LETTERS`], and once there are so
+/// many even so, the rest is left out: a client's own members are in them, and large headers are not passed on by everyone.
+const WARNINGS_LETTERS_MAX: usize = 4 * 1024;
+const CUT_LETTERS: usize = 256;
+
+/// What a client is warned of, each once and as far as that goes (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
+fn bounded(warnings: &[String]) -> Vec<&str> {
+    let mut seen = HashSet::new();
+    let all: Vec<&str> =
+        warnings.iter().map(String::as_str).filter(|text| !text.is_empty() && seen.insert(*text)).collect();
+    let mut letters = 0_usize;
+    let over = all.iter().position(|text| {
+        letters = letters.saturating_add(letters_told(text));
+        letters > WARNINGS_LETTERS_MAX
+    });
+    let Some(over) = over else { return all };
+    let cut = |text| str::char_indices(text).nth(CUT_LETTERS).map_or(text, |(end, _)| text.split_at(end).0);
+    let mut letters = 0_usize;
+    all.into_iter()
+        .map(cut)
+        .enumerate()
+        .take_while(|(index, text)| {
+            // COMPAT(apiserver): the one that is too many is told with those before it.
+            let is_told = *index <= over || letters < WARNINGS_LETTERS_MAX;
+            letters = letters.saturating_add(letters_told(text));
+            is_told
+        })
+        .map(|(_, text)| text)
+        .collect()
+}
+
+/// Letters of a warning, none of one that no header can carry.
+fn letters_told(text: &str) -> usize {
+    if text.contains(char::is_control) { 0 } else { text.chars().count() }
+}
+
 /// Adds a warning, as Go's quoted-string: the text in quotes, with quotes and backslashes escaped (`net.NewWarningHeader`).
 pub(super) fn warn(response: &mut Response, warning: &str) {
+    if warning.contains(char::is_control) {
+        return;
+    }
     let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
     if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
         response.headers_mut().append(WARNING, value);
@@ -190,4 +231,41 @@ pub(super) fn out_of_time() -> Response {
         "\n"
     );
     (StatusCode::GATEWAY_TIMEOUT, [(CONTENT_TYPE, TEXT)], BODY).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Texts that begin as they are told apart, of so many letters.
+    fn texts(number: usize, letters: usize) -> Vec<String> {
+        (0..number).map(|index| format!("{index:ä<letters$}")).collect()
+    }
+
+    #[test]
+    fn warnings_are_cut_and_left_out_as_the_apiserver_does_it() {
+        let told = |warnings: &[String]| -> Vec<usize> {
+            bounded(warnings).into_iter().map(|text| text.chars().count()).collect()
+        };
+        assert_eq!(told(&[]), [0; 0]);
+        assert_eq!(told(&texts(1, 4096)), [4096]);
+        assert_eq!(told(&texts(1, 4097)), [256]);
+        assert_eq!(told(&[texts(2, 2048), texts(1, 3)].concat()), [256, 256, 3], "all are cut");
+        assert_eq!(told(&texts(16, 256)), [256; 16]);
+        assert_eq!(told(&texts(100, 256)), [256; 17], "the one that is too many, and no more");
+        assert_eq!(told(&texts(100, 2_000)), [256; 16]);
+        assert_eq!(told(&[texts(20, 2_000), texts(20, 2_000)].concat()), [256; 16]);
+        assert_eq!(told(&[texts(3, 9), vec![String::new()], texts(3, 9)].concat()), [9; 3], "each once");
+        // What cannot be told takes no room.
+        let controls = format!("\n{}", "x".repeat(4096));
+        assert_eq!(told(&[vec![controls], texts(1, 4096)].concat()), [4097, 4096]);
+    }
+
+    #[test]
+    fn a_warning_that_no_header_of_gos_can_carry_is_none() {
+        let warnings = ["a\u{85}b".to_owned(), "a\tb".to_owned(), "\"ä\\".to_owned()];
+        let response = warned(Response::new(Body::empty()), &warnings);
+        let headers: Vec<_> = response.headers().get_all(WARNING).iter().map(HeaderValue::as_bytes).collect();
+        assert_eq!(headers, [r#"299 - "\"ä\\""#.as_bytes()]);
+    }
 }

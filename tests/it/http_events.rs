@@ -157,6 +157,24 @@ async fn unknown_and_duplicate_fields_warn_are_ignored_or_refused() {
     assert_eq!((ledger.received(), ledger.total_written(), ledger.total_rejected()), (5, 4, 1));
 }
 
+/// Fault: a body of unknown members made headers without end, which a proxy on the way does not pass on.
+#[tokio::test]
+async fn warnings_have_a_limit() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let mut body: Value = serde_json::from_slice(&json_of(&plain())).unwrap();
+    for number in 0..1_000 {
+        body[format!("{number:x<300}")] = json!(1);
+    }
+    let headers = [("Content-Type", "application/json")];
+    let reply = client.send("POST", EVENTS, &headers, body.to_string().as_bytes()).await;
+    let warnings: Vec<_> = reply.headers("Warning").map(str::len).collect();
+    // 256 letters each, in quotes, one of which has to be escaped.
+    assert_eq!((reply.status, warnings), (201, vec![256 + r#"299 - "\""#.len(); 16]));
+    program.settle().await;
+    assert_eq!(program.stop().await.ledger.total_written(), 1);
+}
+
 #[tokio::test]
 async fn a_dry_run_is_answered_and_leaves_no_trace() {
     let program = start("").await;

@@ -124,13 +124,7 @@ fn integer(value: &Value) -> Option<i32> {
 }
 
 /// Counts on under a name that is known here.
-pub(super) async fn grow(
-    face: &Face,
-    asked: &Asked,
-    form: Form,
-    growth: &Growth,
-    mut warnings: Vec<String>,
-) -> Response {
+pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth, warnings: &[String]) -> Response {
     let Asked { namespace, name, .. } = asked;
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
@@ -142,7 +136,7 @@ pub(super) async fn grow(
         return respond::refusal(&not_found(form.group, name));
     };
     if grown == 0 {
-        return respond::event(form, StatusCode::OK, &told, None, &warnings);
+        return respond::event(form, StatusCode::OK, &told, None, warnings);
     }
     // Should the event begin a record, then with what is new and not with what others have counted before.
     let mut fresh = Event { count: i32::try_from(grown).unwrap_or(i32::MAX), ..told.clone() };
@@ -167,8 +161,11 @@ pub(super) async fn grow(
             }
         },
     };
-    warnings.extend(ack::kept(face, ack).await);
-    respond::event(form, StatusCode::OK, &shown, Some(outcome), &warnings)
+    let mut response = respond::event(form, StatusCode::OK, &shown, Some(outcome), warnings);
+    if let Some(unkept) = ack::kept(face, ack).await {
+        respond::warn(&mut response, &unkept);
+    }
+    response
 }
 
 /// The event as its client sees it when the upstream has answered, or the upstream's refusal.
@@ -206,7 +203,7 @@ pub(super) async fn upsert(
     };
     if is_known {
         let growth = stated(form.group, &patch.body, event);
-        return grow(face, asked, form, &growth, warnings).await;
+        return grow(face, asked, form, &growth, &warnings).await;
     }
     match create::admit(face, form.group, namespace, &mut event) {
         Ok(repairs) => {

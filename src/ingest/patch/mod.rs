@@ -46,7 +46,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
         Meaning::Plain
     };
     match meaning {
-        Meaning::Growth(grown) => growth::grow(&face, &asked, form, &grown, Vec::new()).await,
+        Meaning::Growth(grown) => growth::grow(&face, &asked, form, &grown, &[]).await,
         Meaning::Whole => growth::upsert(&face, &asked, form, &patch, options.validation).await,
         Meaning::Plain => {
             let patching = {

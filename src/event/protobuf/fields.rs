@@ -110,10 +110,13 @@ pub(super) fn list(group: ApiGroup, data: &[u8], list: &mut EventList) -> Result
 /// LIMIT: times outside the years 0 to 9999, which JSON cannot carry either, are moved to that range's ends.
 const SECONDS_MIN: i64 = -62_167_219_200;
 const SECONDS_MAX: i64 = 253_402_300_799;
+const MICROS_MIN: i64 = SECONDS_MIN * 1_000_000;
+const MICROS_MAX: i64 = SECONDS_MAX * 1_000_000 + 999_999;
 
 /// Reads a `metav1.Time`: seconds; the nanoseconds are not looked at.
 pub(super) fn time(data: &[u8], slot: &mut Option<Time>) -> Result<(), Fault> {
-    *slot = timestamp(data)?.map(|(seconds, _nanos)| Time(seconds)).filter(|&time| time != Time::ZERO);
+    let seconds = timestamp(data)?.map(|(seconds, _nanos)| seconds.clamp(SECONDS_MIN, SECONDS_MAX));
+    *slot = seconds.map(Time).filter(|&time| time != Time::ZERO);
     Ok(())
 }
 
@@ -121,8 +124,9 @@ pub(super) fn time(data: &[u8], slot: &mut Option<Time>) -> Result<(), Fault> {
 // COMPAT(apiserver): an explicit zero time is kept and counts as set, as in JSON.
 fn micro_time(data: &[u8], slot: &mut Option<MicroTime>) -> Result<(), Fault> {
     *slot = timestamp(data)?.map(|(seconds, nanos)| {
-        // Go cuts towards zero and lets what is over or under a second carry.
-        MicroTime(seconds.saturating_mul(1_000_000).saturating_add(i64::from(nanos / 1_000)))
+        // Go cuts towards zero and lets what is over or under a second carry, also into the range and out of it.
+        let micros = seconds.saturating_mul(1_000_000).saturating_add(i64::from(nanos / 1_000));
+        MicroTime(micros.clamp(MICROS_MIN, MICROS_MAX))
     });
     Ok(())
 }
@@ -138,5 +142,5 @@ fn timestamp(data: &[u8]) -> Result<Option<(i64, i32)>, Fault> {
         2 => field.integer("Nanos").map(|number| nanos = number),
         _ => field.skip(),
     })?;
-    Ok(Some((seconds.clamp(SECONDS_MIN, SECONDS_MAX), nanos)))
+    Ok(Some((seconds, nanos)))
 }

@@ -61,6 +61,35 @@ fn numbers_are_cut_and_carried_as_in_go() {
     reads(b"@\xf9\xff\xff\xff\xff\xff\xff\xff\xff\x01", r#"{"count":-7}"#);
 }
 
+/// Fault: nanoseconds of more than a second led out of the years that JSON can carry. What is beyond them Go does not write.
+#[test]
+fn times_of_other_years_are_moved_to_the_ends() {
+    const FIRST: &str = "0000-01-01T00:00:00.000000Z";
+    const LAST: &str = "9999-12-31T23:59:59.999999Z";
+    let (first, last) = (-62_167_219_200, 253_402_300_799);
+    for (seconds, nanos, shown) in [
+        (last, i32::MAX, LAST),
+        (last + 1, 0, LAST),
+        (i64::MAX, i32::MAX, LAST),
+        (first, -1_000, FIRST),
+        (first - 1, 0, FIRST),
+        (i64::MIN, i32::MIN, FIRST),
+        // Within the range by what carries.
+        (last, 999_999_999, LAST),
+        (last + 1, -1_000, LAST),
+        (last - 2, i32::MAX, "9999-12-31T23:59:59.147483Z"),
+        (first - 1, 1_000_000_000, FIRST),
+        (first - 1, 1_500_000_000, "0000-01-01T00:00:00.500000Z"),
+    ] {
+        let mut field = Vec::new();
+        writer::message(10, &mut field, |out| {
+            writer::integer(1, seconds, out);
+            writer::integer(2, nanos.into(), out);
+        });
+        reads(&field, &json!({ "eventTime": shown }).to_string());
+    }
+}
+
 #[test]
 fn unknown_fields_are_passed_over_and_maps_are_read_loosely() {
     reads(b"\xa3\x01\x08\x01\xab\x01\xac\x01\xa4\x01", r#"{}"#);

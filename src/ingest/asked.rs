@@ -4,12 +4,15 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Request, Uri};
+use axum::response::Response;
 use serde::Deserialize;
 
 use super::decode::Refusal;
 use super::form::{Form, Media};
-use super::{Face, manager};
+use super::{Face, manager, respond};
 use crate::event::{ApiGroup, ManagedFields, managed_fields};
+use crate::ledger::RejectReason;
+use crate::status::Status;
 use crate::upstream::Writer;
 
 /// What a client asks, but for the body. Stands behind all other extractors of a request's head: it takes the headers instead
@@ -36,11 +39,20 @@ struct Names {
     name: String,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
-    type Rejection = PathRejection;
+impl FromRequestParts<Face> for Asked {
+    type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, PathRejection> {
-        let Path(Names { namespace, name }) = Path::from_request_parts(parts, state).await?;
+    async fn from_request_parts(parts: &mut Parts, face: &Face) -> Result<Self, Response> {
+        let names = Path::from_request_parts(parts, face).await;
+        let Path(Names { namespace, name }) = names.map_err(|fault: PathRejection| {
+            // A name that is no text (`%ff`).
+            let status = Status::bad_request(fault.body_text());
+            match parts.method {
+                // It would have told of an occurrence.
+                Method::POST => face.reject(RejectReason::Invalid, &status),
+                _ => respond::refusal(&status),
+            }
+        })?;
         let (headers, uri) = (std::mem::take(&mut parts.headers), parts.uri.clone());
         let group = if uri.path().starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
         Ok(Self { group, namespace, name, headers, uri, usual: None })

@@ -137,6 +137,28 @@ async fn paths_and_methods_off_the_table() {
     program.stop().await;
 }
 
+/// Fault: the answer was a line of text, and the ledger heard nothing of the event.
+#[tokio::test]
+async fn names_that_are_no_text_are_refused_with_a_status() {
+    let program = start("").await;
+    let item = format!("{EVENTS}/a%ff");
+    for (method, path, key) in [
+        ("POST", "/api/v1/namespaces/%ff/events", "namespace"),
+        ("POST", "/apis/events.k8s.io/v1/namespaces/%ff/events", "namespace"),
+        ("GET", "/api/v1/namespaces/%ff/events", "namespace"),
+        ("GET", &item, "name"),
+        ("PATCH", &item, "name"),
+        ("DELETE", &item, "name"),
+    ] {
+        let reply = program.client().await.send(method, path, &[JSON], &json_of(&plain())).await;
+        let status = reply.json();
+        assert_eq!((reply.status, &status["kind"], &status["reason"]), (400, &json!("Status"), &json!("BadRequest")));
+        assert_eq!(status["message"], format!("Invalid URL: Invalid UTF-8 in `{key}`"), "{method} {path}");
+    }
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.rejected(RejectReason::Invalid)), (2, 2));
+}
+
 #[tokio::test]
 async fn bad_options_are_refused() {
     let program = start("").await;

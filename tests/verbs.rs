@@ -233,6 +233,25 @@ async fn watches_are_limited_counted_and_ended_by_a_stop() {
     assert!(program.app.metrics_text().contains("eventweir_ingest_watches 0"));
 }
 
+#[tokio::test]
+async fn what_is_there_is_watched_in_pieces() {
+    let program = Program::start("correlation: {enabled: false}").await;
+    for number in 0..60 {
+        let mut large = event(&format!("e{number}"), 1);
+        large["message"] = "<".repeat(3000).into();
+        program.send("POST", EVENTS, &large.to_string()).await;
+    }
+    program.settle().await;
+    let address = program.app.address();
+    let mut watch = Answer::ask(address, "GET", &format!("{EVENTS}?watch=true"), &[], b"").await;
+    let mut names = std::collections::BTreeSet::new();
+    while names.len() < 60 {
+        let frame = watch.frame().await.unwrap();
+        assert!(names.insert(frame["object"]["metadata"]["name"].to_string()), "{frame}");
+    }
+    program.app.stop().await;
+}
+
 /// A client that keeps a copy of all events by LIST and WATCH, and notices what it missed or heard twice.
 struct Mirror {
     upstream: Upstream,

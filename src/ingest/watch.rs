@@ -28,6 +28,9 @@ use crate::clock::{Clock, Mono};
 use crate::status::Status;
 use crate::upstream::{FieldSelector, Watch, WatchEvent, WatchOptions};
 
+/// LIMIT: bytes of a piece of the answer, but for its last frame.
+const CHUNK_BYTES: usize = 64 << 10;
+
 /// A watch without `timeoutSeconds` ends by itself between once and twice this, as an apiserver's does
 /// (`--min-request-timeout`).
 const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
@@ -122,8 +125,17 @@ async fn open(face: &Face, form: Form, namespace: Option<&str>, options: WatchOp
     match face.0.upstream.watch(namespace, options).await {
         Ok(watch) => {
             let stop = face.0.watches.stop();
-            let stream =
-                Stream { watch, form, clock, deadline, late: false, columns: Columns::Described, stop, _place: place };
+            let stream = Stream {
+                watch,
+                form,
+                clock,
+                deadline,
+                late: false,
+                columns: Columns::Described,
+                rest: Vec::new().into_iter(),
+                stop,
+                _place: place,
+            };
             match upgrade.accept(face, stream) {
                 Ok(response) => response,
                 Err(stream) => {
@@ -146,6 +158,8 @@ pub(super) struct Stream {
     late: bool,
     /// The next frame: a table has its columns in the first one.
     columns: Columns,
+    /// What is still to be written of the newest events.
+    rest: std::vec::IntoIter<WatchEvent>,
     stop: CancellationToken,
     _place: Place,
 }
@@ -163,6 +177,8 @@ impl Stream {
             events = self.watch.next() => events?,
             () = self.clock.sleep_until(self.deadline) => return None,
         };
+        // A table shows how long ago something happened.
+        self.form.now = self.clock.now().wall;
         Some((events, self))
     }
 
@@ -176,13 +192,18 @@ impl Stream {
         self.form.media
     }
 
-    async fn next(self) -> Option<(Bytes, Self)> {
-        let (events, mut stream) = self.events().await?;
-        let mut bytes = Vec::with_capacity(events.len().saturating_mul(1024));
-        for event in &events {
-            stream.write(event, &mut bytes);
+    async fn next(mut self) -> Option<(Bytes, Self)> {
+        if self.rest.len() == 0 {
+            let (events, stream) = self.events().await?;
+            self = Self { rest: events.into_iter(), ..stream };
         }
-        Some((bytes.into(), stream))
+        let mut bytes = Vec::with_capacity(self.rest.len().saturating_mul(1024).min(CHUNK_BYTES));
+        while bytes.len() < CHUNK_BYTES
+            && let Some(event) = self.rest.next()
+        {
+            self.write(&event, &mut bytes);
+        }
+        Some((bytes.into(), self))
     }
 }
 

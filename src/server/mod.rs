@@ -91,7 +91,8 @@ pub async fn serve<A, F>(
     let take = |stream: TcpStream, permit| {
         let activity = Arc::new(Activity::default());
         let service = service(answer.clone(), Arc::clone(&closing), Arc::clone(&activity));
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(Stream(ready(stream))), service);
+        let stream = Stream { tcp: ready(stream), activity: Arc::clone(&activity) };
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         let (connection, stop) = (connection.into_owned(), stop.clone());
         let connections = connections.clone();
         connections.inc();

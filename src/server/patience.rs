@@ -26,6 +26,8 @@ pub(super) struct Activity {
     is_http2: AtomicBool,
     /// Requests so far.
     begun: AtomicU32,
+    /// Writes so far. An answer is still on its way when hyper has taken the end of its body, and its client may be slow.
+    written: AtomicU32,
 }
 
 /// A request that is being answered.
@@ -41,6 +43,11 @@ impl Activity {
         self.is_busy.store(true, Ordering::Relaxed);
         self.begun.store(self.begun.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         Busy(Arc::clone(self))
+    }
+
+    /// The system has taken some of what is to be sent.
+    pub(super) fn write(&self) {
+        self.written.store(self.written.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Whether a request has come over HTTP/2.
@@ -90,7 +97,8 @@ pub(super) struct Patience<'a> {
     pause: Duration,
     timer: Pin<&'a mut Sleep>,
     is_set: bool,
-    seen: u32,
+    /// Requests and writes at the last look.
+    seen: (u32, u32),
     quiet: u32,
 }
 
@@ -102,7 +110,7 @@ pub(super) fn pause(limit: Duration) -> Duration {
 impl<'a> Patience<'a> {
     /// `timer` sleeps for `pause`.
     pub(super) fn new(activity: Arc<Activity>, pause: Duration, timer: Pin<&'a mut Sleep>) -> Self {
-        Self { activity, pause, timer, is_set: false, seen: 0, quiet: 0 }
+        Self { activity, pause, timer, is_set: false, seen: (0, 0), quiet: 0 }
     }
 
     /// Whether it has come to its end. Wakes the task in time for that.
@@ -124,10 +132,10 @@ impl<'a> Patience<'a> {
     }
 
     fn look(&mut self) -> bool {
-        let begun = self.activity.begun.load(Ordering::Relaxed);
-        let is_quiet =
-            begun == self.seen && !self.activity.is_busy.load(Ordering::Relaxed) && !self.activity.is_http2();
-        self.seen = begun;
+        let Activity { is_busy, is_http2: _, begun, written } = &*self.activity;
+        let seen = (begun.load(Ordering::Relaxed), written.load(Ordering::Relaxed));
+        let is_quiet = seen == self.seen && !is_busy.load(Ordering::Relaxed) && !self.activity.is_http2();
+        self.seen = seen;
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
         self.quiet >= LOOKS
     }
@@ -153,15 +161,22 @@ mod tests {
 
     /// A client of a server that takes `time` for its answers, and as long again for their bodies.
     async fn connected(time: Duration) -> TcpStream {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let answer = move |_: Request<Incoming>| async move {
+        connected_to(move |_: Request<Incoming>| async move {
             sleep(time).await;
             Response::new(Body::from_stream(once(async move {
                 sleep(time).await;
                 Ok::<_, std::convert::Infallible>("here")
             })))
-        };
+        })
+        .await
+    }
+
+    async fn connected_to<F>(answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static) -> TcpStream
+    where
+        F: Future<Output = Response> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
         let settings = Settings { max_connections: 1, header_timeout: LIMIT, close_timeout: LIMIT };
         let idle = prometheus::IntGauge::new("unregistered", "connections").unwrap();
         let tasks = TaskTracker::new();
@@ -199,6 +214,27 @@ mod tests {
             client.write_all(b"A: b\r\n").await.unwrap();
         }
         ends(&mut client, LIMIT * 11 / 12).await;
+    }
+
+    /// More than the system takes at once, so that hyper has long had all of it when the client still reads.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_slowly_is_not_left_and_one_that_reads_nothing_is() {
+        const LARGE: usize = 64 << 20;
+        let mut client = connected_to(|_| async { Response::new(Body::from(vec![b'x'; LARGE])) }).await;
+        client.write_all(HEAD).await.unwrap();
+        let mut read = 0;
+        while read < LARGE {
+            let mut some = vec![0; 8 << 20];
+            let count = client.read(&mut some).await.unwrap();
+            assert_ne!(count, 0, "left after {read} bytes");
+            read += count;
+            sleep(LIMIT / 8).await;
+        }
+        client.write_all(HEAD).await.unwrap();
+        sleep(LIMIT * 2).await;
+        let mut rest = Vec::new();
+        let _broken = client.read_to_end(&mut rest).await;
+        assert!(rest.len() < LARGE, "it was waited for");
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,19 +6,35 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::patience::Activity;
+
 /// Longest answer that is written in one piece, in bytes: one event's with its head is shorter, most of the time. Longer ones are not
 /// worth the copy.
 const PIECE: usize = 2048;
 
-/// A TCP stream that writes what is small in one piece.
+/// A TCP stream that writes what is small in one piece, and notes that its client still reads.
 #[derive(Debug)]
-pub(super) struct Stream(pub(super) TcpStream);
+pub(super) struct Stream {
+    pub(super) tcp: TcpStream,
+    pub(super) activity: Arc<Activity>,
+}
+
+impl Stream {
+    /// What a write came to.
+    fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if matches!(written, Poll::Ready(Ok(_))) {
+            self.activity.write();
+        }
+        written
+    }
+}
 
 impl AsyncRead for Stream {
     fn poll_read(
@@ -26,13 +42,14 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
+        Pin::new(&mut self.tcp).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        let written = Pin::new(&mut self.tcp).poll_write(context, bytes);
+        self.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -40,8 +57,8 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let stream = Pin::new(&mut self.0);
-        match pieces {
+        let stream = Pin::new(&mut self.tcp);
+        let written = match pieces {
             [piece] => stream.poll_write(context, piece),
             _ if pieces.iter().map(|piece| piece.len()).sum::<usize>() <= PIECE => {
                 let mut whole = SmallVec::<[u8; PIECE]>::new();
@@ -49,7 +66,8 @@ impl AsyncWrite for Stream {
                 stream.poll_write(context, &whole)
             }
             _ => stream.poll_write_vectored(context, pieces),
-        }
+        };
+        self.wrote(written)
     }
 
     /// No, although it can: where one can, the `h2` crate keeps no answer of 256 bytes and more for the next write, otherwise none of
@@ -59,11 +77,11 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        Pin::new(&mut self.tcp).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        Pin::new(&mut self.tcp).poll_shutdown(context)
     }
 }
 
@@ -78,7 +96,8 @@ mod tests {
     async fn written(lengths: &[usize]) -> (Vec<u8>, Vec<usize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (client, server) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let (mut client, mut server) = (client.unwrap(), Stream(server.unwrap().0));
+        let (mut client, tcp) = (client.unwrap(), server.unwrap().0);
+        let mut server = Stream { tcp, activity: Arc::default() };
         let bytes: Vec<Vec<u8>> = (1_u8..).zip(lengths).map(|(byte, length)| vec![byte; *length]).collect();
         let mut taken = Vec::new();
         let mut pieces: Vec<IoSlice<'_>> = bytes.iter().map(|piece| IoSlice::new(piece)).collect();

@@ -94,6 +94,8 @@ pub struct Outbox {
     /// Where this writer keeps its tally on a record; `None` leaves records as client-go writes them.
     annotation: Option<smol_str::SmolStr>,
     journal: Journal,
+    /// The newest version that an answer to a write told of.
+    newest_version: u64,
     draining: bool,
 }
 
@@ -122,6 +124,7 @@ impl Outbox {
             next_digest: 0,
             annotation: None,
             journal: Journal::default(),
+            newest_version: 0,
             draining: false,
         }
     }
@@ -320,7 +323,8 @@ impl Outbox {
         let sent = Sent { occurrences: record.pending.take(), count: group::count(group, &spelled), call, group };
         let tally = record.tally_with(sent.occurrences.total());
         if call != Call::Read {
-            record.attempt = Attempt { count: sent.count, tally };
+            let after = if record.ambiguous { record.attempt.after } else { self.newest_version };
+            record.attempt = Attempt { count: sent.count, tally, after };
         }
         let namespace = record.event.metadata.namespace.to_smolstr();
         let annotation = record.writer.as_ref().or(self.annotation.as_ref());

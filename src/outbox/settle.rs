@@ -3,8 +3,7 @@
 use smol_str::SmolStr;
 
 use super::claim::{Base, tally};
-use super::group::{count, spelled};
-use super::identity;
+use super::group::count;
 use super::record::{Call, Occurrences, Phase, Record, Sent};
 use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
 use crate::clock::Now;
@@ -97,7 +96,11 @@ impl Outbox {
         let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
         match (answer, sent.call) {
             (Answer::Stored(found), Call::Read) => self.settle_read(id, sent, &found, now),
-            (Answer::Stored(stored), Call::Create | Call::Patch) => self.acknowledge(id, sent, &stored, now),
+            (Answer::Stored(stored), Call::Create | Call::Patch) => {
+                let version = stored.metadata.resource_version.parse().unwrap_or(0);
+                self.newest_version = self.newest_version.max(version);
+                self.acknowledge(id, sent, &stored, now)
+            }
             (Answer::Exists, Call::Create) if !record.ambiguous && self.tickets.refuses_taken(id) => {
                 let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
                 self.refuse(id, sent, &Refusal { reason: RefusalReason::Exists, status }, now)
@@ -176,7 +179,8 @@ impl Outbox {
         let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
         record.look_first = false;
         let found_count = count(sent.group, found);
-        if !identity::is_same_record(&spelled(sent.group, &record.event, now), found, record.varies, now) {
+        let own = record.writer.as_ref().or(self.annotation.as_ref()).map_or(0, |annotation| tally(found, annotation));
+        if !record.is_own(own, sent.group, found, now) {
             // A stranger has the name: ours gets another one.
             // Not the plain time: two records of one object that are renamed in one instant must not meet.
             let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));

@@ -262,7 +262,8 @@ impl Outbox {
         let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
         record.event.count = record.event.count.saturating_add(moved);
         adopt(record, stored, sent.group);
-        if record.writer.take().is_some() {
+        let is_switched = record.writer.take().is_some();
+        if is_switched {
             // Whatever the process before us has sent was for an older version: from here on we count under our own name.
             record.base = Base::default();
         }
@@ -282,6 +283,10 @@ impl Outbox {
                 record.phase = Phase::Settled;
                 self.set_record_timer(id);
             }
+        }
+        if is_switched && owes {
+            // What is kept still says that this is counted under the earlier name.
+            self.hold_until_kept(id);
         }
         let mut settlement = Settlement { written: sent.occurrences, feedback, ..Settlement::default() };
         self.tickets.resolve(id, || Fate::Written(Box::new(stored.clone())), &mut settlement);

@@ -50,10 +50,13 @@ impl Outbox {
         Learned::Moved(moved)
     }
 
-    /// The upstream no longer holds the record: its next write creates it, with its running count.
-    pub fn learn_gone(&mut self, id: RecordId, now: Now) -> Learned {
+    /// The upstream, at `version`, no longer holds the record: its next write creates it, with its running count. It may have been
+    /// created again since, as an answer has told.
+    pub fn learn_gone(&mut self, id: RecordId, version: &str, now: Now) -> Learned {
         let Some(record) = self.records.get(id) else { return Learned::Absent };
-        if !matches!(record.phase, Phase::InFlight(_)) && !record.ambiguous {
+        let known = record.base.version.as_str();
+        let is_news = version == known || is_newer(version, known);
+        if is_news && !matches!(record.phase, Phase::InFlight(_)) && !record.ambiguous {
             self.note(id);
             self.change_in_queue(id, now, |record| {
                 record.stored = false;

@@ -92,7 +92,7 @@ impl Shard {
     /// The upstream no longer holds `event`.
     pub fn learn_gone(&mut self, event: &Event, now: Now, policy: &Policy) {
         let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) else { return };
-        if self.outbox.learn_gone(handle.record, now) == Learned::Absent
+        if self.outbox.learn_gone(handle.record, &event.metadata.resource_version, now) == Learned::Absent
             && let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(handle.source))
         {
             let before = correlator.tracked_keys();
@@ -105,11 +105,12 @@ impl Shard {
     /// After a LIST that replaces a broken WATCH: what is older than the list and not in it is gone.
     pub fn learn_list(&mut self, listed: &Listed, now: Now) {
         let outbox = &mut self.outbox;
+        let version = listed.newest.to_string();
         let mut tracked_keys = 0;
         for (_, correlator) in self.sources.iter_mut() {
             correlator.learn_list(|observation| {
                 let missing = listed.misses(&observation.name, &observation.resource_version);
-                missing && outbox.learn_gone(observation.record, now) == Learned::Absent
+                missing && outbox.learn_gone(observation.record, &version, now) == Learned::Absent
             });
             tracked_keys += correlator.tracked_keys();
         }
@@ -186,6 +187,22 @@ mod tests {
             assert!(matches!(write.request, Request::Create { event, .. } if event.count == 3));
             assert!(shard.balance().is_exact());
         }
+    }
+
+    /// Fault: the record was created once more, with its running count.
+    #[test]
+    fn news_of_a_deletion_that_come_after_the_record_was_created_again_are_old() {
+        let (mut shard, policy) = waiting();
+        let (now, later) = (Now::at(3_000_000_000), Now::at(9_000_000_000));
+        let write = shard.next_write(now).unwrap();
+        shard.settle(write.record, Answer::Missing, now);
+        let write = shard.next_write(now).unwrap();
+        assert!(matches!(write.request, Request::Create { .. }));
+        shard.settle(write.record, Answer::Stored(Box::new(Event { count: 3, ..event("7") })), now);
+        shard.accept(event(""), 1, now, &policy).unwrap();
+        shard.learn_gone(&event("6"), now, &policy);
+        let write = shard.next_write(later).unwrap();
+        assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 4));
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub struct Outbox {
     /// Spares each repeat a look at its account.
     rates: Rates,
     ready: Ready,
-    // LIMIT: one timer a record and one an account, but for accounts whose time moved forward.
+    // LIMIT: one timer a record and one an account, but for those whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     bytes: Share,
     /// The length of `records`, for the limit over all shards.

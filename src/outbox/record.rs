@@ -161,7 +161,7 @@ pub(super) struct Record {
     pub(super) ambiguous: bool,
     /// The next request reads: a create was answered "exists", or nobody knows what a patch met.
     pub(super) look_first: bool,
-    /// A timer of this record is set; there is never more than one.
+    /// A timer of this record is set for what it waits for now.
     pub(super) timer_set: bool,
     /// It is the digest of its budget.
     pub(super) is_digest: bool,

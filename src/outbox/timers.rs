@@ -114,3 +114,42 @@ impl Outbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::clock::Now;
+    use crate::correlator::{KeySecret, Policy};
+    use crate::event::Event;
+    use crate::outbox::{self, Answer, Applied, Fault, Request, Retry};
+    use crate::shard::{self, Shard};
+
+    /// Fault: it was repeated when the coalescing interval ended, which may be after the drain's deadline.
+    #[test]
+    fn a_write_that_fails_in_a_drain_is_repeated_after_its_pause() {
+        for comes_before_drain in [true, false] {
+            let (coalesce_interval, policy) = (Duration::from_secs(60), Policy::default());
+            let outbox = outbox::Settings { coalesce_interval, ..outbox::Settings::default() };
+            let settings = shard::Settings { outbox, ..shard::Settings::default() };
+            let mut shard = Shard::new(KeySecret(1, 2), settings, 1);
+            let at = |seconds: i64| Now::at(seconds * 1_000_000_000);
+            let event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
+            shard.accept(event.clone(), 1, at(1), &policy).unwrap();
+            let write = shard.next_write(at(1)).unwrap();
+            let Request::Create { event: stored, .. } = write.request else { unreachable!() };
+            shard.settle(write.record, Answer::Stored(stored), at(1));
+            if comes_before_drain {
+                shard.accept(event.clone(), 1, at(2), &policy).unwrap();
+            }
+            shard.drain(at(3));
+            if !comes_before_drain {
+                shard.accept(event, 1, at(3), &policy).unwrap();
+            }
+            let write = shard.next_write(at(3)).unwrap();
+            let overloaded = Retry { after: None, applied: Applied::No, fault: Fault::Overloaded };
+            shard.settle(write.record, Answer::Retry(overloaded), at(3));
+            assert!(shard.next_write(at(4)).is_some(), "{comes_before_drain}");
+        }
+    }
+}

@@ -139,6 +139,11 @@ impl Account {
         }
     }
 
+    /// Whether it fills in another way than this.
+    pub(super) fn fills_otherwise(&self, new: Rate) -> bool {
+        self.bucket.as_ref().is_some_and(|(_, rate)| *rate != new)
+    }
+
     pub(super) const fn is_prepaid(&self) -> bool {
         self.bucket.is_none()
     }

@@ -100,18 +100,23 @@ impl Outbox {
         let mut is_news = true;
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
-        if let Some(record) = self.records.get_mut(id) {
+        if let Some(mut record) = self.records.get_mut(id) {
+            let mut is_recharged = false;
+            if let Payment::Owed { rate } = offer.payment
+                && (record.account == AccountId::prepaid(offer.source)
+                    || self.rates.differ(rate)
+                        && self.accounts.peek(record.account.0).is_some_and(|account| account.fills_otherwise(rate)))
+            {
+                is_recharged = true;
+                self.charge(id, AccountId::of_budget(offer.source, offer.budget), rate, now);
+                // It stays: what has been paid for does not fold.
+                let Some(same) = self.records.get_mut(id) else { return (Why::Budget, true) };
+                record = same;
+            }
             let before = record.size;
             record.absorb(event, offer.identity, || self.bytes.all() < self.settings.max_bytes.get());
             self.bytes.replace(before, record.size);
-            let account = record.account;
-            if let Payment::Owed { rate } = offer.payment
-                && self.rates.differ(rate)
-                && let Some(account) = self.accounts.peek_mut(account.0)
-            {
-                account.set_rate(rate);
-            }
-            is_news = matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
+            is_news = is_recharged || matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
             let waits = match record.phase {
                 Phase::Settled => None,
                 Phase::Queued(_) if is_news => None,
@@ -123,7 +128,7 @@ impl Outbox {
             }
             self.note(id);
             if let Some(why) = waits {
-                return (why, false);
+                return (why, is_recharged);
             }
             if offer.payment == Payment::Paid {
                 self.pay(id, now);
@@ -213,6 +218,27 @@ impl Outbox {
         self.trim_accounts(now);
     }
 
+    /// After a reload another account pays for a record, if `drop` had become `defer`, or the same one fills in another way.
+    fn charge(&mut self, id: RecordId, account_id: AccountId, rate: Rate, now: Now) {
+        let Some(record) = self.records.get(id) else { return };
+        let (before, source) = (record.account, record.source);
+        if before == AccountId::prepaid(source) {
+            self.rates.differ(rate);
+            self.account(account_id, || Account::new(source, Some(rate))).members += 1;
+            self.change_in_queue(id, now, |record| record.account = account_id);
+            if let Some(account) = self.accounts.peek_mut(before.0) {
+                account.members -= 1;
+            }
+            self.drop_if_idle(before, now.mono);
+        }
+        let Some(record) = self.records.get(id) else { return };
+        let charged = record.account;
+        if let Some(account) = self.accounts.peek_mut(charged.0) {
+            account.set_rate(rate);
+        }
+        self.refile(charged, now.mono);
+    }
+
     /// A reload from `defer` to `drop` has its correlator pay for a record that was waiting for a token.
     fn pay(&mut self, id: RecordId, now: Now) {
         self.change_in_queue(id, now, |record| record.paid = true);
@@ -241,6 +267,71 @@ impl Outbox {
                 self.set_record_timer(id);
             }
             Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) | Phase::Backoff(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::clock::Now;
+    use crate::correlator::{KeySecret, Policy, Settings, Suppression};
+    use crate::event::Event;
+    use crate::outbox::Request;
+    use crate::shard::{self, Shard};
+
+    /// Less than the coalescing interval, so that the record never leaves the outbox.
+    const STEP: i64 = 500_000_000;
+
+    fn policy(suppression: Suppression, qps: f32) -> Policy {
+        let base = Settings { suppression, burst_size: 2, qps, ..Settings::default() };
+        Policy { base: Arc::new(base), rules: Vec::new() }
+    }
+
+    /// Reports the same event in each step, and returns in which it was written.
+    fn written(shard: &mut Shard, steps: std::ops::Range<i64>, policy: &Policy) -> Vec<i64> {
+        let mut written = Vec::new();
+        for step in steps {
+            let now = Now::at(step * STEP);
+            let event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
+            shard.accept(event.clone(), 1, now, policy).unwrap();
+            while let Some(write) = shard.next_write(now) {
+                written.push(step);
+                let count = match write.request {
+                    Request::Create { event, .. } => event.count,
+                    Request::Patch { patch, .. } => patch.count,
+                    Request::Read { .. } => unreachable!("nothing fails"),
+                };
+                let stored = Event { count, ..event.clone() };
+                shard.settle(write.record, crate::outbox::Answer::Stored(Box::new(stored)), now);
+                assert!(shard.balance().is_exact());
+            }
+        }
+        written
+    }
+
+    /// Fault: its writes stayed free for as long as it was repeated.
+    #[test]
+    fn a_record_pays_from_its_budget_after_a_reload_from_drop_to_defer() {
+        let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+        written(&mut shard, 1..4, &policy(Suppression::Drop, 0.0));
+        let after = written(&mut shard, 4..400, &policy(Suppression::Defer, 0.02));
+        // The burst, and a token each hundred steps.
+        assert_eq!(after.len(), 2 + 3, "{after:?}");
+        // And back.
+        let after = written(&mut shard, 400..410, &policy(Suppression::Drop, 2.0));
+        assert!(after.len() >= 4, "{after:?}");
+    }
+
+    /// Fault: its account went on waiting for the token that it would have had, or for none.
+    #[test]
+    fn a_reloaded_rate_applies_to_what_waits_already() {
+        for before in [0.0, 0.001] {
+            let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+            assert_eq!(written(&mut shard, 1..10, &policy(Suppression::Defer, before)).len(), 2);
+            let after = written(&mut shard, 10..20, &policy(Suppression::Defer, 1.0));
+            assert!(after.len() >= 4, "{after:?}");
         }
     }
 }

@@ -4,6 +4,7 @@
 use smol_str::SmolStr;
 
 use super::RecordId;
+use super::history::namespace_tag;
 use super::key::Key;
 use super::recent::{Found, Recent};
 use super::settings::{CountOverflow, Settings};
@@ -25,6 +26,8 @@ pub struct Observation {
     pub first_timestamp: Option<Time>,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
+    /// Which namespace its name is in; see [`namespace_tag`](super::namespace_tag).
+    pub namespace: u32,
     /// Name of the record upstream.
     pub name: SmolStr,
     /// Version of the record upstream, as far as known.
@@ -90,6 +93,7 @@ impl Observations {
             record,
             tally: 0,
             stored: false,
+            namespace: namespace_tag(&event.metadata.namespace),
         };
         self.observations.put_found(place, key, observation, settings.lru_cache_size);
         Observed { record, stored: false, tally: 0, is_repeat: false }
@@ -113,6 +117,7 @@ impl Observations {
             record,
             tally: 0,
             stored: true,
+            namespace: namespace_tag(&stored.metadata.namespace),
         };
         self.put(key, observation, settings);
     }

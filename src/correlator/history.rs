@@ -1,5 +1,7 @@
 //! What the upstream tells of records outside of an answer: created, counted on, expired or deleted by whomever.
 
+use std::hash::BuildHasher;
+
 use super::dedup::Observation;
 use super::{Correlator, Key, RecordId, Settings};
 use crate::event::Event;
@@ -20,6 +22,13 @@ pub fn is_newer(version: &str, known: &str) -> bool {
 pub fn lacking(own: u32, counted: u32) -> i32 {
     let behind = if own == 0 { 0 } else { counted.saturating_sub(own) };
     i32::try_from(behind).unwrap_or(i32::MAX)
+}
+
+/// A namespace in four bytes, of which an observation has room beside its other members: for names that stand in several.
+#[must_use]
+pub fn namespace_tag(namespace: &str) -> u32 {
+    let [tag @ .., _, _, _, _] = foldhash::fast::FixedState::default().hash_one(namespace).to_le_bytes();
+    u32::from_le_bytes(tag)
 }
 
 impl Correlator {
@@ -54,6 +63,7 @@ impl Correlator {
             record: RecordId(*next_record),
             tally,
             stored: true,
+            namespace: namespace_tag(&event.metadata.namespace),
         };
         *next_record += u64::from(self.observations.adopt(key, observation, settings));
     }

@@ -21,7 +21,7 @@ mod sip;
 
 pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};
-pub use history::{is_newer, lacking};
+pub use history::{is_newer, lacking, namespace_tag};
 pub use key::{BuildKeyHasher, Key, KeySecret, Keys};
 pub use patch::Patch;
 pub use places::{Place, Places};

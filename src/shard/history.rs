@@ -6,16 +6,16 @@ use std::collections::HashSet;
 use super::Shard;
 use super::hold::Lead;
 use crate::clock::Now;
-use crate::correlator::{Correlation, Correlator, Policy, Settled};
+use crate::correlator::{Correlation, Correlator, Observation, Policy, Settled, namespace_tag};
 use crate::event::Event;
 use crate::outbox::{DIGEST_REASON, Learned, RecordId};
 
 /// What a finished LIST has shown.
 #[derive(Debug, Clone, Default)]
 pub struct Listed {
-    /// The names of the events in it.
+    /// The names of the events in it, and their namespaces.
     // LIMIT: as many as the upstream holds, for as long as a list takes.
-    names: HashSet<smol_str::SmolStr>,
+    names: HashSet<(u32, smol_str::SmolStr)>,
     /// The newest version in it.
     newest: u64,
 }
@@ -24,12 +24,14 @@ impl Listed {
     /// Adds an event of the list.
     pub fn add(&mut self, event: &Event) {
         self.newest = self.newest.max(event.metadata.resource_version.parse().unwrap_or(0));
-        self.names.insert(event.metadata.name.to_smolstr());
+        self.names.insert((namespace_tag(&event.metadata.namespace), event.metadata.name.to_smolstr()));
     }
 
-    /// Whether the list, which came later than this version, no longer has the event.
-    fn misses(&self, name: &str, version: &str) -> bool {
-        version.parse::<u64>().is_ok_and(|version| version <= self.newest) && !self.names.contains(name)
+    /// Whether the list, which came later than its version, no longer has the record.
+    fn misses(&self, observation: &Observation) -> bool {
+        let Observation { name, namespace, resource_version, .. } = observation;
+        resource_version.parse::<u64>().is_ok_and(|version| version <= self.newest)
+            && !self.names.contains(&(*namespace, name.clone()))
     }
 }
 
@@ -109,8 +111,7 @@ impl Shard {
         let mut tracked_keys = 0;
         for (_, correlator) in self.sources.iter_mut() {
             correlator.learn_list(|observation| {
-                let missing = listed.misses(&observation.name, &observation.resource_version);
-                missing && outbox.learn_gone(observation.record, &version, now) == Learned::Absent
+                listed.misses(observation) && outbox.learn_gone(observation.record, &version, now) == Learned::Absent
             });
             tracked_keys += correlator.tracked_keys();
         }
@@ -203,6 +204,28 @@ mod tests {
         shard.learn_gone(&event("6"), now, &policy);
         let write = shard.next_write(later).unwrap();
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 4));
+    }
+
+    /// Fault: it was believed to be there for as long as another namespace had one of its name.
+    #[test]
+    fn a_list_misses_a_record_whose_name_another_namespace_has() {
+        let (mut shard, policy) = shard(Settings::default());
+        let now = Now::at(1_000_000_000);
+        let (here, mut there) = (Event { count: 40, ..event("5") }, event("9"));
+        there.metadata.namespace = "other".into();
+        for event in [&here, &there] {
+            shard.learn(event, now, &policy);
+        }
+        let mut listed = Listed::default();
+        listed.add(&there);
+        shard.learn_list(&listed, now);
+        for (mut event, begins) in [(event(""), true), (Event { metadata: there.metadata.clone(), ..event("") }, false)]
+        {
+            event.metadata.resource_version = "".into();
+            shard.accept(event, 1, now, &policy).unwrap();
+            let request = shard.next_write(now).unwrap().request;
+            assert_eq!(matches!(request, Request::Create { event, .. } if event.count == 1), begins);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{Shard, Shards};
 use crate::clock::Now;
-use crate::correlator::{Correlator, Observation, Policy, Rate, RecordId};
+use crate::correlator::{Correlator, Observation, Policy, Rate, RecordId, namespace_tag};
 use crate::outbox::{Changes, Entry};
 
 impl Shard {
@@ -51,6 +51,7 @@ impl Shard {
                 record,
                 tally: 0,
                 stored: entry.stored,
+                namespace: namespace_tag(&entry.event.metadata.namespace),
             };
             correlator.remember(entry.key, observation, settings);
             self.tracked_keys.replace(before, correlator.tracked_keys());

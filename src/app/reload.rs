@@ -21,6 +21,10 @@ impl App {
             }
         };
         let mut stamp = config::FileStamp::of(path).ok();
+        // What is in force was loaded before the file was looked at: a change in between would be told by no later look.
+        if self.is_behind() && self.reload() {
+            return;
+        }
         loop {
             let asked = tokio::select! {
                 () = self.admin.reload_asked() => true,
@@ -37,6 +41,12 @@ impl App {
                 return;
             }
         }
+    }
+
+    /// Whether the file has a good configuration other than what is in force.
+    fn is_behind(&self) -> bool {
+        config::load(self.source.path.as_deref(), &self.source.overrides)
+            .is_ok_and(|new| !self.config.lock().reload_diff(&new).is_empty())
     }
 
     /// Loads the configuration anew. A bad one is refused and reported, and the old one stays in force.

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::Path;
+use std::time::Duration;
 
 use eventweir::app::ConfigSource;
 use eventweir::config::Overrides;
@@ -91,6 +92,19 @@ async fn a_reload_can_be_asked_for_over_http() {
         })
         .await;
     following.abort_all();
+    program.stop().await;
+}
+
+/// Fault: it was never seen, unless the file changed once more.
+#[tokio::test]
+async fn a_change_between_loading_and_following_is_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let program = program(&path, "upstream: {maxInFlight: 7}\n").await;
+    write(&path, "upstream: {maxInFlight: 9}\n");
+    let followed = tokio::time::timeout(Duration::from_secs(20), program.app.follow_config());
+    assert!(followed.await.is_ok(), "it is not seen");
+    assert_eq!(program.metrics().await["eventweir_deliver_in_flight_requests_limit"], 9.0);
     program.stop().await;
 }
 

@@ -229,6 +229,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_stored_at_the_other_door_without_its_source_is_not_known_again() {
+        let mut old_style = Event { event_type: "Normal".into(), ..event("") };
+        old_style.source.component = "kubelet".into();
+        let mut new_style = Event {
+            event_time: Some(crate::event::MicroTime(5)),
+            action: "Pull".into(),
+            event_type: "Normal".into(),
+            ..event("")
+        };
+        new_style.reporting_controller = "kubelet".into();
+        new_style.reporting_instance = "node-1".into();
+        for (event, outcome) in [(old_style, shard::Outcome::Created), (new_style, shard::Outcome::Counted)] {
+            let outbox = crate::outbox::Settings {
+                group: crate::outbox::UpstreamGroup::Events,
+                ..crate::outbox::Settings::default()
+            };
+            let settings = shard::Settings { outbox, ..shard::Settings::default() };
+            let (mut shard, policy) = (Shard::new(KeySecret(1, 2), settings, 1), Policy::default());
+            let mut stored = crate::event::spelling::to_events_v1(&event, 7);
+            stored.metadata.resource_version = "5".into();
+            shard.learn(&stored, Now::at(1), &policy);
+            assert_eq!(shard.accept(event, 1, Now::at(2), &policy).unwrap().outcome, outcome);
+        }
+    }
+
+    #[test]
     fn news_that_are_old_or_our_own_move_nothing() {
         let (mut shard, policy) = waiting();
         let later = Now::at(3_000_000_000);

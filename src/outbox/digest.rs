@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 use super::claim::Base;
 use super::record::Occurrences;
 use super::settings::Settings;
-use crate::clock::Now;
+use crate::clock::{Mono, Now};
 use crate::correlator::{RecordId, record_name};
 use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, Text, Time, cut};
 
@@ -33,6 +33,8 @@ pub(super) struct Digest {
     pub(super) stored: bool,
     /// What the upstream holds of it.
     pub(super) base: Base,
+    /// It can be written until then without folding on; see `Account::folds_from`.
+    pub(super) folds_from: Mono,
     /// LIMIT: `digest_reasons` entries, in the order in which they were first folded.
     reasons: Vec<Folded>,
     /// Occurrences of reasons beyond the limit.
@@ -73,7 +75,17 @@ impl Digest {
             event.reporting_controller = first.reporting_controller.clone();
             event.reporting_instance = first.reporting_instance.clone();
         }
-        Self { record, event, stored: false, base: Base::default(), reasons: Vec::new(), unnamed: 0, bytes: 0 }
+        let folds_from = now.mono;
+        Self {
+            record,
+            event,
+            stored: false,
+            base: Base::default(),
+            folds_from,
+            reasons: Vec::new(),
+            unnamed: 0,
+            bytes: 0,
+        }
     }
 
     /// Takes in the occurrences of a record that folds.

@@ -1,18 +1,23 @@
 //! Folding: never-written records that their budget cannot pay in time become one digest record.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use super::account::{AccountId, Order};
+use super::account::{Account, AccountId, Order};
 use super::digest::Digest;
+use super::journal::Journal;
 use super::record::{Attempt, Occurrences, Phase, Record};
 use super::{Forgotten, Identity, Outbox, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 
+/// How long a digest that was kept can be written before further records fold into it and have it wait again.
+const UNDISTURBED: Duration = Duration::from_secs(1);
+
 /// Digests draw their record numbers from the upper half of the range, correlators from the lower.
 pub(super) const FIRST_DIGEST: u64 = 1 << 63;
 
-impl super::account::Account {
+impl Account {
     /// When more never-written records will have reached `max_age` than there are tokens for, should nothing else happen: the
     /// others are written as they are when their turn comes, however long the upstream is down.
     pub(super) fn folds_at(&self, max_age: Duration, now: Mono) -> Option<Mono> {
@@ -22,11 +27,25 @@ impl super::account::Account {
         }
         self.foldable_by_age().nth(tokens).map(|order| order.since.after(max_age))
     }
+
+    /// From when on records may fold; `None` while the digest waits to be kept. Each fold has it wait again, and where records
+    /// came faster than they are kept it would never be written.
+    // LIMIT: what comes meanwhile stands in the queue, of which there is no more than `max_records`.
+    pub(super) fn folds_from(&self, journal: &Journal, paused: &HashMap<RecordId, u32>) -> Option<Mono> {
+        match &self.digest {
+            Some(digest) if journal.on && paused.contains_key(&digest.record) => None,
+            Some(digest) => Some(digest.folds_from),
+            None => Some(Mono(i64::MIN)),
+        }
+    }
 }
 
 impl Outbox {
     /// Too many never-written records wait for one budget: all that its tokens of this moment cannot pay fold.
     pub(super) fn fold_excess(&mut self, account: AccountId, now: Now) {
+        if !self.may_fold(account, now.mono) {
+            return;
+        }
         let tokens = self.accounts.peek(account.0).map_or(0, |account| account.tokens(now.mono));
         let excess: Vec<Order> = self.foldable(account).skip(tokens).collect();
         self.fold(account, &excess, now);
@@ -34,12 +53,27 @@ impl Outbox {
 
     /// Never-written records that have waited for their maximum age fold.
     pub(super) fn fold_aged(&mut self, account: AccountId, now: Now) {
+        if !self.may_fold(account, now.mono) {
+            return;
+        }
         let max_age = self.settings.digest_max_age;
         let aged: Vec<Order> = self.foldable(account).filter(|order| order.since.after(max_age) <= now.mono).collect();
         // With a token at hand the oldest is written as it is.
         let tokens = self.accounts.peek(account.0).map_or(0, |account| account.tokens(now.mono));
         if aged.len() > tokens {
             self.fold(account, &aged, now);
+        }
+    }
+
+    fn may_fold(&self, account: AccountId, now: Mono) -> bool {
+        let Some(account) = self.accounts.peek(account.0) else { return false };
+        account.folds_from(&self.journal, &self.paused).is_some_and(|from| from <= now)
+    }
+
+    /// A digest that stands in its queue again has a while in which nothing folds.
+    pub(super) fn end_hold(&mut self, account: AccountId, now: Mono) {
+        if let Some(digest) = self.accounts.peek_mut(account.0).and_then(|account| account.digest.as_mut()) {
+            digest.folds_from = now.after(UNDISTURBED);
         }
     }
 
@@ -79,7 +113,7 @@ impl Outbox {
     }
 
     fn foldable(&self, account: AccountId) -> impl Iterator<Item = Order> + '_ {
-        self.accounts.peek(account.0).into_iter().flat_map(super::account::Account::foldable)
+        self.accounts.peek(account.0).into_iter().flat_map(Account::foldable)
     }
 
     /// Takes a record out of its account's queue.
@@ -165,5 +199,62 @@ impl Outbox {
         self.hold_until_kept(id);
         // It takes the place of the longest-waiting record that it stands for.
         self.owe(id, Occurrences::of(WrittenAs::Digest, occurrences), since, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::clock::Now;
+    use crate::correlator::{Field, KeySecret, Policy, Settings};
+    use crate::event::Event;
+    use crate::outbox::{self, Answer, DIGEST_REASON, Request};
+    use crate::shard::{self, Shard};
+
+    /// Fault: each record that folded had it wait for one more commit, and it was not written before the flood ended.
+    #[test]
+    fn a_digest_is_written_while_its_budget_goes_on_folding() {
+        let spam_key = vec![Field::SourceComponent];
+        let base = Settings { burst_size: 1, qps: 1.0, spam_key, ..Settings::default() };
+        let policy = Policy { base: Arc::new(base), rules: Vec::new() };
+        let outbox = outbox::Settings { digest_after: 4, ..outbox::Settings::default() };
+        let settings = shard::Settings { outbox, ..shard::Settings::default() };
+        let mut shard = Shard::new(KeySecret(1, 2), settings, 1);
+        shard.identify("a");
+        shard.keep_journal();
+        let (mut digests, mut being_kept) = (Vec::new(), None::<outbox::Changes>);
+        for step in 1..6_000_i64 {
+            let now = Now::at(step * 5_000_000);
+            for object in [2 * step, 2 * step + 1] {
+                let mut event = Event { count: 1, reason: "FailedScheduling".into(), ..Event::default() };
+                event.involved_object.name = format!("web-{object}").into();
+                event.metadata.name = event.involved_object.name.clone();
+                shard.accept(event, 1, now, &policy).unwrap();
+            }
+            // A commit takes three steps, and begins with the changes up to then.
+            if step % 3 == 0 {
+                if let Some(changes) = being_kept.take() {
+                    shard.changes_kept(&changes.held, now);
+                }
+                being_kept = Some(shard.take_changes());
+            }
+            while let Some(write) = shard.next_write(now) {
+                let stored = match write.request {
+                    Request::Create { event, .. } => event,
+                    Request::Patch { patch, .. } => {
+                        Box::new(Event { count: patch.count, message: patch.message.into(), ..Event::default() })
+                    }
+                    Request::Read { .. } => unreachable!("nothing fails"),
+                };
+                if stored.reason == DIGEST_REASON || stored.message.contains("folded") {
+                    digests.push((step / 200, stored.count));
+                }
+                shard.settle(write.record, Answer::Stored(stored), now);
+            }
+            assert!(shard.balance().is_exact());
+            assert!(shard.sizes().records < 600, "what waits for a fold is a second's");
+        }
+        assert!(digests.len() >= 10, "{digests:?}");
     }
 }

@@ -28,15 +28,23 @@ impl Outbox {
             return;
         }
         let draining = self.draining;
-        let Some(record) = self.records.get(id).filter(|record| matches!(record.phase, Phase::Cooling)) else {
-            return;
-        };
-        if record.pending.total() == 0 {
+        let Some(record) = self.records.get(id) else { return };
+        let (account, is_digest) = (record.account, record.is_digest);
+        if !matches!(record.phase, Phase::Cooling) {
+            // It is on its way, or waits for its next try.
+        } else if record.pending.total() == 0 {
             self.remove(id, now);
         } else if draining || record.next_write <= now.mono {
+            if is_digest && self.journal.on {
+                self.end_hold(account, now.mono);
+            }
             self.enqueue(id, now);
         } else {
             self.set_record_timer(id);
+        }
+        if is_digest {
+            // What had aged meanwhile did not fold.
+            self.set_account_timer(account, now.mono);
         }
     }
 

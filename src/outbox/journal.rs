@@ -55,7 +55,7 @@ type Ids = HashSet<RecordId, foldhash::fast::FixedState>;
 
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    on: bool,
+    pub(super) on: bool,
     // LIMIT: the records in the outbox and those that are kept; others are left out at `tidy_at`.
     changed: Ids,
     /// Records of which something is kept, or may be.

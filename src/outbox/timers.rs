@@ -70,6 +70,7 @@ impl Outbox {
         let Some(account) = self.accounts.peek_mut(id.0).filter(|account| !account.is_prepaid()) else { return };
         let token = if account.filed.is_none() && account.waits_for_token() { account.next_token(now) } else { None };
         let aged = account.folds_at(self.settings.digest_max_age, now);
+        let aged = aged.and_then(|at| Some(at.max(account.folds_from(&self.journal, &self.paused)?)));
         let idle = if account.members == 0 { account.idle_at(now) } else { None };
         let Some(at) = [token, aged, idle].into_iter().flatten().min() else { return };
         if account.timer.is_none_or(|timer| at < timer) {

@@ -68,7 +68,7 @@ pub struct Outbox {
     settings: Settings,
     // LIMIT: `max_records` and `max_bytes`, kept by the shard through `has_room` for new records; repeats of known records
     // are always taken, of which there are no more than the correlators track.
-    // Boxed, because a record has 880 bytes and the table up to twice as many places, among which they move.
+    // Boxed, because a record has 888 bytes and the table up to twice as many places, among which they move.
     records: Numbered<Box<Record>>,
     /// How many of them each source has.
     // LIMIT: one a record.

@@ -12,6 +12,8 @@ use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchO
 
 /// LIMIT: bytes of a fieldManager; a longer one is refused.
 const FIELD_MANAGER_MAX: usize = 128;
+/// LIMIT: bytes of the faults that are told, about; each unprintable letter of a fieldManager shows all of it.
+const FAULT_BYTES_MAX: usize = 1 << 20;
 /// The only rule that a watch knows.
 const NOT_OLDER_THAN: &str = "NotOlderThan";
 
@@ -63,6 +65,12 @@ impl Faults {
     pub(super) fn unsupported(&mut self, field: &str, value: &str, supported: &str) {
         let message = format!("Unsupported value: {value}: supported values: {supported}");
         self.push("FieldValueNotSupported", field, message);
+    }
+
+    /// Whether enough is known to be wrong: nobody looks for more of what there may be thousands of.
+    // DIFFERENCE(apiserver): that one tells of all faults, however many; here enough is enough, as in an event.
+    fn is_enough(&self) -> bool {
+        self.0.iter().map(|cause| cause.message.len()).sum::<usize>() >= FAULT_BYTES_MAX
     }
 
     /// The 422 of these options, if there is a fault.
@@ -186,6 +194,9 @@ fn check_field_manager(manager: &str, faults: &mut Faults) {
         faults.push("FieldValueTooLong", "fieldManager", message);
     }
     for (position, letter) in manager.char_indices().filter(|(_, letter)| !go::is_print(*letter)) {
+        if faults.is_enough() {
+            break;
+        }
         let detail = format!("invalid character U+{:04X} (at position {position})", u32::from(letter));
         faults.invalid("fieldManager", manager, &detail);
     }
@@ -318,6 +329,21 @@ mod tests {
         assert!(status.message.ends_with("fieldManager: Too long: may not be more than 128 bytes"), "{status:?}");
         let options = of_write("CreateOptions", Some("dryRun=All&fieldValidation=Strict&fieldManager=a")).unwrap();
         assert_eq!(options, Options { validation: FieldValidation::Strict, dry_run: true });
+    }
+
+    #[test]
+    fn enough_faults_of_a_manager_are_told_and_no_more() {
+        // Each shows twice the letters' number of bytes, and some 60 more.
+        for (letters, told) in [(100, 100), (4_000, 131)] {
+            let query = format!("fieldManager={}&dryRun=Some", "%07".repeat(letters));
+            let status = of_write("CreateOptions", Some(&query)).unwrap_err();
+            let (length, causes) = (status.message.len(), status.details.unwrap().causes);
+            assert!(length < 2 << 20, "{length}");
+            let each = causes.iter().filter(|cause| cause.reason == "FieldValueInvalid").count();
+            assert_eq!(each, told, "{letters}");
+            assert_eq!(causes[0].reason == "FieldValueTooLong", letters > FIELD_MANAGER_MAX);
+            assert_eq!(causes.last().unwrap().field, "dryRun", "what comes after is told all the same");
+        }
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! Server-side apply: an event as its applier wants it, merged into what is there. After `sigs.k8s.io/structured-merge-diff`,
 //! `merge/update.go` (`Apply`, `prune`) and `typed/tofieldset.go`.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::Comparison;
 use super::managed::{Managed, lose, read, write};
 use super::set::{Field, FieldSet};
-use crate::event::{ApiGroup, Event, RareMeta, Time};
+use crate::event::{ApiGroup, Event, OwnerReference, RareMeta, Time};
 
 /// Who owns what is in the state before the first apply, where nobody is known.
 const BEFORE: &str = "before-first-apply";
@@ -99,9 +101,11 @@ impl FieldSet {
         }
         let none = RareMeta::default();
         let from = from.metadata.rare.as_deref().unwrap_or(&none);
-        for (container, key) in self.keys() {
-            copy_key(container, key, from, to.metadata.rare.get_or_insert_default());
-        }
+        let rare = to.metadata.rare.get_or_insert_default();
+        self.keys_of(Field::Labels).for_each(|key| copy_pair(key, &from.labels, &mut rare.labels));
+        self.keys_of(Field::Annotations).for_each(|key| copy_pair(key, &from.annotations, &mut rare.annotations));
+        copy_finalizers(self.keys_of(Field::Finalizers), &mut rare.finalizers);
+        copy_owners(self.keys_of(Field::OwnerReferences), &from.owner_references, &mut rare.owner_references);
         tidy(to);
     }
 
@@ -117,14 +121,11 @@ impl FieldSet {
             }
         }
         if let Some(rare) = &mut event.metadata.rare {
-            for (container, key) in self.keys() {
-                match container {
-                    Field::Labels => drop(rare.labels.remove(key)),
-                    Field::Annotations => drop(rare.annotations.remove(key)),
-                    Field::Finalizers => rare.finalizers.retain(|name| name != key),
-                    _ => rare.owner_references.retain(|owner| owner.uid != *key),
-                }
-            }
+            self.keys_of(Field::Labels).for_each(|key| drop(rare.labels.remove(key)));
+            self.keys_of(Field::Annotations).for_each(|key| drop(rare.annotations.remove(key)));
+            // One pass over each list: an event may have tens of thousands, and the store is locked meanwhile.
+            rare.finalizers.retain(|name| !self.has_key(Field::Finalizers, name));
+            rare.owner_references.retain(|owner| !self.has_key(Field::OwnerReferences, &owner.uid));
         }
         tidy(event);
     }
@@ -177,24 +178,95 @@ fn copy_field(field: Field, from: &Event, to: &mut Event) {
     }
 }
 
-fn copy_key(container: Field, key: &SmolStr, from: &RareMeta, to: &mut RareMeta) {
-    match container {
-        Field::Labels => copy_pair(key, &from.labels, &mut to.labels),
-        Field::Annotations => copy_pair(key, &from.annotations, &mut to.annotations),
-        Field::Finalizers if !to.finalizers.contains(key) => to.finalizers.push(key.clone()),
-        Field::OwnerReferences => {
-            let Some(owner) = from.owner_references.iter().find(|owner| owner.uid == *key) else { return };
-            match to.owner_references.iter_mut().find(|owner| owner.uid == *key) {
-                Some(known) => known.clone_from(owner),
-                None => to.owner_references.push(owner.clone()),
-            }
-        }
-        _ => {}
-    }
-}
-
 type Pairs = std::collections::BTreeMap<SmolStr, SmolStr>;
 
 fn copy_pair(key: &SmolStr, from: &Pairs, to: &mut Pairs) {
     to.insert(key.clone(), from.get(key).cloned().unwrap_or_default());
+}
+
+/// Adds the finalizers that are not there yet.
+fn copy_finalizers<'k>(keys: impl Iterator<Item = &'k SmolStr>, to: &mut Vec<SmolStr>) {
+    // LIMIT: what the event's metadata holds; so is what is known of the owners.
+    let known: HashSet<SmolStr> = to.iter().cloned().collect();
+    to.extend(keys.filter(|key| !known.contains(*key)).cloned());
+}
+
+/// Puts the owners of these uids in the place of those that are there, or behind them. The first one of a uid counts.
+fn copy_owners<'k>(keys: impl Iterator<Item = &'k SmolStr>, from: &[OwnerReference], to: &mut Vec<OwnerReference>) {
+    // Of what is collected the last one counts.
+    let wanted: HashMap<&str, &OwnerReference> = from.iter().rev().map(|owner| (owner.uid.as_str(), owner)).collect();
+    let known: HashMap<SmolStr, usize> =
+        to.iter().enumerate().rev().map(|(index, owner)| (owner.uid.clone(), index)).collect();
+    for key in keys {
+        let Some(owner) = wanted.get(key.as_str()) else { continue };
+        match known.get(key).and_then(|index| to.get_mut(*index)) {
+            Some(known) => known.clone_from(owner),
+            None => to.push(OwnerReference::clone(owner)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names() -> impl Strategy<Value = Vec<SmolStr>> {
+        proptest::collection::vec("[a-d]".prop_map(SmolStr::from), 0..6)
+    }
+
+    /// Owners, of whom several may have one uid.
+    fn owners() -> impl Strategy<Value = Vec<OwnerReference>> {
+        let owner = ("[a-d]", "[x-z]").prop_map(|(uid, name)| OwnerReference {
+            uid: uid.into(),
+            name: name.into(),
+            ..OwnerReference::default()
+        });
+        proptest::collection::vec(owner, 0..6)
+    }
+
+    fn with(finalizers: Vec<SmolStr>, owner_references: Vec<OwnerReference>) -> Event {
+        let mut event = Event { reason: "A".into(), ..Event::default() };
+        event.metadata.rare = Some(Box::new(RareMeta { finalizers, owner_references, ..RareMeta::default() }));
+        tidy(&mut event);
+        event
+    }
+
+    proptest! {
+        #[test]
+        fn lists_are_merged_and_cleared_as_one_key_after_the_other(
+            (names, owners) in (names(), owners()),
+            (known_names, known_owners) in (names(), owners()),
+            keys in proptest::collection::btree_set("[a-d]", 0..5),
+        ) {
+            let keys: Vec<SmolStr> = keys.into_iter().map(SmolStr::from).collect();
+            let mut set = FieldSet::default();
+            for key in &keys {
+                set.insert_key(Field::Finalizers, key);
+                set.insert_key(Field::OwnerReferences, key);
+            }
+            let (mut plain_names, mut plain_owners) = (known_names.clone(), known_owners.clone());
+            for key in &keys {
+                if !plain_names.contains(key) {
+                    plain_names.push(key.clone());
+                }
+                if let Some(owner) = owners.iter().find(|owner| owner.uid == *key) {
+                    match plain_owners.iter_mut().find(|known| known.uid == *key) {
+                        Some(known) => known.clone_from(owner),
+                        None => plain_owners.push(owner.clone()),
+                    }
+                }
+            }
+            let mut merged = with(known_names, known_owners);
+            set.copy(&with(names, owners), &mut merged);
+            prop_assert_eq!(&merged, &with(plain_names.clone(), plain_owners.clone()));
+            for key in &keys {
+                plain_names.retain(|name| name != key);
+                plain_owners.retain(|owner| owner.uid != *key);
+            }
+            set.clear(&mut merged);
+            prop_assert_eq!(merged, with(plain_names, plain_owners));
+        }
+    }
 }

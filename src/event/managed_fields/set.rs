@@ -109,9 +109,13 @@ impl FieldSet {
         self.fixed & bit(field) != 0
     }
 
-    /// The elements in it, of the maps and lists of the metadata.
-    pub(super) fn keys(&self) -> impl Iterator<Item = (Field, &SmolStr)> {
-        self.keyed.iter().map(|(container, key)| (*container, key))
+    /// The elements in it, of one map or list of the metadata.
+    pub(super) fn keys_of(&self, container: Field) -> impl Iterator<Item = &SmolStr> {
+        self.keyed.iter().filter(move |(of, _)| *of == container).map(|(_, key)| key)
+    }
+
+    pub(super) fn has_key(&self, container: Field, key: &SmolStr) -> bool {
+        self.keyed.contains(&(container, key.clone()))
     }
 
     /// What is in a document that is applied at a door (`ToFieldSet`): its leaves, and elements of maps and lists.
@@ -196,8 +200,7 @@ impl FieldSet {
             }
         }
         let metadata = METADATA.iter().filter_map(|&(field, name)| {
-            let keys = self.keyed.iter().filter(|(container, _)| *container == field);
-            let members = keys.map(|(_, key)| (key_element(field, key), "{}".to_owned()));
+            let members = self.keys_of(field).map(|key| (key_element(field, key), "{}".to_owned()));
             object(self.has(field), members).map(|rendered| (element('f', name), rendered))
         });
         insert(&mut top, "metadata", object(false, metadata));
@@ -257,7 +260,7 @@ impl FieldSet {
             if self.has(field) {
                 paths.push(format!(".metadata.{name}"));
             }
-            for (_, key) in self.keyed.iter().filter(|(container, _)| *container == field) {
+            for key in self.keys_of(field) {
                 let quoted = Value::from(key.as_str());
                 paths.push(match field {
                     Finalizers => format!(".metadata.finalizers[={quoted}]"),

@@ -184,6 +184,24 @@ fn what_others_own_is_taken_by_force_only() {
 }
 
 #[test]
+fn tens_of_thousands_of_finalizers_and_owners_are_applied_and_removed() {
+    // Each looked for among all others took minutes of a debug build, under the lock of the embedded store.
+    let uid = |number: u32| format!("u{number:05}");
+    let owner = |number| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid(number)});
+    let of = |numbers: std::ops::Range<u32>| {
+        let finalizers: Vec<String> = numbers.clone().map(|number| format!("x/f{number:05}")).collect();
+        json!({"metadata": {"finalizers": finalizers, "ownerReferences": numbers.map(owner).collect::<Vec<_>>()}})
+    };
+    let created = applied(None, &of(0..40_000), "m", false, 1).unwrap();
+    let half = applied(Some(&created), &of(20_000..60_000), "m", false, 2).unwrap();
+    let rare = half.metadata.rare.as_deref().unwrap();
+    let expected: Vec<String> = (20_000..60_000).map(uid).collect();
+    let owners: Vec<&str> = rare.owner_references.iter().map(|owner| owner.uid.as_str()).collect();
+    let finalizers: Vec<String> = rare.finalizers.iter().map(|name| name.replace("x/f", "u")).collect();
+    assert!(owners == expected && finalizers == expected, "{} {}", owners.len(), finalizers.len());
+}
+
+#[test]
 fn old_updates_are_merged_into_one() {
     let mut event = written(ApiGroup::Core, None, Event::default(), "m", 0);
     for number in 0..12 {

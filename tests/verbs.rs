@@ -217,6 +217,19 @@ async fn a_put_is_no_occurrence_and_counting_goes_on_from_it() {
 }
 
 #[tokio::test]
+async fn a_list_not_older_than_a_version_is_the_newest_with_a_limit_too() {
+    let program = Program::start("{}").await;
+    let first = program.send("PUT", &format!("{EVENTS}/a"), &event("a", 1).to_string()).await.1;
+    program.send("PUT", &format!("{EVENTS}/b"), &event("b", 1).to_string()).await;
+    let version = first["metadata"]["resourceVersion"].as_str().unwrap();
+    for (rule, expected) in [("", 1), ("&resourceVersionMatch=Exact", 1), ("&resourceVersionMatch=NotOlderThan", 2)] {
+        let path = format!("{EVENTS}?limit=9&resourceVersion={version}{rule}");
+        let list = program.send("GET", &path, "").await.1;
+        assert_eq!(list["items"].as_array().unwrap().len(), expected, "{list}");
+    }
+}
+
+#[tokio::test]
 async fn watches_are_limited_counted_and_ended_by_a_stop() {
     let program = Program::start("ingest: {maxWatches: 1}").await;
     let address = program.app.address();

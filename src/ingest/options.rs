@@ -218,6 +218,7 @@ pub(super) fn of_list(group: ApiGroup, query: Option<&str>) -> Result<ListOption
     let version = match (resource_version(version)?, rule) {
         (0, _) => Version::Newest,
         (version, "Exact") => Version::Exact(version),
+        (version, NOT_OLDER_THAN) => Version::NotOlderThan(version),
         (version, _) => Version::AtLeast(version),
     };
     Ok(ListOptions { limit, continue_token, field_selector, label_selector, version })
@@ -372,6 +373,13 @@ mod tests {
         assert_eq!(refused("resourceVersion=0&resourceVersionMatch=Exact"), (Some(422), Some(422)));
         assert_eq!(refused("sendInitialEvents=true&resourceVersionMatch=NotOlderThan"), (Some(422), None));
         assert_eq!(refused("continue=x&resourceVersion=5"), (Some(400), None));
+        let version = |rule: &str| {
+            let query = format!("limit=2&resourceVersion=7{rule}");
+            of_list(ApiGroup::Core, Some(&query)).map(|options| options.version)
+        };
+        assert_eq!(version(""), Ok(Version::AtLeast(7)));
+        assert_eq!(version("&resourceVersionMatch=NotOlderThan"), Ok(Version::NotOlderThan(7)));
+        assert_eq!(version("&resourceVersionMatch=Exact"), Ok(Version::Exact(7)));
         assert_eq!(refused("labelSelector=%3D%3D"), (Some(400), Some(400)));
         assert!(asks_for_watch(Some("watch")) && asks_for_watch(Some("watch=yes")));
         assert!(!asks_for_watch(Some("watch=False")) && !asks_for_watch(None));

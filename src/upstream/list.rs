@@ -32,8 +32,10 @@ pub enum Version {
     /// The newest: no resourceVersion, or "0", since there is no watch cache for events.
     #[default]
     Newest,
-    /// Not older than this one: a resourceVersion alone, or with `NotOlderThan`. With a limit, exactly this one.
+    /// Not older than this one: a resourceVersion alone. With a limit, exactly this one.
     AtLeast(u64),
+    /// Not older than this one, with a limit too: a resourceVersion with `NotOlderThan`.
+    NotOlderThan(u64),
     /// Exactly this one.
     Exact(u64),
 }

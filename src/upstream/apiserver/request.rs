@@ -215,6 +215,9 @@ fn list_query(group: ApiGroup, options: &ListOptions) -> Vec<String> {
         Version::Newest => {}
         // Alone, since with a limit it means something else than with resourceVersionMatch=NotOlderThan.
         Version::AtLeast(version) => query.push(format!("resourceVersion={version}")),
+        Version::NotOlderThan(version) => {
+            query.push(format!("resourceVersion={version}&resourceVersionMatch=NotOlderThan"));
+        }
         Version::Exact(version) => query.push(format!("resourceVersion={version}&resourceVersionMatch=Exact")),
     }
     query
@@ -312,5 +315,7 @@ mod tests {
         check(None, exact, "/api/v1/events?resourceVersion=7&resourceVersionMatch=Exact");
         let at_least = ListOptions { version: Version::AtLeast(7), ..ListOptions::default() };
         check(None, at_least, "/api/v1/events?resourceVersion=7");
+        let newer = ListOptions { limit: 9, version: Version::NotOlderThan(7), ..ListOptions::default() };
+        check(None, newer, "/api/v1/events?limit=9&resourceVersion=7&resourceVersionMatch=NotOlderThan");
     }
 }

@@ -66,6 +66,7 @@ impl Store {
     fn version_to_list(&self, options: &ListOptions) -> Result<u64, Status> {
         let (wanted, shown) = match options.version {
             Version::Newest => return Ok(self.revision),
+            Version::NotOlderThan(wanted) => (wanted, self.revision),
             // Without a limit the newest list is as good; with one, the apiserver lists exactly that version.
             Version::AtLeast(wanted) if options.limit == 0 => (wanted, self.revision),
             Version::Exact(wanted) | Version::AtLeast(wanted) => (wanted, wanted),

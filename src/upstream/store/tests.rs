@@ -314,6 +314,9 @@ fn older_versions_are_listed_while_they_are_remembered() {
     check(Version::AtLeast(2), 0, Ok(4));
     check(Version::AtLeast(3), 9, Ok(2));
     check(Version::AtLeast(2), 9, Err(410));
+    check(Version::NotOlderThan(2), 0, Ok(4));
+    check(Version::NotOlderThan(2), 9, Ok(4));
+    check(Version::NotOlderThan(6), 9, Err(504));
     check(Version::Exact(6), 0, Err(504));
     check(Version::AtLeast(6), 0, Err(504));
     assert_eq!(store.changes_since(3).unwrap().map(|change| change.revision).collect::<Vec<_>>(), [4, 5]);

@@ -141,7 +141,7 @@ impl Outbox {
         (self.why(id), is_news)
     }
 
-    /// Looks at the account that will pay for a repeat; see [`Shard`](crate::shard::Shard)'s `accept_prepared`.
+    /// Looks at the account that will pay for a repeat; see [`Together`](crate::shard::Together).
     pub(crate) fn fetch_account(&self, source: Key, budget: Key) {
         black_box(super::is_filed(&self.accounts, AccountId::of_budget(source, budget)));
     }

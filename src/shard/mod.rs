@@ -185,8 +185,6 @@ impl Shard {
             return Err(Full);
         }
         let secret = self.secret;
-        // While the processor waits for the source, it may as well wait for this.
-        self.outbox.fetch_account(source, keys.spam());
         let correlator = self.sources.get_or_insert_with(source, || Box::new(Correlator::new(secret)));
         let before = correlator.tracked_keys();
         let decision = correlator.correlate_keyed(event, &keys, occurrences, now, settings, &mut self.next_record);

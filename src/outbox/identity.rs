@@ -16,12 +16,8 @@ impl Record {
             return true;
         }
         let ours = spelled(group, &self.event, now);
-        // Another record of ours may have the name, for clients choose them. It was there before this one's create was sent, or
-        // its key differs.
-        let is_counted = self.ambiguous && own > 0;
-        let is_later =
-            || found.metadata.resource_version.parse().is_ok_and(|version: u64| version > self.attempt.after);
-        is_counted && (is_later() || is_same_key(&ours, found, self.varies))
+        // Another record of ours may have the name, for clients choose them, and the tally may be that one's: its key differs.
+        self.ambiguous && own > 0 && is_same_key(&ours, found, self.varies)
             || is_same_record(&ours, found, self.varies, now)
     }
 }
@@ -53,9 +49,10 @@ fn is_equal(ours: &Event, found: &Event, varies: bool) -> bool {
 /// has not.
 fn is_same_key(ours: &Event, found: &Event, varies: bool) -> bool {
     let (our, their) = (&ours.involved_object, &found.involved_object);
-    (varies || ours.message == found.message && our.field_path == their.field_path)
+    let varying =
+        |event: &Event| (event.message.clone(), event.event_type.clone(), event.involved_object.field_path.clone());
+    (varies || varying(ours) == varying(found))
         && ours.reason == found.reason
-        && ours.event_type == found.event_type
         && ours.source == found.source
         && our.kind == their.kind
         && our.namespace == their.namespace

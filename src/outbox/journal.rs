@@ -151,12 +151,7 @@ impl Outbox {
             stored: entry.stored,
             look_first: tells && entry.stored && version.is_empty(),
             base: Base { version, tally: entry.tally, removed: Vec::new() },
-            attempt: Attempt {
-                count: entry.event.count,
-                tally: entry.tally.saturating_add(owed),
-                // Nobody kept it.
-                after: u64::MAX,
-            },
+            attempt: Attempt { count: entry.event.count, tally: entry.tally.saturating_add(owed) },
             event: entry.event,
             rest: None,
             pending: Occurrences::default(),

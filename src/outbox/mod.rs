@@ -68,7 +68,7 @@ pub struct Outbox {
     settings: Settings,
     // LIMIT: `max_records` and `max_bytes`, kept by the shard through `has_room` for new records; repeats of known records
     // are always taken, of which there are no more than the correlators track.
-    // Boxed, because a record has 888 bytes and the table up to twice as many places, among which they move.
+    // Boxed, because a record has 880 bytes and the table up to twice as many places, among which they move.
     records: Numbered<Box<Record>>,
     /// How many of them each source has.
     // LIMIT: one a record.
@@ -94,8 +94,6 @@ pub struct Outbox {
     /// Where this writer keeps its tally on a record; `None` leaves records as client-go writes them.
     annotation: Option<smol_str::SmolStr>,
     journal: Journal,
-    /// The newest version that an answer to a write told of.
-    newest_version: u64,
     draining: bool,
 }
 
@@ -124,7 +122,6 @@ impl Outbox {
             next_digest: 0,
             annotation: None,
             journal: Journal::default(),
-            newest_version: 0,
             draining: false,
         }
     }
@@ -323,8 +320,7 @@ impl Outbox {
         let sent = Sent { occurrences: record.pending.take(), count: group::count(group, &spelled), call, group };
         let tally = record.tally_with(sent.occurrences.total());
         if call != Call::Read {
-            let after = if record.ambiguous { record.attempt.after } else { self.newest_version };
-            record.attempt = Attempt { count: sent.count, tally, after };
+            record.attempt = Attempt { count: sent.count, tally };
         }
         let namespace = record.event.metadata.namespace.to_smolstr();
         let annotation = record.writer.as_ref().or(self.annotation.as_ref());

@@ -229,8 +229,6 @@ pub(super) struct Attempt {
     pub(super) count: i32,
     /// The writer's own tally after it.
     pub(super) tally: u32,
-    /// The newest version that the upstream was known to have when the first create of unknown fate was sent.
-    pub(super) after: u64,
 }
 
 /// The kind of a request.

@@ -96,11 +96,7 @@ impl Outbox {
         let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
         match (answer, sent.call) {
             (Answer::Stored(found), Call::Read) => self.settle_read(id, sent, &found, now),
-            (Answer::Stored(stored), Call::Create | Call::Patch) => {
-                let version = stored.metadata.resource_version.parse().unwrap_or(0);
-                self.newest_version = self.newest_version.max(version);
-                self.acknowledge(id, sent, &stored, now)
-            }
+            (Answer::Stored(stored), Call::Create | Call::Patch) => self.acknowledge(id, sent, &stored, now),
             (Answer::Exists, Call::Create) if !record.ambiguous && self.tickets.refuses_taken(id) => {
                 let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
                 self.refuse(id, sent, &Refusal { reason: RefusalReason::Exists, status }, now)

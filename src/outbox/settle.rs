@@ -3,7 +3,8 @@
 use smol_str::SmolStr;
 
 use super::claim::{Base, tally};
-use super::group::count;
+use super::group::{count, spelled};
+use super::identity;
 use super::record::{Call, Occurrences, Phase, Record, Sent};
 use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
 use crate::clock::Now;
@@ -175,8 +176,7 @@ impl Outbox {
         let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
         record.look_first = false;
         let found_count = count(sent.group, found);
-        let own = record.writer.as_ref().or(self.annotation.as_ref()).map_or(0, |annotation| tally(found, annotation));
-        if !record.is_own(own, sent.group, found, now) {
+        if !identity::is_same_record(&spelled(sent.group, &record.event, now), found, record.varies, now) {
             // A stranger has the name: ours gets another one.
             // Not the plain time: two records of one object that are renamed in one instant must not meet.
             let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));

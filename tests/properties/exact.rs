@@ -159,106 +159,6 @@ fn plain_event(number: usize, reason: &str, message: &str) -> Event {
     event
 }
 
-/// What may keep a record from being known at once for what it is.
-#[derive(Debug, Clone, Copy)]
-enum Trouble {
-    /// The answer is lost, and what was asked is done.
-    LostAfter,
-    /// The answer is lost, and nothing is done.
-    LostBefore,
-    /// Somebody sets a label, so that the version is another.
-    Labelled,
-}
-
-/// Fault: the record was taken for a stranger, and written a second time with its running count. Its newest occurrence is of
-/// another container than its first.
-#[test]
-fn a_combined_record_of_two_containers_is_known_again() {
-    for (trouble, restarted) in [Trouble::LostAfter, Trouble::LostBefore, Trouble::Labelled]
-        .into_iter()
-        .flat_map(|trouble| [(trouble, false), (trouble, true)])
-    {
-        let max_events = const { std::num::NonZeroUsize::new(2).unwrap() };
-        let mut cluster = Cluster::new(1, Settings { max_events, ..Settings::default() }, outbox::Settings::default());
-        for number in 0..7 {
-            cluster.accept(0, plain_event(number, "Unhealthy", &format!("{number}")));
-            cluster.write_all();
-        }
-        if restarted {
-            cluster.processes[0] = cluster.begin(BTreeMap::new());
-            cluster.hear(0, None);
-            cluster.accept(0, plain_event(7, "Unhealthy", "a message of its own"));
-        }
-        cluster.write_all();
-        let before = cluster.shown();
-        cluster.accept(0, plain_event(8, "Unhealthy", "8"));
-        if let Trouble::Labelled = trouble {
-            let name = cluster.stored().into_iter().max_by_key(|event| event.count).unwrap().metadata.name;
-            let now = cluster.now();
-            let label = |event: &mut Event| {
-                event.metadata.rare.get_or_insert_default().labels = [("a".into(), "b".into())].into();
-                Ok(())
-            };
-            cluster.store.update("default", &name, now, label).unwrap();
-        } else {
-            let write = cluster.next(2 * SECOND);
-            assert!(matches!(write.request, Request::Patch { .. }));
-            if let Trouble::LostAfter = trouble {
-                cluster.carry_out(&write.request);
-            }
-            cluster.settle(0, write.record, LOST);
-        }
-        cluster.write_all();
-        assert_eq!(cluster.shown(), before + 1, "{trouble:?} {restarted}");
-    }
-}
-
-/// Fault: the same, of a digest whose budget has both types, and into which a Warning has folded since it was created.
-#[test]
-fn a_digest_whose_type_has_changed_is_known_again() {
-    let settings = Settings { burst_size: 1, qps: 0.1, spam_key: LEGACY_SPAM_KEY.to_vec(), ..Settings::default() };
-    let outbox = outbox::Settings { digest_after: 2, ..outbox::Settings::default() };
-    let mut cluster = Cluster::new(1, settings, outbox);
-    for kind in ["Normal", "Warning"] {
-        for number in 0..4 {
-            let event = plain_event(0, &format!("{kind}{number}"), "m");
-            cluster.accept(0, Event { event_type: kind.into(), ..event });
-        }
-        if kind == "Normal" {
-            cluster.write_all();
-        }
-    }
-    let mut is_lost = false;
-    while cluster.processes[0].shard.owes() {
-        cluster.now += SECOND;
-        let now = cluster.now();
-        cluster.processes[0].keep(now);
-        while let Some(write) = cluster.processes[0].shard.next_write(now) {
-            let answer = cluster.carry_out(&write.request);
-            let is_digest = matches!(&write.request, Request::Patch { patch, .. } if patch.message.contains("folded"));
-            cluster.settle(0, write.record, if is_digest && !is_lost { LOST } else { answer });
-            is_lost |= is_digest;
-        }
-    }
-    assert!(is_lost);
-    assert_eq!(cluster.shown(), 8);
-}
-
-/// Fault: the same, of a record whose create was done without an answer: another instance of the reporter says the same meanwhile,
-/// or admission has changed what is stored.
-#[test]
-fn a_create_without_an_answer_is_known_again_by_its_tally() {
-    let mut cluster = Cluster::new(1, Settings::default(), outbox::Settings::default());
-    let event = Event { reporting_instance: "a".into(), ..plain_event(0, "BackOff", "token=1") };
-    cluster.accept(0, event.clone());
-    let write = cluster.next(0);
-    cluster.carry_out(&write.request);
-    cluster.accept(0, Event { reporting_instance: "b".into(), ..event });
-    cluster.settle(0, write.record, LOST);
-    cluster.write_all();
-    assert_eq!((cluster.shown(), cluster.stored().len()), (2, 1));
-}
-
 /// A client patches the message of its event, which is another event then, under the same name; and the first one goes on happening.
 #[test]
 fn a_create_without_an_answer_is_not_taken_for_our_other_record_of_that_name() {
@@ -324,8 +224,6 @@ struct Weather {
     naming: Naming,
     /// Somebody sets labels.
     labels: bool,
-    /// Equal events come from several instances.
-    instances: bool,
     /// Processes end without warning, and what they have accepted is on their disks.
     crashes: bool,
 }
@@ -362,12 +260,7 @@ fn storm(weather: Weather) {
             let message = rng.u32(..8);
             event.message = format!("message {message}").into();
             event.involved_object.name = format!("web-{}", rng.u32(..2)).into();
-            event.involved_object.field_path = format!("c{}", message % 2).into();
-            event.event_type = if rng.bool() { "Normal" } else { "Warning" }.into();
-            if weather.instances {
-                event.reporting_controller = "c".into();
-                event.reporting_instance = format!("i{}", rng.u32(..2)).into();
-            }
+            event.involved_object.field_path = "c".into();
             let who = rng.usize(..2);
             cluster.accept(who, event);
             accepted += 1;
@@ -438,14 +331,14 @@ fn weather_of(cluster: &mut Cluster, who: usize, rng: &mut fastrand::Rng, late: 
     }
 }
 
-/// Fault: with most of these seeds records were taken for strangers, and some occurrences counted twice by two crashes.
+/// Fault: some occurrences were counted twice by two crashes.
 #[test]
 fn in_any_weather_each_occurrence_counts_once() {
     for seed in 0..12 {
-        for (labels, instances) in [(false, false), (true, true)] {
+        for labels in [false, true] {
             for crashes in [false, true] {
                 for naming in [Naming::Client, Naming::Deterministic] {
-                    storm(Weather { seed, naming, labels, instances, crashes });
+                    storm(Weather { seed, naming, labels, crashes });
                 }
             }
         }

@@ -250,24 +250,36 @@ async fn written(
     code: StatusCode,
     event: Event,
     outcome: Outcome,
-    mut waiting: Waiting,
+    waiting: Waiting,
     warnings: Vec<String>,
 ) -> Response {
-    // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
-    let fate = timeout(face.0.settings.request_timeout, waiting.fate()).await;
-    if let Ok(Some(Fate::Refused(refusal))) = fate {
-        return respond::refusal(&through(form.group, *refusal.status));
+    match as_written(face, form.group, &event, outcome, waiting).await {
+        Ok(shown) => {
+            face.0.aliases.insert(&event);
+            respond::event(form, code, &shown, Some(outcome), &warnings)
+        }
+        Err(status) => respond::refusal(&status),
     }
-    face.0.aliases.insert(&event);
-    let shown = match fate {
-        Ok(Some(Fate::Written(stored))) => as_stored(&event, *stored, outcome),
-        Ok(Some(Fate::Refused(_)) | None) | Err(_) => event,
-    };
-    respond::event(form, code, &shown, Some(outcome), &warnings)
+}
+
+/// The event as its client sees it when the upstream has answered, or the upstream's refusal.
+pub(super) async fn as_written(
+    face: &Face,
+    group: ApiGroup,
+    event: &Event,
+    outcome: Outcome,
+    mut waiting: Waiting,
+) -> Result<Event, Status> {
+    // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
+    match timeout(face.0.settings.request_timeout, waiting.fate()).await {
+        Ok(Some(Fate::Refused(refusal))) => Err(through(group, *refusal.status)),
+        Ok(Some(Fate::Written(stored))) => Ok(as_stored(event, *stored, outcome)),
+        Ok(None) | Err(_) => Ok(event.clone()),
+    }
 }
 
 /// The event as its client sees it, with what only the upstream can tell laid over it.
-pub(super) fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> Event {
+fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> Event {
     stored.type_meta = event.type_meta;
     stored.metadata.name = event.metadata.name.clone();
     match outcome {
@@ -283,7 +295,7 @@ pub(super) fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> E
 }
 
 /// The upstream is asked through a door of its own; its words about a taken name follow the client's.
-pub(super) fn through(group: ApiGroup, status: Status) -> Status {
+fn through(group: ApiGroup, status: Status) -> Status {
     let name = status.details.as_ref().map(|details| details.name.clone()).unwrap_or_default();
     match (group, status.reason.as_str()) {
         (group, "AlreadyExists") => Status::already_exists(group.name(), "events", &name),

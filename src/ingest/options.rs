@@ -5,15 +5,13 @@
 
 use std::borrow::Cow;
 
-use crate::event::ApiGroup;
 use crate::event::json::{FieldValidation, StrictFault, Strictness, go};
+use crate::event::{ApiGroup, validate};
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchOptions};
 
 /// LIMIT: bytes of a fieldManager; a longer one is refused.
 const FIELD_MANAGER_MAX: usize = 128;
-/// LIMIT: bytes of the faults that are told, about; each unprintable letter of a fieldManager shows all of it.
-const FAULT_BYTES_MAX: usize = 1 << 20;
 /// The only rule that a watch knows.
 const NOT_OLDER_THAN: &str = "NotOlderThan";
 
@@ -67,10 +65,10 @@ impl Faults {
         self.push("FieldValueNotSupported", field, message);
     }
 
-    /// Whether enough is known to be wrong: nobody looks for more of what there may be thousands of.
+    /// Whether enough is known to be wrong: each unprintable letter of a fieldManager shows all of it, and there may be thousands.
     // DIFFERENCE(apiserver): that one tells of all faults, however many; here enough is enough, as in an event.
     fn is_enough(&self) -> bool {
-        self.0.iter().map(|cause| cause.message.len()).sum::<usize>() >= FAULT_BYTES_MAX
+        self.0.iter().map(|cause| cause.message.len()).sum::<usize>() >= validate::FAULT_BYTES_MAX
     }
 
     /// The 422 of these options, if there is a fault.

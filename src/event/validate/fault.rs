@@ -52,8 +52,8 @@ impl FaultKind {
 
 /// LIMIT: faults of an event that are told, about; an event may have hundreds of thousands of labels, each with several.
 const FAULTS_MAX: usize = 1000;
-/// LIMIT: bytes of their texts, about; one owner too many shows all owners.
-const FAULT_BYTES_MAX: usize = 1 << 20;
+/// LIMIT: bytes of the texts of faults that are told, about; one owner too many shows all owners.
+pub const FAULT_BYTES_MAX: usize = 1 << 20;
 
 /// Whether enough is known to be wrong: nobody looks for more.
 pub(super) fn is_enough(faults: &[Fault]) -> bool {

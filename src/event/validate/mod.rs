@@ -8,7 +8,7 @@ mod fault;
 mod meta;
 mod names;
 
-pub use fault::{Fault, FaultKind, invalid};
+pub use fault::{FAULT_BYTES_MAX, Fault, FaultKind, invalid};
 
 use super::{ApiGroup, LentEvent, MicroTime, ObjectReference};
 use crate::status::Status;

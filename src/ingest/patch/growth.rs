@@ -7,7 +7,6 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
-use tokio::time::timeout;
 
 use crate::event::json::FieldValidation;
 use crate::event::patching::{self, PatchType, Patched};
@@ -17,8 +16,7 @@ use crate::ingest::asked::Asked;
 use crate::ingest::form::Form;
 use crate::ingest::{Ack, Face, ack, create, not_found, respond};
 use crate::ledger::RejectReason;
-use crate::shard::{Accepted, Fate, Outcome, Waiting};
-use crate::status::Status;
+use crate::shard::{Accepted, Outcome};
 use crate::upstream::ClientPatch;
 
 /// What a patch means.
@@ -27,17 +25,18 @@ pub(super) enum Meaning {
     /// New occurrences.
     Growth(Growth),
     /// The whole event as its client sees it now.
-    Whole,
+    Whole(Value),
     /// What it says.
     Plain,
 }
 
 /// What a patch means to somebody who counts occurrences.
 pub(super) fn meaning(patch_type: PatchType, group: ApiGroup, body: &[u8]) -> Meaning {
-    if patch_type == PatchType::Merge && is_whole(group, body) {
-        return Meaning::Whole;
+    let Ok(document) = serde_json::from_slice(body) else { return Meaning::Plain };
+    if patch_type == PatchType::Merge && is_whole(group, &document) {
+        return Meaning::Whole(document);
     }
-    match growth(group, body) {
+    match growth(group, document) {
         // A count or series that grows tells of occurrences; a new message alone does not.
         Some(growth) if patch_type != PatchType::Json && (growth.count.is_some() || growth.series.is_some()) => {
             Meaning::Growth(growth)
@@ -64,8 +63,7 @@ const fn names(group: ApiGroup) -> Names {
 
 /// Whether a merge patch is a whole event: one that says what has happened, to what, and how often. Any other is an order to
 /// change what it names.
-fn is_whole(group: ApiGroup, body: &[u8]) -> bool {
-    let document: Value = serde_json::from_slice(body).unwrap_or_default();
+fn is_whole(group: ApiGroup, document: &Value) -> bool {
     let object = match group {
         ApiGroup::Core => &document["involvedObject"],
         ApiGroup::Events => &document["regarding"],
@@ -76,8 +74,7 @@ fn is_whole(group: ApiGroup, body: &[u8]) -> bool {
 }
 
 /// What a whole event says of its line: nothing of what it does not name. `patched` is what it makes of the event.
-fn stated(group: ApiGroup, body: &[u8], patched: Event) -> Growth {
-    let document: Value = serde_json::from_slice(body).unwrap_or_default();
+fn stated(group: ApiGroup, document: &Value, patched: Event) -> Growth {
     let states = |member: &str| document.get(member).is_some();
     let Names { count, last_timestamp, message } = names(group);
     Growth {
@@ -89,8 +86,8 @@ fn stated(group: ApiGroup, body: &[u8], patched: Event) -> Growth {
 }
 
 /// What the patch adds to a line of occurrences; `None` when it says anything else.
-fn growth(group: ApiGroup, body: &[u8]) -> Option<Growth> {
-    let Value::Object(members) = serde_json::from_slice(body).ok()? else { return None };
+fn growth(group: ApiGroup, document: Value) -> Option<Growth> {
+    let Value::Object(members) = document else { return None };
     let mut growth = Growth::default();
     for (member, value) in members {
         match (group, member.as_str(), value) {
@@ -153,11 +150,12 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     face.note(Some(&told), grown, outcome);
     let shown = match waiting {
         None => told,
-        Some(waiting) => match written(face, told, waiting).await {
+        // The line is its client's, also where it begins a record.
+        Some(waiting) => match create::as_written(face, form.group, &told, Outcome::Counted, waiting).await {
             Ok(shown) => shown,
             Err(status) => {
                 face.0.aliases.shrink(namespace, name, grown);
-                return respond::refusal(&create::through(form.group, status));
+                return respond::refusal(&status);
             }
         },
     };
@@ -168,23 +166,13 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     response
 }
 
-/// The event as its client sees it when the upstream has answered, or the upstream's refusal.
-async fn written(face: &Face, told: Event, mut waiting: Waiting) -> Result<Event, Status> {
-    // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
-    match timeout(face.0.settings.request_timeout, waiting.fate()).await {
-        Ok(Some(Fate::Refused(refusal))) => Err(*refusal.status),
-        // The line is its client's, also where it begins a record.
-        Ok(Some(Fate::Written(stored))) => Ok(create::as_stored(&told, *stored, Outcome::Counted)),
-        Ok(None) | Err(_) => Ok(told),
-    }
-}
-
 /// A whole event as a patch: its client has no other way when the event is missing, so then it is posted.
 pub(super) async fn upsert(
     face: &Face,
     asked: &Asked,
     form: Form,
     patch: &ClientPatch,
+    document: &Value,
     validation: FieldValidation,
 ) -> Response {
     let Asked { namespace, name, .. } = asked;
@@ -202,7 +190,7 @@ pub(super) async fn upsert(
         Err(status) => return face.reject(RejectReason::Invalid, &status),
     };
     if is_known {
-        let growth = stated(form.group, &patch.body, event);
+        let growth = stated(form.group, document, event);
         return grow(face, asked, form, &growth, &warnings).await;
     }
     match create::admit(face, form.group, namespace, &mut event) {
@@ -224,7 +212,7 @@ mod tests {
         match meaning(PatchType::StrategicMerge, group, body.as_bytes()) {
             Meaning::Growth(growth) => Some(growth),
             Meaning::Plain => None,
-            Meaning::Whole => panic!("{body} is whole"),
+            Meaning::Whole(_) => panic!("{body} is whole"),
         }
     }
 
@@ -270,8 +258,10 @@ mod tests {
         let core = r#"{"involvedObject":{"kind":"Pod"},"reason":"R","count":2}"#;
         let events = r#"{"regarding":{"kind":"Pod"},"reason":"R","note":null,"series":{"count":2}}"#;
         let meaning = |patch_type, group, body: &str| meaning(patch_type, group, body.as_bytes());
-        assert_eq!(meaning(PatchType::Merge, ApiGroup::Core, core), Meaning::Whole);
-        assert_eq!(meaning(PatchType::Merge, ApiGroup::Events, events), Meaning::Whole);
+        let value = |body| serde_json::from_str::<Value>(body).unwrap();
+        let whole = |body| Meaning::Whole(value(body));
+        assert_eq!(meaning(PatchType::Merge, ApiGroup::Core, core), whole(core));
+        assert_eq!(meaning(PatchType::Merge, ApiGroup::Events, events), whole(events));
         assert_eq!(meaning(PatchType::StrategicMerge, ApiGroup::Core, core), Meaning::Plain);
         for (group, body) in [
             (ApiGroup::Core, r#"{"involvedObject":{"kind":"Pod"},"count":2}"#),
@@ -285,8 +275,8 @@ mod tests {
         }
         let patched = || Event { count: 2, series: Some(EventSeries::default()), ..Event::default() };
         let (count, message) = (Some(2), Some(SmolStr::default()));
-        assert_eq!(stated(ApiGroup::Core, core.as_bytes(), patched()), Growth { count, ..Growth::default() });
+        assert_eq!(stated(ApiGroup::Core, &value(core), patched()), Growth { count, ..Growth::default() });
         let expected = Growth { message, series: patched().series, ..Growth::default() };
-        assert_eq!(stated(ApiGroup::Events, events.as_bytes(), patched()), expected);
+        assert_eq!(stated(ApiGroup::Events, &value(events), patched()), expected);
     }
 }

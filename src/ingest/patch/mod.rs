@@ -47,7 +47,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     };
     match meaning {
         Meaning::Growth(grown) => growth::grow(&face, &asked, form, &grown, &[]).await,
-        Meaning::Whole => growth::upsert(&face, &asked, form, &patch, options.validation).await,
+        Meaning::Whole(document) => growth::upsert(&face, &asked, form, &patch, &document, options.validation).await,
         Meaning::Plain => {
             let patching = {
                 let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());

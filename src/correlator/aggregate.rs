@@ -1,7 +1,6 @@
 //! Step 1: many events that differ only in their message become one combined event. Mirrors `EventAggregator.EventAggregate`
 //! in `tools/record/events_cache.go`.
 
-use prefetch_index::prefetch_index;
 use smallvec::SmallVec;
 
 use super::key::Key;
@@ -43,24 +42,6 @@ impl Groups {
     /// Where a group is.
     pub(super) fn find(&self, key: Key) -> Found {
         self.groups.find(key)
-    }
-
-    /// Has the rest of a group fetched; see [`Recent::fetch`].
-    pub(super) fn fetch(&self, key: Key) {
-        if let Some(group) = self.groups.fetch(key) {
-            prefetch_index(&*group.local_keys, 0);
-            prefetch_index(&*group.local_keys, group.local_keys.len());
-        }
-    }
-
-    /// Looks where a group should be; see [`Recent::touch`].
-    pub(super) fn touch(&self, key: Key) {
-        self.groups.touch(key);
-    }
-
-    /// Has a group fetched; see [`Recent::approach`].
-    pub(super) fn approach(&self, key: Key) {
-        self.groups.approach(key);
     }
 
     /// Which way the event would go, without counting it.

@@ -145,21 +145,6 @@ impl Observations {
         }
     }
 
-    /// Looks where an observation should be; see [`Recent::touch`].
-    pub(super) fn touch(&self, key: Key) {
-        self.observations.touch(key);
-    }
-
-    /// Has an observation fetched; see [`Recent::approach`].
-    pub(super) fn approach(&self, key: Key) {
-        self.observations.approach(key);
-    }
-
-    /// Looks at an observation, and returns its record; see [`Recent::fetch`].
-    pub(super) fn fetch(&self, key: Key) -> Option<RecordId> {
-        self.observations.fetch(key).map(|observation| observation.record)
-    }
-
     /// The record under `key`, if any, whatever its count.
     pub(super) fn record(&self, key: Key) -> Option<RecordId> {
         self.observations.peek(key).map(|observation| observation.record)

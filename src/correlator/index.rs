@@ -56,12 +56,6 @@ impl Index {
         self.place(key, is_at).map(|place| self.0.at(place).at)
     }
 
-    /// Has the place fetched where the search for `key` begins.
-    #[inline]
-    pub(super) fn touch(&self, key: Key) {
-        self.0.touch(tag(key));
-    }
-
     /// Notes where `key` is, which has no position yet.
     pub(super) fn insert(&mut self, key: Key, at: u32) {
         self.0.put(Position { tag: tag(key), at });

@@ -35,11 +35,8 @@ pub use settings::{
 
 pub use dedup::Observation;
 
-use std::slice;
-
 use aggregate::{Groups, Route, is_combined};
 use dedup::Observations;
-use prefetch_index::prefetch_index;
 
 use crate::clock::Now;
 use crate::event::LentEvent;
@@ -152,48 +149,6 @@ impl Correlator {
             Route::Combined => keys.aggregate,
         };
         self.observations.find(key)
-    }
-
-    /// Has itself fetched; see [`fetch_keys`](Self::fetch_keys).
-    pub fn touch(&self) {
-        prefetch_index(slice::from_ref(&self.groups), 0);
-        prefetch_index(slice::from_ref(&self.observations), 0);
-    }
-
-    /// Has the places fetched where the search for an event's group and observation begins; see [`fetch_keys`](Self::fetch_keys).
-    pub fn touch_keys(&self, keys: &Keys) {
-        self.groups.touch(keys.aggregate);
-        self.observations.touch(keys.event);
-    }
-
-    /// Has the group and the observation fetched that an event should have; see [`fetch_keys`](Self::fetch_keys).
-    pub fn approach_keys(&self, keys: &Keys) {
-        self.groups.approach(keys.aggregate);
-        self.observations.approach(keys.event);
-    }
-
-    /// Has the rest fetched of what [`correlate_keyed`](Self::correlate_keyed) will look at for them, and returns under which of them an event is most
-    /// likely counted. After [`touch`](Self::touch), [`touch_keys`](Self::touch_keys) and [`approach_keys`](Self::approach_keys); see
-    /// [`Recent::touch`].
-    #[must_use]
-    pub fn fetch_keys(&self, keys: &Keys) -> Key {
-        self.groups.fetch(keys.aggregate);
-        if self.observations.fetch(keys.event).is_some() {
-            return keys.event;
-        }
-        self.observations.touch(keys.aggregate);
-        keys.aggregate
-    }
-
-    /// Has the observation fetched that `key` should have, which [`fetch_keys`](Self::fetch_keys) has returned.
-    pub fn approach(&self, key: Key) {
-        self.observations.approach(key);
-    }
-
-    /// Has the rest of the observation fetched, and returns its record.
-    #[must_use]
-    pub fn fetch(&self, key: Key) -> Option<RecordId> {
-        self.observations.fetch(key)
     }
 
     /// The records that may stand for `event`: the one it would count on, then the other of its own and its group's.

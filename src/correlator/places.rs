@@ -4,8 +4,6 @@
 //! look: what tells a thing from others and the thing itself stand side by side, and next to them those that come close. (hashbrown's
 //! tables keep hashes and things apart; what makes them fast on things that are near costs a second look here.)
 
-use prefetch_index::prefetch_index;
-
 /// What may stand in a place.
 pub trait Place {
     /// What stands in one that is free.
@@ -45,12 +43,6 @@ impl<P: Place> Places<P> {
     pub fn resize(&mut self, room: usize) {
         let old = std::mem::replace(self, Self::with_room(room));
         old.places.into_iter().filter(|thing| thing.tag().is_some()).for_each(|thing| self.put(thing));
-    }
-
-    /// Has the place fetched where the search for a tag begins.
-    #[inline]
-    pub fn touch(&self, tag: u32) {
-        prefetch_index(&*self.places, self.home(tag));
     }
 
     /// Where the thing of this tag stands that is the one.

@@ -19,7 +19,7 @@ mod time;
 pub mod validate;
 
 pub use managed_fields::{ManagedFields, ManagedFieldsEntry};
-pub use packed::{Packed, Room};
+pub use packed::Packed;
 pub use text::Text;
 pub use time::{MicroTime, Time, TimeError};
 

@@ -5,8 +5,6 @@
 //! core/v1 protobuf, which takes nearly three times the instructions. Not a wire form: nothing of it leaves the process.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use prefetch_index::prefetch_index;
-
 use super::{ApiGroup, Event, EventSource, LentEvent, MicroTime, ObjectMeta, Time, protobuf};
 
 /// A packed event.
@@ -23,13 +21,6 @@ enum Bytes {
     /// core/v1, which has all members.
     Protobuf(Box<[u8]>),
 }
-
-/// Memory for a packed event. It was another one's, long ago, and has left the processor's cache, so it is fetched until it is written to.
-#[derive(Debug)]
-pub struct Room(Vec<u8>);
-
-/// Bytes of memory that are fetched together.
-const LINE: usize = 64;
 
 /// Texts that plain events have.
 const TEXTS: usize = 17;
@@ -67,13 +58,7 @@ impl Packed {
     /// Packs an event.
     #[must_use]
     pub fn new(event: &LentEvent<'_>) -> Self {
-        Self::within(Room(Vec::new()), event)
-    }
-
-    /// The same, within memory that was [taken](Room::of) for it before.
-    #[must_use]
-    pub fn within(room: Room, event: &LentEvent<'_>) -> Self {
-        let bytes = plain(room, event).map_or_else(|| Bytes::Protobuf(protobuf_of(event)), Bytes::Plain);
+        let bytes = plain(event).map_or_else(|| Bytes::Protobuf(protobuf_of(event)), Bytes::Plain);
         Self { type_meta: event.type_meta, bytes }
     }
 
@@ -92,21 +77,6 @@ impl Packed {
             Bytes::Protobuf(bytes) => protobuf::decode(ApiGroup::Core, bytes).ok()?.event.kept(),
         };
         Some(Event { type_meta: self.type_meta, ..event })
-    }
-}
-
-impl Room {
-    /// For this event.
-    #[must_use]
-    pub fn of(event: &LentEvent<'_>) -> Self {
-        if !is_plain(event) {
-            return Self(Vec::new());
-        }
-        let mut room = Vec::with_capacity(plain_size(event));
-        let lines = room.capacity().div_ceil(LINE);
-        let free = &*room.spare_capacity_mut();
-        (0..lines).for_each(|line| prefetch_index(free, line.saturating_mul(LINE)));
-        Self(room)
     }
 }
 
@@ -154,7 +124,7 @@ fn plain_size(event: &LentEvent<'_>) -> usize {
 }
 
 /// `None` for an event that is not, or has a text that is too long.
-fn plain(Room(mut bytes): Room, event: &LentEvent<'_>) -> Option<Box<[u8]>> {
+fn plain(event: &LentEvent<'_>) -> Option<Box<[u8]>> {
     if !is_plain(event) {
         return None;
     }
@@ -163,7 +133,7 @@ fn plain(Room(mut bytes): Room, event: &LentEvent<'_>) -> Option<Box<[u8]>> {
     for (length, text) in lengths.iter_mut().zip(texts) {
         *length = u16::try_from(text.len()).ok()?.to_le_bytes();
     }
-    bytes.reserve_exact(plain_size(event));
+    let mut bytes = Vec::with_capacity(plain_size(event));
     let times = [
         event.first_timestamp.map(|time| time.0),
         event.last_timestamp.map(|time| time.0),
@@ -232,10 +202,7 @@ mod tests {
             let plain = without_the_rest(event.clone());
             let packed = Packed::new(&plain);
             prop_assert!(matches!(packed.bytes, Bytes::Plain(_)));
-            prop_assert_eq!(packed.unpack(), Some(plain.clone()));
-            // Within memory that was taken for another.
-            prop_assert_eq!(Packed::within(Room::of(&plain), &event).unpack(), Some(event.clone()));
-            prop_assert_eq!(Packed::within(Room::of(&event), &plain).unpack(), Some(plain));
+            prop_assert_eq!(packed.unpack(), Some(plain));
         }
     }
 

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret, Recent};
-use crate::event::{Event, EventSeries, LentEvent, Packed, Room, Time};
+use crate::event::{Event, EventSeries, LentEvent, Packed, Time};
 
 /// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
 const BYTES_A_NAME: usize = 2048;
@@ -47,13 +47,6 @@ impl Known {
         }
         (replaced, beyond)
     }
-}
-
-/// A name under which an event will be kept, and the memory for it.
-#[derive(Debug)]
-pub(super) struct Expected {
-    key: Key,
-    room: Room,
 }
 
 /// An event under its name.
@@ -113,24 +106,12 @@ impl Aliases {
 
     /// Remembers an event as its client was told it.
     pub fn insert(&self, event: &LentEvent<'_>) {
-        self.keep(self.pack(self.expect(event), event));
-    }
-
-    /// Where an event is to be remembered. That is fetched until it is.
-    pub(super) fn expect(&self, event: &LentEvent<'_>) -> Expected {
-        let key = self.key(&event.metadata.namespace, &event.metadata.name);
-        if let Some(known) = self.known.try_lock() {
-            known.names.touch_put(key);
-        }
-        Expected { key, room: Room::of(event) }
+        self.keep(self.pack(event));
     }
 
     /// What is to be remembered of an event under its name.
-    pub(super) fn pack(&self, Expected { key, room }: Expected, event: &LentEvent<'_>) -> Alias {
-        if let Some(known) = self.known.try_lock() {
-            known.names.approach_put(self.max);
-        }
-        Alias { key, packed: Packed::within(room, event) }
+    pub(super) fn pack(&self, event: &LentEvent<'_>) -> Alias {
+        Alias { key: self.key(&event.metadata.namespace, &event.metadata.name), packed: Packed::new(event) }
     }
 
     /// Remembers what was packed.

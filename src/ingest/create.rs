@@ -185,21 +185,16 @@ fn take_at_once<'a>(
     document: Option<Vec<u8>>,
     Answer { form, code, ack, warnings }: Answer<'_>,
 ) -> Begun<'a> {
-    // What the event will be counted on is fetched in between.
-    let mut coming = face.0.shards.expect(event);
-    let expected = face.0.aliases.expect(event);
-    coming.approach();
     let response = match document {
         Some(document) => respond::document(code, form.media, form.pretty, document),
         None => respond::event(form, code, event, None, &[]),
     };
-    coming.fetch();
-    let alias = face.0.aliases.pack(expected, event);
-    coming.reach();
+    let alias = face.0.aliases.pack(event);
     let logged = face.0.event_log.is_kept().then(|| event.clone());
-    make_occurrence(coming.correlates(event), event, || asked.claim());
+    let policy = face.0.shards.policy();
+    make_occurrence(policy.correlates(event), event, || asked.claim());
     // The shard's ledger has the refusal already.
-    let Ok(accepted) = coming.accept(event, 1) else { return Begun::Answered(full()) };
+    let Ok(accepted) = face.0.shards.accept_under(&policy, event, 1) else { return Begun::Answered(full()) };
     face.note(logged.as_ref(), 1, accepted.outcome);
     face.0.aliases.keep(alias);
     let mut response = respond::taken(response, accepted.outcome, warnings);

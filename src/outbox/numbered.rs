@@ -50,11 +50,6 @@ impl<T> Numbered<T> {
         self.places.at_mut(place).as_mut().map(|(_, value)| value)
     }
 
-    /// Has the place fetched where the search for a number begins.
-    pub(super) fn touch(&self, id: RecordId) {
-        self.places.touch(tag(id));
-    }
-
     /// Puts a value in. There must be none of its number.
     pub(super) fn insert(&mut self, id: RecordId, value: T) {
         debug_assert!(!self.contains(id));

@@ -1,10 +1,5 @@
 //! What goes in and out of the outbox towards the correlators: a decision's record offered for writing, and a record to forget.
 
-use std::hint::black_box;
-use std::slice;
-
-use prefetch_index::prefetch_index;
-
 use super::Outbox;
 use super::account::{Account, AccountId};
 use super::claim::Base;
@@ -139,35 +134,6 @@ impl Outbox {
         }
         self.owe(id, occurrences, now.mono, now);
         (self.why(id), is_news)
-    }
-
-    /// Looks at the account that will pay for a repeat; see [`Together`](crate::shard::Together).
-    pub(crate) fn fetch_account(&self, source: Key, budget: Key) {
-        black_box(super::is_filed(&self.accounts, AccountId::of_budget(source, budget)));
-    }
-
-    /// Has the place fetched where the search for an account begins; see [`Recent::touch`](crate::correlator::Recent::touch).
-    pub(crate) fn touch_account(&self, source: Key, budget: Key) {
-        self.accounts.touch(AccountId::of_budget(source, budget).0);
-    }
-
-    /// Has an account fetched; see [`Recent::approach`](crate::correlator::Recent::approach).
-    pub(crate) fn approach_account(&self, source: Key, budget: Key) {
-        self.accounts.approach(AccountId::of_budget(source, budget).0);
-    }
-
-    /// Has the place fetched where the search for a record begins.
-    pub(crate) fn touch(&self, record: RecordId) {
-        self.records.touch(record);
-    }
-
-    /// Has fetched what a repeat of a record will look at; see [`Together`](crate::shard::Together).
-    pub(crate) fn fetch(&self, record: RecordId) {
-        if let Some(record) = self.records.get(record) {
-            prefetch_index(slice::from_ref(&record.phase), 0);
-            prefetch_index(slice::from_ref(&record.size), 0);
-            prefetch_index(slice::from_ref(&record.event), 0);
-        }
     }
 
     fn insert(&mut self, offer: Offer, event: Event, now: Mono) {

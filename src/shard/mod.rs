@@ -4,7 +4,6 @@
 //! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
 //! through simulated weeks.
 
-mod coming;
 mod history;
 mod hold;
 mod keep;
@@ -14,7 +13,6 @@ mod sizes;
 mod table;
 mod together;
 
-pub use coming::Coming;
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
 pub use settings::Settings;

@@ -19,18 +19,6 @@ impl<'p> Prepared<'p> {
     pub(super) fn new(secret: KeySecret, event: &mut LentEvent<'_>, policy: &'p Policy) -> Self {
         let settings = policy.select(event);
         let (source, keys) = (secret.source(event), secret.keys(event, settings));
-        Self::of(source, keys, secret, event, policy)
-    }
-
-    /// With these keys, which are its own.
-    pub(super) fn of(
-        source: Key,
-        keys: Keys,
-        secret: KeySecret,
-        event: &mut LentEvent<'_>,
-        policy: &'p Policy,
-    ) -> Self {
-        let settings = policy.select(event);
         if settings.correlation == Correlation::On {
             // A record is written in our name; only where it is its client's own does the client's claim go with it.
             event.metadata.managed_fields = None;

@@ -126,7 +126,23 @@ impl Shards {
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox has no room for it.
     pub fn accept(&self, mut event: Event, occurrences: u32) -> Result<Accepted, Full> {
-        self.expect(&event).accept(&mut event, occurrences)
+        self.accept_under(&self.0.policy.load(), &mut event, occurrences)
+    }
+
+    /// As [`accept`](Self::accept) under these rules. What is left in `event` is for the caller to free.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_under(&self, policy: &Policy, event: &mut LentEvent<'_>, occurrences: u32) -> Result<Accepted, Full> {
+        let prepared = Prepared::new(self.0.secret, event, policy);
+        let mut shard = self.0.shards[self.shard_of_source(prepared.source)].lock();
+        let accepted = shard.accept_prepared(&prepared, event, occurrences, self.0.clock.now());
+        self.note_changes(&shard);
+        drop(shard);
+        if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
+            self.wake();
+        }
+        accepted
     }
 
     /// As [`accept`](Self::accept) under these rules, and where its write can be waited for, whoever is told of it.

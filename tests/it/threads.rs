@@ -36,12 +36,7 @@ fn accept(shards: &Shards, seed: u64) -> (u64, u64) {
     let mut results = Vec::new();
     for _ in 0..10 {
         for _ in 0..100 {
-            let mut event = some_event(&mut random);
-            let mut coming = shards.expect(&event);
-            coming.approach();
-            coming.fetch();
-            coming.reach();
-            results.push(coming.accept(&mut event, 1));
+            results.push(shards.accept(some_event(&mut random), 1));
         }
         let policy = shards.policy();
         let mut together = shards.together(&policy);

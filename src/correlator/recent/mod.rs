@@ -9,8 +9,6 @@ mod tests;
 
 use std::num::NonZeroUsize;
 
-use prefetch_index::prefetch_index;
-
 use super::index::{Index, NONE};
 use super::key::Key;
 
@@ -72,65 +70,6 @@ impl<V> Recent<V> {
     /// The value of `key`, which is not used by this.
     pub fn peek_mut(&mut self, key: Key) -> Option<&mut V> {
         self.position(key).map(|at| &mut self.slot_mut(at).value)
-    }
-
-    /// Has the place fetched where the search for `key` begins. The first of three steps: who takes each for many keys before the next
-    /// has all that they need fetched at once, and waits for little of it.
-    #[inline]
-    pub fn touch(&self, key: Key) {
-        if self.index.is_empty() {
-            prefetch_index(&self.slots, 0);
-        } else {
-            self.index.touch(key);
-        }
-    }
-
-    /// Has fetched what [`put_within`](Self::put_within) looks at first for a new `key`: its place, and the entry that makes room.
-    #[inline]
-    pub fn touch_put(&self, key: Key) {
-        self.touch(key);
-        for end in [self.oldest, self.newest] {
-            if end != NONE {
-                prefetch_index(&self.slots, end as usize);
-            }
-        }
-    }
-
-    /// Has the rest of it fetched, where there are `max` entries already.
-    #[inline]
-    pub fn approach_put(&self, max: NonZeroUsize) {
-        if self.slots.len() < max.get() {
-            return;
-        }
-        if let Some(oldest) = self.slots.get(self.oldest as usize) {
-            self.touch(oldest.key);
-            if oldest.newer != NONE {
-                prefetch_index(&self.slots, oldest.newer as usize);
-            }
-        }
-    }
-
-    /// Has the entry fetched that `key` should have.
-    #[inline]
-    pub fn approach(&self, key: Key) {
-        let at = if self.index.is_empty() { None } else { self.index.find(key, |_| true) };
-        if let Some(at) = at {
-            prefetch_index(&self.slots, at as usize);
-            // It may end in the next line.
-            prefetch_index(&self.slots, at as usize + 1);
-        }
-    }
-
-    /// The value of `key`; has its neighbours in the order fetched, which a use of it changes.
-    #[must_use]
-    pub fn fetch(&self, key: Key) -> Option<&V> {
-        let slot = self.slot(self.position(key)?);
-        for neighbour in [slot.newer, slot.older] {
-            if neighbour != NONE {
-                prefetch_index(&self.slots, neighbour as usize);
-            }
-        }
-        Some(&slot.value)
     }
 
     /// Whether `key` is there.

@@ -1,10 +1,5 @@
 //! Occurrences that come together are accepted together.
 //!
-//! Hot: what a shard knows of an event is in a dozen places of memory, and most are in no cache of the processor's own. So before the
-//! first is accepted, what a turn of them will look at is fetched, step by step for all, whichever of a few shards they belong to: the
-//! processor then has many places on their way at a time, and waits for none. Each step looks at what the one before has fetched, to find
-//! out what comes next: where a search begins (`touch…`), the entry it should lead to (`approach…`), and what that entry names (`fetch…`).
-//!
 //! Nobody waits for a shard while there is other work: those whose shard is locked are left until more have come, or none will.
 
 #[cfg(test)]
@@ -15,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::prepared::Prepared;
 use super::{Accepted, Full, Shard, Shards};
-use crate::correlator::{Correlator, Policy};
+use crate::correlator::Policy;
 use crate::event::LentEvent;
 
 /// LIMIT: occurrences that are accepted under one lock, for which all others have to wait.
@@ -166,7 +161,6 @@ impl<'t, 'e> Together<'t, 'e> {
     }
 
     fn accept_turn(&mut self, arrivals: &mut Arrivals<'_, 't, 'e>, turn: Few<Locked<'_, '_>>) {
-        arrivals.fetch(&turn);
         for (mut shard, own) in turn {
             let now = self.shards.0.clock.now();
             for &(_, place) in own {
@@ -190,67 +184,5 @@ impl<'t, 'e> Arrivals<'_, 't, 'e> {
     fn leave(&mut self, shard: usize, place: usize) -> Left<'t, 'e> {
         let event = std::mem::take(&mut self.events[place]);
         Left { shard, place: self.first + place, prepared: self.prepared[place], event }
-    }
-
-    /// Looks at what accepting will look at, in steps of which each needs what the one before has found.
-    fn fetch(&self, turn: &[Locked<'_, '_>]) {
-        let members: Few<_> = turn
-            .iter()
-            .flat_map(|(shard, own)| own.iter().map(|&(_, place)| (&**shard, &self.prepared[place])))
-            .collect();
-        for (shard, prepared) in &members {
-            shard.touch_source(prepared);
-        }
-        for (shard, prepared) in &members {
-            shard.approach_source(prepared);
-        }
-        let sources: Few<_> = members
-            .iter()
-            .filter_map(|(shard, prepared)| Some((*shard, shard.fetch_source(prepared)?, *prepared)))
-            .collect();
-        for (_, correlator, _) in &sources {
-            correlator.touch();
-        }
-        for (_, correlator, Prepared { keys, .. }) in &sources {
-            correlator.touch_keys(keys);
-        }
-        for (_, correlator, Prepared { keys, .. }) in &sources {
-            correlator.approach_keys(keys);
-        }
-        let counted: Few<_> = sources
-            .iter()
-            .map(|(shard, correlator, Prepared { keys, .. })| (*shard, *correlator, correlator.fetch_keys(keys)))
-            .collect();
-        for (_, correlator, key) in &counted {
-            correlator.approach(*key);
-        }
-        let records: Few<_> =
-            counted.iter().filter_map(|(shard, correlator, key)| Some((*shard, correlator.fetch(*key)?))).collect();
-        for (shard, record) in &records {
-            shard.outbox.touch(*record);
-        }
-        for (shard, record) in &records {
-            shard.outbox.fetch(*record);
-        }
-    }
-}
-
-impl Shard {
-    /// Has the places fetched where the search for an event's source and account begins; see [`Together`](super::Together).
-    fn touch_source(&self, prepared: &Prepared<'_>) {
-        self.sources.touch(prepared.source);
-        self.outbox.touch_account(prepared.source, prepared.keys.spam());
-    }
-
-    /// Has the source and the account fetched that an event should have.
-    fn approach_source(&self, prepared: &Prepared<'_>) {
-        self.sources.approach(prepared.source);
-        self.outbox.approach_account(prepared.source, prepared.keys.spam());
-    }
-
-    /// Looks at an event's account, and returns the correlator of its source.
-    fn fetch_source(&self, prepared: &Prepared<'_>) -> Option<&Correlator> {
-        self.outbox.fetch_account(prepared.source, prepared.keys.spam());
-        self.sources.fetch(prepared.source).map(|correlator| &**correlator)
     }
 }

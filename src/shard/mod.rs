@@ -11,14 +11,12 @@ mod prepared;
 mod settings;
 mod sizes;
 mod table;
-mod together;
 
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
 pub use settings::Settings;
 pub use sizes::Sizes;
 pub use table::{Shards, Waiting};
-pub use together::Together;
 
 pub use crate::outbox::Fate;
 

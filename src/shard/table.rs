@@ -19,6 +19,9 @@ use crate::event::{Event, LentEvent};
 use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
 
+/// LIMIT: events of a batch that are accepted under one lock, for which all others wait.
+const UNDER_ONE_LOCK: usize = 32;
+
 /// All shards of the process. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Shards(pub(super) Arc<Inner>);
@@ -143,6 +146,30 @@ impl Shards {
             self.wake();
         }
         accepted
+    }
+
+    /// Accepts one occurrence of each event, as [`accept_under`](Self::accept_under) would, those of one source in their order, and
+    /// returns what became of each. Events are grouped by shard, so that each shard is locked once for several of them.
+    #[must_use]
+    pub fn accept_all(&self, policy: &Policy, events: &mut [LentEvent<'_>]) -> Vec<Result<Accepted, Full>> {
+        let prepared: Vec<_> = events.iter_mut().map(|event| Prepared::new(self.0.secret, event, policy)).collect();
+        let mut order: Vec<(usize, usize)> =
+            prepared.iter().map(|one| self.shard_of_source(one.source)).zip(0..).collect();
+        // The place breaks ties, so events of one source stay in their order.
+        order.sort_unstable();
+        let mut results = vec![Err(Full); events.len()];
+        for group in order.chunk_by(|one, next| one.0 == next.0).flat_map(|group| group.chunks(UNDER_ONE_LOCK)) {
+            let mut shard = self.0.shards[group[0].0].lock();
+            let now = self.0.clock.now();
+            for &(_, place) in group {
+                results[place] = shard.accept_prepared(&prepared[place], &mut events[place], 1, now);
+            }
+            self.note_changes(&shard);
+        }
+        if results.iter().flatten().any(|accepted| accepted.wakes_delivery) {
+            self.wake();
+        }
+        results
     }
 
     /// As [`accept`](Self::accept) under these rules, and where its write can be waited for, whoever is told of it.
@@ -334,5 +361,69 @@ impl Shards {
         // The source's key is a uniform hash; the upper half is not used by the tables inside the shard.
         let upper = u64::try_from(source.0 >> 64).unwrap_or_default();
         usize::try_from(upper.checked_rem(count).unwrap_or_default()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An event of one of a few sources, about one of a few objects, with one of a few messages.
+    fn event((source, object, message): (u8, u8, u8)) -> Event {
+        let mut event = Event { message: format!("message {message}").into(), ..Event::default() };
+        event.source.component = format!("component-{source}").into();
+        event.involved_object.name = format!("object-{object}").into();
+        event.metadata.name = format!("object-{object}.{source}{message}").into();
+        event.metadata.namespace = "default".into();
+        event
+    }
+
+    fn shards(count: usize, max_records: usize, clock: Clock) -> Shards {
+        let mut settings = Settings::default();
+        settings.outbox.max_records = NonZeroUsize::new(max_records).unwrap();
+        Shards::new(NonZeroUsize::new(count).unwrap(), &settings, Policy::default(), clock, KeySecret(1, 2), 1)
+    }
+
+    fn records(shards: &Shards) -> Vec<(Event, u64)> {
+        let of_one = |index| {
+            shards.look(index, |shard| shard.pending().map(|(event, count)| (event.clone(), count)).collect::<Vec<_>>())
+        };
+        let mut records: Vec<_> = (0..shards.count()).flat_map(of_one).collect();
+        records.sort_by(|(one, _), (other, _)| {
+            (&one.metadata.name, &one.message).cmp(&(&other.metadata.name, &other.message))
+        });
+        records
+    }
+
+    proptest! {
+        /// Empty shards, then with what came before; sometimes with no room.
+        #[test]
+        fn a_batch_is_accepted_as_its_events_would_be_one_by_one(
+            rounds in proptest::collection::vec(proptest::collection::vec((0..9_u8, 0..3_u8, 0..20_u8), 0..90), 1..4),
+            count in 1..5_usize,
+            max_records in prop_oneof![4..40_usize, Just(1000)],
+        ) {
+            let clock = Clock::manual(1_700_000_000_000_000_000);
+            let (together, alone) = (shards(count, max_records, clock.clone()), shards(count, max_records, clock.clone()));
+            let policy = Policy::default();
+            for round in rounds {
+                let mut events: Vec<Event> = round.iter().copied().map(event).collect();
+                // By shards, because their room is shared: whoever comes first gets it.
+                let mut order: Vec<usize> = (0..events.len()).collect();
+                order.sort_by_key(|place| alone.shard_of(&events[*place]));
+                let mut expected = vec![Err(Full); events.len()];
+                for place in order {
+                    expected[place] = alone.accept(events[place].clone(), 1);
+                }
+                prop_assert_eq!(together.accept_all(&policy, &mut events), expected);
+                prop_assert_eq!(together.balance(), alone.balance());
+                prop_assert_eq!(records(&together), records(&alone));
+                clock.advance(Duration::from_secs(7));
+            }
+        }
     }
 }

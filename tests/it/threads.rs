@@ -39,11 +39,10 @@ fn accept(shards: &Shards, seed: u64) -> (u64, u64) {
             results.push(shards.accept(some_event(&mut random), 1));
         }
         let policy = shards.policy();
-        let mut together = shards.together(&policy);
         for part in [64, 3, 64, 1, 17, 64] {
-            together.accept(&mut (0..part).map(|_| some_event(&mut random)).collect::<Vec<_>>());
+            let mut events: Vec<_> = (0..part).map(|_| some_event(&mut random)).collect();
+            results.extend(shards.accept_all(&policy, &mut events));
         }
-        results.extend(together.finish());
     }
     (results.len() as u64, results.iter().filter(|result| result.is_err()).count() as u64)
 }

@@ -35,12 +35,8 @@ const RESULTS: usize = 16;
 /// LIMIT: bytes of a chunk of results, but for its last line.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// LIMIT: events that are answered together, so that what is known of each until then takes a bounded room.
+/// LIMIT: events that are decoded, accepted and answered together, so that they take bounded memory until then.
 const PIECE: usize = 512;
-
-/// LIMIT: events of a batch that are decoded before they are accepted: so few that they stay in the processor's cache. Those whose shard
-/// was locked wait for the next ([`Together`](crate::shard::Together)).
-const TOGETHER: usize = 64;
 
 /// About how many bytes the result of an event takes that was taken.
 const LINE_BYTES: usize = 64;
@@ -210,31 +206,22 @@ impl Batch {
         }
     }
 
-    /// Takes events, for which an answer is owed then: a few are decoded, then they are accepted, and so on.
-    fn take_events<'t>(&mut self, mut texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> Vec<Taken> {
+    /// Takes events, for which an answer is owed then.
+    fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> Vec<Taken> {
         let shards = &self.face.0.shards;
         let policy = shards.policy();
-        let (mut together, mut awaited) = (shards.together(&policy), Vec::new());
-        let mut read = Vec::new();
-        loop {
-            let mut occurrences = Vec::with_capacity(TOGETHER);
-            let before = read.len();
-            read.extend(
-                texts.by_ref().take(TOGETHER).map(|text| self.read_next(text, group, &policy, &mut occurrences)),
-            );
-            if read.len() == before {
-                break;
+        let mut occurrences = Vec::new();
+        let read: Vec<_> = texts.map(|text| self.read_next(text, group, &policy, &mut occurrences)).collect();
+        let accepted: Vec<Answered> = match self.ack {
+            Ack::Accepted | Ack::Durable => {
+                let accepted = shards.accept_all(&policy, &mut occurrences);
+                accepted.into_iter().map(|taken| taken.map(|accepted| (accepted, None))).collect()
             }
-            match self.ack {
-                Ack::Accepted | Ack::Durable => together.accept(&mut occurrences),
-                Ack::Written => {
-                    awaited
-                        .extend(occurrences.into_iter().map(|event| shards.accept_and_wait(event.kept(), 1, &policy)));
-                }
+            Ack::Written => {
+                occurrences.into_iter().map(|event| shards.accept_and_wait(event.kept(), 1, &policy)).collect()
             }
-        }
-        let accepted = together.finish().into_iter().map(|taken| taken.map(|accepted| (accepted, None)));
-        self.tell(read, accepted.chain(awaited))
+        };
+        self.tell(read, accepted.into_iter())
     }
 
     /// Says of each event that was read what was done with it.

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::key::Key;
-use super::recent::{Found, Recent};
+use super::lru_map::LruMap;
 use super::settings::{Settings, Suppression};
 use crate::clock::{Mono, Now};
 use crate::event::{LentEvent, MicroTime, ObjectMeta, Time};
@@ -13,7 +13,7 @@ use crate::event::{LentEvent, MicroTime, ObjectMeta, Time};
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     // LIMIT: `lru_cache_size` entries; the least recently used group is forgotten and its threshold starts over.
-    groups: Recent<Group>,
+    groups: LruMap<Group>,
 }
 
 #[derive(Debug)]
@@ -39,14 +39,9 @@ impl Groups {
         self.groups.len()
     }
 
-    /// Where a group is.
-    pub(super) fn find(&self, key: Key) -> Found {
-        self.groups.find(key)
-    }
-
     /// Which way the event would go, without counting it.
     pub(super) fn peek(&self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
-        let (known, contains) = match self.groups.peek(group) {
+        let (known, contains) = match self.groups.peek(&group) {
             Some(entry) if entry.is_current(now, settings) => {
                 (entry.local_keys.len(), entry.local_keys.contains(&local.half()))
             }
@@ -56,11 +51,11 @@ impl Groups {
         if distinct < settings.max_events.get() { Route::Plain } else { Route::Combined }
     }
 
-    /// Counts the event in its group, which was looked for, and says which way it goes on.
-    pub(super) fn observe(&mut self, found: Found, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
+    /// Counts the event in its group, and says which way it goes on.
+    pub(super) fn observe(&mut self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
         let local = local.half();
         let new = || Group { last: now.mono, local_keys: SmallVec::new() };
-        let entry = self.groups.get_or_insert_found(found, group, settings.lru_cache_size, new);
+        let entry = self.groups.get_or_insert_within(group, settings.lru_cache_size, new);
         if !entry.is_current(now, settings) {
             entry.local_keys.clear();
         }

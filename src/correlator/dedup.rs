@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 use super::RecordId;
 use super::history::namespace_tag;
 use super::key::Key;
-use super::recent::{Found, Recent};
+use super::lru_map::LruMap;
 use super::settings::{CountOverflow, Settings};
 use crate::event::{LentEvent, Time};
 
@@ -38,7 +38,7 @@ pub struct Observation {
 #[derive(Debug, Default)]
 pub(super) struct Observations {
     // LIMIT: `lru_cache_size` entries; the least recently used one is forgotten, its next repeat is a new record.
-    observations: Recent<Observation>,
+    observations: LruMap<Observation>,
 }
 
 /// An event after observation.
@@ -54,27 +54,21 @@ impl Observations {
         self.observations.len()
     }
 
-    /// Where the observation of `key` is.
-    pub(super) fn place(&self, key: Key) -> Found {
-        self.observations.find(key)
-    }
-
     pub(super) fn find(&self, key: Key) -> Option<&Observation> {
-        self.observations.peek(key).filter(|observation| observation.count != 0)
+        self.observations.peek(&key).filter(|observation| observation.count != 0)
     }
 
-    /// Counts `occurrences` of `event` under `key`, which was looked for. A repeat takes over the first timestamp and the running count, and by
+    /// Counts `occurrences` of `event` under `key`. A repeat takes over the first timestamp and the running count, and by
     /// [`take_name`](Self::take_name) name and version; everything else stays as the newest event has it.
     pub(super) fn observe(
         &mut self,
-        place: Found,
         key: Key,
         event: &mut LentEvent<'_>,
         occurrences: u32,
         settings: &Settings,
         next_record: &mut u64,
     ) -> Observed {
-        if let Some(known) = self.observations.get_found(place)
+        if let Some(known) = self.observations.get_mut(&key)
             && known.count != 0
         {
             known.count = add(known.count, occurrences, settings.count_overflow);
@@ -95,13 +89,13 @@ impl Observations {
             stored: false,
             namespace: namespace_tag(&event.metadata.namespace),
         };
-        self.observations.put_found(place, key, observation, settings.lru_cache_size);
+        self.observations.put_within(key, observation, settings.lru_cache_size);
         Observed { record, stored: false, tally: 0, is_repeat: false }
     }
 
     /// Gives a repeat the name and the version of its record.
     pub(super) fn take_name(&self, key: Key, event: &mut LentEvent<'_>) {
-        if let Some(known) = self.observations.peek(key) {
+        if let Some(known) = self.observations.peek(&key) {
             event.metadata.name = known.name.clone().into();
             event.metadata.resource_version = known.resource_version.clone().into();
         }
@@ -125,7 +119,7 @@ impl Observations {
     /// Takes over a record that the upstream holds and that nobody here has counted on. It stands last in line: what history
     /// tells never pushes out what is live, and is not taken when there is no room.
     pub(super) fn adopt(&mut self, key: Key, observation: Observation, settings: &Settings) -> bool {
-        let known = self.observations.peek(key).is_some();
+        let known = self.observations.peek(&key).is_some();
         if !known && self.observations.len() >= settings.lru_cache_size.get() {
             return false;
         }
@@ -138,21 +132,21 @@ impl Observations {
         let gone: Vec<Key> = self
             .observations
             .iter_mut()
-            .filter_map(|(key, observation)| (observation.stored && !keep(observation)).then_some(key))
+            .filter_map(|(key, observation)| (observation.stored && !keep(observation)).then_some(*key))
             .collect();
         for key in gone {
-            self.observations.remove(key);
+            self.observations.pop(&key);
         }
     }
 
     /// The record under `key`, if any, whatever its count.
     pub(super) fn record(&self, key: Key) -> Option<RecordId> {
-        self.observations.peek(key).map(|observation| observation.record)
+        self.observations.peek(&key).map(|observation| observation.record)
     }
 
     /// Lets `change` adjust the observation of `record`, unless another record has taken its key meanwhile.
     pub(super) fn adjust(&mut self, key: Key, record: RecordId, change: impl FnOnce(&mut Observation)) {
-        if let Some(observation) = self.observations.peek_mut(key)
+        if let Some(observation) = self.observations.peek_mut(&key)
             && observation.record == record
         {
             change(observation);
@@ -162,7 +156,7 @@ impl Observations {
     /// Forgets the observation of `record`: its next repeat is a new record.
     pub(super) fn forget(&mut self, key: Key, record: RecordId) {
         if self.record(key) == Some(record) {
-            self.observations.remove(key);
+            self.observations.pop(&key);
         }
     }
 

@@ -8,13 +8,11 @@ mod aggregate;
 mod budget;
 mod dedup;
 mod history;
-mod index;
 mod joiner;
 mod key;
+mod lru_map;
 mod patch;
-mod places;
 mod policy;
-mod recent;
 mod rest;
 mod settings;
 mod sip;
@@ -23,10 +21,9 @@ pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};
 pub use history::{is_newer, lacking, namespace_tag};
 pub use key::{BuildKeyHasher, Key, KeySecret, Keys};
+pub use lru_map::LruMap;
 pub use patch::Patch;
-pub use places::{Place, Places};
 pub use policy::{Matches, Pattern, Policy, Rule};
-pub use recent::Recent;
 pub use rest::Rest;
 pub use settings::{
     AGGREGATE_KEY, Correlation, CountOverflow, Field, KeyEncoding, LEGACY_SPAM_KEY, MESSAGE_PREFIX, Naming, SPAM_KEY,
@@ -53,7 +50,7 @@ pub struct Correlator {
     observations: Observations,
     /// Budgets under `Suppression::Drop`; a deferred write pays in the outbox.
     // LIMIT: `lru_cache_size` entries; a forgotten bucket is a full one again.
-    buckets: Option<Box<Recent<TokenBucket>>>,
+    buckets: Option<Box<LruMap<TokenBucket>>>,
 }
 
 /// What an occurrence became, beside its event, which looks now as its record should: a repeat has the running count and, after
@@ -209,21 +206,19 @@ impl Correlator {
             // Clients like kopf give none. client-go never deduplicates a count of 0 (V 012), so under `drop` it stays.
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
-        // Both before either is used, which takes as long as one of them: they are far from the processor.
-        let (group, own) = (self.groups.find(keys.aggregate), self.observations.place(keys.event));
         let route = if is_combined(event, settings) {
             Route::Combined
         } else {
-            self.groups.observe(group, keys.aggregate, keys.local, now, settings)
+            self.groups.observe(keys.aggregate, keys.local, now, settings)
         };
-        let (key, place) = match route {
-            Route::Plain => (keys.event, own),
+        let key = match route {
+            Route::Plain => keys.event,
             Route::Combined => {
                 *event = aggregate::combined_event(event, occurrences, now, settings);
-                (keys.aggregate, self.observations.place(keys.aggregate))
+                keys.aggregate
             }
         };
-        let observed = self.observations.observe(place, key, event, occurrences, settings, next_record);
+        let observed = self.observations.observe(key, event, occurrences, settings, next_record);
         if settings.naming == Naming::Deterministic && !observed.is_repeat {
             let name = shared_name(event, route, settings);
             event.metadata.name = name.clone().into();

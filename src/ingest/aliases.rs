@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use crate::correlator::{Key, KeySecret, Recent};
+use crate::correlator::{Key, KeySecret, LruMap};
 use crate::event::{Event, EventSeries, LentEvent, Packed, Time};
 
 /// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
@@ -29,23 +29,23 @@ pub struct Aliases {
 #[derive(Debug, Default)]
 struct Known {
     // LIMIT: `max_aliases`, and `BYTES_A_NAME` for each of them, but for the newest, which is there however large it is.
-    names: Recent<Packed>,
+    names: LruMap<Packed>,
     bytes: usize,
 }
 
 impl Known {
-    /// Remembers an event. What makes room for it is for the caller to free: the one it replaces, and those beyond the bytes.
-    fn put(&mut self, Alias { key, packed }: Alias, max: NonZeroUsize) -> (Option<Packed>, Vec<Packed>) {
+    /// Remembers an event. Returns what it replaces and evicts, for the caller to free outside of the lock.
+    fn put(&mut self, Alias { key, packed }: Alias, max: NonZeroUsize) -> Vec<Packed> {
         self.bytes = self.bytes.saturating_add(packed.size());
-        let replaced = self.names.put_within(key, packed, max);
-        self.bytes = self.bytes.saturating_sub(replaced.as_ref().map_or(0, Packed::size));
-        let mut beyond = Vec::new();
-        while self.bytes > max.get().saturating_mul(BYTES_A_NAME) && self.names.len() > 1 {
-            let Some((_, oldest)) = self.names.pop_oldest() else { break };
-            self.bytes = self.bytes.saturating_sub(oldest.size());
-            beyond.push(oldest);
+        let mut gone: Vec<Packed> = self.names.put(key, packed).into_iter().collect();
+        let mut bytes = self.bytes.saturating_sub(gone.iter().map(Packed::size).sum());
+        while self.names.len() > max.get() || bytes > max.get().saturating_mul(BYTES_A_NAME) && self.names.len() > 1 {
+            let Some((_, oldest)) = self.names.pop_lru() else { break };
+            bytes = bytes.saturating_sub(oldest.size());
+            gone.push(oldest);
         }
-        (replaced, beyond)
+        self.bytes = bytes;
+        gone
     }
 }
 
@@ -126,13 +126,13 @@ impl Aliases {
     /// Forgets a name: its event was deleted.
     pub(super) fn remove(&self, namespace: &str, name: &str) {
         let mut known = self.known.lock();
-        let removed = known.names.remove(self.key(namespace, name));
+        let removed = known.names.pop(&self.key(namespace, name));
         known.bytes = known.bytes.saturating_sub(removed.map_or(0, |packed| packed.size()));
     }
 
     /// The event as its client was last told it.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Event> {
-        self.known.lock().names.get(self.key(namespace, name))?.unpack()
+        self.known.lock().names.get(&self.key(namespace, name))?.unpack()
     }
 
     /// Applies a client's patch to what it was told. Returns the event as the client now sees it, and by how many
@@ -178,7 +178,7 @@ impl Aliases {
     fn change<T>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Event) -> T) -> Option<T> {
         let mut known = self.known.lock();
         let key = self.key(namespace, name);
-        let mut event = known.names.get(key)?.unpack()?;
+        let mut event = known.names.get(&key)?.unpack()?;
         let result = change(&mut event);
         drop(known.put(Alias { key, packed: Packed::new(&event) }, self.max));
         Some(result)

@@ -1,13 +1,12 @@
 //! Folding: never-written records that their budget cannot pay in time become one digest record.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::account::{Account, AccountId, Order};
 use super::digest::Digest;
 use super::journal::Journal;
 use super::record::{Attempt, Occurrences, Phase, Record};
-use super::{Forgotten, Identity, Outbox, WrittenAs};
+use super::{Forgotten, Identity, Outbox, Paused, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 
@@ -31,7 +30,7 @@ impl Account {
     /// From when on records may fold; `None` while the digest waits to be kept. Each fold has it wait again, and where records
     /// came faster than they are kept it would never be written.
     // LIMIT: what comes meanwhile stands in the queue, of which there is no more than `max_records`.
-    pub(super) fn folds_from(&self, journal: &Journal, paused: &HashMap<RecordId, u32>) -> Option<Mono> {
+    pub(super) fn folds_from(&self, journal: &Journal, paused: &Paused) -> Option<Mono> {
         match &self.digest {
             Some(digest) if journal.on && paused.contains_key(&digest.record) => None,
             Some(digest) => Some(digest.folds_from),
@@ -46,7 +45,7 @@ impl Outbox {
         if !self.may_fold(account, now.mono) {
             return;
         }
-        let tokens = self.accounts.peek(account.0).map_or(0, |account| account.tokens(now.mono));
+        let tokens = self.accounts.peek(&account.0).map_or(0, |account| account.tokens(now.mono));
         let excess: Vec<Order> = self.foldable(account).skip(tokens).collect();
         self.fold(account, &excess, now);
     }
@@ -59,20 +58,20 @@ impl Outbox {
         let max_age = self.settings.digest_max_age;
         let aged: Vec<Order> = self.foldable(account).filter(|order| order.since.after(max_age) <= now.mono).collect();
         // With a token at hand the oldest is written as it is.
-        let tokens = self.accounts.peek(account.0).map_or(0, |account| account.tokens(now.mono));
+        let tokens = self.accounts.peek(&account.0).map_or(0, |account| account.tokens(now.mono));
         if aged.len() > tokens {
             self.fold(account, &aged, now);
         }
     }
 
     fn may_fold(&self, account: AccountId, now: Mono) -> bool {
-        let Some(account) = self.accounts.peek(account.0) else { return false };
+        let Some(account) = self.accounts.peek(&account.0) else { return false };
         account.folds_from(&self.journal, &self.paused).is_some_and(|from| from <= now)
     }
 
     /// A digest that stands in its queue again has a while in which nothing folds.
     pub(super) fn end_hold(&mut self, account: AccountId, now: Mono) {
-        if let Some(digest) = self.accounts.peek_mut(account.0).and_then(|account| account.digest.as_mut()) {
+        if let Some(digest) = self.accounts.peek_mut(&account.0).and_then(|account| account.digest.as_mut()) {
             digest.folds_from = now.after(UNDISTURBED);
         }
     }
@@ -82,7 +81,7 @@ impl Outbox {
     /// The remaining writes are made without waiting for tokens or intervals, and whatever is offered from now on too.
     pub fn drain(&mut self, now: Now) {
         self.draining = true;
-        let accounts: Vec<AccountId> = self.accounts.iter().map(|(id, _)| AccountId(id)).collect();
+        let accounts: Vec<AccountId> = self.accounts.iter().map(|(id, _)| AccountId(*id)).collect();
         for account in accounts {
             let foldable: Vec<Order> = self.foldable(account).collect();
             if foldable.len() > 1 {
@@ -93,7 +92,7 @@ impl Outbox {
             .records
             .iter()
             .filter(|(_, record)| matches!(record.phase, Phase::Cooling | Phase::Queued(_)))
-            .map(|(id, _)| id)
+            .map(|(id, _)| *id)
             .collect();
         for id in waiting {
             self.unqueue(id);
@@ -113,15 +112,15 @@ impl Outbox {
     }
 
     fn foldable(&self, account: AccountId) -> impl Iterator<Item = Order> + '_ {
-        self.accounts.peek(account.0).into_iter().flat_map(Account::foldable)
+        self.accounts.peek(&account.0).into_iter().flat_map(Account::foldable)
     }
 
     /// Takes a record out of its account's queue.
     pub(super) fn unqueue(&mut self, id: RecordId) {
-        let Some(record) = self.records.get_mut(id) else { return };
+        let Some(record) = self.records.get_mut(&id) else { return };
         let Phase::Queued(order) = record.phase else { return };
         record.phase = Phase::Cooling;
-        if let Some(account) = self.accounts.peek_mut(record.account.0) {
+        if let Some(account) = self.accounts.peek_mut(&record.account.0) {
             account.remove(order);
         }
     }
@@ -137,7 +136,7 @@ impl Outbox {
             since = since.min(record.since);
             occurrences += record.pending.total();
             self.forgotten.push(Forgotten { source: record.source, key: record.key, record: order.record });
-            let Some(account) = self.accounts.peek_mut(account_id.0) else { continue };
+            let Some(account) = self.accounts.peek_mut(&account_id.0) else { continue };
             account.members -= 1;
             let before = account.digest.as_ref().map_or(0, |digest| digest.size());
             let digest = account.digest.get_or_insert_with(|| {
@@ -154,10 +153,10 @@ impl Outbox {
 
     /// Lets the digest's record carry what has folded since.
     fn owe_digest(&mut self, account_id: AccountId, occurrences: u64, since: Mono, now: Now) {
-        let Some(account) = self.accounts.peek_mut(account_id.0) else { return };
+        let Some(account) = self.accounts.peek_mut(&account_id.0) else { return };
         let Some(digest) = account.digest.as_mut() else { return };
         let (id, mut event) = (digest.record, digest.event.clone());
-        if let Some(record) = self.records.get_mut(id) {
+        if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
             record.absorb(&mut event, Identity::Unknown, || true);
             self.bytes.replace(before, record.size);

@@ -19,7 +19,7 @@ impl Outbox {
     /// Whether a request of this record is on its way.
     #[must_use]
     pub fn is_in_flight(&self, id: RecordId) -> bool {
-        self.records.get(id).is_some_and(|record| matches!(record.phase, Phase::InFlight(_)))
+        self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::InFlight(_)))
     }
 
     /// Ends a pause; what was kept back is owed again.
@@ -28,7 +28,7 @@ impl Outbox {
             return;
         }
         let draining = self.draining;
-        let Some(record) = self.records.get(id) else { return };
+        let Some(record) = self.records.get(&id) else { return };
         let (account, is_digest) = (record.account, record.is_digest);
         if !matches!(record.phase, Phase::Cooling) {
             // It is on its way, or waits for its next try.
@@ -53,7 +53,7 @@ impl Outbox {
     pub fn forget(&mut self, id: RecordId, now: Now) -> (Occurrences, Vec<Ticket>) {
         self.end_pause(id);
         self.unqueue(id);
-        let lost = self.records.get(id).map(|record| record.waiting()).unwrap_or_default();
+        let lost = self.records.get(&id).map(|record| record.waiting()).unwrap_or_default();
         self.note(id);
         self.remove(id, now);
         if id.0 >= FIRST_DIGEST {
@@ -70,7 +70,7 @@ impl Outbox {
     /// `None` when nothing of it is here.
     pub fn rebase(&mut self, id: RecordId, stored: &Event) -> Option<i32> {
         self.note(id);
-        let record = self.records.get_mut(id)?;
+        let record = self.records.get_mut(&id)?;
         let waiting = i32::try_from(record.waiting().total()).unwrap_or(i32::MAX);
         let count = self.settings.group.count(stored).saturating_add(waiting);
         let moved = count.saturating_sub(record.event.count);
@@ -99,7 +99,7 @@ impl Outbox {
     #[must_use]
     pub fn digest(&self, namespace: &str, name: &str) -> Option<RecordId> {
         let digests = self.accounts.iter().filter_map(|(_, account)| account.digest.as_ref());
-        let mut ids = digests.map(|digest| (digest.record, self.records.get(digest.record), &digest.event));
+        let mut ids = digests.map(|digest| (digest.record, self.records.get(&digest.record), &digest.event));
         ids.find_map(|(id, record, event)| {
             let metadata = &record.map_or(event, |record| &record.event).metadata;
             (metadata.namespace == namespace && metadata.name == name).then_some(id)
@@ -109,7 +109,7 @@ impl Outbox {
     /// The name of a record that is here, and whether the upstream holds it.
     #[must_use]
     pub fn name(&self, id: RecordId) -> Option<(smol_str::SmolStr, bool)> {
-        self.records.get(id).map(|record| (record.event.metadata.name.to_smolstr(), record.stored))
+        self.records.get(&id).map(|record| (record.event.metadata.name.to_smolstr(), record.stored))
     }
 
     /// Whether the record is still paused by somebody else.

@@ -30,7 +30,7 @@ impl Outbox {
     pub fn learn(&mut self, id: RecordId, event: &Event) -> Learned {
         self.note(id);
         let stored = self.counted(event);
-        let Some(record) = self.records.get_mut(id) else { return Learned::Absent };
+        let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
         let asks = matches!(record.phase, Phase::InFlight(_)) || record.look_first || record.ambiguous;
         if asks || !record.stored || !is_newer(&event.metadata.resource_version, &record.base.version) {
             return Learned::Ignored;
@@ -53,7 +53,7 @@ impl Outbox {
     /// The upstream, at `version`, no longer holds the record: its next write creates it, with its running count. It may have been
     /// created again since, as an answer has told.
     pub fn learn_gone(&mut self, id: RecordId, version: &str, now: Now) -> Learned {
-        let Some(record) = self.records.get(id) else { return Learned::Absent };
+        let Some(record) = self.records.get(&id) else { return Learned::Absent };
         let known = record.base.version.as_str();
         let is_news = version == known || is_newer(version, known);
         if is_news && !matches!(record.phase, Phase::InFlight(_)) && !record.ambiguous {

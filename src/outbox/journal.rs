@@ -84,7 +84,7 @@ impl Outbox {
     pub fn take_changes(&mut self) -> Changes {
         let mut records = Vec::with_capacity(self.journal.changed.len());
         for id in std::mem::take(&mut self.journal.changed) {
-            match self.records.get(id).filter(|record| record.waiting().total() > 0) {
+            match self.records.get(&id).filter(|record| record.waiting().total() > 0) {
                 Some(record) => {
                     self.journal.kept.insert(id);
                     records.push((id, Some(Box::new(self.entry(record)))));
@@ -121,7 +121,7 @@ impl Outbox {
     /// Everything is to be taken again: what was kept is no more.
     pub fn change_all(&mut self) {
         self.journal.kept.clear();
-        self.journal.changed.extend(self.records.iter().map(|(id, _)| id));
+        self.journal.changed.extend(self.records.keys().copied());
     }
 
     /// Takes in a record of an earlier process. Nobody knows whether a write of it was on its way when that one ended, so it
@@ -191,7 +191,7 @@ impl Outbox {
         }
         journal.changed.insert(id);
         if journal.changed.len() >= journal.tidy_at.max(TIDY_AT) {
-            journal.changed.retain(|id| records.contains(*id) || journal.kept.contains(id));
+            journal.changed.retain(|id| records.contains_key(id) || journal.kept.contains(id));
             journal.tidy_at = journal.changed.len().saturating_mul(2);
         }
     }
@@ -208,7 +208,7 @@ impl Outbox {
 
     fn entry(&self, record: &Record) -> Entry {
         let pays = |account: &Account| !account.is_prepaid() && !record.is_digest;
-        let pays = self.accounts.peek(record.account.0).is_some_and(pays);
+        let pays = self.accounts.peek(&record.account.0).is_some_and(pays);
         let budget = pays.then(|| record.account.budget(record.source));
         let mut event = record.event.clone();
         event.metadata.resource_version = record.base.version.clone().into();

@@ -12,7 +12,7 @@ use crate::event::repair::{self, Objection};
 impl Outbox {
     /// Mends what the upstream has refused. `None` where nothing of it can be.
     pub(super) fn mend(&mut self, id: RecordId, sent: Sent, refusal: &Refusal, now: Now) -> Option<Settlement> {
-        let record = self.records.get_mut(id).filter(|_| self.settings.repair)?;
+        let record = self.records.get_mut(&id).filter(|_| self.settings.repair)?;
         // Without a tally nobody can tell a mended record from the one that an earlier try may have stored.
         let is_clear = !record.ambiguous || self.annotation.is_some();
         if !is_clear {

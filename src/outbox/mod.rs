@@ -20,7 +20,6 @@ mod history;
 mod identity;
 mod journal;
 mod mend;
-mod numbered;
 mod offer;
 mod ready;
 mod record;
@@ -52,14 +51,13 @@ pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, 
 
 use account::{Account, AccountId, Class, Order, Place, Rates};
 use journal::Journal;
-use numbered::Numbered;
 use ready::Ready;
 use record::{Attempt, Call, Phase, Record, Sent};
 use tickets::Tickets;
 use timers::Timer;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{BuildKeyHasher, Key, Recent};
+use crate::correlator::{BuildKeyHasher, Key, LruMap};
 use crate::event::{Event, Text};
 
 /// Unsettled writes of one shard. Limits are on what the outboxes of all shards hold together.
@@ -68,13 +66,13 @@ pub struct Outbox {
     settings: Settings,
     // LIMIT: `max_records` and `max_bytes`, kept by the shard through `has_room` for new records; repeats of known records
     // are always taken, of which there are no more than the correlators track.
-    // Boxed, because a record has 880 bytes and the table up to twice as many places, among which they move.
-    records: Numbered<Box<Record>>,
+    // Boxed, because a record has 880 bytes, and a table has up to twice as many places.
+    records: HashMap<RecordId, Box<Record>, foldhash::fast::FixedState>,
     /// How many of them each source has.
     // LIMIT: one a record.
     per_source: HashMap<Key, usize, BuildKeyHasher>,
     // LIMIT: `max_budgets`; beyond it the idle account used longest ago is forgotten, and its bucket is full again.
-    accounts: Recent<Account>,
+    accounts: LruMap<Account>,
     /// Spares each repeat a look at its account.
     rates: Rates,
     ready: Ready,
@@ -88,7 +86,7 @@ pub struct Outbox {
     tickets: Tickets,
     forgotten: Vec<Forgotten>,
     /// Records that no write may go out for, and by how many they are kept back: one a request that deletes or replaces.
-    paused: HashMap<RecordId, u32>,
+    paused: Paused,
     jitter: fastrand::Rng,
     next_digest: u64,
     /// Where this writer keeps its tally on a record; `None` leaves records as client-go writes them.
@@ -97,7 +95,10 @@ pub struct Outbox {
     draining: bool,
 }
 
-/// Room that is not worth giving back.
+/// Records that no write may go out for, with the number of pauses.
+type Paused = HashMap<RecordId, u32, foldhash::fast::FixedState>;
+
+/// Capacity of a queue that is not worth giving back.
 const ROOMY: usize = 1024;
 
 impl Outbox {
@@ -106,9 +107,9 @@ impl Outbox {
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self {
             settings,
-            records: Numbered::default(),
+            records: HashMap::default(),
             per_source: HashMap::default(),
-            accounts: Recent::default(),
+            accounts: LruMap::default(),
             rates: Rates::default(),
             ready: Ready::default(),
             timers: BinaryHeap::new(),
@@ -117,7 +118,7 @@ impl Outbox {
             account_count: Share::default(),
             tickets: Tickets::default(),
             forgotten: Vec::new(),
-            paused: HashMap::new(),
+            paused: HashMap::default(),
             jitter: fastrand::Rng::with_seed(seed),
             next_digest: 0,
             annotation: None,
@@ -154,7 +155,7 @@ impl Outbox {
     /// Whether the record is here.
     #[must_use]
     pub fn contains(&self, id: RecordId) -> bool {
-        self.records.contains(id)
+        self.records.contains_key(&id)
     }
 
     /// True when nothing is in the outbox.
@@ -191,8 +192,8 @@ impl Outbox {
     /// The account of this number, which `make` makes where there is none.
     fn account(&mut self, id: AccountId, make: impl FnOnce() -> Account) -> &mut Account {
         // LIMIT: `max_budgets`, kept by `trim_accounts`.
-        self.account_count.set(self.accounts.len() + usize::from(!self.accounts.contains(id.0)));
-        self.accounts.get_or_insert_with(id.0, make)
+        self.account_count.set(self.accounts.len() + usize::from(!self.accounts.contains(&id.0)));
+        self.accounts.get_or_insert_mut(id.0, make)
     }
 
     /// Takes a record in.
@@ -204,7 +205,7 @@ impl Outbox {
 
     /// Lets a record go, whatever it owes.
     fn take(&mut self, id: RecordId) -> Option<Box<Record>> {
-        let record = self.records.remove(id)?;
+        let record = self.records.remove(&id)?;
         self.record_count.set(self.records.len());
         if let MapEntry::Occupied(mut own) = self.per_source.entry(record.source) {
             *own.get_mut() -= 1;
@@ -212,17 +213,13 @@ impl Outbox {
                 own.remove();
             }
         }
-        // It gives back what it needed in its fullest hour.
-        if self.per_source.capacity() > ROOMY && self.per_source.len() < self.per_source.capacity() / 8 {
-            self.per_source.shrink_to(self.per_source.len() * 2);
-        }
         Some(record)
     }
 
     /// The desired state of a record that the upstream does not hold as it should be.
     #[must_use]
     pub fn unsettled(&self, id: RecordId) -> Option<&Event> {
-        self.records.get(id).filter(|record| !matches!(record.phase, Phase::Settled)).map(|record| &record.event)
+        self.records.get(&id).filter(|record| !matches!(record.phase, Phase::Settled)).map(|record| &record.event)
     }
 
     /// The records that are not settled, with the occurrences in them that wait.
@@ -255,7 +252,7 @@ impl Outbox {
 
     /// Puts a record into its account's queue.
     fn enqueue(&mut self, id: RecordId, now: Now) {
-        let Some(record) = self.records.get_mut(id) else { return };
+        let Some(record) = self.records.get_mut(&id) else { return };
         if self.paused.contains_key(&id) {
             record.phase = Phase::Cooling;
             return;
@@ -263,7 +260,7 @@ impl Outbox {
         let order = Order { class: Class::of(record.event.is_warning()), since: record.since, record: id };
         let account_id = record.account;
         record.phase = Phase::Queued(order);
-        if let Some(account) = self.accounts.get(account_id.0) {
+        if let Some(account) = self.accounts.get_mut(&account_id.0) {
             record.paid |= self.draining || account.is_prepaid();
             let place = record.place();
             account.insert(order, place);
@@ -278,7 +275,7 @@ impl Outbox {
 
     /// Files the account among those that can be written, or sets its timer.
     fn refile(&mut self, id: AccountId, now: Mono) {
-        let Some(account) = self.accounts.peek_mut(id.0) else { return };
+        let Some(account) = self.accounts.peek_mut(&id.0) else { return };
         let class = account.ready(now);
         if let Some(class) = class
             && account.filed != Some(class)
@@ -293,7 +290,7 @@ impl Outbox {
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.wake(now);
         while let Some((class, account_id)) = self.ready.pop() {
-            let Some(account) = self.accounts.get(account_id.0) else { continue };
+            let Some(account) = self.accounts.get_mut(&account_id.0) else { continue };
             if account.filed != Some(class) {
                 continue; // stands elsewhere by now
             }
@@ -310,7 +307,7 @@ impl Outbox {
 
     /// Makes the request of a record and marks it as on its way.
     fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
-        let record = self.records.get_mut(id)?;
+        let record = self.records.get_mut(&id)?;
         self.tickets.send(id);
         let call = record.call();
         record.paid = true;
@@ -364,7 +361,7 @@ impl Outbox {
     fn remove(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.take(id) else { return };
         self.bytes -= record.size;
-        if let Some(account) = self.accounts.peek_mut(record.account.0) {
+        if let Some(account) = self.accounts.peek_mut(&record.account.0) {
             account.members -= 1;
             if let Some(digest) = account.digest.as_mut().filter(|_| record.is_digest) {
                 digest.stored = record.stored;
@@ -378,7 +375,7 @@ impl Outbox {
     /// What a record's write waits for.
     fn why(&self, id: RecordId) -> Why {
         // One that is gone was folded into a digest at once: its budget could not pay.
-        self.records.get(id).map_or(Why::Budget, |record| record.why(|account| self.is_filed(account)))
+        self.records.get(&id).map_or(Why::Budget, |record| record.why(|account| self.is_filed(account)))
     }
 
     /// Records that the correlators have to forget, since the last call.
@@ -388,6 +385,6 @@ impl Outbox {
 }
 
 /// Whether an account can be written now.
-fn is_filed(accounts: &Recent<Account>, id: AccountId) -> bool {
-    accounts.peek(id.0).is_some_and(|account| account.filed.is_some())
+fn is_filed(accounts: &LruMap<Account>, id: AccountId) -> bool {
+    accounts.peek(&id.0).is_some_and(|account| account.filed.is_some())
 }

@@ -95,17 +95,17 @@ impl Outbox {
         let mut is_news = true;
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
-        if let Some(mut record) = self.records.get_mut(id) {
+        if let Some(mut record) = self.records.get_mut(&id) {
             let mut is_recharged = false;
             if let Payment::Owed { rate } = offer.payment
                 && (record.account == AccountId::prepaid(offer.source)
                     || self.rates.differ(rate)
-                        && self.accounts.peek(record.account.0).is_some_and(|account| account.fills_otherwise(rate)))
+                        && self.accounts.peek(&record.account.0).is_some_and(|account| account.fills_otherwise(rate)))
             {
                 is_recharged = true;
                 self.charge(id, AccountId::of_budget(offer.source, offer.budget), rate, now);
                 // It stays: what has been paid for does not fold.
-                let Some(same) = self.records.get_mut(id) else { return (Why::Budget, true) };
+                let Some(same) = self.records.get_mut(&id) else { return (Why::Budget, true) };
                 record = same;
             }
             let before = record.size;
@@ -186,20 +186,20 @@ impl Outbox {
 
     /// After a reload another account pays for a record, if `drop` had become `defer`, or the same one fills in another way.
     fn charge(&mut self, id: RecordId, account_id: AccountId, rate: Rate, now: Now) {
-        let Some(record) = self.records.get(id) else { return };
+        let Some(record) = self.records.get(&id) else { return };
         let (before, source) = (record.account, record.source);
         if before == AccountId::prepaid(source) {
             self.rates.differ(rate);
             self.account(account_id, || Account::new(source, Some(rate))).members += 1;
             self.change_in_queue(id, now, |record| record.account = account_id);
-            if let Some(account) = self.accounts.peek_mut(before.0) {
+            if let Some(account) = self.accounts.peek_mut(&before.0) {
                 account.members -= 1;
             }
             self.drop_if_idle(before, now.mono);
         }
-        let Some(record) = self.records.get(id) else { return };
+        let Some(record) = self.records.get(&id) else { return };
         let charged = record.account;
-        if let Some(account) = self.accounts.peek_mut(charged.0) {
+        if let Some(account) = self.accounts.peek_mut(&charged.0) {
             account.set_rate(rate);
         }
         self.refile(charged, now.mono);
@@ -212,9 +212,9 @@ impl Outbox {
 
     /// Changes a record in what decides about its place in a queue: it leaves the queue as it was, and comes back as it is.
     pub(super) fn change_in_queue(&mut self, id: RecordId, now: Now, change: impl FnOnce(&mut Record)) {
-        let queued = self.records.get(id).is_some_and(|record| matches!(record.phase, Phase::Queued(_)));
+        let queued = self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::Queued(_)));
         self.unqueue(id);
-        if let Some(record) = self.records.get_mut(id) {
+        if let Some(record) = self.records.get_mut(&id) {
             change(record);
         }
         if queued {
@@ -224,7 +224,7 @@ impl Outbox {
 
     /// Adds occurrences, waiting since `since`, that no request carries yet; the record waits for whatever comes first.
     pub(super) fn owe(&mut self, id: RecordId, occurrences: Occurrences, since: Mono, now: Now) {
-        let Some(record) = self.records.get_mut(id) else { return };
+        let Some(record) = self.records.get_mut(&id) else { return };
         record.gain(occurrences, since, now.mono);
         match record.phase {
             Phase::Settled if record.next_write <= now.mono || self.draining => self.enqueue(id, now),

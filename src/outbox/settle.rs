@@ -90,11 +90,11 @@ const IMMEDIATE_TRIES: u32 = 4;
 impl Outbox {
     /// Takes the answer to a write that [`next_write`](Self::next_write) returned.
     pub fn settle(&mut self, id: RecordId, answer: Answer, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let Phase::InFlight(sent) = record.phase else { return Settlement::default() };
         record.phase = Phase::Cooling;
         self.note(id);
-        let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         match (answer, sent.call) {
             (Answer::Stored(found), Call::Read) => self.settle_read(id, sent, &found, now),
             (Answer::Stored(stored), Call::Create | Call::Patch) => self.acknowledge(id, sent, &stored, now),
@@ -141,7 +141,7 @@ impl Outbox {
 
     /// Reads the record before anything else is asked.
     fn look(&mut self, id: RecordId, sent: Sent, now: Now) -> Settlement {
-        if let Some(record) = self.records.get_mut(id) {
+        if let Some(record) = self.records.get_mut(&id) {
             record.look_first = true;
         }
         self.try_again(id, sent, now);
@@ -150,7 +150,7 @@ impl Outbox {
 
     /// A try failed in passing: once more after a pause, unless it has become too old for an upstream that is there.
     fn retry(&mut self, id: RecordId, sent: Sent, retry: Retry, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let perhaps = retry.applied == Applied::Perhaps;
         match sent.call {
             Call::Create => record.ambiguous |= perhaps,
@@ -173,7 +173,7 @@ impl Outbox {
 
     /// The record's name is taken: by the record itself, or by a stranger.
     fn settle_read(&mut self, id: RecordId, sent: Sent, found: &Event, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.look_first = false;
         let found_count = count(sent.group, found);
         if !identity::is_same_record(&spelled(sent.group, &record.event, now), found, record.varies, now) {
@@ -209,7 +209,7 @@ impl Outbox {
     /// The record as it stands, after a write whose fate is unknown, or somebody else's: our own tally on it tells what of ours
     /// it holds already, and the rest comes on top of whatever others have counted.
     fn settle_tally(&mut self, id: RecordId, sent: Sent, found: &Event, annotation: &SmolStr, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let own = tally(found, annotation);
         let found_count = count(sent.group, found);
         let arrived = own.saturating_sub(record.base.tally);
@@ -240,7 +240,7 @@ impl Outbox {
 
     /// Reading is refused. Without the right to read, a patch is repeated blindly, as client-go does; a taken name is lost.
     fn refuse_read(&mut self, id: RecordId, sent: Sent, refusal: &Refusal, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         if let Some(earlier) = record.refusal.take() {
             return self.refuse(id, sent, &earlier, now);
         }
@@ -255,7 +255,7 @@ impl Outbox {
 
     /// The upstream holds the record as `stored`; its count is by `moved` ahead of ours.
     fn hold(&mut self, id: RecordId, sent: Sent, stored: &Event, moved: i32, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.event.count = record.event.count.saturating_add(moved);
         adopt(record, stored, sent.group);
         let is_switched = record.writer.take().is_some();
@@ -291,7 +291,7 @@ impl Outbox {
 
     /// Sends the record again at once, in another way; the write has paid already.
     pub(super) fn try_again(&mut self, id: RecordId, sent: Sent, now: Now) {
-        let Some(record) = self.records.get_mut(id) else { return };
+        let Some(record) = self.records.get_mut(&id) else { return };
         if record.tries >= IMMEDIATE_TRIES {
             self.back_off(id, sent, None, now);
             return;
@@ -303,7 +303,7 @@ impl Outbox {
 
     /// Sends the record again after a pause.
     fn back_off(&mut self, id: RecordId, sent: Sent, retry: Option<Retry>, now: Now) {
-        let Some(record) = self.records.get_mut(id) else { return };
+        let Some(record) = self.records.get_mut(&id) else { return };
         record.pending.merge(sent.occurrences);
         record.tries = record.tries.saturating_add(1);
         let pause = Record::backoff(record.tries, self.jitter.f64(), &self.settings);
@@ -329,7 +329,7 @@ impl Outbox {
     }
 
     fn lose(&mut self, id: RecordId, sent: Sent, reason: LostReason, refusal: &Refusal, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(id) else { return Settlement::default() };
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let mut lost = sent.occurrences;
         if record.is_digest {
             lost.merge(record.pending.take());
@@ -351,7 +351,7 @@ impl Outbox {
         } else {
             let (account, is_digest) = (record.account, record.is_digest);
             self.remove(id, now);
-            if is_digest && let Some(account) = self.accounts.peek_mut(account.0) {
+            if is_digest && let Some(account) = self.accounts.peek_mut(&account.0) {
                 self.bytes -= account.digest.take().map_or(0, |digest| digest.size());
             }
         }

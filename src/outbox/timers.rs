@@ -34,7 +34,7 @@ impl Outbox {
     }
 
     fn wake_record(&mut self, id: RecordId, now: Now) {
-        let Some(record) = self.records.get_mut(id) else { return };
+        let Some(record) = self.records.get_mut(&id) else { return };
         record.timer_set = false;
         match record.phase {
             Phase::Settled if record.next_write <= now.mono => self.remove(id, now),
@@ -46,7 +46,7 @@ impl Outbox {
     }
 
     fn wake_account(&mut self, id: AccountId, at: Mono, now: Now) {
-        let Some(account) = self.accounts.peek_mut(id.0) else { return };
+        let Some(account) = self.accounts.peek_mut(&id.0) else { return };
         if account.timer != Some(at) {
             return; // was moved forward, and has fired
         }
@@ -57,7 +57,7 @@ impl Outbox {
     }
 
     pub(super) fn set_record_timer(&mut self, id: RecordId) {
-        let Some(record) = self.records.get_mut(id) else { return };
+        let Some(record) = self.records.get_mut(&id) else { return };
         if record.timer_set {
             return;
         }
@@ -67,7 +67,7 @@ impl Outbox {
     }
 
     pub(super) fn set_account_timer(&mut self, id: AccountId, now: Mono) {
-        let Some(account) = self.accounts.peek_mut(id.0).filter(|account| !account.is_prepaid()) else { return };
+        let Some(account) = self.accounts.peek_mut(&id.0).filter(|account| !account.is_prepaid()) else { return };
         let token = if account.filed.is_none() && account.waits_for_token() { account.next_token(now) } else { None };
         let aged = account.folds_at(self.settings.digest_max_age, now);
         let aged = aged.and_then(|at| Some(at.max(account.folds_from(&self.journal, &self.paused)?)));
@@ -81,7 +81,7 @@ impl Outbox {
 
     /// Forgets an account that owes nothing and whose bucket is as good as new.
     pub(super) fn drop_if_idle(&mut self, id: AccountId, now: Mono) {
-        let Some(account) = self.accounts.peek(id.0) else { return };
+        let Some(account) = self.accounts.peek(&id.0) else { return };
         if account.members == 0 && account.idle_at(now).is_some_and(|at| at <= now) {
             self.forget_account(id);
         } else {
@@ -90,7 +90,7 @@ impl Outbox {
     }
 
     fn forget_account(&mut self, id: AccountId) {
-        if let Some(account) = self.accounts.remove(id.0) {
+        if let Some(account) = self.accounts.pop(&id.0) {
             self.account_count.set(self.accounts.len());
             self.bytes -= account.digest.map_or(0, |digest| digest.size());
         }
@@ -102,14 +102,14 @@ impl Outbox {
             if !self.account_count.is_over(self.settings.max_budgets.get()) {
                 return;
             }
-            let Some((id, members)) = self.accounts.oldest().map(|(id, account)| (AccountId(id), account.members))
+            let Some((id, members)) = self.accounts.peek_lru().map(|(id, account)| (AccountId(*id), account.members))
             else {
                 return;
             };
             if members == 0 {
                 self.forget_account(id);
             } else {
-                self.accounts.get(id.0);
+                self.accounts.promote(&id.0);
                 self.set_account_timer(id, now);
             }
         }

@@ -59,7 +59,7 @@ impl Shard {
                     self.tell(&handle, &settled);
                 }
                 Learned::Absent => {
-                    if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(handle.source)) {
+                    if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source)) {
                         correlator.learn(key, event, count, tally);
                     }
                 }
@@ -75,16 +75,16 @@ impl Shard {
             return;
         }
         let source = self.secret.source(event);
-        if !self.sources.contains(source) {
+        if !self.sources.contains(&source) {
             if self.source_count.all() >= self.settings.max_sources.get() {
                 return;
             }
-            self.sources.put_last(source, Box::new(Correlator::new(self.secret)));
+            self.sources.put_last(source, Correlator::new(self.secret));
             self.source_count.set(self.sources.len());
         }
         let outbox = &self.outbox;
         let is_live = |record: RecordId| outbox.name(record).is_some();
-        if let Some(correlator) = self.sources.peek_mut(source) {
+        if let Some(correlator) = self.sources.peek_mut(&source) {
             let before = correlator.tracked_keys();
             correlator.adopt(event, count, tally, settings, &mut self.next_record, is_live);
             self.tracked_keys.replace(before, correlator.tracked_keys());
@@ -95,7 +95,7 @@ impl Shard {
     pub fn learn_gone(&mut self, event: &Event, now: Now, policy: &Policy) {
         let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) else { return };
         if self.outbox.learn_gone(handle.record, &event.metadata.resource_version, now) == Learned::Absent
-            && let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(handle.source))
+            && let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source))
         {
             let before = correlator.tracked_keys();
             correlator.learn_gone(key, &event.metadata.resource_version);

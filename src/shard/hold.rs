@@ -52,7 +52,7 @@ impl Shard {
             let record = self.outbox.digest(&event.metadata.namespace, name)?;
             return Some(Handle { source, key: None, record, name: name.into(), stored: true });
         }
-        let correlator = self.sources.peek(source)?;
+        let correlator = self.sources.peek(&source)?;
         let mut routed = None;
         for (key, observation) in correlator.candidates(event, now, policy.select(event)) {
             let known = self.outbox.name(observation.record);
@@ -104,7 +104,7 @@ impl Shard {
     }
 
     pub(super) fn tell(&mut self, handle: &Handle, settled: &Settled) {
-        if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(handle.source)) {
+        if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source)) {
             let before = correlator.tracked_keys();
             correlator.settle(key, handle.record, settled);
             self.tracked_keys.replace(before, correlator.tracked_keys());

@@ -41,7 +41,7 @@ impl Shard {
         self.next_record += 1;
         if !entry.is_digest {
             let secret = self.secret;
-            let correlator = self.sources.get_or_insert_with(entry.source, || Box::new(Correlator::new(secret)));
+            let correlator = self.sources.get_or_insert_mut(entry.source, || Correlator::new(secret));
             let before = correlator.tracked_keys();
             let observation = Observation {
                 count: entry.event.count,

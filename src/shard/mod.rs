@@ -23,7 +23,7 @@ pub use crate::outbox::Fate;
 use prepared::Prepared;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{Correlation, Correlator, Decision, Fold, KeyEncoding, KeySecret, Policy, Recent, Verdict};
+use crate::correlator::{Correlation, Correlator, Decision, Fold, KeyEncoding, KeySecret, LruMap, Policy, Verdict};
 use crate::event::{Event, LentEvent};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::outbox::{
@@ -40,7 +40,7 @@ pub struct Shard {
     settings: Settings,
     // LIMIT: `max_sources`, and `max_tracked_keys` over all of them; together with the other shards', but for the one source that
     // each may always have. Kept by `trim`, after each event and in each turn of delivery.
-    sources: Recent<Box<Correlator>>,
+    sources: LruMap<Correlator>,
     source_count: Share,
     tracked_keys: Share,
     next_record: u64,
@@ -117,7 +117,7 @@ impl Shard {
         Self {
             secret,
             settings,
-            sources: Recent::default(),
+            sources: LruMap::default(),
             source_count: Share::default(),
             tracked_keys: Share::default(),
             next_record: 0,
@@ -181,7 +181,7 @@ impl Shard {
             return Err(Full);
         }
         let secret = self.secret;
-        let correlator = self.sources.get_or_insert_with(source, || Box::new(Correlator::new(secret)));
+        let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret));
         let before = correlator.tracked_keys();
         let decision = correlator.correlate_keyed(event, &keys, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys.replace(before, correlator.tracked_keys());
@@ -194,7 +194,7 @@ impl Shard {
 
     fn would_fold(&self, prepared: &Prepared<'_>, event: &LentEvent<'_>, now: Now) -> bool {
         let Prepared { source, keys, rest: _, settings } = prepared;
-        self.sources.peek(*source).is_some_and(|correlator| correlator.find(event, keys, now, settings).is_some())
+        self.sources.peek(source).is_some_and(|correlator| correlator.find(event, keys, now, settings).is_some())
     }
 
     fn owe(
@@ -250,7 +250,7 @@ impl Shard {
     /// The record that `event` would fold into, if it is tracked.
     #[must_use]
     pub fn find(&self, event: &LentEvent<'_>, now: Now, policy: &Policy) -> Option<Found> {
-        let correlator = self.sources.peek(self.secret.source(event))?;
+        let correlator = self.sources.peek(&self.secret.source(event))?;
         let settings = policy.select(event);
         let observation = correlator.find(event, &self.secret.keys(event, settings), now, settings)?;
         let mut unsettled = self.outbox.unsettled(observation.record).cloned();
@@ -300,7 +300,7 @@ impl Shard {
             self.ledger.lose(reason, lost.total());
         }
         if let Some(feedback) = &settlement.feedback
-            && let Some(correlator) = self.sources.peek_mut(feedback.source)
+            && let Some(correlator) = self.sources.peek_mut(&feedback.source)
         {
             let before = correlator.tracked_keys();
             correlator.settle(feedback.key, feedback.record, &feedback.settled);
@@ -355,7 +355,7 @@ impl Shard {
     /// Records that folded into a digest begin anew with their next occurrence.
     fn forget_folded(&mut self) {
         for forgotten in self.outbox.take_forgotten() {
-            if let Some(correlator) = self.sources.peek_mut(forgotten.source) {
+            if let Some(correlator) = self.sources.peek_mut(&forgotten.source) {
                 let before = correlator.tracked_keys();
                 correlator.settle(forgotten.key, forgotten.record, &crate::correlator::Settled::Forgotten);
                 self.tracked_keys.replace(before, correlator.tracked_keys());
@@ -373,7 +373,7 @@ impl Shard {
             if !too_many || self.sources.len() <= 1 {
                 return false;
             }
-            let Some((_, forgotten)) = self.sources.pop_oldest() else { return false };
+            let Some((_, forgotten)) = self.sources.pop_lru() else { return false };
             self.source_count.set(self.sources.len());
             self.tracked_keys -= forgotten.tracked_keys();
         }

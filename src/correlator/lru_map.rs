@@ -1,0 +1,91 @@
+//! A least-recently-used map by [`Key`] whose limit is the caller's, because a reload may change it. The `lru` crate does the work.
+//!
+//! Unbounded underneath: a cache of the crate with a capacity allocates for all entries at once, and most sources have few.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::ops::{Deref, DerefMut};
+
+use lru::LruCache;
+
+use super::key::{BuildKeyHasher, Key};
+
+/// Values by key, in the order of their use.
+// LIMIT: the owner's, who passes it to `put_within` and `get_or_insert_within`, or evicts by `pop_lru`.
+pub struct LruMap<V>(LruCache<Key, V, BuildKeyHasher>);
+
+impl<V> Default for LruMap<V> {
+    fn default() -> Self {
+        Self(LruCache::unbounded_with_hasher(BuildKeyHasher::default()))
+    }
+}
+
+impl<V> LruMap<V> {
+    /// Returns the value of `key`, made by `make` where there is none, and evicts what is more than `max`.
+    pub fn get_or_insert_within(&mut self, key: Key, max: NonZeroUsize, make: impl FnOnce() -> V) -> &mut V {
+        if !self.0.contains(&key) {
+            self.evict_to(max.get() - 1);
+        }
+        self.0.get_or_insert_mut(key, make)
+    }
+
+    /// Puts a value under `key`, and evicts what is more than `max`.
+    pub fn put_within(&mut self, key: Key, value: V, max: NonZeroUsize) {
+        self.0.put(key, value);
+        self.evict_to(max.get());
+    }
+
+    /// Puts a value under `key` as the next one to be evicted.
+    pub fn put_last(&mut self, key: Key, value: V) {
+        self.0.put(key, value);
+        self.0.demote(&key);
+    }
+
+    fn evict_to(&mut self, len: usize) {
+        while self.0.len() > len {
+            self.0.pop_lru();
+        }
+    }
+}
+
+impl<V> Deref for LruMap<V> {
+    type Target = LruCache<Key, V, BuildKeyHasher>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<V> DerefMut for LruMap<V> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl<V: fmt::Debug> fmt::Debug for LruMap<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_evicts_the_least_recently_used_beyond_the_limit_of_each_call() {
+        let (mut map, max) = (LruMap::default(), |max| NonZeroUsize::new(max).unwrap());
+        for key in 0..4 {
+            map.put_within(Key(key), key, max(3));
+        }
+        map.get(&Key(1));
+        *map.get_or_insert_within(Key(9), max(3), || 9) += 1;
+        let keys = |map: &LruMap<u128>| map.iter().map(|(key, value)| (key.0, *value)).collect::<Vec<_>>();
+        assert_eq!(keys(&map), [(9, 10), (1, 1), (3, 3)]);
+        map.put_last(Key(5), 5);
+        assert_eq!(map.peek_lru(), Some((&Key(5), &5)));
+        // A limit that was lowered holds from the next insertion on.
+        map.put_within(Key(9), 0, max(1));
+        assert_eq!(keys(&map), [(9, 0)]);
+    }
+}

@@ -6,9 +6,9 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::joiner::Joiner;
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
+
 use super::settings::{Field, KeyEncoding, Settings};
-use super::sip::Sip;
 use crate::event::LentEvent;
 
 /// A keyed hash of some fields of an event, or of a source.
@@ -75,6 +75,58 @@ impl Hasher for KeyHasher {
     #[expect(clippy::cast_possible_truncation, reason = "the low half of a uniform hash is a uniform hash")]
     fn write_u128(&mut self, bits: u128) {
         self.0 = self.0.rotate_left(32) ^ (bits as u64);
+    }
+}
+
+/// Joins fields into one keyed hash.
+pub(super) struct Joiner {
+    hasher: SipHasher13,
+    encoding: KeyEncoding,
+}
+
+impl Joiner {
+    pub(super) fn new(secret: KeySecret, encoding: KeyEncoding, domain: Domain) -> Self {
+        let mut joiner = Self { hasher: SipHasher13::new_with_keys(secret.0, secret.1), encoding };
+        if encoding == KeyEncoding::Framed {
+            joiner.add_number(domain as u64);
+        }
+        joiner
+    }
+
+    /// Goes on from what has been hashed, with framed fields.
+    const fn on(hasher: SipHasher13) -> Self {
+        Self { hasher, encoding: KeyEncoding::Framed }
+    }
+
+    pub(super) fn add_number(&mut self, number: u64) {
+        self.hasher.write_u64(number);
+    }
+
+    /// Adds which fields follow: how many, and a byte for each.
+    fn add_list(&mut self, fields: &[Field]) {
+        self.add_number(fields.len() as u64);
+        fields.iter().for_each(|field| self.hasher.write_u8(*field as u8));
+    }
+
+    /// Adds a text. A framed one begins with its length, so that no two lists of texts are the same bytes.
+    pub(super) fn add(&mut self, text: &str) {
+        if self.encoding == KeyEncoding::Framed {
+            self.add_number(text.len() as u64);
+        }
+        self.hasher.write(text.as_bytes());
+    }
+
+    fn add_key(&mut self, key: Key) {
+        self.hasher.write_u128(key.0);
+    }
+
+    /// Half of the key.
+    pub(super) fn half(self) -> u64 {
+        self.finish().half()
+    }
+
+    pub(super) fn finish(self) -> Key {
+        Key(self.hasher.finish128().as_u128())
     }
 }
 
@@ -154,7 +206,7 @@ impl KeySecret {
                 // in another one.
                 joiner.add(&event.metadata.namespace);
                 COMMON.into_iter().for_each(|field| joiner.add(field_value(event, field)));
-                Some(joiner.hashed())
+                Some(joiner.hasher)
             }
             KeyEncoding::Concatenated => None,
         };
@@ -167,7 +219,7 @@ impl KeySecret {
 pub(super) struct Shared {
     secret: KeySecret,
     /// Namespace and [`COMMON`] fields; `None` where keys are concatenated.
-    common: Option<Sip>,
+    common: Option<SipHasher13>,
     message: Option<Key>,
 }
 

@@ -8,14 +8,12 @@ mod aggregate;
 mod budget;
 mod dedup;
 mod history;
-mod joiner;
 mod key;
 mod lru_map;
 mod patch;
 mod policy;
 mod rest;
 mod settings;
-mod sip;
 
 pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};

@@ -2,8 +2,7 @@
 //!
 //! Hot: comparing the members one by one would fetch the record's strings, which have left the processor's cache since.
 
-use super::joiner::Joiner;
-use super::key::{Domain, KeySecret};
+use super::key::{Domain, Joiner, KeySecret};
 use super::settings::KeyEncoding;
 use crate::event::{
     ApiGroup, EventSeries, LentEvent, ManagedFields, MicroTime, ObjectMeta, ObjectReference, RareMeta, Time,

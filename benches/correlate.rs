@@ -145,7 +145,7 @@ fn discover(c: &mut Criterion) {
             let mut correlator = correlator.borrow_mut();
             let decision = correlator.correlate(&mut event, 1, now, &settings, &mut next_record);
             let settled = Settled::Stored {
-                name: event.metadata.name.to_smolstr(),
+                name: event.metadata.name.clone(),
                 resource_version: SmolStr::new_static("48213377"),
                 first_timestamp: event.first_timestamp,
                 count_moved: 0,
@@ -189,7 +189,7 @@ fn combine(c: &mut Criterion) {
     c.bench_function("combining: correlate, a new message each", |b| {
         let next = || {
             number += 1;
-            let message = format_smolstr!("{}, try {number}", template.message).into();
+            let message = format_smolstr!("{}, try {number}", template.message);
             Event { message, ..template.clone() }
         };
         let mut once =

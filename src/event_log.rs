@@ -10,7 +10,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
-use crate::event::{LentEvent, MicroTime};
+use crate::event::{Event, MicroTime};
 use crate::shard::Outcome;
 
 /// LIMIT: lines that wait to be written; further ones are left out and counted.
@@ -88,7 +88,7 @@ impl EventLog {
     }
 
     /// Writes a line about occurrences that were taken in.
-    pub fn write(&self, event: &LentEvent<'_>, occurrences: u32, outcome: Outcome, clock: &Clock) {
+    pub fn write(&self, event: &Event, occurrences: u32, outcome: Outcome, clock: &Clock) {
         let Some(handle) = &self.0 else { return };
         let line = Line {
             time: MicroTime::from_unix_nanos(clock.now().wall).to_string(),

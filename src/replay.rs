@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{KeySecret, Policy};
-use crate::event::{ApiGroup, Event, Text, validate};
+use crate::event::{ApiGroup, Event, validate};
 use crate::ledger::Balance;
 use crate::outbox::{Answer, DIGEST_REASON, Request};
 use crate::shard::{self, Outcome, Shard};
@@ -65,9 +65,9 @@ impl Line {
     pub fn of(event: &Event) -> Self {
         let object = &event.involved_object;
         Self {
-            namespace: event.metadata.namespace.to_smolstr(),
+            namespace: event.metadata.namespace.clone(),
             object: smol_str::format_smolstr!("{}/{}", object.kind, object.name),
-            reason: event.reason.to_smolstr(),
+            reason: event.reason.clone(),
         }
     }
 }
@@ -123,13 +123,13 @@ impl Simulation {
             self.advance(at);
         }
         if event.metadata.namespace.is_empty() {
-            event.metadata.namespace = Text::lent("default");
+            event.metadata.namespace = SmolStr::new_static("default");
         }
         if event.metadata.name.is_empty() {
-            event.metadata.name = crate::correlator::record_name(&event.involved_object.name, self.now()).into();
+            event.metadata.name = crate::correlator::record_name(&event.involved_object.name, self.now());
         }
-        event.metadata.resource_version = Text::default();
-        event.metadata.uid = Text::default();
+        event.metadata.resource_version = SmolStr::default();
+        event.metadata.uid = SmolStr::default();
         let (now, line) = (self.now(), Line::of(&event));
         let fate = self.fates.entry(line).or_default();
         fate.sent += 1;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use eventweir::event::{
-    ApiGroup, Event, EventSeries, EventSource, LentEvent, ManagedFields, ManagedFieldsEntry, MicroTime, ObjectMeta,
+    ApiGroup, Event, EventSeries, EventSource, ManagedFields, ManagedFieldsEntry, MicroTime, ObjectMeta,
     ObjectReference, OwnerReference, RareMeta, Time, core_v1, events_v1, protobuf,
 };
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ fn micro_time() -> impl Strategy<Value = Option<MicroTime>> {
         .prop_map(|time| time.filter(|&time| time != MicroTime::ZERO))
 }
 
-fn reference() -> impl Strategy<Value = ObjectReference<'static>> {
+fn reference() -> impl Strategy<Value = ObjectReference> {
     (text(), text(), text(), text(), text(), text(), text()).prop_map(
         |(kind, namespace, name, uid, api_version, resource_version, field_path)| ObjectReference {
             kind,
@@ -101,7 +101,7 @@ fn rare() -> impl Strategy<Value = Option<Box<RareMeta>>> {
     proptest::option::of(rare).prop_map(|rare| rare.filter(|rare| **rare != RareMeta::default()))
 }
 
-fn metadata() -> impl Strategy<Value = ObjectMeta<'static>> {
+fn metadata() -> impl Strategy<Value = ObjectMeta> {
     (text(), text(), text(), text(), time(), managed_fields(), rare()).prop_map(
         |(name, namespace, resource_version, uid, creation_timestamp, managed_fields, rare)| ObjectMeta {
             name,
@@ -151,7 +151,7 @@ fn group() -> impl Strategy<Value = ApiGroup> {
     prop_oneof![Just(ApiGroup::Core), Just(ApiGroup::Events)]
 }
 
-fn written(group: ApiGroup, event: &LentEvent<'_>) -> Vec<u8> {
+fn written(group: ApiGroup, event: &Event) -> Vec<u8> {
     let mut out = Vec::new();
     protobuf::write(group, event, &mut out);
     out

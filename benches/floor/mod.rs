@@ -20,14 +20,14 @@ pub(crate) fn template() -> Event {
 /// An event about an object of its own.
 pub(crate) fn event(template: &Event, source: usize, object: usize) -> Event {
     let mut event = template.clone();
-    event.source.host = format_smolstr!("node-{source:06}.example.internal").into();
+    event.source.host = format_smolstr!("node-{source:06}.example.internal");
     event.reporting_instance = event.source.host.clone();
-    event.involved_object.name = format_smolstr!("checkout-7d9c5b6f4d-{object:07}").into();
-    event.involved_object.uid = format_smolstr!("0d2c5f6e-7a8b-4c9d-8e1f-{object:012}").into();
+    event.involved_object.name = format_smolstr!("checkout-7d9c5b6f4d-{object:07}");
+    event.involved_object.uid = format_smolstr!("0d2c5f6e-7a8b-4c9d-8e1f-{object:012}");
     // No string but the short ones is shared with another event, as none is with a decoded one.
     event.involved_object.field_path = template.involved_object.field_path.as_str().into();
-    event.message = format_smolstr!("{} {object:07}", template.message).into();
-    event.metadata.name = format_smolstr!("{}.18a3f4c5d6e7b8a9", event.involved_object.name).into();
+    event.message = format_smolstr!("{} {object:07}", template.message);
+    event.metadata.name = format_smolstr!("{}.18a3f4c5d6e7b8a9", event.involved_object.name);
     event
 }
 
@@ -62,7 +62,7 @@ impl Floor {
         let key = Self::hash(&[a, b, c, d, e, f, g, h, &event.reason, &object.field_path, &event.message]);
         self.groups.entry(group).or_default().1 += 1;
         self.budgets.entry(spam).or_default().0 += 1.0;
-        let (count, _) = self.observations.entry(key).or_insert_with(|| (0, event.metadata.name.to_smolstr()));
+        let (count, _) = self.observations.entry(key).or_insert_with(|| (0, event.metadata.name.clone()));
         *count += 1;
         self.out.clear();
         write!(self.out, r#"{{"count":{count},"lastTimestamp":"#).unwrap();

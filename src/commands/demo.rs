@@ -107,7 +107,7 @@ impl Proxy {
     /// Reports an event at a second of the simulated hour.
     async fn post(&mut self, second: i64, mut event: Event) -> Result<(), Error> {
         self.pass(second).await?;
-        event.metadata.name = record_name(&event.involved_object.name, self.clock.now()).into();
+        event.metadata.name = record_name(&event.involved_object.name, self.clock.now());
         event.first_timestamp = Some(Time(START + second));
         event.last_timestamp = event.first_timestamp;
         let mut body = Vec::new();
@@ -249,7 +249,7 @@ struct Seen {
 
 /// Kind of the object and reason.
 fn line(event: &Event) -> (SmolStr, SmolStr) {
-    (event.involved_object.kind.to_smolstr(), event.reason.to_smolstr())
+    (event.involved_object.kind.clone(), event.reason.clone())
 }
 
 /// The hour: a `CronJob` that runs each minute, and pods that crash. Seconds and events, in order.
@@ -296,7 +296,7 @@ fn event(kind: &str, name: &str, reason: &str, message: SmolStr, event_type: &st
             ..ObjectReference::default()
         },
         reason: reason.into(),
-        message: message.into(),
+        message,
         event_type: event_type.into(),
         count: 1,
         reporting_controller: component.into(),

@@ -7,7 +7,7 @@ use super::key::Key;
 use super::lru_map::LruMap;
 use super::settings::{Settings, Suppression};
 use crate::clock::{Mono, Now};
-use crate::event::{LentEvent, MicroTime, ObjectMeta, Time};
+use crate::event::{Event, MicroTime, ObjectMeta, Time};
 
 /// The groups of one source: aggregate key to the distinct messages seen lately.
 #[derive(Debug, Default)]
@@ -90,12 +90,7 @@ impl Group {
 ///
 /// COMPAT(client-go): labels, annotations, action, related and series are lost, and under `suppression: drop` the reporting
 /// fields too (`EventAggregate`).
-pub(super) fn combined_event<'a>(
-    event: &LentEvent<'a>,
-    occurrences: u32,
-    now: Now,
-    settings: &Settings,
-) -> LentEvent<'a> {
+pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings: &Settings) -> Event {
     let timestamp = Some(Time::from_unix_nanos(now.wall));
     let prefix = settings.message_prefix.as_str();
     let message = if is_combined(event, settings) {
@@ -103,9 +98,9 @@ pub(super) fn combined_event<'a>(
     } else {
         [prefix, event.message.as_str()].concat().into()
     };
-    let mut combined = LentEvent {
+    let mut combined = Event {
         metadata: ObjectMeta {
-            name: record_name(&event.involved_object.name, now).into(),
+            name: record_name(&event.involved_object.name, now),
             namespace: event.metadata.namespace.clone(),
             ..ObjectMeta::default()
         },
@@ -117,7 +112,7 @@ pub(super) fn combined_event<'a>(
         last_timestamp: timestamp,
         count: i32::try_from(occurrences).unwrap_or(i32::MAX),
         event_type: event.event_type.clone(),
-        ..LentEvent::default()
+        ..Event::default()
     };
     if settings.suppression == Suppression::Defer {
         keep_reporter(&mut combined, event, now);
@@ -127,20 +122,20 @@ pub(super) fn combined_event<'a>(
 
 /// Leaves on a combined event who reports it, which client-go loses; and keeps it new-style, so that those who read new-style
 /// events only can read it, and the apiserver takes it in any namespace.
-fn keep_reporter<'a>(combined: &mut LentEvent<'a>, event: &LentEvent<'a>, now: Now) {
+fn keep_reporter(combined: &mut Event, event: &Event, now: Now) {
     combined.reporting_controller = event.reporting_controller.clone();
     combined.reporting_instance = event.reporting_instance.clone();
     if event.event_time.is_some() {
         combined.event_time = Some(MicroTime::from_unix_nanos(now.wall));
         combined.action = event.action.clone();
-        combined.message = crate::event::cut(&combined.message, crate::event::NEW_STYLE_MESSAGE_MAX).into();
+        combined.message = crate::event::cut(&combined.message, crate::event::NEW_STYLE_MESSAGE_MAX);
     }
 }
 
 /// Whether a client has combined this event already: it belongs to the combined record, and gets no second prefix.
 ///
 /// COMPAT(client-go): not under `suppression: drop`, where client-go's own correlator would prefix it again.
-pub(super) fn is_combined(event: &LentEvent<'_>, settings: &Settings) -> bool {
+pub(super) fn is_combined(event: &Event, settings: &Settings) -> bool {
     settings.suppression == Suppression::Defer && event.message.starts_with(settings.message_prefix.as_str())
 }
 

@@ -8,13 +8,10 @@ use super::history::namespace_tag;
 use super::key::Key;
 use super::lru_map::LruMap;
 use super::settings::{CountOverflow, Settings};
-use crate::event::{LentEvent, Time};
+use crate::event::{Event, Time};
 
 /// What dedup remembers of an event. client-go's `eventLog`, and which record it is.
-///
-/// It lies in memory as it is written here: what each repeat looks at comes first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[repr(C)]
 pub struct Observation {
     /// The record in the outbox.
     pub record: RecordId,
@@ -58,12 +55,12 @@ impl Observations {
         self.observations.peek(&key).filter(|observation| observation.count != 0)
     }
 
-    /// Counts `occurrences` of `event` under `key`. A repeat takes over the first timestamp and the running count, and by
-    /// [`take_name`](Self::take_name) name and version; everything else stays as the newest event has it.
+    /// Counts `occurrences` of `event` under `key`. A repeat takes over
+    /// name, version, first timestamp and running count; everything else stays as the newest event has it.
     pub(super) fn observe(
         &mut self,
         key: Key,
-        event: &mut LentEvent<'_>,
+        event: &mut Event,
         occurrences: u32,
         settings: &Settings,
         next_record: &mut u64,
@@ -74,6 +71,8 @@ impl Observations {
             known.count = add(known.count, occurrences, settings.count_overflow);
             event.count = known.count;
             event.first_timestamp = known.first_timestamp;
+            event.metadata.name = known.name.clone();
+            event.metadata.resource_version = known.resource_version.clone();
             return Observed { record: known.record, stored: known.stored, tally: known.tally, is_repeat: true };
         }
         // COMPAT(client-go): the first occurrence keeps its own count; 0 is stored as 0 and so never deduplicated (V 012).
@@ -82,8 +81,8 @@ impl Observations {
         let observation = Observation {
             count: event.count,
             first_timestamp: event.first_timestamp,
-            name: event.metadata.name.keep(),
-            resource_version: event.metadata.resource_version.to_smolstr(),
+            name: event.metadata.name.clone(),
+            resource_version: event.metadata.resource_version.clone(),
             record,
             tally: 0,
             stored: false,
@@ -93,21 +92,13 @@ impl Observations {
         Observed { record, stored: false, tally: 0, is_repeat: false }
     }
 
-    /// Gives a repeat the name and the version of its record.
-    pub(super) fn take_name(&self, key: Key, event: &mut LentEvent<'_>) {
-        if let Some(known) = self.observations.peek(&key) {
-            event.metadata.name = known.name.clone().into();
-            event.metadata.resource_version = known.resource_version.clone().into();
-        }
-    }
-
     /// client-go's `updateState`: the stored event replaces whatever was remembered under `key`.
-    pub(super) fn replace(&mut self, key: Key, stored: &LentEvent<'_>, record: RecordId, settings: &Settings) {
+    pub(super) fn replace(&mut self, key: Key, stored: &Event, record: RecordId, settings: &Settings) {
         let observation = Observation {
             count: stored.count,
             first_timestamp: stored.first_timestamp,
-            name: stored.metadata.name.to_smolstr(),
-            resource_version: stored.metadata.resource_version.to_smolstr(),
+            name: stored.metadata.name.clone(),
+            resource_version: stored.metadata.resource_version.clone(),
             record,
             tally: 0,
             stored: true,

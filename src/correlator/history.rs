@@ -58,8 +58,8 @@ impl Correlator {
         let observation = Observation {
             count,
             first_timestamp: event.first_timestamp,
-            name: event.metadata.name.to_smolstr(),
-            resource_version: version.to_smolstr(),
+            name: event.metadata.name.clone(),
+            resource_version: version.clone(),
             record: RecordId(*next_record),
             tally,
             stored: true,
@@ -75,7 +75,7 @@ impl Correlator {
             if is_newer(&event.metadata.resource_version, &observation.resource_version) {
                 observation.count = count.saturating_add(lacking(tally, observation.tally));
                 observation.first_timestamp = event.first_timestamp;
-                observation.resource_version = event.metadata.resource_version.to_smolstr();
+                observation.resource_version = event.metadata.resource_version.clone();
                 observation.tally = observation.tally.max(tally);
                 observation.stored = true;
             }

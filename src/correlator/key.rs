@@ -9,7 +9,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::settings::{Field, KeyEncoding, Settings};
-use crate::event::LentEvent;
+use crate::event::Event;
 
 /// A keyed hash of some fields of an event, or of a source.
 ///
@@ -79,13 +79,13 @@ impl Hasher for KeyHasher {
 }
 
 /// Joins fields into one keyed hash.
-pub(super) struct Joiner {
+struct Joiner {
     hasher: SipHasher13,
     encoding: KeyEncoding,
 }
 
 impl Joiner {
-    pub(super) fn new(secret: KeySecret, encoding: KeyEncoding, domain: Domain) -> Self {
+    fn new(secret: KeySecret, encoding: KeyEncoding, domain: Domain) -> Self {
         let mut joiner = Self { hasher: SipHasher13::new_with_keys(secret.0, secret.1), encoding };
         if encoding == KeyEncoding::Framed {
             joiner.add_number(domain as u64);
@@ -98,7 +98,7 @@ impl Joiner {
         Self { hasher, encoding: KeyEncoding::Framed }
     }
 
-    pub(super) fn add_number(&mut self, number: u64) {
+    fn add_number(&mut self, number: u64) {
         self.hasher.write_u64(number);
     }
 
@@ -109,7 +109,7 @@ impl Joiner {
     }
 
     /// Adds a text. A framed one begins with its length, so that no two lists of texts are the same bytes.
-    pub(super) fn add(&mut self, text: &str) {
+    fn add(&mut self, text: &str) {
         if self.encoding == KeyEncoding::Framed {
             self.add_number(text.len() as u64);
         }
@@ -120,19 +120,14 @@ impl Joiner {
         self.hasher.write_u128(key.0);
     }
 
-    /// Half of the key.
-    pub(super) fn half(self) -> u64 {
-        self.finish().half()
-    }
-
-    pub(super) fn finish(self) -> Key {
+    fn finish(self) -> Key {
         Key(self.hasher.finish128().as_u128())
     }
 }
 
 /// What a key stands for; part of the hash, so that keys of different kinds never meet in one map.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Domain {
+enum Domain {
     Source,
     Spam,
     Aggregate,
@@ -142,10 +137,6 @@ pub(super) enum Domain {
     Common,
     Message,
     Name,
-    /// What keys leave out.
-    Rest,
-    /// What the key of a group leaves out.
-    RestOfCombined,
 }
 
 /// The fields that client-go's spam, aggregate and event key have in common: its spam key.
@@ -169,7 +160,7 @@ const EVENT_KEY: [Field; 11] = [
 impl KeySecret {
     /// The key of the source that reports `event`.
     #[must_use]
-    pub fn source(self, event: &LentEvent<'_>) -> Key {
+    pub fn source(self, event: &Event) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Source);
         joiner.add(event.component());
         joiner.add(event.host());
@@ -187,7 +178,7 @@ impl KeySecret {
 
     /// All keys of `event`.
     #[must_use]
-    pub fn keys(self, event: &LentEvent<'_>, settings: &Settings) -> Keys {
+    pub fn keys(self, event: &Event, settings: &Settings) -> Keys {
         let mut shared = self.shared(event, settings);
         Keys {
             aggregate: shared.aggregate(event, settings),
@@ -198,7 +189,7 @@ impl KeySecret {
     }
 
     /// What the keys of `event` share, hashed once for all of them.
-    pub(super) fn shared(self, event: &LentEvent<'_>, settings: &Settings) -> Shared {
+    pub(super) fn shared(self, event: &Event, settings: &Settings) -> Shared {
         let common = match settings.key_encoding {
             KeyEncoding::Framed => {
                 let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Common);
@@ -225,17 +216,17 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Whose events share a budget.
-    pub(super) fn spam(&self, event: &LentEvent<'_>, settings: &Settings) -> Key {
+    pub(super) fn spam(&self, event: &Event, settings: &Settings) -> Key {
         self.fields(event, settings.key_encoding, Domain::Spam, &settings.spam_key)
     }
 
     /// Which events can be combined. Also the dedup key of the combined event, so it lives in one map with event keys.
-    pub(super) fn aggregate(&self, event: &LentEvent<'_>, settings: &Settings) -> Key {
+    pub(super) fn aggregate(&self, event: &Event, settings: &Settings) -> Key {
         self.fields(event, settings.key_encoding, Domain::Aggregate, &settings.aggregate_key)
     }
 
     /// What makes an event distinct within its group.
-    pub(super) fn local(&mut self, event: &LentEvent<'_>, settings: &Settings) -> Key {
+    pub(super) fn local(&mut self, event: &Event, settings: &Settings) -> Key {
         if settings.local_key == [Field::Message] {
             return self.message(event);
         }
@@ -243,7 +234,7 @@ impl Shared {
     }
 
     /// Which events are the same event again.
-    pub(super) fn event(&mut self, event: &LentEvent<'_>, settings: &Settings) -> Key {
+    pub(super) fn event(&mut self, event: &Event, settings: &Settings) -> Key {
         let Some(common) = self.common else {
             return self.fields(event, settings.key_encoding, Domain::Event, &EVENT_KEY);
         };
@@ -264,7 +255,7 @@ impl Shared {
         joiner.finish()
     }
 
-    fn message(&mut self, event: &LentEvent<'_>) -> Key {
+    fn message(&mut self, event: &Event) -> Key {
         *self.message.get_or_insert_with(|| {
             let mut joiner = Joiner::new(self.secret, KeyEncoding::Framed, Domain::Message);
             joiner.add(&event.message);
@@ -272,7 +263,7 @@ impl Shared {
         })
     }
 
-    fn fields(&self, event: &LentEvent<'_>, encoding: KeyEncoding, domain: Domain, fields: &[Field]) -> Key {
+    fn fields(&self, event: &Event, encoding: KeyEncoding, domain: Domain, fields: &[Field]) -> Key {
         let (mut joiner, fields) = match (self.common, fields.strip_prefix(&COMMON)) {
             (Some(common), Some(rest)) => {
                 let mut joiner = Joiner::on(common);
@@ -297,7 +288,7 @@ impl Shared {
     }
 }
 
-fn field_value<'e>(event: &'e LentEvent<'_>, field: Field) -> &'e str {
+fn field_value(event: &Event, field: Field) -> &str {
     let object = &event.involved_object;
     match field {
         Field::SourceComponent => &event.source.component,

@@ -12,7 +12,6 @@ mod key;
 mod lru_map;
 mod patch;
 mod policy;
-mod rest;
 mod settings;
 
 pub use aggregate::record_name;
@@ -22,7 +21,6 @@ pub use key::{BuildKeyHasher, Key, KeySecret, Keys};
 pub use lru_map::LruMap;
 pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};
-pub use rest::Rest;
 pub use settings::{
     AGGREGATE_KEY, Correlation, CountOverflow, Field, KeyEncoding, LEGACY_SPAM_KEY, MESSAGE_PREFIX, Naming, SPAM_KEY,
     Settings, Suppression,
@@ -34,7 +32,7 @@ use aggregate::{Groups, Route, is_combined};
 use dedup::Observations;
 
 use crate::clock::Now;
-use crate::event::LentEvent;
+use crate::event::Event;
 
 /// Identity of a record inside one shard; never reused while the process lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,8 +49,7 @@ pub struct Correlator {
     buckets: Option<Box<LruMap<TokenBucket>>>,
 }
 
-/// What an occurrence became, beside its event, which looks now as its record should: a repeat has the running count and, after
-/// [`Correlator::take_name`], the record's name.
+/// What an occurrence became, beside its event, which looks now as its record should: a repeat has the record's name and running count.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decision {
     /// The dedup key of the record: the event key, or the aggregate key of a combined event.
@@ -70,8 +67,6 @@ pub struct Decision {
     /// Whether it may be written.
     pub verdict: Verdict,
     /// The spam key: whose budget it is.
-    // Beside the verdict and not in it: a key within an enum is written in two pieces and soon read in one, and then a processor waits
-    // until all that it has to write before is written.
     pub budget: Key,
 }
 
@@ -104,13 +99,13 @@ impl Decision {
     /// The call client-go's delivery starts with: a PATCH if the resulting count is above 1
     /// (`tools/record/event.go`, `recordEvent`). Ours creates whatever the upstream is not known to hold.
     #[must_use]
-    pub const fn starts_with_patch(event: &LentEvent<'_>) -> bool {
+    pub const fn starts_with_patch(event: &Event) -> bool {
         event.count > 1
     }
 
     /// client-go's patch, for a repeat. Made only when asked for: the outbox makes one a write, which stands for many repeats.
     #[must_use]
-    pub fn patch(&self, event: &LentEvent<'_>) -> Option<Patch> {
+    pub fn patch(&self, event: &Event) -> Option<Patch> {
         self.is_repeat.then(|| Patch::of(event))
     }
 }
@@ -130,7 +125,7 @@ impl Correlator {
 
     /// The observation that `event` would count on, without counting it.
     #[must_use]
-    pub fn find(&self, event: &LentEvent<'_>, keys: &Keys, now: Now, settings: &Settings) -> Option<&Observation> {
+    pub fn find(&self, event: &Event, keys: &Keys, now: Now, settings: &Settings) -> Option<&Observation> {
         if settings.correlation == Correlation::Off {
             return None;
         }
@@ -147,7 +142,7 @@ impl Correlator {
     }
 
     /// The records that may stand for `event`: the one it would count on, then the other of its own and its group's.
-    pub fn candidates(&self, event: &LentEvent<'_>, now: Now, settings: &Settings) -> Vec<(Key, &Observation)> {
+    pub fn candidates(&self, event: &Event, now: Now, settings: &Settings) -> Vec<(Key, &Observation)> {
         if settings.correlation == Correlation::Off {
             return Vec::new();
         }
@@ -162,31 +157,20 @@ impl Correlator {
     /// becomes the desired state of its record.
     pub fn correlate(
         &mut self,
-        event: &mut LentEvent<'_>,
+        event: &mut Event,
         occurrences: u32,
         now: Now,
         settings: &Settings,
         next_record: &mut u64,
     ) -> Decision {
         let keys = self.secret.keys(event, settings);
-        let decision = self.correlate_keyed(event, &keys, occurrences, now, settings, next_record);
-        self.take_name(&decision, event);
-        decision
+        self.correlate_keyed(event, &keys, occurrences, now, settings, next_record)
     }
 
-    /// Gives a repeat its record's name and version: [`correlate_keyed`](Self::correlate_keyed) leaves the client's own.
-    pub fn take_name(&self, decision: &Decision, event: &mut LentEvent<'_>) {
-        if decision.is_repeat {
-            self.observations.take_name(decision.key, event);
-        }
-    }
-
-    /// As [`correlate`](Self::correlate), where the event's keys under these settings are known, and but for
-    /// [`take_name`](Self::take_name): most repeats belong to a record that is in the outbox under its name, and the name's text is
-    /// far from the processor.
+    /// As [`correlate`](Self::correlate), where the event's keys under these settings are known.
     pub fn correlate_keyed(
         &mut self,
-        event: &mut LentEvent<'_>,
+        event: &mut Event,
         keys: &Keys,
         occurrences: u32,
         now: Now,
@@ -219,7 +203,7 @@ impl Correlator {
         let observed = self.observations.observe(key, event, occurrences, settings, next_record);
         if settings.naming == Naming::Deterministic && !observed.is_repeat {
             let name = shared_name(event, route, settings);
-            event.metadata.name = name.clone().into();
+            event.metadata.name = name.clone();
             self.observations.adjust(key, observed.record, |observation| observation.name = name);
         }
         let fold = match (route, observed.is_repeat) {
@@ -264,7 +248,7 @@ impl Correlator {
     /// COMPAT(client-go): for a combined event that is not the key it was counted under (`EventCorrelator.UpdateState`), so
     /// its own observation learns nothing and an extra entry is occupied (V 062, 071). [`settle`](Self::settle) does better
     /// and is what the proxy uses.
-    pub fn update_state(&mut self, stored: &LentEvent<'_>, settings: &Settings, next_record: &mut u64) {
+    pub fn update_state(&mut self, stored: &Event, settings: &Settings, next_record: &mut u64) {
         let key = self.secret.shared(stored, settings).event(stored, settings);
         let record = self.observations.record(key).unwrap_or_else(|| {
             *next_record += 1;
@@ -318,7 +302,7 @@ pub enum Settled {
 
 /// A name that follows from what a record counts, in the shape of client-go's names. No secret goes into it, because every
 /// process has to find the same; two records that meet under one name are told apart when they do.
-fn shared_name(event: &LentEvent<'_>, route: Route, settings: &Settings) -> smol_str::SmolStr {
+fn shared_name(event: &Event, route: Route, settings: &Settings) -> smol_str::SmolStr {
     let mut everybodys = KeySecret(0, 0).shared(event, settings);
     let Key(bits) = match route {
         Route::Plain => everybodys.event(event, settings),

@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use crate::event::{LentEvent, Time};
+use crate::event::{Event, Time};
 
 /// The two-way strategic merge patch of a repeated event, as client-go computes it: old is the event with count 0, an empty
 /// message and lastTimestamp 1970-01-01T00:00:00Z (`tools/record/events_cache.go`, `eventObserve`).
@@ -19,7 +19,7 @@ pub struct Patch {
 impl Patch {
     /// The patch that brings a stored record to the state of `event`.
     #[must_use]
-    pub fn of(event: &LentEvent<'_>) -> Self {
-        Self { count: event.count, last_timestamp: event.last_timestamp, message: event.message.to_smolstr() }
+    pub fn of(event: &Event) -> Self {
+        Self { count: event.count, last_timestamp: event.last_timestamp, message: event.message.clone() }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 
 use super::settings::{Correlation, Settings};
-use crate::event::LentEvent;
+use crate::event::Event;
 
 /// The base settings and the rules that override them.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -59,7 +59,7 @@ impl Pattern {
 }
 
 impl Matches {
-    fn matches(&self, event: &LentEvent<'_>) -> bool {
+    fn matches(&self, event: &Event) -> bool {
         let any = |patterns: &[Pattern], text: &str| {
             patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(text))
         };
@@ -74,13 +74,13 @@ impl Matches {
 impl Policy {
     /// The settings for `event`.
     #[must_use]
-    pub fn select(&self, event: &LentEvent<'_>) -> &Arc<Settings> {
+    pub fn select(&self, event: &Event) -> &Arc<Settings> {
         self.rules.iter().find(|rule| rule.matches.matches(event)).map_or(&self.base, |rule| &rule.settings)
     }
 
     /// Whether an event like this is correlated, or only passed on.
     #[must_use]
-    pub fn correlates(&self, event: &LentEvent<'_>) -> bool {
+    pub fn correlates(&self, event: &Event) -> bool {
         self.select(event).correlation == Correlation::On
     }
 }

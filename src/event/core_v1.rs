@@ -1,19 +1,19 @@
 //! core/v1: an [`Event`] as JSON under `/api/v1`. The work is done in `json`, which both groups share.
 
 use super::json::{self, Strictness};
-use super::{ApiGroup, Event, LentEvent};
+use super::{ApiGroup, Event};
 
 pub use super::json::{DecodeError, Decoded, EventList, StrictFault, StrictFaultKind};
 
 const GROUP: ApiGroup = ApiGroup::Core;
 
 /// Appends the whole document, kind and apiVersion first, without a newline.
-pub fn write_json(event: &LentEvent<'_>, out: &mut Vec<u8>) {
+pub fn write_json(event: &Event, out: &mut Vec<u8>) {
     json::write_json(GROUP, event, out);
 }
 
 /// Appends the event as an item of a list: without kind and apiVersion.
-pub fn write_item(event: &LentEvent<'_>, out: &mut Vec<u8>) {
+pub fn write_item(event: &Event, out: &mut Vec<u8>) {
     json::write_item(GROUP, event, out);
 }
 
@@ -26,7 +26,7 @@ pub fn write_list(list: &EventList, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// The apiserver's 400 for a body that is not JSON, has members of a wrong type, or is of another kind or version.
-pub fn decode(body: &[u8]) -> Result<Decoded<'_>, Box<DecodeError>> {
+pub fn decode(body: &[u8]) -> Result<Decoded, Box<DecodeError>> {
     json::decode(GROUP, body, Strictness::Report)
 }
 
@@ -34,7 +34,7 @@ pub fn decode(body: &[u8]) -> Result<Decoded<'_>, Box<DecodeError>> {
 ///
 /// # Errors
 /// As [`decode`], and the apiserver's 400 for strict faults.
-pub fn decode_strict(body: &[u8]) -> Result<Decoded<'_>, Box<DecodeError>> {
+pub fn decode_strict(body: &[u8]) -> Result<Decoded, Box<DecodeError>> {
     json::decode(GROUP, body, Strictness::Refuse)
 }
 
@@ -43,7 +43,7 @@ pub fn decode_strict(body: &[u8]) -> Result<Decoded<'_>, Box<DecodeError>> {
 /// # Errors
 /// As [`decode`].
 pub fn from_json(body: &[u8]) -> Result<Event, Box<DecodeError>> {
-    json::decode_kept(GROUP, body)
+    json::decode_event(GROUP, body)
 }
 
 /// Reads an `EventList` from an apiserver's answer.

@@ -7,20 +7,15 @@
 pub mod core_v1;
 pub mod events_v1;
 pub mod json;
-mod lent;
 pub mod managed_fields;
-mod packed;
 pub mod patching;
 pub mod protobuf;
 pub mod repair;
 pub mod spelling;
-mod text;
 mod time;
 pub mod validate;
 
 pub use managed_fields::{ManagedFields, ManagedFieldsEntry};
-pub use packed::Packed;
-pub use text::Text;
 pub use time::{MicroTime, Time, TimeError};
 
 use smol_str::SmolStr;
@@ -54,17 +49,9 @@ impl ApiGroup {
     }
 }
 
-/// An Event that stands for itself.
-pub type Event = LentEvent<'static>;
-
 /// An Event. Empty strings, `0` and `None` stand for absent fields, as in Kubernetes' own Go type.
-///
-/// Its texts may be lent by the body that it was read from, so it cannot outlive that; [`kept`](Self::kept), it can.
-///
-/// It lies in memory as it is written here: what each repeat moves comes first, so that it is in one place of the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[repr(C)]
-pub struct LentEvent<'a> {
+pub struct Event {
     /// First occurrence, whole seconds.
     pub first_timestamp: Option<Time>,
     /// Newest occurrence, whole seconds.
@@ -75,42 +62,42 @@ pub struct LentEvent<'a> {
     /// client-go's correlator keeps them on plain events and loses them on combined ones.
     pub type_meta: Option<ApiGroup>,
     /// Standard object metadata.
-    pub metadata: ObjectMeta<'a>,
+    pub metadata: ObjectMeta,
     /// What the event is about (`regarding` in events.k8s.io/v1).
-    pub involved_object: ObjectReference<'a>,
+    pub involved_object: ObjectReference,
     /// Short, machine-readable cause.
-    pub reason: Text<'a>,
+    pub reason: SmolStr,
     /// Human-readable description (`note` in events.k8s.io/v1).
-    pub message: Text<'a>,
+    pub message: SmolStr,
     /// Who reports, old style (`deprecatedSource` in events.k8s.io/v1).
-    pub source: EventSource<'a>,
+    pub source: EventSource,
     /// `Normal` or `Warning`; free text through core/v1.
-    pub event_type: Text<'a>,
+    pub event_type: SmolStr,
     /// When the event was first observed; its presence makes the event "new style".
     pub event_time: Option<MicroTime>,
     /// The series the event represents, if any.
     pub series: Option<EventSeries>,
     /// What was attempted or failed (new style).
-    pub action: Text<'a>,
+    pub action: SmolStr,
     /// A second object (new style).
-    pub related: Option<Box<ObjectReference<'a>>>,
+    pub related: Option<Box<ObjectReference>>,
     /// Who reports, new style: `reportingComponent` in core/v1, `reportingController` in events.k8s.io/v1.
-    pub reporting_controller: Text<'a>,
+    pub reporting_controller: SmolStr,
     /// Which instance reports, new style.
-    pub reporting_instance: Text<'a>,
+    pub reporting_instance: SmolStr,
 }
 
 /// Object metadata, with the rarely used members boxed away.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ObjectMeta<'a> {
+pub struct ObjectMeta {
     /// Name, unique within the namespace.
-    pub name: Text<'a>,
+    pub name: SmolStr,
     /// Namespace.
-    pub namespace: Text<'a>,
+    pub namespace: SmolStr,
     /// Version of the stored object, opaque; empty when not stored yet.
-    pub resource_version: Text<'a>,
+    pub resource_version: SmolStr,
     /// Unique id given by the apiserver.
-    pub uid: Text<'a>,
+    pub uid: SmolStr,
     /// When the apiserver stored the object.
     pub creation_timestamp: Option<Time>,
     /// Who set which field; `None` when absent.
@@ -162,30 +149,30 @@ pub struct OwnerReference {
 
 /// A reference to an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ObjectReference<'a> {
+pub struct ObjectReference {
     /// Kind.
-    pub kind: Text<'a>,
+    pub kind: SmolStr,
     /// Namespace; empty for cluster-scoped objects.
-    pub namespace: Text<'a>,
+    pub namespace: SmolStr,
     /// Name.
-    pub name: Text<'a>,
+    pub name: SmolStr,
     /// Uid.
-    pub uid: Text<'a>,
+    pub uid: SmolStr,
     /// API version.
-    pub api_version: Text<'a>,
+    pub api_version: SmolStr,
     /// Version of the object the event was made for.
-    pub resource_version: Text<'a>,
+    pub resource_version: SmolStr,
     /// Part of the object, such as `spec.containers{web}`.
-    pub field_path: Text<'a>,
+    pub field_path: SmolStr,
 }
 
 /// Who reports, old style.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct EventSource<'a> {
+pub struct EventSource {
     /// Component, such as `kubelet`.
-    pub component: Text<'a>,
+    pub component: SmolStr,
     /// Node name.
-    pub host: Text<'a>,
+    pub host: SmolStr,
 }
 
 /// A series of the same event, new style.
@@ -210,7 +197,7 @@ pub fn cut(text: &str, limit: usize) -> SmolStr {
     text.split_at(end).0.into()
 }
 
-impl LentEvent<'_> {
+impl Event {
     /// Whether the apiserver takes this event without an eventTime: an old-style event lives in its object's namespace, or
     /// in `default` (`validation/events.go`, `legacyValidateEvent`).
     #[must_use]
@@ -244,8 +231,9 @@ impl LentEvent<'_> {
     /// Rough bytes this event holds on the heap and inline; what memory limits are counted in.
     #[must_use]
     pub fn approximate_size(&self) -> usize {
-        let heap = |text: &Text<'_>| text.heap_bytes();
-        let reference = |object: &ObjectReference<'_>| {
+        // A text on the heap has two counters beside it.
+        let heap = |text: &SmolStr| if text.is_heap_allocated() { text.len().saturating_add(16) } else { 0 };
+        let reference = |object: &ObjectReference| {
             [
                 &object.kind,
                 &object.namespace,
@@ -289,7 +277,7 @@ impl LentEvent<'_> {
             + managed.map(ManagedFieldsEntry::approximate_size).sum::<usize>()
             + strings.into_iter().map(heap).sum::<usize>()
             + reference(&self.involved_object)
-            + self.related.as_deref().map_or(0, |object| size_of::<ObjectReference<'_>>() + reference(object))
+            + self.related.as_deref().map_or(0, |object| size_of::<ObjectReference>() + reference(object))
             + rare
     }
 }

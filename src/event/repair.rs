@@ -3,7 +3,7 @@
 
 use smol_str::format_smolstr;
 
-use super::{ApiGroup, Event, LentEvent, MicroTime, NEW_STYLE_MESSAGE_MAX, RareMeta, cut, spelling, validate};
+use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, RareMeta, cut, spelling, validate};
 
 /// LIMIT: bytes of a new-style event's reportingInstance that the apiserver takes.
 const REPORTING_INSTANCE_MAX: usize = 128;
@@ -88,7 +88,7 @@ impl Repair {
 
 /// Mends an event that came through the door of `group`. `message_max` is the most bytes that an old-style message keeps;
 /// `now` tells the time in unix nanoseconds, which few repairs need.
-pub fn repair(group: ApiGroup, event: &mut LentEvent<'_>, message_max: usize, now: impl Fn() -> i64) -> Vec<Repair> {
+pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl Fn() -> i64) -> Vec<Repair> {
     let mut repairs = Vec::new();
     if group == ApiGroup::Events && event.event_time.is_none() {
         event.event_time = Some(MicroTime::from_unix_nanos(now()));
@@ -97,15 +97,15 @@ pub fn repair(group: ApiGroup, event: &mut LentEvent<'_>, message_max: usize, no
     let new_style = event.event_time.is_some();
     let message_max = if new_style { NEW_STYLE_MESSAGE_MAX } else { message_max };
     if event.message.len() > message_max {
-        event.message = cut(&event.message, message_max).into();
+        event.message = cut(&event.message, message_max);
         repairs.push(Repair::Message);
     }
     if new_style && event.reporting_instance.len() > REPORTING_INSTANCE_MAX {
-        event.reporting_instance = cut(&event.reporting_instance, REPORTING_INSTANCE_MAX).into();
+        event.reporting_instance = cut(&event.reporting_instance, REPORTING_INSTANCE_MAX);
         repairs.push(Repair::ReportingInstance);
     }
     if !event.metadata.name.is_empty() && !validate::is_valid_name(group, &event.metadata.name) {
-        event.metadata.name = format_smolstr!("event.{:x}", now().unsigned_abs()).into();
+        event.metadata.name = format_smolstr!("event.{:x}", now().unsigned_abs());
         repairs.push(Repair::Name);
     }
     repairs
@@ -116,12 +116,12 @@ pub fn repair(group: ApiGroup, event: &mut LentEvent<'_>, message_max: usize, no
 pub fn refused(event: &mut Event, objection: &Objection<'_>, now: i64) -> Vec<Repair> {
     let mut repairs: Vec<Repair> = refused_message(event, objection).into_iter().collect();
     if objection.is_about(&["reportingInstance"]) && event.reporting_instance.len() > REPORTING_INSTANCE_MAX {
-        event.reporting_instance = cut(&event.reporting_instance, REPORTING_INSTANCE_MAX).into();
+        event.reporting_instance = cut(&event.reporting_instance, REPORTING_INSTANCE_MAX);
         repairs.push(Repair::ReportingInstance);
     }
     let is_odd_name = !validate::is_valid_name(ApiGroup::Events, &event.metadata.name);
     if objection.is_about(&["metadata.name"]) && is_odd_name {
-        event.metadata.name = format_smolstr!("event.{:x}", now.unsigned_abs()).into();
+        event.metadata.name = format_smolstr!("event.{:x}", now.unsigned_abs());
         repairs.push(Repair::Name);
     }
     let is_astray = event.event_time.is_none() && !event.can_be_old_style();
@@ -155,7 +155,7 @@ pub fn refused_message(event: &mut Event, objection: &Objection<'_>) -> Option<R
     if !is_meant || event.message.len() <= NEW_STYLE_MESSAGE_MAX {
         return None;
     }
-    event.message = cut(&event.message, NEW_STYLE_MESSAGE_MAX).into();
+    event.message = cut(&event.message, NEW_STYLE_MESSAGE_MAX);
     Some(Repair::Message)
 }
 

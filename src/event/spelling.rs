@@ -3,7 +3,7 @@
 
 use smol_str::SmolStr;
 
-use super::{ApiGroup, Event, EventSeries, EventSource, MicroTime, NEW_STYLE_MESSAGE_MAX, Text, Time, cut, validate};
+use super::{ApiGroup, Event, EventSeries, EventSource, MicroTime, NEW_STYLE_MESSAGE_MAX, Time, cut, validate};
 
 /// LIMIT: bytes of reportingInstance, action and reason of a new-style event; longer ones are cut.
 const SHORT_TEXT_MAX: usize = 128;
@@ -29,27 +29,27 @@ pub fn to_events_v1(event: &Event, wall: i64) -> Event {
     if !is_controller(&spelled.reporting_controller) {
         let given =
             if event.reporting_controller.is_empty() { &event.source.component } else { &event.reporting_controller };
-        spelled.reporting_controller = if is_controller(given) { given.clone() } else { controller(given).into() };
+        spelled.reporting_controller = if is_controller(given) { given.clone() } else { controller(given) };
     }
     if spelled.reporting_instance.is_empty() {
         let host = &event.source.host;
         spelled.reporting_instance = if host.is_empty() { spelled.reporting_controller.clone() } else { host.clone() };
     }
     if spelled.reason.is_empty() {
-        spelled.reason = if event.action.is_empty() { Text::lent(UNKNOWN) } else { event.action.clone() };
+        spelled.reason = if event.action.is_empty() { SmolStr::new_static(UNKNOWN) } else { event.action.clone() };
     }
     if spelled.action.is_empty() {
         spelled.action = spelled.reason.clone();
     }
     for text in [&mut spelled.reporting_instance, &mut spelled.action, &mut spelled.reason] {
-        *text = cut(text, SHORT_TEXT_MAX).into();
+        *text = cut(text, SHORT_TEXT_MAX);
     }
-    spelled.message = cut(&event.message, NEW_STYLE_MESSAGE_MAX).into();
+    spelled.message = cut(&event.message, NEW_STYLE_MESSAGE_MAX);
     if !matches!(event.event_type.as_str(), "Normal" | "Warning") {
-        spelled.event_type = Text::lent("Normal");
+        spelled.event_type = SmolStr::new_static("Normal");
     }
     if !validate::is_valid_name(ApiGroup::Events, &event.metadata.name) {
-        spelled.metadata.name = name(&event.metadata.name).into();
+        spelled.metadata.name = name(&event.metadata.name);
     }
     spelled
 }

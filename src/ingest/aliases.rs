@@ -4,8 +4,7 @@
 //! record upstream may have another name, or stand for other clients' events too; so the name is an alias, and the growth
 //! since what that client was last told is the number of new occurrences.
 //!
-//! Hot: every POST leaves an event here that most clients never come back to. So it is kept packed (`event/packed.rs`), under a
-//! hash of its name.
+//! Every POST leaves an event here that most clients never come back to. So it is kept encoded, under a hash of its name.
 
 use std::num::NonZeroUsize;
 
@@ -13,7 +12,7 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret, LruMap};
-use crate::event::{Event, EventSeries, LentEvent, Packed, Time};
+use crate::event::{ApiGroup, Event, EventSeries, Time, protobuf};
 
 /// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
 const BYTES_A_NAME: usize = 2048;
@@ -49,6 +48,30 @@ impl Known {
     }
 }
 
+/// An event as core/v1 protobuf, which has all members but for the group that its body named.
+#[derive(Debug)]
+struct Packed {
+    type_meta: Option<ApiGroup>,
+    protobuf: Box<[u8]>,
+}
+
+impl Packed {
+    fn new(event: &Event) -> Self {
+        let mut protobuf = Vec::new();
+        protobuf::write(ApiGroup::Core, event, &mut protobuf);
+        Self { type_meta: event.type_meta, protobuf: protobuf.into() }
+    }
+
+    const fn size(&self) -> usize {
+        self.protobuf.len()
+    }
+
+    fn unpack(&self) -> Option<Event> {
+        let event = protobuf::decode(ApiGroup::Core, &self.protobuf).ok()?.event;
+        Some(Event { type_meta: self.type_meta, ..event })
+    }
+}
+
 /// An event under its name.
 #[derive(Debug)]
 pub(super) struct Alias {
@@ -77,7 +100,7 @@ pub(super) enum Line {
 }
 
 /// How far a client has counted: its series, or its count; an event that tells neither has happened once.
-fn line(event: &LentEvent<'_>) -> i64 {
+fn line(event: &Event) -> i64 {
     i64::from(event.series.as_ref().map_or(event.count, |series| series.count).max(1))
 }
 
@@ -105,12 +128,12 @@ impl Aliases {
     }
 
     /// Remembers an event as its client was told it.
-    pub fn insert(&self, event: &LentEvent<'_>) {
+    pub fn insert(&self, event: &Event) {
         self.keep(self.pack(event));
     }
 
     /// What is to be remembered of an event under its name.
-    pub(super) fn pack(&self, event: &LentEvent<'_>) -> Alias {
+    pub(super) fn pack(&self, event: &Event) -> Alias {
         Alias { key: self.key(&event.metadata.namespace, &event.metadata.name), packed: Packed::new(event) }
     }
 
@@ -146,7 +169,7 @@ impl Aliases {
             }
             event.last_timestamp = growth.last_timestamp.unwrap_or(event.last_timestamp);
             if let Some(message) = &growth.message {
-                event.message = message.clone().into();
+                event.message = message.clone();
             }
             // A line that shrinks or stands still (a repeated request) brings no occurrence.
             let grown = u32::try_from(line(event) - before).unwrap_or(0);
@@ -156,7 +179,7 @@ impl Aliases {
 
     /// Takes over what a plain patch has made of the record that a name leads to. The client's line stays as it was unless
     /// the patch was about it, and so does what the record is found by.
-    pub(super) fn relabel(&self, namespace: &str, name: &str, stored: &LentEvent<'_>, line: Line) {
+    pub(super) fn relabel(&self, namespace: &str, name: &str, stored: &Event, line: Line) {
         self.change(namespace, name, |event| {
             event.metadata.rare.clone_from(&stored.metadata.rare);
             if line == Line::Stated {

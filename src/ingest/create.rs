@@ -1,28 +1,23 @@
 //! POST: decode, validate, hand to the shard, answer.
-//!
-//! Hot, and so written that most requests wait for nothing but their body.
 
-use std::future::ready;
-use std::pin::Pin;
+use std::borrow::Cow;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use futures_util::future::Either;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::time::timeout;
 
 use super::asked::Asked;
 use super::decode::{Refusal, RequestBody};
-use super::form::{Form, Media};
-use super::options::Options;
+use super::form::Form;
 use super::{Ack, Face, ack, decode, options, respond};
-use crate::event::json::{self, Decoded};
+use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
-use crate::event::{ApiGroup, Event, LentEvent, ManagedFields, Text, Time, validate};
+use crate::event::{ApiGroup, Event, ManagedFields, Time, validate};
 use crate::ledger::RejectReason;
-use crate::shard::{Fate, Full, Outcome, Waiting};
+use crate::shard::{Accepted, Fate, Full, Outcome, Waiting};
 use crate::status::Status;
 use crate::upstream::store;
 
@@ -45,63 +40,25 @@ async fn receive(face: &Face, asked: &Asked, body: &mut impl RequestBody) -> Res
     let options =
         options::of_write("CreateOptions", asked.query()).map_err(|status| (RejectReason::Invalid, status.into()))?;
     let body = decode::read(body, &face.0.settings).await?;
-    Ok(begin(face, asked, form, media, options, &body)?.end().await)
-}
-
-/// An answer, or the way to it that only few requests go. Boxed, and what leads here is no future, so that no event is part of
-/// every request's future: those are moved several times.
-pub(super) enum Begun<'a> {
-    Answered(Response),
-    Pending(Pin<Box<dyn Future<Output = Response> + Send + 'a>>),
-}
-
-impl<'a> Begun<'a> {
-    pub(super) fn end(self) -> impl Future<Output = Response> + Send + 'a {
-        match self {
-            Self::Answered(response) => Either::Left(ready(response)),
-            Self::Pending(rest) => Either::Right(rest),
-        }
-    }
-}
-
-fn begin<'a>(
-    face: &'a Face,
-    asked: &'a Asked,
-    form: Form,
-    media: Media,
-    options: Options,
-    body: &[u8],
-) -> Result<Begun<'a>, Refusal> {
-    // An event is large, so it is moved as little as can be.
-    let Decoded { event, strict_faults, layout, .. } =
-        &mut decode::event(asked.group, media, body, options.strictness())?;
-    let has_namespace = !event.metadata.namespace.is_empty();
-    let mut warnings = options.warnings(strict_faults);
-    let repairs = admit(face, asked.group, &asked.namespace, event)?;
-    let is_unchanged = has_namespace && repairs.is_empty();
+    let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, options.strictness())?;
+    let mut warnings = options.warnings(&strict_faults);
+    let repairs = admit(face, asked.group, &asked.namespace, &mut event)?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     if options.dry_run {
-        return Ok(Begun::Pending(Box::pin(dry_run(face, asked, form, std::mem::take(event).kept(), warnings))));
+        return Ok(dry_run(face, asked, form, event, warnings).await);
     }
-    // Most clients spell their events just as they are answered.
-    let document = if is_unchanged && form.is_json() { layout.document(body) } else { None };
-    Ok(take(face, asked, form, StatusCode::CREATED, event, document, &warnings))
+    Ok(take(face, asked, form, StatusCode::CREATED, event, &warnings).await)
 }
 
 /// The apiserver's checks in its order, and what it sets or drops before an event is stored. Returns what was mended.
-pub(super) fn admit(
-    face: &Face,
-    group: ApiGroup,
-    namespace: &str,
-    event: &mut LentEvent<'_>,
-) -> Result<Vec<Repair>, Refusal> {
+pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut Event) -> Result<Vec<Repair>, Refusal> {
     validate::adopt_namespace(event, namespace).map_err(|status| (RejectReason::Invalid, status))?;
     if !face.0.upstream.has_namespace(namespace) {
         return Err((RejectReason::NamespaceMissing, Box::new(Status::not_found("", "namespaces", namespace))));
     }
     let generate_name = event.metadata.rare.as_ref().map(|rare| rare.generate_name.clone()).unwrap_or_default();
     if event.metadata.name.is_empty() && !generate_name.is_empty() {
-        event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new()).into();
+        event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new());
     }
     let repairs = match face.0.settings.repair {
         super::Repair::On { message_bytes } => {
@@ -134,9 +91,9 @@ async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event, warni
 ///
 /// DIFFERENCE(apiserver): a resourceVersion in a create is dropped instead of refused with a bare 500
 /// (`docs/semantics.md`).
-fn strip(event: &mut LentEvent<'_>) {
-    event.metadata.uid = Text::default();
-    event.metadata.resource_version = Text::default();
+fn strip(event: &mut Event) {
+    event.metadata.uid = SmolStr::default();
+    event.metadata.resource_version = SmolStr::default();
     event.metadata.creation_timestamp = None;
     event.metadata.managed_fields = None;
     if let Some(rare) = &mut event.metadata.rare {
@@ -146,115 +103,45 @@ fn strip(event: &mut LentEvent<'_>) {
     }
 }
 
-/// How a client is answered whose event is taken in.
-#[derive(Debug, Clone, Copy)]
-struct Answer<'w> {
-    form: Form,
-    code: StatusCode,
-    ack: Ack,
-    warnings: &'w [String],
-}
-
-/// Hands a valid event to its shard and answers. Who has the event's JSON at hand spares writing it.
-pub(super) fn take<'a>(
-    face: &'a Face,
-    asked: &'a Asked,
-    form: Form,
-    code: StatusCode,
-    event: &mut LentEvent<'_>,
-    document: Option<Vec<u8>>,
-    warnings: &[String],
-) -> Begun<'a> {
-    debug_assert!(document.as_ref().is_none_or(|document| *document == written_anew(form, event)));
-    let ack = match ack::wanted(face, &asked.headers) {
-        Ok(ack) => ack,
-        Err((reason, status)) => return Begun::Answered(face.reject(reason, &status)),
-    };
-    let answer = Answer { form, code, ack, warnings };
-    match ack {
-        Ack::Accepted | Ack::Durable => take_at_once(face, asked, event, document, answer),
-        Ack::Written => take_and_wait(face, asked, event, answer),
-    }
-}
-
-/// The answer is made before, so that the shard gets the event itself.
-fn take_at_once<'a>(
-    face: &'a Face,
-    asked: &Asked,
-    event: &mut LentEvent<'_>,
-    document: Option<Vec<u8>>,
-    Answer { form, code, ack, warnings }: Answer<'_>,
-) -> Begun<'a> {
-    let response = match document {
-        Some(document) => respond::document(code, form.media, form.pretty, document),
-        None => respond::event(form, code, event, None, &[]),
-    };
-    let alias = face.0.aliases.pack(event);
-    let logged = face.0.event_log.is_kept().then(|| event.clone());
-    let policy = face.0.shards.policy();
-    make_occurrence(policy.correlates(event), event, || asked.claim());
-    // The shard's ledger has the refusal already.
-    let Ok(accepted) = face.0.shards.accept_under(&policy, event, 1) else { return Begun::Answered(full()) };
-    face.note(logged.as_ref(), 1, accepted.outcome);
-    face.0.aliases.keep(alias);
-    let mut response = respond::taken(response, accepted.outcome, warnings);
-    if ack != Ack::Durable {
-        return Begun::Answered(response);
-    }
-    Begun::Pending(Box::pin(async move {
-        if let Some(unkept) = ack::kept(face, ack).await {
-            respond::warn(&mut response, &unkept);
-        }
-        response
-    }))
-}
-
-/// The answer is made when the upstream's is there, from the client's event and that.
-fn take_and_wait<'a>(face: &'a Face, asked: &Asked, event: &mut LentEvent<'_>, answer: Answer<'_>) -> Begun<'a> {
-    let Answer { form, code, ack: _, warnings } = answer;
-    let event = std::mem::take(event).kept();
-    // Their strings are shared.
-    let mut copy = event.clone();
-    let policy = face.0.shards.policy();
-    make_occurrence(policy.correlates(&copy), &mut copy, || asked.claim());
-    // The shard's ledger has the refusal already.
-    let Ok((accepted, waiting)) = face.0.shards.accept_and_wait(copy, 1, &policy) else {
-        return Begun::Answered(full());
-    };
-    let outcome = accepted.outcome;
-    face.note(Some(&event), 1, outcome);
-    if let Some(waiting) = waiting {
-        let warnings = warnings.to_vec();
-        return Begun::Pending(Box::pin(written(face, form, code, event, outcome, waiting, warnings)));
-    }
-    face.0.aliases.insert(&event);
-    Begun::Answered(respond::event(form, code, &event, Some(outcome), warnings))
-}
-
-/// The long way to an event's JSON.
-fn written_anew(form: Form, event: &LentEvent<'_>) -> Vec<u8> {
-    let mut document = Vec::new();
-    json::write_json(form.group, event, &mut document);
-    document
-}
-
-/// Answers when the upstream has.
-async fn written(
+/// Hands a valid event to its shard and answers.
+pub(super) async fn take(
     face: &Face,
+    asked: &Asked,
     form: Form,
     code: StatusCode,
     event: Event,
-    outcome: Outcome,
-    waiting: Waiting,
-    warnings: Vec<String>,
+    warnings: &[String],
 ) -> Response {
-    match as_written(face, form.group, &event, outcome, waiting).await {
-        Ok(shown) => {
-            face.0.aliases.insert(&event);
-            respond::event(form, code, &shown, Some(outcome), &warnings)
-        }
-        Err(status) => respond::refusal(&status),
+    let ack = match ack::wanted(face, &asked.headers) {
+        Ok(ack) => ack,
+        Err((reason, status)) => return face.reject(reason, &status),
+    };
+    let policy = face.0.shards.policy();
+    let mut occurrence = event.clone();
+    make_occurrence(policy.correlates(&event), &mut occurrence, || asked.claim());
+    let (accepted, waiting) = match ack {
+        Ack::Accepted | Ack::Durable => (face.0.shards.accept_under(&policy, occurrence, 1), None),
+        Ack::Written => match face.0.shards.accept_and_wait(occurrence, 1, &policy) {
+            Ok((accepted, waiting)) => (Ok(accepted), waiting),
+            Err(full) => (Err(full), None),
+        },
+    };
+    // The shard's ledger has the refusal already.
+    let Ok(Accepted { outcome, .. }) = accepted else { return full() };
+    face.note(Some(&event), 1, outcome);
+    let shown = match waiting {
+        Some(waiting) => match as_written(face, form.group, &event, outcome, waiting).await {
+            Ok(shown) => Cow::Owned(shown),
+            Err(status) => return respond::refusal(&status),
+        },
+        None => Cow::Borrowed(&event),
+    };
+    face.0.aliases.insert(&event);
+    let mut response = respond::event(form, code, &shown, Some(outcome), warnings);
+    if let Some(unkept) = ack::kept(face, ack).await {
+        respond::warn(&mut response, &unkept);
     }
+    response
 }
 
 /// The event as its client sees it when the upstream has answered, or the upstream's refusal.
@@ -299,7 +186,7 @@ fn through(group: ApiGroup, status: Status) -> Status {
 }
 
 /// Makes a client's event what its shard gets. Where events are not correlated it is the record, and its client's own.
-pub(super) fn make_occurrence(correlates: bool, event: &mut LentEvent<'_>, claim: impl FnOnce() -> ManagedFields) {
+pub(super) fn make_occurrence(correlates: bool, event: &mut Event, claim: impl FnOnce() -> ManagedFields) {
     if correlates {
         tell_last_seen(event);
     } else {
@@ -308,7 +195,7 @@ pub(super) fn make_occurrence(correlates: bool, event: &mut LentEvent<'_>, claim
 }
 
 /// A record shows when it was seen last, which new-style events tell in other members, and stands for a series by its count.
-pub(super) fn tell_last_seen(event: &mut LentEvent<'_>) {
+pub(super) fn tell_last_seen(event: &mut Event) {
     let observed = event.series.take().and_then(|series| series.last_observed_time).or(event.event_time);
     event.last_timestamp = event.last_timestamp.or_else(|| observed.map(|time| Time(time.0.div_euclid(1_000_000))));
 }

@@ -15,7 +15,7 @@ use tokio::time::error::Elapsed;
 
 use super::form::Media;
 use super::{Settings, yaml};
-use crate::event::json::{self, Decoded, Layout, Strictness};
+use crate::event::json::{self, Decoded, Strictness};
 use crate::event::{ApiGroup, protobuf};
 use crate::ledger::RejectReason;
 use crate::status::Status;
@@ -42,20 +42,13 @@ pub(super) fn media(headers: &HeaderMap) -> Result<Media, Refusal> {
 }
 
 /// Decodes a body that came through the door of `group`.
-pub(super) fn event(
-    group: ApiGroup,
-    media: Media,
-    body: &[u8],
-    strictness: Strictness,
-) -> Result<Decoded<'_>, Refusal> {
+pub(super) fn event(group: ApiGroup, media: Media, body: &[u8], strictness: Strictness) -> Result<Decoded, Refusal> {
     let decoded = match media {
         Media::Json => json::decode(group, body, strictness),
         Media::Protobuf => protobuf::decode(group, body),
         // LIMIT: unlike the apiserver we do not tell of a key given twice in YAML; the last one counts.
         Media::Yaml => match yaml::to_json(body) {
-            // Laid out is what it was made to, and not the body.
-            Ok(json) => json::decode(group, &json, strictness)
-                .map(|decoded| Decoded { layout: Layout::Other, ..decoded.kept() }),
+            Ok(json) => json::decode(group, &json, strictness),
             Err(fault) => {
                 let message = format!(
                     "the object provided is unrecognized (must be of type Event): {fault} ({})",
@@ -156,19 +149,6 @@ mod tests {
         let (reason, status) = read(Body::from("12345678901"), &settings).await.unwrap_err();
         assert_eq!((reason, status.code), (RejectReason::TooLarge, 413));
         assert_eq!(read(Body::from("1234567890"), &settings).await.unwrap(), "1234567890");
-    }
-
-    /// Fault: YAML was answered where JSON was asked for.
-    #[test]
-    fn only_json_can_be_its_own_answer() {
-        const JSON: &[u8] = br#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"},"involvedObject":{},"source":{},"firstTimestamp":null,"lastTimestamp":null,"eventTime":null,"reportingComponent":"","reportingInstance":""}"#;
-        let layout = |media, body: &[u8]| event(ApiGroup::Core, media, body, Strictness::Report).unwrap().layout;
-        assert_eq!(layout(Media::Json, JSON), Layout::AsWritten(0..0));
-        // JSON is YAML, too.
-        assert_eq!(layout(Media::Yaml, JSON), Layout::Other);
-        let mut protobuf = Vec::new();
-        protobuf::write(ApiGroup::Core, &crate::event::Event::default(), &mut protobuf);
-        assert_eq!(layout(Media::Protobuf, &protobuf), Layout::Other);
     }
 
     #[tokio::test]

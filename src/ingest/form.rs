@@ -132,11 +132,6 @@ impl Form {
         Ok(Self { group, media, view, pretty: pretty || wants_pretty(query, headers), now })
     }
 
-    /// Whether an event is shown whole and as JSON, or as what is made of JSON.
-    pub(super) fn is_json(self) -> bool {
-        self.view == View::Whole && self.media != Media::Protobuf
-    }
-
     /// What nearly every client accepts, without taking it apart; whatever is answered then looks so.
     pub(super) fn usual(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
         let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);

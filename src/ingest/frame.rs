@@ -7,7 +7,7 @@ use super::decode::Refusal;
 use super::form::{Form, Media, View, not_acceptable};
 use super::table::{self, Columns};
 use super::{Face, partial, respond};
-use crate::event::{LentEvent, json, protobuf};
+use crate::event::{Event, json, protobuf};
 use crate::ledger::RejectReason;
 use crate::upstream::WatchEvent;
 
@@ -48,7 +48,7 @@ pub(super) fn write(form: Form, event: &WatchEvent, columns: Columns, out: &mut 
     }
 }
 
-fn write_object(form: Form, event: &LentEvent<'_>, columns: Columns, out: &mut Vec<u8>) {
+fn write_object(form: Form, event: &Event, columns: Columns, out: &mut Vec<u8>) {
     match form.view {
         View::Whole => json::write_json(form.group, event, out),
         View::Partial(version) | View::PartialList(version) => partial::write(version, event, out),

@@ -50,7 +50,7 @@ pub use aliases::Aliases;
 pub use front::Front;
 pub use metrics::{Metrics, NamesCollector};
 
-use crate::event::{ApiGroup, LentEvent};
+use crate::event::{ApiGroup, Event};
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
 use crate::shard::{Held, Lead, Outcome, Shards};
@@ -181,13 +181,13 @@ impl Face {
     }
 
     /// Counts and logs what became of occurrences that were taken in.
-    fn note(&self, logged: Option<&LentEvent<'_>>, occurrences: u32, outcome: Outcome) {
+    fn note(&self, logged: Option<&Event>, occurrences: u32, outcome: Outcome) {
         self.0.metrics.count_outcome(outcome, occurrences.into());
         self.log(logged, occurrences, outcome);
     }
 
     /// Logs what became of occurrences that were taken in.
-    fn log(&self, logged: Option<&LentEvent<'_>>, occurrences: u32, outcome: Outcome) {
+    fn log(&self, logged: Option<&Event>, occurrences: u32, outcome: Outcome) {
         if let Some(event) = logged {
             self.0.event_log.write(event, occurrences, outcome, self.0.shards.clock());
         }

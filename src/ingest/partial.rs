@@ -1,11 +1,11 @@
 //! Metadata alone: `PartialObjectMetadata` and its list, as JSON.
 
 use super::form::MetaVersion;
-use crate::event::LentEvent;
+use crate::event::Event;
 use crate::event::json::{self, EventList};
 
 /// Appends an event's metadata.
-pub(super) fn write(version: MetaVersion, event: &LentEvent<'_>, out: &mut Vec<u8>) {
+pub(super) fn write(version: MetaVersion, event: &Event, out: &mut Vec<u8>) {
     head("PartialObjectMetadata", version, out);
     json::write_meta(&event.metadata, out);
     out.push(b'}');

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::form::{Form, Include, Media, MetaVersion, View};
 use super::{indent, partial, table, yaml};
-use crate::event::LentEvent;
+use crate::event::Event;
 use crate::event::json::{self, EventList};
 use crate::event::protobuf;
 use crate::shard::Outcome;
@@ -87,7 +87,7 @@ pub(super) fn success(details: &crate::status::StatusDetails) -> Response {
 /// What is answered with.
 #[derive(Clone, Copy)]
 enum Shown<'a> {
-    One(&'a LentEvent<'a>),
+    One(&'a Event),
     Many(&'a EventList),
 }
 
@@ -95,7 +95,7 @@ enum Shown<'a> {
 pub(super) fn event(
     form: Form,
     code: StatusCode,
-    event: &LentEvent<'_>,
+    event: &Event,
     outcome: Option<Outcome>,
     warnings: &[String],
 ) -> Response {
@@ -207,9 +207,9 @@ fn write_table(form: Form, version: MetaVersion, include: Include, list: &EventL
 }
 
 /// One event as a list, for its table. A copy, because tables are asked for by people.
-pub(super) fn one(event: &LentEvent<'_>) -> EventList {
-    let resource_version = event.metadata.resource_version.to_smolstr();
-    EventList { resource_version, items: vec![event.clone().kept()], ..EventList::default() }
+pub(super) fn one(event: &Event) -> EventList {
+    let resource_version = event.metadata.resource_version.clone();
+    EventList { resource_version, items: vec![event.clone()], ..EventList::default() }
 }
 
 fn mismatch(requested: &str, but: &str) -> Status {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::form::{Include, MetaVersion};
 use super::partial;
 use crate::event::json::{self, EventList};
-use crate::event::{ApiGroup, LentEvent, MicroTime, Time};
+use crate::event::{ApiGroup, Event, MicroTime, Time};
 
 /// How a table is shown.
 #[derive(Debug, Clone, Copy)]
@@ -93,7 +93,7 @@ fn write_columns(out: &mut Vec<u8>) {
     out.push(b']');
 }
 
-fn row(table: &Table, event: &LentEvent<'_>, out: &mut Vec<u8>) {
+fn row(table: &Table, event: &Event, out: &mut Vec<u8>) {
     let first = age(table.now, event.first_timestamp, event.event_time);
     let (last, count) = match &event.series {
         Some(series) => (age(table.now, None, series.last_observed_time), series.count),

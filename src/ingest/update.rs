@@ -30,7 +30,7 @@ async fn replace(face: &Face, asked: &Asked, body: Body) -> Result<Response, Sta
     let body = decode::read(body, &face.0.settings).await.map_err(|(_, status)| *status)?;
     let decoded = decode::event(*group, media, &body, options.strictness()).map_err(|(_, status)| *status)?;
     let warnings = options.warnings(&decoded.strict_faults);
-    let mut event = decoded.event.kept();
+    let mut event = decoded.event;
     validate::adopt_path(&mut event, namespace, name).map_err(|status| *status)?;
     let update = UpdateOptions { writer: asked.writer(), dry_run: options.dry_run };
     let putting = {
@@ -66,7 +66,7 @@ async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions)
     let Some(held) = face.hold(&event.metadata.namespace, name).await else {
         return upstream.update(event, options).await;
     };
-    event.metadata.name = held.name().into();
+    event.metadata.name = held.name();
     let updated = upstream.update(event, options).await?;
     if !options.dry_run {
         held.follow(&updated.event);

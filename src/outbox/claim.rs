@@ -47,7 +47,7 @@ pub(super) struct Base {
 impl Base {
     /// Takes over how `event`, just read from the upstream, stands there.
     pub(super) fn follow(&mut self, event: &Event, annotation: Option<&SmolStr>) {
-        self.version = event.metadata.resource_version.to_smolstr();
+        self.version = event.metadata.resource_version.clone();
         if let Some(annotation) = annotation {
             self.tally = self.tally.max(tally(event, annotation));
             self.removed = too_many(event, annotation);

@@ -11,7 +11,7 @@ use super::record::Occurrences;
 use super::settings::Settings;
 use crate::clock::{Mono, Now};
 use crate::correlator::{RecordId, record_name};
-use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, Text, Time, cut};
+use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, Time, cut};
 
 /// Reason of a digest.
 pub const DIGEST_REASON: &str = "EventsFolded";
@@ -52,16 +52,16 @@ struct Folded {
 impl Digest {
     /// A digest on the involved object of `first`, the first record that folds.
     pub(super) fn new(record: RecordId, first: &Event, now: Now) -> Self {
-        let object = ObjectReference { field_path: Text::default(), ..first.involved_object.clone() };
+        let object = ObjectReference { field_path: SmolStr::default(), ..first.involved_object.clone() };
         let namespace = &first.metadata.namespace;
         let mut event = Event {
             metadata: ObjectMeta {
-                name: record_name(&object.name, now).into(),
+                name: record_name(&object.name, now),
                 namespace: namespace.clone(),
                 ..ObjectMeta::default()
             },
             involved_object: object,
-            reason: SmolStr::new_static(DIGEST_REASON).into(),
+            reason: SmolStr::new_static(DIGEST_REASON),
             source: EventSource { component: first.component().into(), host: first.host().into() },
             event_type: first.event_type.clone(),
             first_timestamp: Some(Time::from_unix_nanos(now.wall)),
@@ -71,7 +71,7 @@ impl Digest {
         // the folded ones do not, the apiserver would refuse it (`validation/events.go`, `legacyValidateEvent`).
         if first.event_time.is_some() || !event.can_be_old_style() {
             event.event_time = Some(MicroTime::from_unix_nanos(now.wall));
-            event.action = SmolStr::new_static("Fold").into();
+            event.action = SmolStr::new_static("Fold");
             event.reporting_controller = first.reporting_controller.clone();
             event.reporting_instance = first.reporting_instance.clone();
         }
@@ -114,7 +114,7 @@ impl Digest {
             }
             None => self.unnamed += number,
         }
-        self.event.message = self.message(settings.digest_message_bytes).into();
+        self.event.message = self.message(settings.digest_message_bytes);
     }
 
     /// Bytes the digest holds beside its record.

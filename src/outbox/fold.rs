@@ -6,7 +6,7 @@ use super::account::{Account, AccountId, Order};
 use super::digest::Digest;
 use super::journal::Journal;
 use super::record::{Attempt, Occurrences, Phase, Record};
-use super::{Forgotten, Identity, Outbox, Paused, WrittenAs};
+use super::{Forgotten, Outbox, Paused, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 
@@ -155,10 +155,10 @@ impl Outbox {
     fn owe_digest(&mut self, account_id: AccountId, occurrences: u64, since: Mono, now: Now) {
         let Some(account) = self.accounts.peek_mut(&account_id.0) else { return };
         let Some(digest) = account.digest.as_mut() else { return };
-        let (id, mut event) = (digest.record, digest.event.clone());
+        let (id, event) = (digest.record, digest.event.clone());
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
-            record.absorb(&mut event, Identity::Unknown, || true);
+            record.absorb(event, || true);
             self.bytes.replace(before, record.size);
         } else {
             account.members += 1;
@@ -171,7 +171,6 @@ impl Outbox {
                 key: Key(0),
                 account: account_id,
                 event,
-                rest: None,
                 size,
                 stored: digest.stored,
                 base: digest.base.clone(),
@@ -190,7 +189,7 @@ impl Outbox {
                 timer_set: false,
                 is_digest: true,
                 varies: true,
-                replaced: false,
+                repaired: Vec::new(),
                 writer: None,
             };
             self.put(id, record);
@@ -242,7 +241,7 @@ mod tests {
                 let stored = match write.request {
                     Request::Create { event, .. } => event,
                     Request::Patch { patch, .. } => {
-                        Box::new(Event { count: patch.count, message: patch.message.into(), ..Event::default() })
+                        Box::new(Event { count: patch.count, message: patch.message, ..Event::default() })
                     }
                     Request::Read { .. } => unreachable!("nothing fails"),
                 };

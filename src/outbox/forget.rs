@@ -76,8 +76,6 @@ impl Outbox {
         let moved = count.saturating_sub(record.event.count);
         let last_timestamp = record.event.last_timestamp.max(stored.last_timestamp);
         record.event = Event { count, last_timestamp, type_meta: None, ..stored.clone() };
-        record.replaced = true;
-        record.rest = None;
         record.stored = true;
         record.base.follow(stored, record.writer.as_ref().or(self.annotation.as_ref()));
         record.ambiguous = false;
@@ -109,7 +107,7 @@ impl Outbox {
     /// The name of a record that is here, and whether the upstream holds it.
     #[must_use]
     pub fn name(&self, id: RecordId) -> Option<(smol_str::SmolStr, bool)> {
-        self.records.get(&id).map(|record| (record.event.metadata.name.to_smolstr(), record.stored))
+        self.records.get(&id).map(|record| (record.event.metadata.name.clone(), record.stored))
     }
 
     /// Whether the record is still paused by somebody else.

@@ -139,7 +139,7 @@ impl Outbox {
         self.account(account_id, || Account::new(entry.source, rate)).members += 1;
         let size = entry.event.approximate_size();
         self.bytes += size;
-        let version = entry.event.metadata.resource_version.to_smolstr();
+        let version = entry.event.metadata.resource_version.clone();
         let owed = u32::try_from(entry.occurrences.total()).unwrap_or(u32::MAX);
         // Only who can tell his own occurrences from others' finds out anything by reading.
         let tells = self.annotation.is_some() && !entry.writer.is_empty();
@@ -153,7 +153,6 @@ impl Outbox {
             base: Base { version, tally: entry.tally, removed: Vec::new() },
             attempt: Attempt { count: entry.event.count, tally: entry.tally.saturating_add(owed) },
             event: entry.event,
-            rest: None,
             pending: Occurrences::default(),
             since: now.mono,
             newest: now.mono,
@@ -167,8 +166,7 @@ impl Outbox {
             timer_set: false,
             is_digest: entry.is_digest,
             varies: entry.varies,
-            // Nobody kept whether somebody had replaced it.
-            replaced: true,
+            repaired: Vec::new(),
             writer: tells.then_some(entry.writer),
         };
         self.put(id, record);
@@ -211,7 +209,7 @@ impl Outbox {
         let pays = self.accounts.peek(&record.account.0).is_some_and(pays);
         let budget = pays.then(|| record.account.budget(record.source));
         let mut event = record.event.clone();
-        event.metadata.resource_version = record.base.version.clone().into();
+        event.metadata.resource_version = record.base.version.clone();
         Entry {
             source: record.source,
             key: record.key,
@@ -247,7 +245,7 @@ impl Record {
 mod tests {
     use super::*;
     use crate::correlator::Fold;
-    use crate::outbox::{Answer, Identity, Offer, Payment, Request, Settings, Why};
+    use crate::outbox::{Answer, Offer, Payment, Request, Settings, Why};
 
     /// An outbox that keeps a journal, with records whose budget has no token.
     fn outbox(records: u64) -> Outbox {
@@ -265,11 +263,9 @@ mod tests {
         event.metadata.name = format!("n{number}").into();
         let (record, key) = (RecordId(number), Key(number.into()));
         let (fold, source) = (Fold::Created, Key(1));
-        let identity = Identity::Same { rest: None };
         let budget = Key(2);
-        let offer =
-            Offer { record, source, key, occurrences: 1, fold, identity, stored: false, tally: 0, payment, budget };
-        outbox.offer(offer, &mut event, Now::at(0)).0
+        let offer = Offer { record, source, key, occurrences: 1, fold, stored: false, tally: 0, payment, budget };
+        outbox.offer(offer, event, Now::at(0)).0
     }
 
     fn entries(changes: &Changes) -> Vec<u64> {

@@ -37,6 +37,7 @@ impl Outbox {
         if repairs.is_empty() {
             return None;
         }
+        record.repaired.extend(&repairs);
         record.look_first = false;
         record.ambiguous = false;
         let size = record.event.approximate_size();

@@ -8,7 +8,6 @@
 //! - [`Outbox::next_wakeup`] tells when to ask `next_write` again without any of the above;
 //! - [`Outbox::take_forgotten`] after each of the above: records that the correlators must forget.
 
-mod absorb;
 mod account;
 mod claim;
 mod digest;
@@ -34,6 +33,8 @@ use std::cmp::Reverse;
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BinaryHeap, HashMap};
 
+use smol_str::SmolStr;
+
 pub use crate::correlator::{Patch, RecordId};
 pub use claim::{Claim, TALLY_PREFIX};
 pub use digest::DIGEST_REASON;
@@ -41,7 +42,7 @@ pub use gate::{Admission, Gate, GateSettings, HealthChange};
 pub use group::UpstreamGroup;
 pub use history::Learned;
 pub use journal::{Changes, Entry};
-pub use offer::{Forgotten, Identity, Offer, Payment};
+pub use offer::{Forgotten, Offer, Payment};
 pub use record::{Occurrences, Why, WrittenAs};
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
@@ -58,7 +59,7 @@ use timers::Timer;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, LruMap};
-use crate::event::{Event, Text};
+use crate::event::Event;
 
 /// Unsettled writes of one shard. Limits are on what the outboxes of all shards hold together.
 #[derive(Debug)]
@@ -319,19 +320,19 @@ impl Outbox {
         if call != Call::Read {
             record.attempt = Attempt { count: sent.count, tally };
         }
-        let namespace = record.event.metadata.namespace.to_smolstr();
+        let namespace = record.event.metadata.namespace.clone();
         let annotation = record.writer.as_ref().or(self.annotation.as_ref());
         let request = match call {
-            Call::Read => Request::Read { group, namespace, name: spelled.metadata.name.to_smolstr() },
+            Call::Read => Request::Read { group, namespace, name: spelled.metadata.name.clone() },
             Call::Patch => {
                 let patch = group::patch(group, &record.event, now);
                 let claim = annotation.map(|annotation| Box::new(record.claim(annotation, tally)));
-                Request::Patch { group, namespace, name: record.event.metadata.name.to_smolstr(), patch, claim }
+                Request::Patch { group, namespace, name: record.event.metadata.name.clone(), patch, claim }
             }
             Call::Create => {
                 // The desired state stays here: it may have to be created again.
                 let mut event = spelled.into_owned();
-                event.metadata.resource_version = Text::default();
+                event.metadata.resource_version = SmolStr::default();
                 if let Some(annotation) = annotation {
                     claim::mark(&mut event, annotation, tally);
                 }

@@ -6,7 +6,7 @@ use super::claim::Base;
 use super::record::{Attempt, Occurrences, Phase, Record, Why, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key, Rate, RecordId};
-use crate::event::{Event, LentEvent};
+use crate::event::Event;
 
 /// A decision's record, offered for writing.
 #[derive(Debug, Clone, Copy)]
@@ -21,8 +21,6 @@ pub struct Offer {
     pub occurrences: u32,
     /// How they show.
     pub fold: Fold,
-    /// What the event's key says of its content.
-    pub identity: Identity,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
     /// How much of it is this writer's own, where the upstream holds it.
@@ -31,34 +29,6 @@ pub struct Offer {
     pub payment: Payment,
     /// The spam key: whose budget it is.
     pub budget: Key,
-}
-
-/// What the key under which an event is counted says of its content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Identity {
-    /// The members that client-go's event key has are those of the record.
-    Same {
-        /// A hash of those that it leaves out, where there is one; see [`KeySecret::rest`](crate::correlator::KeySecret::rest).
-        rest: Option<u64>,
-    },
-    /// It is a combined event, and the members that client-go's aggregate key has are those of the record.
-    Grouped {
-        /// A hash of the others but for the message and the times; see
-        /// [`KeySecret::rest_of_combined`](crate::correlator::KeySecret::rest_of_combined).
-        rest: u64,
-    },
-    /// They may be others: where keys have other parts, or join them in another way.
-    Unknown,
-}
-
-impl Identity {
-    pub(super) const fn rest(self) -> Option<u64> {
-        match self {
-            Self::Same { rest } => rest,
-            Self::Grouped { rest } => Some(rest),
-            Self::Unknown => None,
-        }
-    }
 }
 
 /// Who pays for the write of an offer.
@@ -86,12 +56,8 @@ pub struct Forgotten {
 
 impl Outbox {
     /// Takes a record's newer state. Returns what its write waits for now, and whether that is news for delivery: a record
-    /// that stands in its queue already is looked at in its turn. In `event` it leaves what is not needed any more, for the
-    /// caller to free when it has unlocked what this outbox is a part of.
-    ///
-    /// Hot: nearly every occurrence finds a record that waits for something else than its queue, and ends half way down here,
-    /// without an allocation.
-    pub fn offer(&mut self, offer: Offer, event: &mut LentEvent<'_>, now: Now) -> (Why, bool) {
+    /// that stands in its queue already is looked at in its turn.
+    pub fn offer(&mut self, offer: Offer, event: Event, now: Now) -> (Why, bool) {
         let mut is_news = true;
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
@@ -109,7 +75,7 @@ impl Outbox {
                 record = same;
             }
             let before = record.size;
-            record.absorb(event, offer.identity, || self.bytes.all() < self.settings.max_bytes.get());
+            record.absorb(event, || self.bytes.all() < self.settings.max_bytes.get());
             self.bytes.replace(before, record.size);
             is_news = is_recharged || matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
             let waits = match record.phase {
@@ -129,7 +95,7 @@ impl Outbox {
                 self.pay(id, now);
             }
         } else {
-            self.insert(offer, std::mem::take(event).kept(), now.mono);
+            self.insert(offer, event, now.mono);
             self.note(id);
         }
         self.owe(id, occurrences, now.mono, now);
@@ -151,14 +117,13 @@ impl Outbox {
         account.members += 1;
         let size = event.approximate_size();
         self.bytes += size;
-        let version = if offer.stored { event.metadata.resource_version.to_smolstr() } else { Default::default() };
+        let version = if offer.stored { event.metadata.resource_version.clone() } else { Default::default() };
         let base = Base { version, tally: offer.tally, removed: Vec::new() };
         let record = Record {
             source: offer.source,
             key: offer.key,
             account: account_id,
             event,
-            rest: offer.identity.rest(),
             size,
             stored: offer.stored,
             base,
@@ -177,7 +142,7 @@ impl Outbox {
             timer_set: false,
             is_digest: false,
             varies: offer.fold == crate::correlator::Fold::Combined,
-            replaced: false,
+            repaired: Vec::new(),
             writer: None,
         };
         self.put(offer.record, record);
@@ -243,9 +208,9 @@ mod tests {
 
     use crate::clock::Now;
     use crate::correlator::{KeySecret, Policy, Settings, Suppression};
-    use crate::event::Event;
+    use crate::event::{ApiGroup, Event, EventSeries, MicroTime, ObjectReference, RareMeta, Time};
     use crate::outbox::Request;
-    use crate::shard::{self, Shard};
+    use crate::shard::{self, Outcome, Shard};
 
     /// Less than the coalescing interval, so that the record never leaves the outbox.
     const STEP: i64 = 500_000_000;
@@ -298,6 +263,81 @@ mod tests {
             assert_eq!(written(&mut shard, 1..10, &policy(Suppression::Defer, before)).len(), 2);
             let after = written(&mut shard, 10..20, &policy(Suppression::Defer, 1.0));
             assert!(after.len() >= 4, "{after:?}");
+        }
+    }
+
+    /// Ways in which a repeat may differ from what was counted before it.
+    const CHANGES: [fn(&mut Event); 12] = [
+        |event| event.type_meta = Some(ApiGroup::Core),
+        |event| event.metadata.uid = "u".into(),
+        |event| event.metadata.creation_timestamp = Some(Time(5)),
+        |event| event.metadata.rare.get_or_insert_default().labels = [("a".into(), "b".into())].into(),
+        |event| event.involved_object.resource_version = "7".into(),
+        |event| event.last_timestamp = Some(Time(9)),
+        |event| event.series = Some(EventSeries { count: 3, last_observed_time: Some(MicroTime(4)) }),
+        |event| event.action = "Pull".into(),
+        |event| event.reporting_controller = "kubelet".into(),
+        |event| event.reporting_instance = "node-1".into(),
+        |event| event.related = Some(Box::new(ObjectReference { name: "x".into(), ..ObjectReference::default() })),
+        |event| event.metadata.rare = Some(Box::new(RareMeta { finalizers: vec!["f".into()], ..RareMeta::default() })),
+    ];
+
+    #[test]
+    fn what_is_counted_has_the_content_of_its_newest_occurrence() {
+        for change in CHANGES {
+            let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+            let (policy, now) = (Policy::default(), Now::at(1_000_000_000));
+            let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
+            event.metadata.name = "a".into();
+            event.source.component = "kubelet".into();
+            shard.accept(event.clone(), 1, now, &policy).unwrap();
+            change(&mut event);
+            assert_eq!(shard.accept(event.clone(), 1, now, &policy).unwrap().outcome, Outcome::Counted);
+            let Request::Create { event: written, .. } = shard.next_write(now).unwrap().request else {
+                unreachable!("nothing was stored")
+            };
+            assert_eq!(*written, Event { count: 2, ..event });
+        }
+    }
+
+    /// Counts events of one group, of which all from the third are combined, each with a message of its own, and changes them on the
+    /// way. Returns what is written.
+    fn written_of_group(first: &Event, change: fn(&mut Event)) -> Event {
+        let max_events = const { std::num::NonZeroUsize::new(2).unwrap() };
+        let policy = Policy { base: Settings { max_events, ..Settings::default() }.into(), ..Policy::default() };
+        let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+        let (now, mut outcomes, mut event) = (Now::at(1_000_000_000), Vec::new(), first.clone());
+        for number in 0..7 {
+            if number == 5 {
+                change(&mut event);
+            }
+            event.message = format!("no room on node {number}").into();
+            outcomes.push(shard.accept(event.clone(), 1, now, &policy).unwrap().outcome);
+        }
+        assert_eq!(*outcomes.last().unwrap(), Outcome::Combined);
+        let writes = std::iter::from_fn(|| shard.next_write(now)).filter_map(|write| match write.request {
+            Request::Create { event, .. } => Some(*event),
+            Request::Patch { .. } | Request::Read { .. } => None,
+        });
+        writes.last().unwrap()
+    }
+
+    #[test]
+    fn a_combined_event_has_the_content_of_its_newest_occurrence() {
+        let mut old_style = Event { count: 1, reason: "Failed".into(), ..Event::default() };
+        old_style.metadata.name = "a".into();
+        old_style.source.component = "kubelet".into();
+        let new_style = Event { event_time: Some(MicroTime(5)), action: "Bind".into(), ..old_style.clone() };
+        for first in [old_style, new_style] {
+            let written = written_of_group(&first, |event| {
+                event.involved_object.field_path = "spec".into();
+                event.reporting_controller = "kubelet".into();
+                event.reporting_instance = "node-1".into();
+            });
+            assert_eq!(written.message, "(combined from similar events): no room on node 6");
+            assert_eq!(written.event_time.is_some(), first.event_time.is_some());
+            assert_eq!(written.involved_object.field_path, "spec");
+            assert_eq!((&*written.reporting_controller, &*written.reporting_instance), ("kubelet", "node-1"));
         }
     }
 }

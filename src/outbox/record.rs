@@ -8,7 +8,8 @@ use super::settings::Settings;
 use super::write::Refusal;
 use crate::clock::Mono;
 use crate::correlator::{Fold, Key};
-use crate::event::{ApiGroup, Event};
+use crate::event::repair::Repair;
+use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, cut};
 
 /// How an occurrence shows upstream; the ledger's label of what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,11 +136,7 @@ impl Why {
 }
 
 /// A record that is unsettled, or was written a moment ago.
-///
-/// Hot: it lies in memory as it is written here. Most records have left the processor's cache when their next repeat comes; what
-/// that needs is in the first three lines of it, the first members of `event` among them.
 #[derive(Debug)]
-#[repr(C)]
 pub(super) struct Record {
     /// What it waits for.
     pub(super) phase: Phase,
@@ -167,11 +164,8 @@ pub(super) struct Record {
     pub(super) is_digest: bool,
     /// Its message changes from write to write, and does not identify it.
     pub(super) varies: bool,
-    /// Somebody has replaced it: its content may be another than its key tells.
-    pub(super) replaced: bool,
-    /// What the event key leaves out of the newest occurrence that `event` was taken from, as a hash; `None` where that is not known.
-    /// Mending `event` leaves it: the same occurrence again would have to be mended again.
-    pub(super) rest: Option<u64>,
+    /// What was repaired of `event` after the upstream had refused it.
+    pub(super) repaired: Vec<Repair>,
     /// Desired state. Its name is fixed once a create was sent.
     pub(super) event: Event,
     /// Who reports; fairness is between sources.
@@ -245,6 +239,28 @@ impl Record {
         self.since = if self.pending.total() == 0 { since } else { self.since.min(since) };
         self.newest = now;
         self.pending.merge(occurrences);
+    }
+
+    /// Takes over the content of a newer occurrence. The name and the version stay: requests may be on their way under them.
+    ///
+    /// At the byte limit a repeat is still taken, but may not grow: it keeps the older, smaller content and moves only the
+    /// count and the time. So does a repaired record, which the same occurrence again would spoil; its message alone follows.
+    pub(super) fn absorb(&mut self, mut newer: Event, has_room: impl FnOnce() -> bool) {
+        let event = &mut self.event;
+        if !self.repaired.is_empty() {
+            let limit = if self.repaired.contains(&Repair::Message) { NEW_STYLE_MESSAGE_MAX } else { usize::MAX };
+            let message = cut(&newer.message, limit);
+            newer = Event { count: newer.count, last_timestamp: newer.last_timestamp, message, ..event.clone() };
+        }
+        newer.metadata.name = event.metadata.name.clone();
+        newer.metadata.resource_version = event.metadata.resource_version.clone();
+        let size = newer.approximate_size();
+        if size > self.size && !has_room() {
+            (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
+            return;
+        }
+        self.event = newer;
+        self.size = size;
     }
 
     pub(super) fn call(&self) -> Call {

@@ -181,7 +181,7 @@ impl Outbox {
             // Not the plain time: two records of one object that are renamed in one instant must not meet.
             let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
             let name = record_name(&record.event.involved_object.name, Now { wall, ..now });
-            record.event.metadata.name = name.into();
+            record.event.metadata.name = name;
             record.ambiguous = false;
             record.stored = false;
             record.base.gone();
@@ -372,8 +372,8 @@ fn adopt(record: &mut Record, stored: &Event, group: ApiGroup) {
 
 fn feedback(id: RecordId, record: &Record, stored: &Event, count_moved: i32) -> Feedback {
     let settled = Settled::Stored {
-        name: stored.metadata.name.to_smolstr(),
-        resource_version: stored.metadata.resource_version.to_smolstr(),
+        name: stored.metadata.name.clone(),
+        resource_version: stored.metadata.resource_version.clone(),
         first_timestamp: record.event.first_timestamp,
         count_moved,
         // The correlator knows of our own tally only.

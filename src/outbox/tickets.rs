@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::clock::Now;
     use crate::correlator::{Fold, Key, Rate};
-    use crate::outbox::{Identity, Offer, Payment, Settings};
+    use crate::outbox::{Offer, Payment, Settings};
 
     #[test]
     fn a_client_that_gives_up_leaves_nothing_behind_even_when_its_record_has_folded() {
@@ -112,13 +112,12 @@ mod tests {
                 key: Key(u128::from(number)),
                 occurrences: 1,
                 fold: Fold::Created,
-                identity: Identity::Same { rest: None },
                 stored: false,
                 tally: 0,
                 payment: Payment::Owed { rate: Rate { qps: 0.0, burst: 0 } },
                 budget: Key(2),
             };
-            outbox.offer(offer, &mut Event::default(), Now::at(0));
+            outbox.offer(offer, Event::default(), Now::at(0));
             outbox.await_write(RecordId(number), Ticket(number), OnTaken::Rename);
         }
         assert_eq!(outbox.take_forgotten().len(), 2, "both have folded");

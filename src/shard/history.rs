@@ -24,7 +24,7 @@ impl Listed {
     /// Adds an event of the list.
     pub fn add(&mut self, event: &Event) {
         self.newest = self.newest.max(event.metadata.resource_version.parse().unwrap_or(0));
-        self.names.insert((namespace_tag(&event.metadata.namespace), event.metadata.name.to_smolstr()));
+        self.names.insert((namespace_tag(&event.metadata.namespace), event.metadata.name.clone()));
     }
 
     /// Whether the list, which came later than its version, no longer has the record.
@@ -50,8 +50,8 @@ impl Shard {
                 Learned::Ignored => {}
                 Learned::Moved(count_moved) => {
                     let settled = Settled::Stored {
-                        name: event.metadata.name.to_smolstr(),
-                        resource_version: event.metadata.resource_version.to_smolstr(),
+                        name: event.metadata.name.clone(),
+                        resource_version: event.metadata.resource_version.clone(),
                         first_timestamp: event.first_timestamp,
                         count_moved,
                         tally,

@@ -93,8 +93,8 @@ impl Shard {
             self.tell(handle, &Settled::CountReset(self.outbox.count(stored)));
         }
         let settled = Settled::Stored {
-            name: stored.metadata.name.to_smolstr(),
-            resource_version: stored.metadata.resource_version.to_smolstr(),
+            name: stored.metadata.name.clone(),
+            resource_version: stored.metadata.resource_version.clone(),
             first_timestamp: stored.first_timestamp,
             count_moved: moved.unwrap_or(0),
             tally: self.outbox.own_tally(stored),

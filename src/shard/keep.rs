@@ -46,8 +46,8 @@ impl Shard {
             let observation = Observation {
                 count: entry.event.count,
                 first_timestamp: entry.event.first_timestamp,
-                name: entry.event.metadata.name.to_smolstr(),
-                resource_version: entry.event.metadata.resource_version.to_smolstr(),
+                name: entry.event.metadata.name.clone(),
+                resource_version: entry.event.metadata.resource_version.clone(),
                 record,
                 tally: 0,
                 stored: entry.stored,

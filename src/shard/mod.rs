@@ -23,12 +23,10 @@ pub use crate::outbox::Fate;
 use prepared::Prepared;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{Correlation, Correlator, Decision, Fold, KeyEncoding, KeySecret, LruMap, Policy, Verdict};
-use crate::event::{Event, LentEvent};
+use crate::correlator::{Correlation, Correlator, Decision, Fold, KeySecret, LruMap, Policy, Verdict};
+use crate::event::Event;
 use crate::ledger::{Balance, Ledger, RejectReason};
-use crate::outbox::{
-    self, Answer, Identity, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Share, Ticket, Why, Write,
-};
+use crate::outbox::{self, Answer, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Share, Ticket, Why, Write};
 
 /// LIMIT: sources that are forgotten in one go, while everybody else waits for the shard.
 const TRIMMED: usize = 16;
@@ -160,40 +158,40 @@ impl Shard {
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox is at its limit; nothing has changed then, but for
     /// the ledger, where they are rejected.
-    pub fn accept(&mut self, mut event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
-        let prepared = Prepared::new(self.secret, &mut event, policy);
-        self.accept_prepared(&prepared, &mut event, occurrences, now)
+    pub fn accept(&mut self, event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
+        let prepared = Prepared::new(self.secret, &event, policy);
+        self.accept_prepared(&prepared, event, occurrences, now)
     }
 
-    /// As [`accept`](Self::accept), where all is known that the event itself tells. What is left in `event` is for the caller
-    /// to free when the shard is unlocked.
+    /// As [`accept`](Self::accept), where the event's keys are known.
     fn accept_prepared(
         &mut self,
         prepared: &Prepared<'_>,
-        event: &mut LentEvent<'_>,
+        mut event: Event,
         occurrences: u32,
         now: Now,
     ) -> Result<Accepted, Full> {
-        let Prepared { source, keys, rest: _, settings } = *prepared;
+        let Prepared { source, keys, settings } = *prepared;
+        if settings.correlation == Correlation::On {
+            // A record is written in our name; only where it is its client's own does the client's claim go with it.
+            event.metadata.managed_fields = None;
+        }
         self.ledger.receive(u64::from(occurrences));
-        if self.closed || !self.outbox.has_room(source) && !self.would_fold(prepared, event, now) {
+        if self.closed || !self.outbox.has_room(source) && !self.would_fold(prepared, &event, now) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
             return Err(Full);
         }
         let secret = self.secret;
         let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret));
         let before = correlator.tracked_keys();
-        let decision = correlator.correlate_keyed(event, &keys, occurrences, now, settings, &mut self.next_record);
+        let decision = correlator.correlate_keyed(&mut event, &keys, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys.replace(before, correlator.tracked_keys());
-        if !self.outbox.contains(decision.record) {
-            correlator.take_name(&decision, event);
-        }
         self.trim();
         Ok(self.owe(prepared, &decision, event, occurrences, now))
     }
 
-    fn would_fold(&self, prepared: &Prepared<'_>, event: &LentEvent<'_>, now: Now) -> bool {
-        let Prepared { source, keys, rest: _, settings } = prepared;
+    fn would_fold(&self, prepared: &Prepared<'_>, event: &Event, now: Now) -> bool {
+        let Prepared { source, keys, settings } = prepared;
         self.sources.peek(source).is_some_and(|correlator| correlator.find(event, keys, now, settings).is_some())
     }
 
@@ -201,11 +199,11 @@ impl Shard {
         &mut self,
         prepared: &Prepared<'_>,
         decision: &Decision,
-        event: &mut LentEvent<'_>,
+        event: Event,
         occurrences: u32,
         now: Now,
     ) -> Accepted {
-        let Prepared { source, keys: _, rest, settings } = *prepared;
+        let Prepared { source, settings, .. } = *prepared;
         let correlation = settings.correlation;
         let outcome = match decision.fold {
             Fold::Created => Outcome::Created,
@@ -220,20 +218,12 @@ impl Shard {
                 return Accepted { outcome: Outcome::Dropped, wakes_delivery: false, record: None, correlation };
             }
         };
-        let identity = match (decision.fold, settings.key_encoding) {
-            (Fold::Counted | Fold::Created, KeyEncoding::Framed) => Identity::Same { rest },
-            (Fold::Combined, KeyEncoding::Framed) if settings.groups_as_client_go() => {
-                Identity::Grouped { rest: self.secret.rest_of_combined(event) }
-            }
-            _ => Identity::Unknown,
-        };
         let offer = Offer {
             record: decision.record,
             source,
             key: decision.key,
             occurrences,
             fold: decision.fold,
-            identity,
             stored: decision.stored,
             tally: decision.tally,
             payment,
@@ -249,16 +239,15 @@ impl Shard {
 
     /// The record that `event` would fold into, if it is tracked.
     #[must_use]
-    pub fn find(&self, event: &LentEvent<'_>, now: Now, policy: &Policy) -> Option<Found> {
+    pub fn find(&self, event: &Event, now: Now, policy: &Policy) -> Option<Found> {
         let correlator = self.sources.peek(&self.secret.source(event))?;
         let settings = policy.select(event);
         let observation = correlator.find(event, &self.secret.keys(event, settings), now, settings)?;
         let mut unsettled = self.outbox.unsettled(observation.record).cloned();
         if let Some(event) = &mut unsettled {
-            event.metadata.resource_version = observation.resource_version.clone().into();
+            event.metadata.resource_version = observation.resource_version.clone();
         }
-        let name =
-            unsettled.as_ref().map_or_else(|| observation.name.clone(), |event| event.metadata.name.to_smolstr());
+        let name = unsettled.as_ref().map_or_else(|| observation.name.clone(), |event| event.metadata.name.clone());
         Some(Found { name, unsettled })
     }
 

@@ -15,7 +15,7 @@ use super::prepared::Prepared;
 use super::{Accepted, Full, Listed, Settings, Shard, Sizes};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, Key, KeySecret, Policy};
-use crate::event::{Event, LentEvent};
+use crate::event::Event;
 use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
 
@@ -128,16 +128,16 @@ impl Shards {
     ///
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox has no room for it.
-    pub fn accept(&self, mut event: Event, occurrences: u32) -> Result<Accepted, Full> {
-        self.accept_under(&self.0.policy.load(), &mut event, occurrences)
+    pub fn accept(&self, event: Event, occurrences: u32) -> Result<Accepted, Full> {
+        self.accept_under(&self.0.policy.load(), event, occurrences)
     }
 
-    /// As [`accept`](Self::accept) under these rules. What is left in `event` is for the caller to free.
+    /// As [`accept`](Self::accept) under these rules.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
-    pub fn accept_under(&self, policy: &Policy, event: &mut LentEvent<'_>, occurrences: u32) -> Result<Accepted, Full> {
-        let prepared = Prepared::new(self.0.secret, event, policy);
+    pub fn accept_under(&self, policy: &Policy, event: Event, occurrences: u32) -> Result<Accepted, Full> {
+        let prepared = Prepared::new(self.0.secret, &event, policy);
         let mut shard = self.0.shards[self.shard_of_source(prepared.source)].lock();
         let accepted = shard.accept_prepared(&prepared, event, occurrences, self.0.clock.now());
         self.note_changes(&shard);
@@ -151,8 +151,8 @@ impl Shards {
     /// Accepts one occurrence of each event, as [`accept_under`](Self::accept_under) would, those of one source in their order, and
     /// returns what became of each. Events are grouped by shard, so that each shard is locked once for several of them.
     #[must_use]
-    pub fn accept_all(&self, policy: &Policy, events: &mut [LentEvent<'_>]) -> Vec<Result<Accepted, Full>> {
-        let prepared: Vec<_> = events.iter_mut().map(|event| Prepared::new(self.0.secret, event, policy)).collect();
+    pub fn accept_all(&self, policy: &Policy, mut events: Vec<Event>) -> Vec<Result<Accepted, Full>> {
+        let prepared: Vec<_> = events.iter().map(|event| Prepared::new(self.0.secret, event, policy)).collect();
         let mut order: Vec<(usize, usize)> =
             prepared.iter().map(|one| self.shard_of_source(one.source)).zip(0..).collect();
         // The place breaks ties, so events of one source stay in their order.
@@ -162,7 +162,7 @@ impl Shards {
             let mut shard = self.0.shards[group[0].0].lock();
             let now = self.0.clock.now();
             for &(_, place) in group {
-                results[place] = shard.accept_prepared(&prepared[place], &mut events[place], 1, now);
+                results[place] = shard.accept_prepared(&prepared[place], std::mem::take(&mut events[place]), 1, now);
             }
             self.note_changes(&shard);
         }
@@ -178,14 +178,14 @@ impl Shards {
     /// As [`accept`](Self::accept).
     pub fn accept_and_wait(
         &self,
-        mut event: Event,
+        event: Event,
         occurrences: u32,
         policy: &Policy,
     ) -> Result<(Accepted, Option<Waiting>), Full> {
-        let prepared = Prepared::new(self.0.secret, &mut event, policy);
+        let prepared = Prepared::new(self.0.secret, &event, policy);
         let index = self.shard_of_source(prepared.source);
         let mut shard = self.0.shards[index].lock();
-        let accepted = shard.accept_prepared(&prepared, &mut event, occurrences, self.0.clock.now())?;
+        let accepted = shard.accept_prepared(&prepared, event, occurrences, self.0.clock.now())?;
         self.note_changes(&shard);
         let waiting = accepted.record.map(|record| {
             let (sender, fate) = oneshot::channel();
@@ -235,7 +235,7 @@ impl Shards {
     /// The record that an event with this content belongs to, as far as it is known here: its name upstream, and its
     /// desired state while the upstream does not hold it.
     #[must_use]
-    pub fn find(&self, event: &LentEvent<'_>) -> Option<super::Found> {
+    pub fn find(&self, event: &Event) -> Option<super::Found> {
         let policy = self.0.policy.load();
         self.0.shards[self.shard_of(event)].lock().find(event, self.0.clock.now(), &policy)
     }
@@ -243,7 +243,7 @@ impl Shards {
     /// Whether an event like this is correlated, or only passed on. Who then has it accepted does so under the same
     /// [policy](Self::policy).
     #[must_use]
-    pub fn correlates(&self, event: &LentEvent<'_>) -> bool {
+    pub fn correlates(&self, event: &Event) -> bool {
         self.0.policy.load().correlates(event)
     }
 
@@ -352,7 +352,7 @@ impl Shards {
         self.0.wake.notify_one();
     }
 
-    pub(super) fn shard_of(&self, event: &LentEvent<'_>) -> usize {
+    pub(super) fn shard_of(&self, event: &Event) -> usize {
         self.shard_of_source(self.0.secret.source(event))
     }
 
@@ -411,7 +411,7 @@ mod tests {
             let (together, alone) = (shards(count, max_records, clock.clone()), shards(count, max_records, clock.clone()));
             let policy = Policy::default();
             for round in rounds {
-                let mut events: Vec<Event> = round.iter().copied().map(event).collect();
+                let events: Vec<Event> = round.iter().copied().map(event).collect();
                 // By shards, because their room is shared: whoever comes first gets it.
                 let mut order: Vec<usize> = (0..events.len()).collect();
                 order.sort_by_key(|place| alone.shard_of(&events[*place]));
@@ -419,7 +419,7 @@ mod tests {
                 for place in order {
                     expected[place] = alone.accept(events[place].clone(), 1);
                 }
-                prop_assert_eq!(together.accept_all(&policy, &mut events), expected);
+                prop_assert_eq!(together.accept_all(&policy, events), expected);
                 prop_assert_eq!(together.balance(), alone.balance());
                 prop_assert_eq!(records(&together), records(&alone));
                 clock.advance(Duration::from_secs(7));

@@ -142,7 +142,7 @@ fn apply_core(patch: &Patch, event: &mut Event) {
         event.last_timestamp = patch.last_timestamp;
     }
     if !patch.message.is_empty() {
-        event.message = patch.message.clone().into();
+        event.message = patch.message.clone();
     }
 }
 

@@ -123,7 +123,7 @@ fn end_of_initial_events(version: &smol_str::SmolStr) -> WatchEvent {
     let mut rare = RareMeta::default();
     rare.annotations.insert(INITIAL_EVENTS_END.into(), "true".into());
     let mut event = Event::default();
-    event.metadata.resource_version = version.clone().into();
+    event.metadata.resource_version = version.clone();
     event.metadata.rare = Some(Box::new(rare));
     WatchEvent::Bookmark(event.into())
 }

@@ -88,7 +88,7 @@ pub(crate) fn body(request: &Value, fill: impl Fn(&str) -> String, number: usize
             return BASE64_STANDARD.decode(text).unwrap();
         }
         let group = group_of(request["path"].as_str().unwrap());
-        let event = json::decode_kept(group, fill(&object).as_bytes()).unwrap();
+        let event = json::decode_event(group, fill(&object).as_bytes()).unwrap();
         let mut body = Vec::new();
         protobuf::write(group, &event, &mut body);
         return body;

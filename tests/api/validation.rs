@@ -29,7 +29,7 @@ async fn answer(case: &Value) -> (u16, Value) {
     let mut target = format!("{root}/namespaces/{namespace}/events");
     let is_update = case["verb"] == "update";
     if is_update {
-        let old = json::decode_kept(case::group_of(&root), case["old"].to_string().as_bytes());
+        let old = json::decode_event(case::group_of(&root), case["old"].to_string().as_bytes());
         let mut old = old.unwrap();
         old.metadata.namespace = namespace.into();
         target = format!("{target}/{}", old.metadata.name);

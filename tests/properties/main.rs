@@ -198,7 +198,7 @@ impl World {
                 let Some(event) = self.stored.get_mut(name.as_str()) else { return Answer::Missing };
                 event.count = patch.count;
                 event.last_timestamp = patch.last_timestamp;
-                event.message = patch.message.clone().into();
+                event.message = patch.message.clone();
                 Answer::Stored(Box::new(event.clone()))
             }
             Request::Read { name, .. } => match self.stored.get(name.as_str()) {

@@ -7,9 +7,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::ops::Range;
 
-use super::layout::Layout;
 use super::path::Path;
 use super::reader::{Kind, Malformed, Reader};
 use super::{StrictFault, StrictFaultKind};
@@ -54,32 +52,11 @@ pub(super) struct Decoder<'a> {
     saved: Option<String>,
     /// The fault that ended the decode; the reader goes on for the sake of the syntax only.
     aborted: Option<String>,
-    left_out: Range<usize>,
 }
 
 impl<'a> Decoder<'a> {
     pub(super) fn new(body: &'a [u8]) -> Self {
-        Self {
-            reader: Reader::new(body),
-            strict: Vec::new(),
-            strict_seen: HashSet::new(),
-            saved: None,
-            aborted: None,
-            left_out: 0..0,
-        }
-    }
-
-    /// Notes a member that our writer leaves out, whose value begins at `start` and ends here.
-    pub(super) fn leave_out(&mut self, key: &str, start: usize) {
-        self.left_out = start.saturating_sub(key.len())..self.reader.offset();
-        if !self.reader.since(self.left_out.start).starts_with(key.as_bytes()) {
-            self.reader.deviate();
-        }
-    }
-
-    /// How the body is laid out.
-    pub(super) fn layout(&self) -> Layout {
-        if self.reader.is_as_written() { Layout::AsWritten(self.left_out.clone()) } else { Layout::Other }
+        Self { reader: Reader::new(body), strict: Vec::new(), strict_seen: HashSet::new(), saved: None, aborted: None }
     }
 
     /// The fault to report, if any, and the strict faults.
@@ -208,9 +185,6 @@ impl<'a> Decoder<'a> {
         slot: &mut T,
     ) -> Result<(), Malformed> {
         if let Some(text) = self.reader.plain_string() {
-            if text.is_empty() {
-                self.reader.deviate();
-            }
             *slot = Cow::Borrowed(text).into();
             return Ok(());
         }
@@ -239,7 +213,6 @@ impl<'a> Decoder<'a> {
 
     /// Takes a `null` where none would be written.
     fn null(&mut self) -> Result<(), Malformed> {
-        self.reader.deviate();
         self.reader.null()
     }
 
@@ -253,9 +226,6 @@ impl<'a> Decoder<'a> {
         match self.reader.kind()? {
             Kind::Number => {
                 let literal = self.reader.number()?;
-                if matches!(literal, "0" | "-0") {
-                    self.reader.deviate();
-                }
                 match literal.parse() {
                     Ok(number) => *slot = number,
                     Err(_) => self.save(at, &format!("number {literal}"), go_type),
@@ -315,7 +285,7 @@ impl<'a> Decoder<'a> {
         &mut self,
         at: &Path<'_>,
         slot: &mut Option<T>,
-        is_as_written: impl FnOnce(&str) -> bool,
+        _is_as_written: impl FnOnce(&str) -> bool,
         parse: impl FnOnce(&str) -> Result<Option<T>, crate::event::TimeError>,
     ) -> Result<(), Malformed> {
         match self.reader.kind()? {
@@ -325,9 +295,6 @@ impl<'a> Decoder<'a> {
             }
             Kind::String => {
                 let text = self.reader.string()?;
-                if !is_as_written(&text) {
-                    self.reader.deviate();
-                }
                 match parse(&text) {
                     Ok(time) => *slot = time,
                     Err(error) => self.abort(error.to_string()),

@@ -8,7 +8,9 @@ use super::meta;
 use super::path::Path;
 use super::reader::{Kind, Malformed};
 use super::sniff::TypeMeta;
-use crate::event::{ApiGroup, EventSeries, EventSource, LentEvent, ObjectReference, Text};
+use smol_str::SmolStr;
+
+use crate::event::{ApiGroup, Event, EventSeries, EventSource, ObjectReference};
 
 /// A member of the Event itself.
 #[derive(Debug, Clone, Copy)]
@@ -83,15 +85,15 @@ pub(super) fn event<'a>(
     decoder: &mut Decoder<'a>,
     at: &Path<'_>,
     group: ApiGroup,
-    type_meta: &mut TypeMeta<'a>,
-    event: &mut LentEvent<'a>,
+    type_meta: &mut TypeMeta,
+    event: &mut Event,
 ) -> Result<(), Malformed> {
     let known = match group {
         ApiGroup::Core => &CORE,
         ApiGroup::Events => &EVENTS,
     };
     // Members that our writer never leaves out.
-    let (mut always, all) = match group {
+    let (mut always, _all) = match group {
         ApiGroup::Core => (0_u32, 8),
         ApiGroup::Events => (0_u32, 6),
     };
@@ -140,7 +142,6 @@ pub(super) fn event<'a>(
             Member::EventTime => decoder.micro_time(at, &mut event.event_time),
             Member::Series => {
                 // Which of its members are written when they are empty is another matter in each group.
-                decoder.reader.deviate();
                 series(decoder, at, &mut event.series)
             }
             Member::Action => decoder.string(at, &mut event.action),
@@ -155,16 +156,13 @@ pub(super) fn event<'a>(
             Member::ReportingInstance => decoder.string(at, &mut event.reporting_instance),
         }
     })?;
-    if always != all {
-        decoder.reader.deviate();
-    }
     Ok(())
 }
 
 fn related<'a>(
     decoder: &mut Decoder<'a>,
     at: &Path<'_>,
-    slot: &mut Option<Box<ObjectReference<'a>>>,
+    slot: &mut Option<Box<ObjectReference>>,
 ) -> Result<(), Malformed> {
     if decoder.is_null()? {
         *slot = None;
@@ -174,7 +172,7 @@ fn related<'a>(
 }
 
 /// A member that is a string, and its type in Go.
-type InReference = (for<'m, 'a> fn(&'m mut ObjectReference<'a>) -> &'m mut Text<'a>, &'static str);
+type InReference = (for<'m> fn(&'m mut ObjectReference) -> &'m mut SmolStr, &'static str);
 
 const REFERENCE: Struct<InReference> = Struct {
     name: "ObjectReference",
@@ -189,7 +187,7 @@ const REFERENCE: Struct<InReference> = Struct {
     },
 };
 
-fn reference<'a>(decoder: &mut Decoder<'a>, at: &Path<'_>, object: &mut ObjectReference<'a>) -> Result<(), Malformed> {
+fn reference<'a>(decoder: &mut Decoder<'a>, at: &Path<'_>, object: &mut ObjectReference) -> Result<(), Malformed> {
     if !decoder.is_object(at, "v1.ObjectReference")? {
         return Ok(());
     }
@@ -200,7 +198,7 @@ fn reference<'a>(decoder: &mut Decoder<'a>, at: &Path<'_>, object: &mut ObjectRe
 }
 
 /// As [`InReference`].
-type InSource = (for<'m, 'a> fn(&'m mut EventSource<'a>) -> &'m mut Text<'a>, &'static str);
+type InSource = (for<'m> fn(&'m mut EventSource) -> &'m mut SmolStr, &'static str);
 
 const SOURCE: Struct<InSource> = Struct {
     name: "EventSource",
@@ -210,7 +208,7 @@ const SOURCE: Struct<InSource> = Struct {
     },
 };
 
-fn source<'a>(decoder: &mut Decoder<'a>, at: &Path<'_>, source: &mut EventSource<'a>) -> Result<(), Malformed> {
+fn source<'a>(decoder: &mut Decoder<'a>, at: &Path<'_>, source: &mut EventSource) -> Result<(), Malformed> {
     if !decoder.is_object(at, "v1.EventSource")? {
         return Ok(());
     }

@@ -39,7 +39,7 @@ impl Identity<'_> {
 }
 
 /// The kind and version a body means at the door of `group` (`gvkWithDefaults`).
-pub(super) fn identity<'t>(group: ApiGroup, type_meta: &'t TypeMeta<'_>) -> Identity<'t> {
+pub(super) fn identity<'t>(group: ApiGroup, type_meta: &'t TypeMeta) -> Identity<'t> {
     let door_group = match group {
         ApiGroup::Core => "",
         ApiGroup::Events => "events.k8s.io",
@@ -56,11 +56,7 @@ pub(super) fn identity<'t>(group: ApiGroup, type_meta: &'t TypeMeta<'_>) -> Iden
 }
 
 /// Looks a body's kind up as the apiserver does before it decodes.
-pub(super) fn register(
-    group: ApiGroup,
-    type_meta: &TypeMeta<'_>,
-    body: &[u8],
-) -> Result<Registration, Box<DecodeError>> {
+pub(super) fn register(group: ApiGroup, type_meta: &TypeMeta, body: &[u8]) -> Result<Registration, Box<DecodeError>> {
     // What nearly every event says.
     match (type_meta.api_version.as_str(), type_meta.kind.as_str()) {
         ("v1", "Event") => return Ok(Registration::Event { group: ApiGroup::Core }),

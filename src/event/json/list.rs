@@ -124,7 +124,7 @@ fn items(decoder: &mut Decoder<'_>, at: &Path<'_>, group: ApiGroup, items: &mut 
         if decoder.is_object(&at, "v1.Event")? {
             fields::event(decoder, &at, group, &mut TypeMeta::default(), &mut event)?;
         }
-        items.push(event.kept());
+        items.push(event);
         more = decoder.reader.next_element()?;
     }
     Ok(())

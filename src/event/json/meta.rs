@@ -63,33 +63,20 @@ const META: Struct<Member> = Struct {
 pub(super) fn object_meta<'a>(
     decoder: &mut Decoder<'a>,
     at: &Path<'_>,
-    meta: &mut ObjectMeta<'a>,
+    meta: &mut ObjectMeta,
 ) -> Result<(), Malformed> {
     if !decoder.is_object(at, "v1.ObjectMeta")? {
         return Ok(());
     }
-    decoder.fields(at, &META, |decoder, at, member| {
-        let start = decoder.reader.offset();
-        match member {
-            Some(Member::Name) => return decoder.string(at, &mut meta.name),
-            Some(Member::Namespace) => return decoder.string(at, &mut meta.namespace),
-            Some(Member::CreationTimestamp) => {
-                decoder.time(at, &mut meta.creation_timestamp)?;
-                if meta.creation_timestamp.is_none() {
-                    // Go has written one that is not set until version 1.34 of Kubernetes.
-                    decoder.leave_out(r#","creationTimestamp":"#, start);
-                    return Ok(());
-                }
-            }
-            Some(Member::Uid) => decoder.string_of(at, "types.UID", &mut meta.uid)?,
-            Some(Member::ResourceVersion) => decoder.string(at, &mut meta.resource_version)?,
-            Some(Member::ManagedFields) => managed_fields(decoder, at, &mut meta.managed_fields)?,
-            Some(Member::Rare(member)) => rare_member(decoder, at, member, meta.rare.get_or_insert_default())?,
-            None => decoder.unknown(at)?,
-        }
-        // The server sets it, or somebody may have it in another way.
-        decoder.reader.deviate();
-        Ok(())
+    decoder.fields(at, &META, |decoder, at, member| match member {
+        Some(Member::Name) => decoder.string(at, &mut meta.name),
+        Some(Member::Namespace) => decoder.string(at, &mut meta.namespace),
+        Some(Member::CreationTimestamp) => decoder.time(at, &mut meta.creation_timestamp),
+        Some(Member::Uid) => decoder.string_of(at, "types.UID", &mut meta.uid),
+        Some(Member::ResourceVersion) => decoder.string(at, &mut meta.resource_version),
+        Some(Member::ManagedFields) => managed_fields(decoder, at, &mut meta.managed_fields),
+        Some(Member::Rare(member)) => rare_member(decoder, at, member, meta.rare.get_or_insert_default()),
+        None => decoder.unknown(at),
     })?;
     if meta.rare.as_deref().is_some_and(|rare| *rare == RareMeta::default()) {
         meta.rare = None;

@@ -8,7 +8,6 @@ mod decoder;
 mod fields;
 pub(crate) mod go;
 mod kinds;
-mod layout;
 mod list;
 mod many;
 mod meta;
@@ -27,19 +26,18 @@ mod write;
 
 use std::ops::Range;
 
-pub use layout::Layout;
+use smol_str::SmolStr;
+
 pub(super) use list::list_from_json;
 pub(crate) use list::write_list_meta;
 pub use list::{EventList, write_list};
 pub use many::{Items, Many};
-#[cfg(test)]
-pub(super) use tests::event as any_event;
 pub(super) use tree::tree;
 pub(crate) use write::{integer as write_integer, object_meta as write_meta, text as write_text};
 pub(super) use write::{owner as write_owner, owners as write_owners, texts as write_texts};
 pub use write::{write_item, write_json};
 
-use crate::event::{ApiGroup, Event, LentEvent, Text};
+use crate::event::{ApiGroup, Event};
 use crate::status::Status;
 use decoder::Decoder;
 use kinds::Registration;
@@ -49,40 +47,15 @@ use sniff::TypeMeta;
 
 /// A body, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decoded<'a> {
+pub struct Decoded {
     /// The event. Its `type_meta` is set when the body carried a kind or an apiVersion.
-    pub event: LentEvent<'a>,
+    pub event: Event,
     /// Unknown and duplicate members, in the order of the document: a `Warning` header each, or one refusal under `Strict`.
     pub strict_faults: Vec<StrictFault>,
     /// `kind` as the body gave it; empty when it gave none.
-    pub kind: Text<'a>,
+    pub kind: SmolStr,
     /// `apiVersion` as the body gave it; empty when it gave none.
-    pub api_version: Text<'a>,
-    /// How the body is laid out.
-    pub layout: Layout,
-}
-
-/// What a body says beside its event; see [`Decoded`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Aside<'a> {
-    /// Unknown and duplicate members.
-    pub strict_faults: Vec<StrictFault>,
-    /// `kind`.
-    pub kind: Text<'a>,
-    /// `apiVersion`.
-    pub api_version: Text<'a>,
-    /// How the body is laid out.
-    pub layout: Layout,
-}
-
-impl Decoded<'_> {
-    /// The same for itself, without the body.
-    #[must_use]
-    pub fn kept(self) -> Decoded<'static> {
-        let Self { event, strict_faults, kind, api_version, layout } = self;
-        let (kind, api_version) = (kind.kept(), api_version.kept());
-        Decoded { event: event.kept(), strict_faults, kind, api_version, layout }
-    }
+    pub api_version: SmolStr,
 }
 
 /// A member that a strict decode refuses and a lenient one ignores.
@@ -184,23 +157,9 @@ pub fn syntax_fault(body: &[u8]) -> String {
 /// # Errors
 /// The apiserver's 400 for a body that is not JSON, has members of a wrong type, or is of another kind or version; and for
 /// strict faults where they refuse.
-pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded<'_>, Box<DecodeError>> {
-    let mut event = LentEvent::default();
-    let Aside { strict_faults, kind, api_version, layout } = decode_into(group, body, strictness, &mut event)?;
-    Ok(Decoded { event, strict_faults, kind, api_version, layout })
-}
-
-/// As [`decode`], into an event that was empty: it is large to be moved. After a refusal there is anything in it.
-///
-/// # Errors
-/// As those of [`decode`].
-pub fn decode_into<'a>(
-    group: ApiGroup,
-    body: &'a [u8],
-    strictness: Strictness,
-    event: &mut LentEvent<'a>,
-) -> Result<Aside<'a>, Box<DecodeError>> {
-    let mut pass = Pass::into(event);
+pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
+    let mut event = Event::default();
+    let mut pass = Pass::into(&mut event);
     pass.run(group, body)?;
     let registration = kinds::register(group, &pass.type_meta, body)?;
     let stated = match registration {
@@ -209,48 +168,39 @@ pub fn decode_into<'a>(
         Registration::Other => group,
     };
     if stated != group {
-        // The other door's Event is decoded as what it says it is: its own faults come before the mismatch.
-        *event = LentEvent::default();
-        pass = Pass::into(event);
+        // An Event of the other group is decoded as what it says it is: its own faults come before the mismatch.
+        event = Event::default();
+        pass = Pass::into(&mut event);
         pass.run(stated, body)?;
     }
     pass.check(group, strictness, registration)?;
-    let TypeMeta { kind, api_version, .. } = pass.type_meta;
-    let is_as_written = kind == "Event" && api_version == group.api_version();
-    let layout = if is_as_written { pass.layout } else { Layout::Other };
-    Ok(Aside { strict_faults: pass.strict_faults, kind, api_version, layout })
+    let (TypeMeta { kind, api_version, .. }, strict_faults) = (pass.type_meta, pass.strict_faults);
+    Ok(Decoded { event, strict_faults, kind, api_version })
 }
 
-/// As [`decode`], of a body that the event outlives, and without what a strict decode refuses.
+/// As [`decode`], without what a strict decode refuses.
 ///
 /// # Errors
 /// As those of [`decode`].
-pub fn decode_kept(group: ApiGroup, body: &[u8]) -> Result<Event, Box<DecodeError>> {
-    decode(group, body, Strictness::Report).map(|decoded| decoded.event.kept())
+pub fn decode_event(group: ApiGroup, body: &[u8]) -> Result<Event, Box<DecodeError>> {
+    decode(group, body, Strictness::Report).map(|decoded| decoded.event)
 }
 
-/// One pass over a body. An event is large, so it stays where it is.
+/// One pass over a body.
 #[derive(Debug)]
-struct Pass<'e, 'a> {
-    event: &'e mut LentEvent<'a>,
-    type_meta: TypeMeta<'a>,
+struct Pass<'e> {
+    event: &'e mut Event,
+    type_meta: TypeMeta,
     fault: Option<String>,
     strict_faults: Vec<StrictFault>,
-    layout: Layout,
 }
 
-impl<'e, 'a> Pass<'e, 'a> {
-    fn into(event: &'e mut LentEvent<'a>) -> Self {
-        Self {
-            event,
-            type_meta: TypeMeta::default(),
-            fault: None,
-            strict_faults: Vec::new(),
-            layout: Layout::default(),
-        }
+impl<'e> Pass<'e> {
+    fn into(event: &'e mut Event) -> Self {
+        Self { event, type_meta: TypeMeta::default(), fault: None, strict_faults: Vec::new() }
     }
 
-    fn run(&mut self, group: ApiGroup, body: &'a [u8]) -> Result<(), Box<DecodeError>> {
+    fn run(&mut self, group: ApiGroup, body: &[u8]) -> Result<(), Box<DecodeError>> {
         let mut decoder = Decoder::new(body);
         if document(&mut decoder, group, &mut self.type_meta, self.event).is_err() {
             return Err(unrecognized(body, &syntax::fault(body)));
@@ -258,7 +208,6 @@ impl<'e, 'a> Pass<'e, 'a> {
         if let Some(fault) = &self.type_meta.fault {
             return Err(unrecognized(body, fault));
         }
-        self.layout = decoder.layout();
         (self.fault, self.strict_faults) = decoder.finish();
         Ok(())
     }
@@ -299,11 +248,11 @@ impl<'e, 'a> Pass<'e, 'a> {
     }
 }
 
-fn document<'a>(
-    decoder: &mut Decoder<'a>,
+fn document(
+    decoder: &mut Decoder<'_>,
     group: ApiGroup,
-    type_meta: &mut TypeMeta<'a>,
-    event: &mut LentEvent<'a>,
+    type_meta: &mut TypeMeta,
+    event: &mut Event,
 ) -> Result<(), reader::Malformed> {
     match decoder.reader.kind()? {
         Kind::Object => fields::event(decoder, &Path::ROOT, group, type_meta, event)?,

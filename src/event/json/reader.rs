@@ -54,13 +54,11 @@ pub(super) struct Reader<'a> {
     /// What has not been read yet.
     rest: &'a [u8],
     depth: usize,
-    /// Something was spelled otherwise than our writer would spell it.
-    deviates: bool,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(data: &'a [u8]) -> Self {
-        Self { data, text: simdutf8::basic::from_utf8(data).ok(), rest: data, depth: 0, deviates: false }
+        Self { data, text: simdutf8::basic::from_utf8(data).ok(), rest: data, depth: 0 }
     }
 
     /// Offset of the next byte.
@@ -93,22 +91,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes that something is spelled otherwise than our writer would spell it.
-    #[inline]
-    pub(super) const fn deviate(&mut self) {
-        self.deviates = true;
-    }
-
-    /// Whether nothing has deviated, but perhaps for the letters that only our writer escapes.
-    pub(super) const fn is_as_written(&self) -> bool {
-        !self.deviates
-    }
-
     #[inline]
     fn skip_space(&mut self) {
         while let [b' ' | b'\t' | b'\r' | b'\n', rest @ ..] = self.rest {
             self.rest = rest;
-            self.deviate();
         }
     }
 
@@ -172,7 +158,6 @@ impl<'a> Reader<'a> {
 
     /// The next key; the value follows.
     pub(super) fn key(&mut self) -> Result<Cow<'a, str>, Malformed> {
-        self.deviate();
         self.skip_space();
         let key = self.string()?;
         self.expect(b':')?;
@@ -254,7 +239,6 @@ impl<'a> Reader<'a> {
             match checked.map_or_else(|| std::str::from_utf8(before), Ok) {
                 Ok(valid) => text.push_str(valid),
                 Err(_) => {
-                    self.deviate();
                     text.push_str(&go::lossy(before));
                 }
             }
@@ -264,9 +248,6 @@ impl<'a> Reader<'a> {
                     return Ok(text);
                 }
                 [b'\\', letter, after @ ..] => {
-                    if !matches!(letter, b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't') {
-                        self.deviate();
-                    }
                     let decoded;
                     (decoded, rest) = unescape(*letter, after)?;
                     text.push(decoded);
@@ -324,7 +305,6 @@ impl<'a> Reader<'a> {
 
     /// Passes over one value, checking its syntax.
     pub(super) fn skip(&mut self) -> Result<(), Malformed> {
-        self.deviate();
         // One entry an open object (true) or array (false).
         let mut open: Vec<bool> = Vec::new();
         loop {

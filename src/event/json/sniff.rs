@@ -5,18 +5,18 @@
 use super::decoder::Decoder;
 use super::path::Path;
 use super::reader::Malformed;
-use crate::event::Text;
+use smol_str::SmolStr;
 
 /// What a body says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct TypeMeta<'a> {
-    pub(super) kind: Text<'a>,
-    pub(super) api_version: Text<'a>,
+pub(super) struct TypeMeta {
+    pub(super) kind: SmolStr,
+    pub(super) api_version: SmolStr,
     /// The first kind or apiVersion that is not a string, in Go's words.
     pub(super) fault: Option<String>,
 }
 
-impl<'a> TypeMeta<'a> {
+impl<'a> TypeMeta {
     /// Looks at one member of the top-level object, given its raw value (white space around it allowed).
     pub(super) fn sniff(&mut self, key: &str, value: &'a [u8]) -> Result<(), Malformed> {
         let (name, slot) = if folds_to(key, "kind") {

@@ -204,7 +204,7 @@ fn micro_time() -> impl Strategy<Value = Option<MicroTime>> {
     proptest::option::of((MicroTime::ZERO.0 + 1..253_402_300_800_000_000_i64).prop_map(MicroTime))
 }
 
-fn reference() -> impl Strategy<Value = ObjectReference<'static>> {
+fn reference() -> impl Strategy<Value = ObjectReference> {
     [text(), text(), text(), text(), text(), text(), text()].prop_map(
         |[kind, namespace, name, uid, api_version, resource_version, field_path]| ObjectReference {
             kind,

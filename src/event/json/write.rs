@@ -7,12 +7,12 @@ use smol_str::SmolStr;
 
 use super::scan;
 use crate::event::{
-    ApiGroup, EventSeries, EventSource, LentEvent, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
+    ApiGroup, Event, EventSeries, EventSource, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
     OwnerReference, RareMeta, Time,
 };
 
 /// Appends the whole document, kind and apiVersion first.
-pub fn write_json(group: ApiGroup, event: &LentEvent<'_>, out: &mut Vec<u8>) {
+pub fn write_json(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
     let head: &[u8] = match group {
         ApiGroup::Core => br#"{"kind":"Event","apiVersion":"v1","#,
         ApiGroup::Events => br#"{"kind":"Event","apiVersion":"events.k8s.io/v1","#,
@@ -22,13 +22,13 @@ pub fn write_json(group: ApiGroup, event: &LentEvent<'_>, out: &mut Vec<u8>) {
 }
 
 /// Appends the event as an item of a list: without kind and apiVersion.
-pub fn write_item(group: ApiGroup, event: &LentEvent<'_>, out: &mut Vec<u8>) {
+pub fn write_item(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
     out.push(b'{');
     members(group, event, out);
 }
 
 /// Everything after the head, up to and including the closing brace.
-fn members(group: ApiGroup, event: &LentEvent<'_>, out: &mut Vec<u8>) {
+fn members(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
     out.extend_from_slice(br#""metadata":"#);
     object_meta(&event.metadata, out);
     match group {
@@ -38,7 +38,7 @@ fn members(group: ApiGroup, event: &LentEvent<'_>, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn core_members(event: &LentEvent<'_>, out: &mut Vec<u8>) {
+fn core_members(event: &Event, out: &mut Vec<u8>) {
     out.extend_from_slice(br#","involvedObject":"#);
     reference(&event.involved_object, out);
     optional_text(br#","reason":"#, &event.reason, out);
@@ -73,7 +73,7 @@ fn core_members(event: &LentEvent<'_>, out: &mut Vec<u8>) {
     text(&event.reporting_instance, out);
 }
 
-fn events_members(event: &LentEvent<'_>, out: &mut Vec<u8>) {
+fn events_members(event: &Event, out: &mut Vec<u8>) {
     out.extend_from_slice(br#","eventTime":"#);
     micro_time_or_null(event.event_time, out);
     if let Some(series) = &event.series {
@@ -109,7 +109,7 @@ fn last_observed(series: &EventSeries, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn related(event: &LentEvent<'_>, out: &mut Vec<u8>) {
+fn related(event: &Event, out: &mut Vec<u8>) {
     if let Some(related) = &event.related {
         out.extend_from_slice(br#","related":"#);
         reference(related, out);
@@ -158,7 +158,7 @@ impl<'o> Object<'o> {
 }
 
 /// The metadata of an event, as it also stands in a `PartialObjectMetadata`.
-pub(crate) fn object_meta(meta: &ObjectMeta<'_>, out: &mut Vec<u8>) {
+pub(crate) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
     let rare = meta.rare.as_deref();
     let mut object = Object::open(out);
     object.text("name", &meta.name);
@@ -281,7 +281,7 @@ fn escaped_json(json: &str, out: &mut Vec<u8>) {
     }
 }
 
-fn reference(object: &ObjectReference<'_>, out: &mut Vec<u8>) {
+fn reference(object: &ObjectReference, out: &mut Vec<u8>) {
     let mut members = Object::open(out);
     members.text("kind", &object.kind);
     members.text("namespace", &object.namespace);
@@ -293,7 +293,7 @@ fn reference(object: &ObjectReference<'_>, out: &mut Vec<u8>) {
     members.close();
 }
 
-fn source(source: &EventSource<'_>, out: &mut Vec<u8>) {
+fn source(source: &EventSource, out: &mut Vec<u8>) {
     let mut members = Object::open(out);
     members.text("component", &source.component);
     members.text("host", &source.host);

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use super::set::Field;
 use super::*;
-use crate::event::json::decode_kept;
+use crate::event::json::decode_event;
 use crate::event::{ApiGroup, Event, EventSeries};
 
 fn event(door: ApiGroup, body: &Value) -> Event {
-    decode_kept(door, body.to_string().as_bytes()).unwrap()
+    decode_event(door, body.to_string().as_bytes()).unwrap()
 }
 
 /// The account as the API shows it.

@@ -198,7 +198,7 @@ fn by_strategy(
         members.remove("kind");
         members.remove("apiVersion");
     }
-    match json::decode_kept(group, merged.to_string().as_bytes()) {
+    match json::decode_event(group, merged.to_string().as_bytes()) {
         Ok(event) => Ok((event, faults)),
         Err(error) => Err(refused(patch, error.fault())),
     }
@@ -218,7 +218,7 @@ fn decode(
     if validation == FieldValidation::Strict && !faults.is_empty() {
         return Err(refused(&format!("strict decoding error: {}", faults.join(", "))));
     }
-    Ok((decoded.event.kept(), faults))
+    Ok((decoded.event, faults))
 }
 
 /// 422 for a patch after which there is no event. COMPAT(apiserver): of no kind and no name.

@@ -4,15 +4,16 @@
 
 use super::reader::{Fault, fields};
 use super::write::PREFIX;
+use crate::event::ApiGroup;
 use crate::event::core_v1::DecodeError;
 use crate::event::json::{self, Strictness};
-use crate::event::{ApiGroup, Text};
+use smol_str::SmolStr;
 
 /// An envelope, read, its object not yet.
 #[derive(Debug, Default)]
 pub(super) struct Envelope<'b> {
-    pub(super) api_version: Text<'b>,
-    pub(super) kind: Text<'b>,
+    pub(super) api_version: SmolStr,
+    pub(super) kind: SmolStr,
     pub(super) raw: &'b [u8],
 }
 

@@ -7,17 +7,17 @@
 use super::meta;
 use super::reader::{Fault, Field, fields};
 use crate::event::core_v1::EventList;
-use crate::event::{ApiGroup, EventSeries, EventSource, LentEvent, MicroTime, ObjectReference, Time};
+use crate::event::{ApiGroup, Event, EventSeries, EventSource, MicroTime, ObjectReference, Time};
 
 /// Reads an Event.
-pub(super) fn event<'b>(group: ApiGroup, data: &'b [u8], event: &mut LentEvent<'b>) -> Result<(), Fault> {
+pub(super) fn event(group: ApiGroup, data: &[u8], event: &mut Event) -> Result<(), Fault> {
     match group {
         ApiGroup::Core => fields(data, "Event", |field| core_field(field, event)),
         ApiGroup::Events => fields(data, "Event", |field| events_field(field, event)),
     }
 }
 
-fn core_field<'b>(field: &mut Field<'_, 'b>, event: &mut LentEvent<'b>) -> Result<(), Fault> {
+fn core_field<'b>(field: &mut Field<'_, 'b>, event: &mut Event) -> Result<(), Fault> {
     match field.number {
         1 => meta::object_meta(field.bytes("ObjectMeta")?, &mut event.metadata),
         2 => reference(field.bytes("InvolvedObject")?, &mut event.involved_object),
@@ -38,7 +38,7 @@ fn core_field<'b>(field: &mut Field<'_, 'b>, event: &mut LentEvent<'b>) -> Resul
     }
 }
 
-fn events_field<'b>(field: &mut Field<'_, 'b>, event: &mut LentEvent<'b>) -> Result<(), Fault> {
+fn events_field<'b>(field: &mut Field<'_, 'b>, event: &mut Event) -> Result<(), Fault> {
     match field.number {
         1 => meta::object_meta(field.bytes("ObjectMeta")?, &mut event.metadata),
         2 => micro_time(field.bytes("EventTime")?, &mut event.event_time),
@@ -59,7 +59,7 @@ fn events_field<'b>(field: &mut Field<'_, 'b>, event: &mut LentEvent<'b>) -> Res
     }
 }
 
-fn reference<'b>(data: &'b [u8], object: &mut ObjectReference<'b>) -> Result<(), Fault> {
+fn reference(data: &[u8], object: &mut ObjectReference) -> Result<(), Fault> {
     fields(data, "ObjectReference", |field| match field.number {
         1 => field.string("Kind", &mut object.kind),
         2 => field.string("Namespace", &mut object.namespace),
@@ -72,7 +72,7 @@ fn reference<'b>(data: &'b [u8], object: &mut ObjectReference<'b>) -> Result<(),
     })
 }
 
-fn source<'b>(data: &'b [u8], source: &mut EventSource<'b>) -> Result<(), Fault> {
+fn source(data: &[u8], source: &mut EventSource) -> Result<(), Fault> {
     fields(data, "EventSource", |field| match field.number {
         1 => field.string("Component", &mut source.component),
         2 => field.string("Host", &mut source.host),
@@ -98,9 +98,9 @@ pub(super) fn list(group: ApiGroup, data: &[u8], list: &mut EventList) -> Result
             _ => field.skip(),
         }),
         2 => {
-            let mut item = LentEvent::default();
+            let mut item = Event::default();
             event(group, field.bytes("Items")?, &mut item)?;
-            list.items.push(item.kept());
+            list.items.push(item);
             Ok(())
         }
         _ => field.skip(),

@@ -8,7 +8,7 @@ use super::reader::{Fault, fields};
 use crate::event::{ManagedFieldsEntry, ObjectMeta, OwnerReference, RareMeta};
 
 /// Reads `metadata`. Go writes empty members too; what events seldom carry is boxed only when there is something in it.
-pub(super) fn object_meta<'b>(data: &'b [u8], meta: &mut ObjectMeta<'b>) -> Result<(), Fault> {
+pub(super) fn object_meta(data: &[u8], meta: &mut ObjectMeta) -> Result<(), Fault> {
     let ObjectMeta { name, namespace, resource_version, uid, creation_timestamp, managed_fields: account, rare } = meta;
     let mut entries = Vec::new();
     fields(data, "ObjectMeta", |field| {

@@ -22,8 +22,7 @@ pub use partial::{write_partial, write_partial_list};
 pub use write::{write, write_list, write_status, write_watch_frame};
 
 use super::core_v1::{DecodeError, Decoded, EventList};
-use super::json::Layout;
-use super::{ApiGroup, Event, LentEvent};
+use super::{ApiGroup, Event};
 use crate::status::Status;
 use envelope::Envelope;
 
@@ -61,10 +60,10 @@ impl WatchEvent<'_> {
 ///
 /// # Errors
 /// The apiserver's 400 for a body that is no protobuf of Kubernetes, breaks off, or is of another kind or version.
-pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded<'_>, Box<DecodeError>> {
+pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>> {
     let envelope = Envelope::read(body).map_err(|fault| DecodeError::unrecognized(body, &fault.to_string()))?;
     let identity = envelope.identity(group);
-    let mut event = LentEvent::default();
+    let mut event = Event::default();
     // The other door's Event is read as what it says it is: its own faults come before the mismatch.
     if let Some(stated) = identity.event_group() {
         fields::event(stated, envelope.raw, &mut event).map_err(|fault| identity.unhandled(&fault))?;
@@ -76,7 +75,7 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded<'_>, Box<DecodeErr
         event.type_meta = Some(group);
     }
     let (kind, api_version) = (envelope.kind, envelope.api_version);
-    Ok(Decoded { event, strict_faults: Vec::new(), kind, api_version, layout: Layout::Other })
+    Ok(Decoded { event, strict_faults: Vec::new(), kind, api_version })
 }
 
 /// Reads an `EventList` from an apiserver's answer; kind and apiVersion are not looked at.

@@ -3,14 +3,14 @@
 use super::write::{envelope, list_meta, object_meta};
 use super::writer::message;
 use crate::event::core_v1::EventList;
-use crate::event::{LentEvent, ObjectMeta};
+use crate::event::{Event, ObjectMeta};
 
-fn fields(metadata: &ObjectMeta<'_>, out: &mut Vec<u8>) {
+fn fields(metadata: &ObjectMeta, out: &mut Vec<u8>) {
     message(1, out, |out| object_meta(metadata, out));
 }
 
 /// Appends an event's metadata with its envelope; `api_version` is one of `meta.k8s.io`.
-pub fn write_partial(api_version: &str, event: &LentEvent<'_>, out: &mut Vec<u8>) {
+pub fn write_partial(api_version: &str, event: &Event, out: &mut Vec<u8>) {
     envelope(api_version, "PartialObjectMetadata", out, |out| fields(&event.metadata, out));
 }
 

@@ -9,7 +9,7 @@ use super::WatchEvent;
 use super::writer::{bytes, integer, message, text};
 use crate::event::core_v1::EventList;
 use crate::event::{
-    ApiGroup, EventSeries, EventSource, LentEvent, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
+    ApiGroup, Event, EventSeries, EventSource, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
     OwnerReference, RareMeta, Time,
 };
 use crate::status::{Status, StatusDetails};
@@ -30,7 +30,7 @@ pub(super) fn envelope(api_version: &str, kind: &str, out: &mut Vec<u8>, write: 
 }
 
 /// Appends an Event with its envelope.
-pub fn write(group: ApiGroup, event: &LentEvent<'_>, out: &mut Vec<u8>) {
+pub fn write(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
     envelope(group.api_version(), "Event", out, |out| event_fields(group, event, out));
 }
 
@@ -80,7 +80,7 @@ pub fn write_watch_frame(group: ApiGroup, event: WatchEvent<'_>, out: &mut Vec<u
     }
 }
 
-fn event_fields(group: ApiGroup, event: &LentEvent<'_>, out: &mut Vec<u8>) {
+fn event_fields(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
     message(1, out, |out| object_meta(&event.metadata, out));
     match group {
         ApiGroup::Core => core_fields(event, out),
@@ -88,7 +88,7 @@ fn event_fields(group: ApiGroup, event: &LentEvent<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn core_fields(event: &LentEvent<'_>, out: &mut Vec<u8>) {
+fn core_fields(event: &Event, out: &mut Vec<u8>) {
     message(2, out, |out| reference(&event.involved_object, out));
     text(3, &event.reason, out);
     text(4, &event.message, out);
@@ -109,7 +109,7 @@ fn core_fields(event: &LentEvent<'_>, out: &mut Vec<u8>) {
     text(15, &event.reporting_instance, out);
 }
 
-fn events_fields(event: &LentEvent<'_>, out: &mut Vec<u8>) {
+fn events_fields(event: &Event, out: &mut Vec<u8>) {
     micro_time(2, event.event_time, out);
     if let Some(given) = &event.series {
         message(3, out, |out| series(given, out));
@@ -130,7 +130,7 @@ fn events_fields(event: &LentEvent<'_>, out: &mut Vec<u8>) {
     integer(15, event.count.into(), out);
 }
 
-fn reference(object: &ObjectReference<'_>, out: &mut Vec<u8>) {
+fn reference(object: &ObjectReference, out: &mut Vec<u8>) {
     text(1, &object.kind, out);
     text(2, &object.namespace, out);
     text(3, &object.name, out);
@@ -140,7 +140,7 @@ fn reference(object: &ObjectReference<'_>, out: &mut Vec<u8>) {
     text(7, &object.field_path, out);
 }
 
-fn source(source: &EventSource<'_>, out: &mut Vec<u8>) {
+fn source(source: &EventSource, out: &mut Vec<u8>) {
     text(1, &source.component, out);
     text(2, &source.host, out);
 }
@@ -150,7 +150,7 @@ fn series(series: &EventSeries, out: &mut Vec<u8>) {
     micro_time(2, series.last_observed_time, out);
 }
 
-pub(super) fn object_meta(meta: &ObjectMeta<'_>, out: &mut Vec<u8>) {
+pub(super) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
     let rare = meta.rare.as_deref();
     text(1, &meta.name, out);
     text(2, rare.map_or("", |rare| &rare.generate_name), out);

@@ -12,13 +12,13 @@ use crate::event::{ObjectMeta, OwnerReference, RareMeta, Time, json};
 const ANNOTATIONS_MAX: usize = 256 << 10;
 
 /// `ValidateObjectMeta` for an object to be created.
-pub(super) fn create(meta: &ObjectMeta<'_>, rule: NameRule, faults: &mut Vec<Fault>) {
+pub(super) fn create(meta: &ObjectMeta, rule: NameRule, faults: &mut Vec<Fault>) {
     let generation = meta.rare.as_deref().map_or(0, |rare| rare.generation);
     object_meta(meta, generation, rule, faults);
 }
 
 /// `ValidateObjectMeta` with the generation the object will have. Managed fields are not looked at: the server makes its own.
-pub(super) fn object_meta(meta: &ObjectMeta<'_>, generation: i64, rule: NameRule, faults: &mut Vec<Fault>) {
+pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, rule: NameRule, faults: &mut Vec<Fault>) {
     if let Some(rare) = meta.rare.as_deref()
         && !rare.generate_name.is_empty()
     {
@@ -51,7 +51,7 @@ pub(super) fn object_meta(meta: &ObjectMeta<'_>, generation: i64, rule: NameRule
 }
 
 /// `ValidateObjectMetaUpdate`, after what `BeforeUpdate` takes over from the old object.
-pub(super) fn update(old: &ObjectMeta<'_>, new: &ObjectMeta<'_>, faults: &mut Vec<Fault>) {
+pub(super) fn update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Vec<Fault>) {
     const IMMUTABLE: &str = "field is immutable";
     let none = RareMeta::default();
     let old_rare = old.rare.as_deref().unwrap_or(&none);

@@ -10,7 +10,7 @@ mod names;
 
 pub use fault::{FAULT_BYTES_MAX, Fault, FaultKind, invalid};
 
-use super::{ApiGroup, LentEvent, MicroTime, ObjectReference};
+use super::{ApiGroup, Event, MicroTime, ObjectReference};
 use crate::status::Status;
 use fault::{invalid_json, invalid_text, required};
 use names::{NameRule, qualified_name};
@@ -46,7 +46,7 @@ pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
 ///
 /// # Errors
 /// The apiserver's 400 when the event names another one.
-pub fn adopt_namespace(event: &mut LentEvent<'_>, namespace: &str) -> Result<(), Box<Status>> {
+pub fn adopt_namespace(event: &mut Event, namespace: &str) -> Result<(), Box<Status>> {
     if event.metadata.namespace.is_empty() {
         event.metadata.namespace = namespace.into();
     }
@@ -62,7 +62,7 @@ pub fn adopt_namespace(event: &mut LentEvent<'_>, namespace: &str) -> Result<(),
 ///
 /// # Errors
 /// The apiserver's 400 when the event has another name or namespace, or no name.
-pub fn adopt_path(event: &mut LentEvent<'_>, namespace: &str, name: &str) -> Result<(), Box<Status>> {
+pub fn adopt_path(event: &mut Event, namespace: &str, name: &str) -> Result<(), Box<Status>> {
     adopt_namespace(event, namespace)?;
     let fault = match event.metadata.name.as_str() {
         given if given == name => return Ok(()),
@@ -76,7 +76,7 @@ pub fn adopt_path(event: &mut LentEvent<'_>, namespace: &str, name: &str) -> Res
 ///
 /// # Errors
 /// The apiserver's 422, one cause a fault. Metadata is told at core/v1 only when the event itself is right.
-pub fn create(group: ApiGroup, event: &LentEvent<'_>) -> Result<(), Box<Status>> {
+pub fn create(group: ApiGroup, event: &Event) -> Result<(), Box<Status>> {
     let mut faults = Vec::new();
     common(group, event, &mut faults);
     if group == ApiGroup::Events {
@@ -93,7 +93,7 @@ pub fn create(group: ApiGroup, event: &LentEvent<'_>) -> Result<(), Box<Status>>
 ///
 /// # Errors
 /// The apiserver's 422, one cause a fault.
-pub fn update(group: ApiGroup, old: &LentEvent<'_>, new: &LentEvent<'_>) -> Result<(), Box<Status>> {
+pub fn update(group: ApiGroup, old: &Event, new: &Event) -> Result<(), Box<Status>> {
     let mut faults = Vec::new();
     // The generation of an update is the old object's, which has passed before.
     meta::object_meta(&new.metadata, 0, NameRule::PathSegment, &mut faults);
@@ -113,7 +113,7 @@ pub fn update(group: ApiGroup, old: &LentEvent<'_>, new: &LentEvent<'_>) -> Resu
 ///
 /// # Errors
 /// The apiserver's 500 without a reason.
-pub fn unversioned(event: &LentEvent<'_>) -> Result<(), Box<Status>> {
+pub fn unversioned(event: &Event) -> Result<(), Box<Status>> {
     // COMPAT(apiserver): a version that is not a number passes, because the store ignores the fault of parsing it.
     match event.metadata.resource_version.parse::<u64>() {
         Ok(version) if version != 0 => {
@@ -123,12 +123,12 @@ pub fn unversioned(event: &LentEvent<'_>) -> Result<(), Box<Status>> {
     }
 }
 
-fn refuse(event: &LentEvent<'_>, faults: &[Fault]) -> Result<(), Box<Status>> {
+fn refuse(event: &Event, faults: &[Fault]) -> Result<(), Box<Status>> {
     if faults.is_empty() { Ok(()) } else { Err(Box::new(invalid(&event.metadata.name, faults))) }
 }
 
 /// What holds through either door (`legacyValidateEvent`).
-fn common(group: ApiGroup, event: &LentEvent<'_>, faults: &mut Vec<Fault>) {
+fn common(group: ApiGroup, event: &Event, faults: &mut Vec<Fault>) {
     let namespace = event.metadata.namespace.as_str();
     let object_namespace = event.involved_object.namespace.as_str();
     let agrees = match (event.event_time, object_namespace) {
@@ -172,7 +172,7 @@ fn at_most(bytes: usize, field: &str, text: &str, faults: &mut Vec<Fault>) {
 }
 
 /// What events.k8s.io/v1 asks for beyond that.
-fn strict_create(event: &LentEvent<'_>, faults: &mut Vec<Fault>) {
+fn strict_create(event: &Event, faults: &mut Vec<Fault>) {
     series(event, faults);
     if event.event_time.is_none() {
         faults.push(required("eventTime", ""));
@@ -193,7 +193,7 @@ fn strict_create(event: &LentEvent<'_>, faults: &mut Vec<Fault>) {
     }
 }
 
-fn series(event: &LentEvent<'_>, faults: &mut Vec<Fault>) {
+fn series(event: &Event, faults: &mut Vec<Fault>) {
     let Some(series) = &event.series else { return };
     if series.count < 2 {
         faults.push(invalid_text("series.count", "", "should be at least 2"));
@@ -204,7 +204,7 @@ fn series(event: &LentEvent<'_>, faults: &mut Vec<Fault>) {
 }
 
 /// What an update through events.k8s.io/v1 must leave as it is: everything but metadata and series.
-fn immutable(old: &LentEvent<'_>, new: &LentEvent<'_>, faults: &mut Vec<Fault>) {
+fn immutable(old: &Event, new: &Event, faults: &mut Vec<Fault>) {
     const IMMUTABLE: &str = "field is immutable";
     let text = |field: &str, old: &str, new: &str, faults: &mut Vec<Fault>| {
         if old != new {
@@ -217,7 +217,7 @@ fn immutable(old: &LentEvent<'_>, new: &LentEvent<'_>, faults: &mut Vec<Fault>) 
         }
     };
     let time = |time: Option<super::Time>| time.map_or_else(|| "null".to_owned(), |time| format!("\"{time}\""));
-    let event_time = |event: &LentEvent<'_>| event.event_time.filter(|&time| time != MicroTime::ZERO);
+    let event_time = |event: &Event| event.event_time.filter(|&time| time != MicroTime::ZERO);
     let same_object = old.involved_object == new.involved_object;
     json("involvedObject", same_object, &|| reference(&new.involved_object), faults);
     text("reason", &old.reason, &new.reason, faults);
@@ -241,7 +241,7 @@ fn immutable(old: &LentEvent<'_>, new: &LentEvent<'_>, faults: &mut Vec<Fault>) 
 }
 
 /// A reference as Go shows its internal type, which has no JSON names.
-fn reference(object: &ObjectReference<'_>) -> String {
+fn reference(object: &ObjectReference) -> String {
     let members = [
         ("Kind", &object.kind),
         ("Namespace", &object.namespace),

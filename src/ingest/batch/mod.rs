@@ -23,8 +23,8 @@ use self::sniff::{group_of, is_document};
 use super::asked::Asked;
 use super::{Ack, Face, ack, create, decode};
 use crate::correlator::Policy;
-use crate::event::json::{self, Many, Strictness};
-use crate::event::{ApiGroup, LentEvent, managed_fields};
+use crate::event::json::{self, Many};
+use crate::event::{ApiGroup, Event, managed_fields};
 use crate::ledger::RejectReason;
 use crate::shard::{Accepted, Fate, Full, Waiting};
 use crate::status::Status;
@@ -84,7 +84,7 @@ struct Taken {
 }
 
 /// What the event log is told of an event that was read.
-type Read<'t> = Result<Option<Box<LentEvent<'t>>>, Box<Status>>;
+type Read = Result<Option<Event>, Box<Status>>;
 
 /// What was done with an event, and the wait for the upstream.
 type Answered = Result<(Accepted, Option<Waiting>), Full>;
@@ -214,18 +214,16 @@ impl Batch {
         let read: Vec<_> = texts.map(|text| self.read_next(text, group, &policy, &mut occurrences)).collect();
         let accepted: Vec<Answered> = match self.ack {
             Ack::Accepted | Ack::Durable => {
-                let accepted = shards.accept_all(&policy, &mut occurrences);
+                let accepted = shards.accept_all(&policy, occurrences);
                 accepted.into_iter().map(|taken| taken.map(|accepted| (accepted, None))).collect()
             }
-            Ack::Written => {
-                occurrences.into_iter().map(|event| shards.accept_and_wait(event.kept(), 1, &policy)).collect()
-            }
+            Ack::Written => occurrences.into_iter().map(|event| shards.accept_and_wait(event, 1, &policy)).collect(),
         };
         self.tell(read, accepted.into_iter())
     }
 
     /// Says of each event that was read what was done with it.
-    fn tell(&mut self, read: Vec<Read<'_>>, mut accepted: impl Iterator<Item = Answered>) -> Vec<Taken> {
+    fn tell(&mut self, read: Vec<Read>, mut accepted: impl Iterator<Item = Answered>) -> Vec<Taken> {
         let mut outcomes = Vec::with_capacity(read.len());
         let mut results = Vec::with_capacity(read.len());
         for read in read {
@@ -235,7 +233,7 @@ impl Batch {
                 let taken = accepted.next().unwrap_or(Err(Full));
                 let (accepted, waiting) =
                     taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
-                self.face.log(logged.as_deref(), 1, accepted.outcome);
+                self.face.log(logged.as_ref(), 1, accepted.outcome);
                 outcomes.push(accepted.outcome);
                 Ok((accepted, waiting))
             });
@@ -245,46 +243,24 @@ impl Batch {
         results
     }
 
-    /// Reads an event, and appends it if there is one.
-    fn read_next<'t>(
-        &self,
-        text: &'t [u8],
-        group: ApiGroup,
-        policy: &Policy,
-        events: &mut Vec<LentEvent<'t>>,
-    ) -> Read<'t> {
-        // In its place, because it is large.
-        events.push(LentEvent::default());
-        let read = events.last_mut().map_or(Ok(None), |event| self.read_event(text, group, policy, event));
-        if read.is_err() {
-            events.pop();
-        }
-        read
-    }
-
-    /// Reads an event into an empty one; it will be accepted under these rules.
-    fn read_event<'t>(
-        &self,
-        text: &'t [u8],
-        otherwise: ApiGroup,
-        policy: &Policy,
-        event: &mut LentEvent<'t>,
-    ) -> Read<'t> {
+    /// Reads an event, and appends it if it is a valid one; it will be accepted under these rules.
+    fn read_next(&self, text: &[u8], otherwise: ApiGroup, policy: &Policy, events: &mut Vec<Event>) -> Read {
         let face = &self.face;
         let reject = |(reason, status): decode::Refusal| {
             face.0.shards.reject(reason, 1);
             status
         };
         let group = group_of(text, otherwise);
-        json::decode_into(group, text, Strictness::Report, event)
+        let mut event = json::decode_event(group, text)
             .map_err(|error| reject((RejectReason::Malformed, Box::new(error.status))))?;
         if event.metadata.namespace.is_empty() {
             event.metadata.namespace = "default".into();
         }
         let namespace = event.metadata.namespace.clone();
-        create::admit(face, group, &namespace, event).map_err(reject)?;
-        let logged = face.0.event_log.is_kept().then(|| Box::new(event.clone()));
-        create::make_occurrence(policy.correlates(event), event, || managed_fields::claim(&self.manager, group));
+        create::admit(face, group, &namespace, &mut event).map_err(reject)?;
+        let logged = face.0.event_log.is_kept().then(|| event.clone());
+        create::make_occurrence(policy.correlates(&event), &mut event, || managed_fields::claim(&self.manager, group));
+        events.push(event);
         Ok(logged)
     }
 

@@ -80,7 +80,7 @@ fn stated(group: ApiGroup, document: &Value, patched: Event) -> Growth {
     Growth {
         count: states(count).then_some(patched.count),
         last_timestamp: states(last_timestamp).then_some(patched.last_timestamp),
-        message: states(message).then(|| patched.message.to_smolstr()),
+        message: states(message).then(|| patched.message.clone()),
         series: patched.series.filter(|_| states("series")),
     }
 }
@@ -196,7 +196,7 @@ pub(super) async fn upsert(
     match create::admit(face, form.group, namespace, &mut event) {
         Ok(repairs) => {
             warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
-            create::take(face, asked, form, StatusCode::OK, &mut event, None, &warnings).end().await
+            create::take(face, asked, form, StatusCode::OK, event, &warnings).await
         }
         Err((reason, status)) => face.reject(reason, &status),
     }

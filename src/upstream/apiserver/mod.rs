@@ -187,7 +187,7 @@ impl Apiserver {
         verb: Verb,
         request: http::Result<http::Request<Body>>,
     ) -> impl Future<Output = Result<Event, Failure>> + Send {
-        self.exchange(verb, request, BODY_BYTES_MAX, move |body| json::decode_kept(group, body))
+        self.exchange(verb, request, BODY_BYTES_MAX, move |body| json::decode_event(group, body))
     }
 
     /// Sends, reads, decodes and counts.

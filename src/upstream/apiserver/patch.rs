@@ -25,7 +25,7 @@ impl Apiserver {
         patch: &ClientPatch,
         options: &PatchOptions,
     ) -> Result<Patched, Status> {
-        let decode = |body: &[u8]| json::decode_kept(options.writer.group, body);
+        let decode = |body: &[u8]| json::decode_event(options.writer.group, body);
         let request = request::patch(namespace, name, patch, options);
         let (head, event) =
             self.exchange_whole(Verb::Patch, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;

@@ -15,7 +15,7 @@ impl Apiserver {
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
     pub async fn update(&self, event: &Event, options: &UpdateOptions) -> Result<Updated, Status> {
-        let decode = |body: &[u8]| json::decode_kept(options.writer.group, body);
+        let decode = |body: &[u8]| json::decode_event(options.writer.group, body);
         let request = request::update(event, options);
         let (head, event) =
             self.exchange_whole(Verb::Update, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
@@ -33,7 +33,7 @@ impl Apiserver {
         document: &Value,
         options: &ApplyOptions,
     ) -> Result<Updated, Status> {
-        let decode = |body: &[u8]| json::decode_kept(options.writer.group, body);
+        let decode = |body: &[u8]| json::decode_event(options.writer.group, body);
         let request = request::apply(namespace, name, document, options);
         let (head, event) =
             self.exchange_whole(Verb::Patch, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
@@ -92,7 +92,7 @@ fn deleted(group: ApiGroup, body: &[u8]) -> Result<Deleted, String> {
     if document["kind"] == "Status" {
         return Ok(Deleted::Gone(document["details"]["uid"].as_str().unwrap_or_default().into()));
     }
-    let event = json::decode_kept(group, body).map_err(|error| error.to_string())?;
+    let event = json::decode_event(group, body).map_err(|error| error.to_string())?;
     Ok(Deleted::Marked(Box::new(event)))
 }
 

@@ -80,7 +80,7 @@ fn read(group: ApiGroup, frame: &[u8]) -> Result<WatchEvent, String> {
     let object = frame.get("object").ok_or("no object")?;
     let event = || {
         let text = object.to_string();
-        json::decode_kept(group, text.as_bytes()).map(Arc::new).map_err(|error| error.to_string())
+        json::decode_event(group, text.as_bytes()).map(Arc::new).map_err(|error| error.to_string())
     };
     match frame.get("type").and_then(serde_json::Value::as_str) {
         Some("ADDED") => Ok(WatchEvent::Added(event()?)),

@@ -103,7 +103,7 @@ fn decode(door: ApiGroup, document: &Value) -> Result<Event, Status> {
         decoded.strict_faults.iter().map(|fault| format!(".{}: field not declared in schema", fault.path)).collect();
     faults.sort_unstable();
     match faults.as_slice() {
-        [] => Ok(decoded.event.kept()),
+        [] => Ok(decoded.event),
         [only] => Err(untyped(only)),
         several => Err(untyped(&format!("errors:\n  {}", several.join("\n  ")))),
     }

@@ -34,7 +34,7 @@ pub fn generated_name(base: &str, rng: &mut fastrand::Rng) -> SmolStr {
 }
 
 /// Drops what a client may not say about a new object.
-pub(super) fn drop_server_owned(metadata: &mut ObjectMeta<'_>) {
+pub(super) fn drop_server_owned(metadata: &mut ObjectMeta) {
     let Some(rare) = &mut metadata.rare else { return };
     rare.self_link = SmolStr::default();
     rare.deletion_timestamp = None;
@@ -45,7 +45,7 @@ pub(super) fn drop_server_owned(metadata: &mut ObjectMeta<'_>) {
 }
 
 /// Gives the new state of an object what no update can change, so that it equals the old one where only that differs.
-pub(super) fn keep_server_owned<'a>(new: &mut ObjectMeta<'a>, old: &ObjectMeta<'a>) {
+pub(super) fn keep_server_owned(new: &mut ObjectMeta, old: &ObjectMeta) {
     new.uid.clone_from(&old.uid);
     new.creation_timestamp = old.creation_timestamp;
     let mut rare = new.rare.take().map(|rare| *rare).unwrap_or_default();

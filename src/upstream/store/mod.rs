@@ -150,7 +150,7 @@ impl Store {
         }
         let key = self.name_new(&mut event)?;
         event.type_meta = None;
-        event.metadata.uid = meta::random_uid(&mut self.rng).into();
+        event.metadata.uid = meta::random_uid(&mut self.rng);
         event.metadata.creation_timestamp = Some(Time::from_unix_nanos(now.wall));
         meta::drop_server_owned(&mut event.metadata);
         event.metadata.managed_fields = account;
@@ -325,7 +325,7 @@ impl Store {
         let mut name = metadata.name.clone();
         for _ in 0..if generated { TRIES } else { 1 } {
             if generated {
-                name = meta::generated_name(base, &mut self.rng).into();
+                name = meta::generated_name(base, &mut self.rng);
             }
             let key = key_of(&metadata.namespace, &name);
             if !self.events.contains_key(&key) {
@@ -339,7 +339,7 @@ impl Store {
     /// Writes `event` under the next revision and starts its time anew.
     fn put(&mut self, key: Key, mut event: Event, now: Now) -> Arc<Event> {
         self.revision += 1;
-        event.metadata.resource_version = meta::version_text(self.revision).into();
+        event.metadata.resource_version = meta::version_text(self.revision);
         event.metadata.managed_fields = self.accounts.shared(event.metadata.managed_fields.take());
         let size = event.approximate_size();
         let event = Arc::new(event);

@@ -56,7 +56,7 @@ impl Store {
 
 /// What an update may leave out or cannot change. Unlike a PUT's, a patched object's own uid and times are looked at, if they
 /// differ: it had the stored ones before the patch.
-fn keep_server_owned<'a>(new: &mut ObjectMeta<'a>, old: &ObjectMeta<'a>) {
+fn keep_server_owned(new: &mut ObjectMeta, old: &ObjectMeta) {
     if new.uid.is_empty() {
         new.uid.clone_from(&old.uid);
     }

@@ -61,7 +61,7 @@ fn told(change: &Change, options: &WatchOptions) -> Option<WatchEvent> {
         (Some(before), None) => {
             // A copy, because the version of the change is shown in place of the event's own.
             let mut event = Event::clone(&before);
-            event.metadata.resource_version = meta::version_text(change.revision).into();
+            event.metadata.resource_version = meta::version_text(change.revision);
             Some(WatchEvent::Deleted(Arc::new(event)))
         }
         (None, None) => None,

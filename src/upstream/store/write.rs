@@ -3,9 +3,10 @@
 
 use super::{Store, account, key_of, meta, single};
 use crate::clock::Now;
-use crate::event::{Event, ObjectMeta, RareMeta, Text, Time, validate};
+use crate::event::{Event, ObjectMeta, RareMeta, Time, validate};
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, UpdateOptions, Updated, Writer};
+use smol_str::SmolStr;
 
 impl Store {
     /// Deletes one event as `options` say; finalizers hold it back.
@@ -23,7 +24,7 @@ impl Store {
         let key = key_of(namespace, name);
         let stored = self.events.get(&key).ok_or_else(|| Status::not_found("", "events", name))?;
         check_preconditions(options, name, &stored.event)?;
-        let gone = Deleted::Gone(stored.event.metadata.uid.to_smolstr());
+        let gone = Deleted::Gone(stored.event.metadata.uid.clone());
         let rare = stored.event.metadata.rare.as_deref();
         if rare.is_none_or(|rare| rare.finalizers.is_empty()) {
             if !options.dry_run {
@@ -59,7 +60,7 @@ impl Store {
                 return Err(wrong_uid(writer, &event, ""));
             }
             validate::create(writer.group, &event).map_err(|status| *status)?;
-            event.metadata.resource_version = Text::default();
+            event.metadata.resource_version = SmolStr::default();
             if options.dry_run {
                 event.metadata.managed_fields = account(writer, None, &event, now);
                 return Ok(Updated { event, created: true });

@@ -409,7 +409,7 @@ impl Request {
         let namespace = parts.next().unwrap().to_owned();
         assert_eq!(parts.next(), Some("events"));
         let has_event = [Method::POST, Method::PUT].contains(method);
-        let event = has_event.then(|| json::decode(group, &body, Strictness::Refuse).unwrap().event.kept());
+        let event = has_event.then(|| json::decode(group, &body, Strictness::Refuse).unwrap().event);
         let name = event.as_ref().map(|event| event.metadata.name.to_string());
         let name = name.or_else(|| parts.next().map(str::to_owned)).unwrap_or_default();
         let patch = (*method == Method::PATCH).then(|| {

@@ -60,7 +60,7 @@ const MODULES: &[Row] = &[
             "spool",
             "upstream",
         ],
-        &["parking_lot", "prometheus", "tokio", "tokio_util", "tower", "tracing"],
+        &["axum", "hyper", "parking_lot", "prometheus", "tokio", "tokio_util", "tower", "tracing"],
     ),
     ("replay", &["clock", "correlator", "event", "ledger", "outbox", "shard", "upstream"], &[]),
     ("cli", &["config"], &["clap", "clap_complete"]),

@@ -12,6 +12,7 @@ use eventweir::shard::{self, Shards};
 use eventweir::upstream::{Embedded, Metrics, Upstream, store};
 use http::{Request, Response};
 use http_body_util::BodyExt;
+use tower::ServiceExt;
 
 pub struct Fixture {
     face: Face,
@@ -44,7 +45,7 @@ impl Fixture {
 
     /// Sends a request and reads the whole answer.
     pub async fn send(&self, request: Request<Body>) -> Response<Vec<u8>> {
-        let response = self.face.front().answer(request).await;
+        let Ok(response) = self.face.service().oneshot(request).await;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
         Response::from_parts(parts, body)

@@ -219,8 +219,11 @@ impl App {
         let idle = prometheus::IntGauge::new("unregistered", "connections of the admin port")?;
         let (tasks, served) = (self.tasks.clone(), self.served.clone());
         let end = server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() };
-        let front = face.front();
-        let answer = move |request| front.answer(request);
+        let service = face.service();
+        let answer = move |request: http::Request<hyper::body::Incoming>| {
+            let answered = service.clone().oneshot(request.map(axum::body::Body::new));
+            answered.map(|answered| answered.unwrap_or_else(|never| match never {}))
+        };
         let serving = server::serve(listeners.face, answer, server, connections, tasks.clone(), end);
         self.guard(async move {
             serving.await;

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::decode::Refusal;
+use super::rejection::Rejection;
 use super::{Ack, Face};
 use crate::ledger::RejectReason;
 use crate::status::Status;
@@ -14,7 +14,7 @@ const ACK: HeaderName = HeaderName::from_static("eventweir-ack");
 const UNKEPT: &str = "the event was accepted, but could not be made durable";
 
 /// When this client wants to be answered. Refused, before anything is counted, when what it wants cannot be had.
-pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Refusal> {
+pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Rejection> {
     let ack = match headers.get(ACK).map(HeaderValue::as_bytes) {
         Some(b"accepted") => Ack::Accepted,
         Some(b"durable") => Ack::Durable,
@@ -23,19 +23,19 @@ pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Refusal> {
         Some(other) => {
             let other = String::from_utf8_lossy(other);
             let message = format!("Eventweir-Ack: {other:?} is not allowed; allowed: accepted, durable, written");
-            return Err((RejectReason::Invalid, Box::new(Status::bad_request(message))));
+            return Err(Rejection::invalid(Status::bad_request(message)));
         }
         None => face.0.settings.ack,
     };
     match (ack, &face.0.spool) {
         (Ack::Durable, None) => {
             let status = Status::bad_request("Eventweir-Ack: durable needs a spool (spool.dir), and there is none");
-            Err((RejectReason::Invalid, Box::new(status)))
+            Err(Rejection::invalid(status))
         }
         // 429, because client-go repeats that, and gives up on everything else.
         (Ack::Durable, Some(spool)) if spool.is_degraded() => {
             let status = Status::too_many_requests("the event cannot be made durable now, please try again later", 1);
-            Err((RejectReason::NotDurable, Box::new(status)))
+            Err(Rejection::new(RejectReason::NotDurable, status))
         }
         (ack, _) => Ok(ack),
     }

@@ -32,10 +32,10 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Response {
 
 async fn merge(face: &Face, asked: &Asked, body: Body) -> Result<Response, Status> {
     let Asked { namespace, name, .. } = asked;
-    let form = asked.form(face).map_err(|(_, status)| *status)?;
+    let form = asked.form(face).map_err(Status::from)?;
     let (Options { dry_run, .. }, force) = options::of_apply(asked.query())?;
     let options = ApplyOptions { writer: asked.writer(), force, dry_run };
-    let body = decode::read(body, &face.0.settings).await.map_err(|(_, status)| *status)?;
+    let body = decode::read(body, &face.0.settings).await.map_err(Status::from)?;
     let json = yaml::to_json(&body).map_err(|fault| undecodable(&fault))?;
     let document: Value = serde_json::from_slice(&json).map_err(|fault| undecodable(&fault.to_string()))?;
     if !document.is_object() {

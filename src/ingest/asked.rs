@@ -3,15 +3,14 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, Request, Uri};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::decode::Refusal;
-use super::form::{Form, Media};
+use super::form::Form;
+use super::rejection::Rejection;
 use super::{Face, manager, respond};
 use crate::event::{ApiGroup, ManagedFields, managed_fields};
-use crate::ledger::RejectReason;
 use crate::status::Status;
 use crate::upstream::Writer;
 
@@ -27,8 +26,6 @@ pub(super) struct Asked {
     pub(super) name: String,
     pub(super) headers: HeaderMap,
     uri: Uri,
-    /// The form of the answer, where that was easy to tell.
-    usual: Option<(Media, bool)>,
 }
 
 #[derive(Deserialize)]
@@ -49,33 +46,17 @@ impl FromRequestParts<Face> for Asked {
             let status = Status::bad_request(fault.body_text());
             match parts.method {
                 // It would have told of an occurrence.
-                Method::POST => face.reject(RejectReason::Invalid, &status),
+                Method::POST => face.reject(&Rejection::invalid(status)),
                 _ => respond::refusal(&status),
             }
         })?;
         let (headers, uri) = (std::mem::take(&mut parts.headers), parts.uri.clone());
         let group = if uri.path().starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
-        Ok(Self { group, namespace, name, headers, uri, usual: None })
+        Ok(Self { group, namespace, name, headers, uri })
     }
 }
 
 impl Asked {
-    /// The head of a POST of one event, where nothing in its path has to be unescaped or corrected. Takes it out of the request.
-    pub(super) fn of_create<B>(request: &mut Request<B>, usual: Option<(Media, bool)>) -> Option<Self> {
-        if request.method() != Method::POST {
-            return None;
-        }
-        let path = request.uri().path();
-        let (group, rest) = match path.strip_prefix("/api/v1/namespaces/") {
-            Some(rest) => (ApiGroup::Core, rest),
-            None => (ApiGroup::Events, path.strip_prefix("/apis/events.k8s.io/v1/namespaces/")?),
-        };
-        let namespace = rest.strip_suffix("/events").filter(|name| !name.is_empty() && !name.contains(['/', '%']))?;
-        let namespace = namespace.to_owned();
-        let (headers, uri) = (std::mem::take(request.headers_mut()), std::mem::take(request.uri_mut()));
-        Some(Self { group, namespace, name: String::new(), headers, uri, usual })
-    }
-
     /// The query, as it came.
     pub(super) fn query(&self) -> Option<&str> {
         self.uri.query()
@@ -87,10 +68,7 @@ impl Asked {
     }
 
     /// The form that the answer takes.
-    pub(super) fn form(&self, face: &Face) -> Result<Form, Refusal> {
-        if let Some((media, pretty)) = self.usual {
-            return Ok(Form::of_usual(self.group, media, pretty));
-        }
+    pub(super) fn form(&self, face: &Face) -> Result<Form, Rejection> {
         Form::negotiate(self.group, || face.0.shards.clock().now().wall, self.query(), &self.headers)
     }
 

@@ -10,35 +10,30 @@ use smol_str::{SmolStr, format_smolstr};
 use tokio::time::timeout;
 
 use super::asked::Asked;
-use super::decode::{Refusal, RequestBody};
 use super::form::Form;
-use super::{Ack, Face, ack, decode, options, respond};
+use super::occurrence::Taken;
+use super::rejection::Rejection;
+use super::{Face, ack, decode, options, respond};
 use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
-use crate::event::{ApiGroup, Event, ManagedFields, Time, validate};
+use crate::event::{ApiGroup, Event, validate};
 use crate::ledger::RejectReason;
-use crate::shard::{Accepted, Fate, Full, Outcome, Waiting};
+use crate::shard::{Fate, Full, Outcome, Waiting};
 use crate::status::Status;
 use crate::upstream::store;
 
 /// `POST /api/v1/namespaces/{namespace}/events`
-pub(super) async fn create(State(face): State<Face>, asked: Asked, mut body: Body) -> Response {
-    answer(&face, &asked, &mut body).await
-}
-
-/// The same, by the short way.
-pub(super) async fn answer(face: &Face, asked: &Asked, body: &mut impl RequestBody) -> Response {
-    match receive(face, asked, body).await {
+pub(super) async fn create(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+    match receive(&face, &asked, body).await {
         Ok(response) => response,
-        Err((reason, status)) => face.reject(reason, &status),
+        Err(rejection) => face.reject(&rejection),
     }
 }
 
-async fn receive(face: &Face, asked: &Asked, body: &mut impl RequestBody) -> Result<Response, Refusal> {
+async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Rejection> {
     let form = asked.form(face)?;
     let media = decode::media(&asked.headers)?;
-    let options =
-        options::of_write("CreateOptions", asked.query()).map_err(|status| (RejectReason::Invalid, status.into()))?;
+    let options = options::of_write("CreateOptions", asked.query()).map_err(Rejection::invalid)?;
     let body = decode::read(body, &face.0.settings).await?;
     let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, options.strictness())?;
     let mut warnings = options.warnings(&strict_faults);
@@ -51,10 +46,15 @@ async fn receive(face: &Face, asked: &Asked, body: &mut impl RequestBody) -> Res
 }
 
 /// The apiserver's checks in its order, and what it sets or drops before an event is stored. Returns what was mended.
-pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut Event) -> Result<Vec<Repair>, Refusal> {
-    validate::adopt_namespace(event, namespace).map_err(|status| (RejectReason::Invalid, status))?;
+pub(super) fn admit(
+    face: &Face,
+    group: ApiGroup,
+    namespace: &str,
+    event: &mut Event,
+) -> Result<Vec<Repair>, Rejection> {
+    validate::adopt_namespace(event, namespace).map_err(Rejection::invalid)?;
     if !face.0.upstream.has_namespace(namespace) {
-        return Err((RejectReason::NamespaceMissing, Box::new(Status::not_found("", "namespaces", namespace))));
+        return Err(Rejection::new(RejectReason::NamespaceMissing, Status::not_found("", "namespaces", namespace)));
     }
     let generate_name = event.metadata.rare.as_ref().map(|rare| rare.generate_name.clone()).unwrap_or_default();
     if event.metadata.name.is_empty() && !generate_name.is_empty() {
@@ -66,7 +66,7 @@ pub(super) fn admit(face: &Face, group: ApiGroup, namespace: &str, event: &mut E
         }
         super::Repair::Off => Vec::new(),
     };
-    validate::create(group, event).map_err(|status| (RejectReason::Invalid, status))?;
+    validate::create(group, event).map_err(Rejection::invalid)?;
     face.0.metrics.count_repairs(&repairs);
     strip(event);
     Ok(repairs)
@@ -114,21 +114,10 @@ pub(super) async fn take(
 ) -> Response {
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
-        Err((reason, status)) => return face.reject(reason, &status),
-    };
-    let policy = face.0.shards.policy();
-    let mut occurrence = event.clone();
-    make_occurrence(policy.correlates(&event), &mut occurrence, || asked.claim());
-    let (accepted, waiting) = match ack {
-        Ack::Accepted | Ack::Durable => (face.0.shards.accept_under(&policy, occurrence, 1), None),
-        Ack::Written => match face.0.shards.accept_and_wait(occurrence, 1, &policy) {
-            Ok((accepted, waiting)) => (Ok(accepted), waiting),
-            Err(full) => (Err(full), None),
-        },
+        Err(rejection) => return face.reject(&rejection),
     };
     // The shard's ledger has the refusal already.
-    let Ok(Accepted { outcome, .. }) = accepted else { return full() };
-    face.note(Some(&event), 1, outcome);
+    let Ok(Taken { outcome, waiting }) = face.accept(&event, 1, ack, || asked.claim()) else { return full() };
     let shown = match waiting {
         Some(waiting) => match as_written(face, form.group, &event, outcome, waiting).await {
             Ok(shown) => Cow::Owned(shown),
@@ -183,21 +172,6 @@ fn through(group: ApiGroup, status: Status) -> Status {
         (group, "AlreadyExists") => Status::already_exists(group.name(), "events", &name),
         _ => status,
     }
-}
-
-/// Makes a client's event what its shard gets. Where events are not correlated it is the record, and its client's own.
-pub(super) fn make_occurrence(correlates: bool, event: &mut Event, claim: impl FnOnce() -> ManagedFields) {
-    if correlates {
-        tell_last_seen(event);
-    } else {
-        event.metadata.managed_fields = claim();
-    }
-}
-
-/// A record shows when it was seen last, which new-style events tell in other members, and stands for a series by its count.
-pub(super) fn tell_last_seen(event: &mut Event) {
-    let observed = event.series.take().and_then(|series| series.last_observed_time).or(event.event_time);
-    event.last_timestamp = event.last_timestamp.or_else(|| observed.map(|time| Time(time.0.div_euclid(1_000_000))));
 }
 
 /// 429 with `Retry-After`: client-go repeats that, and gives up on everything else.

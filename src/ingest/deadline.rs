@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use axum::http::Request;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
 use axum::response::Response;
+use tokio::time::timeout;
 
 use super::{Face, options, respond};
 use crate::event::json::go;
@@ -13,27 +15,28 @@ use crate::status::Status;
 /// Less than a timer can tell from nothing: such a request is not begun.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// How long a request may take by its client's wish; `None` where it has none.
-///
-/// # Errors
-/// The refusal of a request that is not to be begun.
-pub(super) fn of<B>(face: &Face, request: &Request<B>) -> Result<Option<Duration>, Response> {
+/// Ends a request when the time that its client gave it is over. A layer.
+pub(super) async fn deadline(State(face): State<Face>, request: Request, next: Next) -> Response {
     let asked = request.uri().query().and_then(options::timeout);
-    let Some(asked) = asked.filter(|_| !is_watch(request)) else { return Ok(None) };
-    let timeout = match duration(&asked) {
+    let Some(asked) = asked.filter(|_| !is_watch(&request)) else { return next.run(request).await };
+    let limit = match duration(&asked) {
         // LIMIT: the request's own time; a longer one is cut to it.
         Ok(Duration::ZERO) => face.0.settings.request_timeout,
-        Ok(timeout) => timeout.min(face.0.settings.request_timeout),
+        Ok(limit) => limit.min(face.0.settings.request_timeout),
         Err(fault) => {
             let message = format!("invalid timeout specified in the request URL - {fault}");
-            return Err(respond::refusal(&Status::bad_request(message)));
+            return respond::refusal(&Status::bad_request(message));
         }
     };
-    if timeout < LEAST { Err(respond::out_of_time()) } else { Ok(Some(timeout)) }
+    if limit < LEAST {
+        return respond::out_of_time();
+    }
+    // What the request has asked of the upstream by then may still be done.
+    timeout(limit, next.run(request)).await.unwrap_or_else(|_elapsed| respond::out_of_time())
 }
 
 /// Watches end by `timeoutSeconds`.
-fn is_watch<B>(request: &Request<B>) -> bool {
+fn is_watch(request: &Request) -> bool {
     let path = request.uri().path();
     path.contains("/watch/") || path.ends_with("/events") && options::asks_for_watch(request.uri().query())
 }

@@ -180,12 +180,12 @@ async fn delete_listed(
 /// What is asked, checked in the apiserver's order.
 async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, DeleteOptions), Status> {
     let query = asked.query();
-    let form = asked.form(face).map_err(|(_, status)| *status)?;
-    let body = decode::read(body, &face.0.settings).await.map_err(|(_, status)| *status)?;
+    let form = asked.form(face).map_err(Status::from)?;
+    let body = decode::read(body, &face.0.settings).await.map_err(Status::from)?;
     if body.is_empty() {
         return Ok((form, delete_options(query, &body)?));
     }
-    let options = match decode::media(&asked.headers).map_err(|(_, status)| *status)? {
+    let options = match decode::media(&asked.headers).map_err(Status::from)? {
         Media::Json => delete_options(query, &body)?,
         Media::Yaml => delete_options(query, &yaml::to_json(&body).map_err(Status::bad_request)?.into())?,
         Media::Protobuf => protobuf_options(&body)?,

@@ -5,19 +5,18 @@
 
 use std::hash::Hasher;
 
-use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{CONTENT_TYPE, ETAG, HOST, IF_NONE_MATCH, VARY};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use serde_json::{Value, json};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use super::Face;
 use super::accept::clauses;
 use super::form::{Form, Media, not_acceptable};
 use super::respond;
-use super::{Face, only};
 use crate::event::ApiGroup;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::Upstream;
@@ -31,25 +30,25 @@ const AGGREGATED: [(&str, &str); 2] = [
 ];
 
 /// The paths that lead to no event.
-pub(super) fn routes() -> Router<Face> {
-    let ok = || only(get(async || respond::text(StatusCode::OK, "ok")));
-    Router::new()
-        .route("/", only(get(root)))
-        .route("/api", only(get(api)))
-        .route("/apis", only(get(apis)))
-        .route("/apis/events.k8s.io", only(get(group)))
-        .route("/api/v1", only(get(async |uri: Uri, headers: HeaderMap| resources(ApiGroup::Core, &uri, &headers))))
-        .route(
-            "/apis/events.k8s.io/v1",
-            only(get(async |uri: Uri, headers: HeaderMap| resources(ApiGroup::Events, &uri, &headers))),
-        )
-        .route("/api/v1/namespaces/{namespace}", only(get(namespace)))
-        .route("/version", only(get(version)))
-        .route("/healthz", ok())
-        .route("/livez", ok())
-        .route("/readyz", ok())
-        .route("/openapi/v3", only(get(openapi_index)))
-        .route("/openapi/v3/{*path}", only(get(openapi)))
+pub(super) fn routes() -> Vec<(String, MethodRouter<Face>)> {
+    let ok = || get(async || respond::text(StatusCode::OK, "ok"));
+    let resources_of = |of| get(async move |uri: Uri, headers: HeaderMap| resources(of, &uri, &headers));
+    let routes = [
+        ("/", get(root)),
+        ("/api", get(api)),
+        ("/apis", get(apis)),
+        ("/apis/events.k8s.io", get(group)),
+        ("/api/v1", resources_of(ApiGroup::Core)),
+        ("/apis/events.k8s.io/v1", resources_of(ApiGroup::Events)),
+        ("/api/v1/namespaces/{namespace}", get(namespace)),
+        ("/version", get(version)),
+        ("/healthz", ok()),
+        ("/livez", ok()),
+        ("/readyz", ok()),
+        ("/openapi/v3", get(openapi_index)),
+        ("/openapi/v3/{*path}", get(openapi)),
+    ];
+    routes.into_iter().map(|(path, methods)| (path.to_owned(), methods)).collect()
 }
 
 async fn root(request: Request) -> Response {

@@ -7,7 +7,7 @@ use axum::http::header::{ACCEPT, USER_AGENT};
 use axum::http::{HeaderMap, HeaderValue};
 
 use super::accept::{Clause, clauses};
-use super::decode::Refusal;
+use super::rejection::Rejection;
 use crate::event::ApiGroup;
 use crate::event::json::go;
 use crate::ledger::RejectReason;
@@ -117,7 +117,7 @@ impl Form {
         now: impl FnOnce() -> i64,
         query: Option<&str>,
         headers: &HeaderMap,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, Rejection> {
         if let Some((media, pretty)) = Self::usual(query, headers) {
             return Ok(Self::of_usual(group, media, pretty));
         }
@@ -170,8 +170,8 @@ pub(super) fn not_acceptable() -> Status {
     Status::new(406, "NotAcceptable", format!("only the following media types are accepted: {SERVED}"))
 }
 
-fn refused(status: Status) -> Refusal {
-    (RejectReason::MediaType, Box::new(status))
+fn refused(status: Status) -> Rejection {
+    Rejection::new(RejectReason::MediaType, status)
 }
 
 /// COMPAT(apiserver): of several Accept headers only the first one counts.
@@ -180,7 +180,7 @@ fn accept(headers: &HeaderMap) -> &str {
 }
 
 /// go-restful's look at Accept: `*/*` or one of our names, as it is written. `application/*` is not understood.
-fn is_served(accept: &str) -> Result<(), Refusal> {
+fn is_served(accept: &str) -> Result<(), Rejection> {
     let served = |part: &str| {
         let name = part.split(';').next().unwrap_or_default().trim();
         name == "*/*" || Media::ALL.into_iter().any(|media| media.name() == name)
@@ -240,7 +240,7 @@ fn parameter(query: Option<&str>, name: &str) -> Option<String> {
 }
 
 /// DIFFERENCE(apiserver): told before the event is looked for or created instead of afterwards.
-fn include(query: Option<&str>) -> Result<Include, Refusal> {
+fn include(query: Option<&str>) -> Result<Include, Rejection> {
     match parameter(query, "includeObject").unwrap_or_default().as_str() {
         "" | "Metadata" => Ok(Include::Metadata),
         "Object" => Ok(Include::Object),
@@ -251,7 +251,7 @@ fn include(query: Option<&str>) -> Result<Include, Refusal> {
                  'None', or empty",
                 go::quote(other)
             );
-            Err((RejectReason::Invalid, Box::new(Status::bad_request(message))))
+            Err(Rejection::invalid(Status::bad_request(message)))
         }
     }
 }
@@ -271,7 +271,7 @@ fn wants_pretty(query: Option<&str>, headers: &HeaderMap) -> bool {
 mod tests {
     use super::*;
 
-    fn form(accept: Option<&str>, query: &str) -> Result<Form, Refusal> {
+    fn form(accept: Option<&str>, query: &str) -> Result<Form, Rejection> {
         let mut headers = HeaderMap::new();
         if let Some(accept) = accept {
             headers.insert(ACCEPT, accept.parse().unwrap());
@@ -324,6 +324,6 @@ mod tests {
         assert!(form(Some("application/json;pretty=1"), "").unwrap().pretty);
         let table = Some("application/json;as=Table;v=v1;g=meta.k8s.io");
         assert_eq!(form(table, "includeObject=None").unwrap().view, View::Table(MetaVersion::V1, Include::None));
-        assert_eq!(form(table, "includeObject=All").unwrap_err().1.code, 400);
+        assert_eq!(form(table, "includeObject=All").unwrap_err().status.code, 400);
     }
 }

@@ -3,8 +3,8 @@
 use axum::http::HeaderValue;
 
 use super::asked::Asked;
-use super::decode::Refusal;
 use super::form::{Form, Media, View, not_acceptable};
+use super::rejection::Rejection;
 use super::table::{self, Columns};
 use super::{Face, partial, respond};
 use crate::event::{Event, json, protobuf};
@@ -12,11 +12,11 @@ use crate::ledger::RejectReason;
 use crate::upstream::WatchEvent;
 
 /// What the client accepts of a stream: YAML has no frames.
-pub(super) fn form(face: &Face, asked: &Asked) -> Result<Form, Refusal> {
+pub(super) fn form(face: &Face, asked: &Asked) -> Result<Form, Rejection> {
     let form = asked.form(face)?;
     match form.media {
         Media::Json | Media::Protobuf => Ok(form),
-        Media::Yaml => Err((RejectReason::MediaType, Box::new(not_acceptable()))),
+        Media::Yaml => Err(Rejection::new(RejectReason::MediaType, not_acceptable())),
     }
 }
 

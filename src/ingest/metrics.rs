@@ -1,6 +1,9 @@
 //! What the face counts: requests by verb and class of answer, and what became of occurrences.
 
+use axum::extract::{Request, State};
 use axum::http::Method;
+use axum::middleware::Next;
+use axum::response::Response;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
@@ -23,7 +26,7 @@ pub struct Metrics {
 
 /// A request's method, as far as it is told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
+enum Verb {
     Delete,
     Get,
     Patch,
@@ -33,7 +36,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    pub(super) fn of(method: &Method) -> Self {
+    fn of(method: &Method) -> Self {
         match *method {
             Method::DELETE => Self::Delete,
             Method::GET => Self::Get,
@@ -43,6 +46,14 @@ impl Verb {
             _ => Self::Other,
         }
     }
+}
+
+/// Counts a request and the class of its answer. A layer.
+pub(super) async fn count(State(face): State<Face>, request: Request, next: Next) -> Response {
+    let verb = Verb::of(request.method());
+    let response = next.run(request).await;
+    face.0.metrics.count_request(verb, response.status().as_u16());
+    response
 }
 
 const VERBS: [&str; 6] = ["delete", "get", "patch", "post", "put", "other"];
@@ -87,7 +98,7 @@ impl Metrics {
         })
     }
 
-    pub(super) fn count_request(&self, verb: Verb, code: u16) {
+    fn count_request(&self, verb: Verb, code: u16) {
         let class = match code {
             429 => 3,
             300..=399 => 1,
@@ -106,15 +117,6 @@ impl Metrics {
 
     pub(super) fn count_outcome(&self, outcome: Outcome, occurrences: u64) {
         self.outcomes[outcome as usize].inc_by(occurrences);
-    }
-
-    /// Counts what became of several, at once: each counter is all threads'.
-    pub(super) fn count_outcomes(&self, outcomes: impl Iterator<Item = Outcome>) {
-        let mut counts = [0; Outcome::ALL.len()];
-        outcomes.for_each(|outcome| counts[outcome as usize] += 1);
-        for (outcome, count) in Outcome::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0) {
-            self.count_outcome(outcome, count);
-        }
     }
 }
 

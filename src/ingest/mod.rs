@@ -15,17 +15,18 @@ mod deadline;
 mod decode;
 mod delete;
 mod discovery;
-mod dress;
+mod finish;
 mod form;
 mod frame;
-mod front;
 mod indent;
 mod manager;
 mod metrics;
+mod occurrence;
 mod options;
 mod partial;
 mod patch;
 mod read;
+mod rejection;
 mod respond;
 mod table;
 mod update;
@@ -33,6 +34,7 @@ mod watch;
 mod websocket;
 mod yaml;
 
+use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,19 +43,21 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::uri::PathAndQuery;
 use axum::http::{StatusCode, Uri};
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{MethodFilter, MethodRouter, get, on};
+use axum::routing::{MethodFilter, MethodRouter, get, on, post};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::{Service, ServiceBuilder};
+
+use rejection::Rejection;
 
 pub use aliases::Aliases;
-pub use front::Front;
 pub use metrics::{Metrics, NamesCollector};
 
-use crate::event::{ApiGroup, Event};
+use crate::event::ApiGroup;
 use crate::event_log::EventLog;
-use crate::ledger::RejectReason;
-use crate::shard::{Held, Lead, Outcome, Shards};
+use crate::shard::{Held, Lead, Shards};
 use crate::spool::Spool;
 use crate::status::Status;
 use crate::upstream::Upstream;
@@ -144,17 +148,27 @@ impl Face {
         Self(Arc::new(Inner { settings, shards, spool, upstream, aliases, metrics, event_log, watches, tasks }))
     }
 
-    /// The table of path and verb. The two API groups are two doors to one room.
-    fn paths(&self) -> Router {
-        let paths = discovery::routes()
-            .merge(door("/api/v1"))
-            .merge(door("/apis/events.k8s.io/v1"))
-            .route("/eventweir/v1/events", axum::routing::post(batch::batch).fallback(method_not_allowed))
-            .fallback(not_served)
-            .with_state(self.clone());
-        Router::new()
-            // Before the table of paths, which does not ignore a slash at the end as the apiserver does.
-            .fallback_service(tower::util::MapRequest::new(paths, without_last_slash))
+    /// Everything that a request meets, from the outermost. There is no way past it.
+    pub fn service(
+        &self,
+    ) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + use<>
+    {
+        ServiceBuilder::new()
+            // Counts the request by the class of its answer, whoever made that.
+            .layer(from_fn_with_state(self.clone(), metrics::count))
+            // Puts refusals into the form that the client accepts, compresses, and sets the headers of every answer.
+            .layer(from_fn(finish::finish))
+            // Ends the request when its client's time is over.
+            .layer(from_fn_with_state(self.clone(), deadline::deadline))
+            // The table of paths does not ignore a slash at the end as the apiserver does.
+            .map_request(without_last_slash)
+            .service(self.router())
+    }
+
+    fn router(&self) -> Router {
+        let router =
+            routes().into_iter().fold(Router::new(), |router, (path, methods)| router.route(&path, only(methods)));
+        router.fallback(not_served).with_state(self.clone())
     }
 
     /// Carries out what must not stop half way when its client goes away: what the upstream was asked has to be followed here.
@@ -180,38 +194,31 @@ impl Face {
         Some(held)
     }
 
-    /// Counts and logs what became of occurrences that were taken in.
-    fn note(&self, logged: Option<&Event>, occurrences: u32, outcome: Outcome) {
-        self.0.metrics.count_outcome(outcome, occurrences.into());
-        self.log(logged, occurrences, outcome);
-    }
-
-    /// Logs what became of occurrences that were taken in.
-    fn log(&self, logged: Option<&Event>, occurrences: u32, outcome: Outcome) {
-        if let Some(event) = logged {
-            self.0.event_log.write(event, occurrences, outcome, self.0.shards.clock());
-        }
-    }
-
     /// Refuses what may have been an occurrence, and says so in the ledger.
-    fn reject(&self, reason: RejectReason, status: &Status) -> Response {
-        self.0.shards.reject(reason, 1);
-        respond::refusal(status)
+    fn reject(&self, rejection: &Rejection) -> Response {
+        self.0.shards.reject(rejection.reason, 1);
+        respond::refusal(&rejection.status)
     }
 }
 
-/// The paths of one group. Not nested, which would build each request's URI anew.
-fn door(prefix: &str) -> Router<Face> {
-    let path = |rest: &str| format!("{prefix}{rest}");
-    let collection = get(read::list).post(create::create).delete(delete::delete_collection);
-    let item = get(read::get).patch(patch::patch).put(update::update).delete(delete::delete);
-    Router::new()
-        .route(&path("/namespaces/{namespace}/events"), only(collection))
-        .route(&path("/namespaces/{namespace}/events/{name}"), only(item))
-        .route(&path("/events"), only(get(read::list)))
-        .route(&path("/watch/namespaces/{namespace}/events"), only(get(watch::watch)))
-        .route(&path("/watch/namespaces/{namespace}/events/{name}"), only(get(watch::watch_one)))
-        .route(&path("/watch/events"), only(get(watch::watch)))
+/// The table of paths and methods.
+fn routes() -> Vec<(String, MethodRouter<Face>)> {
+    let mut routes = discovery::routes();
+    // Not nested, which would build each request's URI again.
+    for group in ["/api/v1", "/apis/events.k8s.io/v1"] {
+        let collection = get(read::list).post(create::create).delete(delete::delete_collection);
+        let item = get(read::get).patch(patch::patch).put(update::update).delete(delete::delete);
+        routes.extend([
+            (format!("{group}/namespaces/{{namespace}}/events"), collection),
+            (format!("{group}/namespaces/{{namespace}}/events/{{name}}"), item),
+            (format!("{group}/events"), get(read::list)),
+            (format!("{group}/watch/namespaces/{{namespace}}/events"), get(watch::watch)),
+            (format!("{group}/watch/namespaces/{{namespace}}/events/{{name}}"), get(watch::watch_one)),
+            (format!("{group}/watch/events"), get(watch::watch)),
+        ]);
+    }
+    routes.push(("/eventweir/v1/events".to_owned(), post(batch::batch)));
+    routes
 }
 
 /// These methods and no others; not even HEAD, which would come with GET.
@@ -253,4 +260,87 @@ async fn method_not_allowed() -> Response {
         &Status::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
             .with_details(crate::status::StatusDetails::default()),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Method;
+    use axum::http::header::CACHE_CONTROL;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::correlator::{KeySecret, Policy};
+    use crate::shard;
+    use crate::upstream::{Embedded, store};
+
+    fn face() -> (Face, prometheus::Registry) {
+        let registry = prometheus::Registry::new();
+        let (clock, one) = (Clock::simulated(1_772_352_000_000_000_000), NonZeroUsize::MIN);
+        let secret = KeySecret(7, 9);
+        let shards = Shards::new(one, &shard::Settings::default(), Policy::default(), clock.clone(), secret, 1);
+        let metrics = crate::upstream::Metrics::new(&registry).unwrap();
+        let store = store::Store::new(store::Settings::default(), 1);
+        let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
+        let settings = Settings {
+            max_body_bytes: 1 << 20,
+            request_timeout: Duration::from_secs(60),
+            max_watches: one,
+            ack: Ack::Accepted,
+            repair: Repair::Off,
+        };
+        let life = Life { tasks: TaskTracker::new(), stop: CancellationToken::new(), spool: None };
+        let (aliases, metrics) = (Aliases::new(one, secret), Metrics::new(&registry).unwrap());
+        (Face::new(settings, shards, upstream, aliases, metrics, EventLog::none(), life), registry)
+    }
+
+    /// A path of the table with something in the place of its parameters.
+    fn filled(path: &str) -> String {
+        let segments = path.split('/').map(|segment| if segment.starts_with('{') { "shop" } else { segment });
+        segments.collect::<Vec<_>>().join("/")
+    }
+
+    /// Each layer leaves its mark on the answer to a request whose deadline cannot be read.
+    #[tokio::test]
+    async fn every_route_passes_every_layer() {
+        let (face, registry) = face();
+        let requests = || {
+            let families = registry.gather();
+            let family = families.iter().find(|family| family.name() == "eventweir_ingest_requests_total").unwrap();
+            family.get_metric().iter().map(|metric| metric.get_counter().get_value()).sum::<f64>()
+        };
+        let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD];
+        let paths: Vec<String> = routes().iter().map(|(path, _)| filled(path)).collect();
+        assert!(paths.len() > 20 && paths.contains(&"/api/v1/namespaces/shop/events".to_owned()), "{paths:?}");
+        for path in paths.iter().map(String::as_str).chain(["/not/served", "/api/v1/namespaces/shop/events/"]) {
+            for method in &methods {
+                let request = Request::builder().method(method).uri(format!("{path}?timeout=abc"));
+                let before = requests();
+                let Ok(answer) = face.service().oneshot(request.body(Body::empty()).unwrap()).await;
+                assert_eq!(requests() - before, 1.0, "{method} {path} is not counted");
+                assert!(answer.headers().contains_key(CACHE_CONTROL), "{method} {path} is not finished");
+                // A watch ends by `timeoutSeconds` instead.
+                let has_deadline = answer.status() == StatusCode::BAD_REQUEST;
+                assert_eq!(has_deadline, !path.contains("/watch/"), "{method} {path}: {answer:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_escaped_path_or_one_with_a_slash_at_the_end_is_the_same() {
+        let event = r#"{"metadata":{"name":"a"},"involvedObject":{"namespace":"shop"},"reason":"R","type":"Normal"}"#;
+        for (path, status) in [
+            ("/api/v1/namespaces/shop/events", StatusCode::CREATED),
+            ("/api/v1/namespaces/sho%70/events", StatusCode::CREATED),
+            ("/api/v1/namespaces/shop/events/", StatusCode::CREATED),
+            ("/api/v1/namespaces/shop/events//", StatusCode::NOT_FOUND),
+            ("/api/v1/namespaces/a/b/events", StatusCode::NOT_FOUND),
+            ("/api/v1/events", StatusCode::METHOD_NOT_ALLOWED),
+        ] {
+            let request = Request::builder().method(Method::POST).uri(path).body(Body::from(event)).unwrap();
+            let Ok(answer) = face().0.service().oneshot(request).await;
+            assert_eq!(answer.status(), status, "{path}");
+        }
+    }
 }

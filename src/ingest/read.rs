@@ -17,7 +17,7 @@ use crate::event::spelling;
 pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Response {
     let form = match asked.form(&face) {
         Ok(form) => form,
-        Err((_, status)) => return respond::refusal(&status),
+        Err(rejection) => return respond::refusal(&rejection.status),
     };
     let version = match options::version_of_get(asked.query()) {
         Ok(version) => version,
@@ -52,7 +52,7 @@ pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Aske
     }
     let form = match asked.form(&face) {
         Ok(form) => form,
-        Err((_, status)) => return respond::refusal(&status),
+        Err(rejection) => return respond::refusal(&rejection.status),
     };
     let options = match options::of_list(asked.group, asked.query()) {
         Ok(options) => options,

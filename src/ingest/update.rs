@@ -24,11 +24,11 @@ pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -
 
 async fn replace(face: &Face, asked: &Asked, body: Body) -> Result<Response, Status> {
     let Asked { group, namespace, name, .. } = asked;
-    let form = asked.form(face).map_err(|(_, status)| *status)?;
-    let media = decode::media(&asked.headers).map_err(|(_, status)| *status)?;
+    let form = asked.form(face).map_err(Status::from)?;
+    let media = decode::media(&asked.headers).map_err(Status::from)?;
     let options = options::of_write("UpdateOptions", asked.query())?;
-    let body = decode::read(body, &face.0.settings).await.map_err(|(_, status)| *status)?;
-    let decoded = decode::event(*group, media, &body, options.strictness()).map_err(|(_, status)| *status)?;
+    let body = decode::read(body, &face.0.settings).await.map_err(Status::from)?;
+    let decoded = decode::event(*group, media, &body, options.strictness()).map_err(Status::from)?;
     let warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;
     validate::adopt_path(&mut event, namespace, name).map_err(|status| *status)?;

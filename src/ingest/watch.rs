@@ -101,7 +101,7 @@ async fn watch_with(
 ) -> Response {
     let form = match frame::form(face, asked) {
         Ok(form) => form,
-        Err((_, status)) => return respond::refusal(&status),
+        Err(rejection) => return respond::refusal(&rejection.status),
     };
     match options::of_watch(asked.group, asked.query()).and_then(narrow) {
         Ok(options) => open(face, form, asked.namespace(), options, upgrade).await,

@@ -10,7 +10,6 @@ mod exact;
 mod threads;
 mod faults;
 mod forms;
-mod front;
 mod refusals;
 mod mix;
 mod outage;

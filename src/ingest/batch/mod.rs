@@ -21,12 +21,13 @@ use tokio::sync::mpsc;
 use self::results::{failure, success};
 use self::sniff::{group_of, is_document};
 use super::asked::Asked;
-use super::{Ack, Face, ack, create, decode};
-use crate::correlator::Policy;
+use super::occurrence::Taken;
+use super::rejection::Rejection;
+use super::{Ack, Face, ack, create};
 use crate::event::json::{self, Many};
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::ledger::RejectReason;
-use crate::shard::{Accepted, Fate, Full, Waiting};
+use crate::shard::{Fate, Full};
 use crate::status::Status;
 
 /// LIMIT: chunks of results that wait for a slow reader; then no more of its request is read.
@@ -45,7 +46,7 @@ const LINE_BYTES: usize = 64;
 pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) -> Response {
     let ack = match ack::wanted(&face, &asked.headers) {
         Ok(ack) => ack,
-        Err((reason, status)) => return face.reject(reason, &status),
+        Err(rejection) => return face.reject(&rejection),
     };
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
     let (reader, manager) = (face.clone(), asked.writer().manager);
@@ -75,19 +76,8 @@ struct Batch {
     results: mpsc::Sender<Bytes>,
 }
 
-/// One event of a batch.
-struct Taken {
-    /// Its place in the batch, from 1.
-    number: u64,
-    /// What was done with it, and the wait for the upstream.
-    result: Result<(Accepted, Option<Waiting>), Box<Status>>,
-}
-
-/// What the event log is told of an event that was read.
-type Read = Result<Option<Event>, Box<Status>>;
-
-/// What was done with an event, and the wait for the upstream.
-type Answered = Result<(Accepted, Option<Waiting>), Full>;
+/// What became of an event: its place in its shard, or the refusal.
+type Result = std::result::Result<Taken, Box<Status>>;
 
 /// Whether to go on.
 type Flow = std::ops::ControlFlow<()>;
@@ -207,76 +197,50 @@ impl Batch {
     }
 
     /// Takes events, for which an answer is owed then.
-    fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> Vec<Taken> {
-        let shards = &self.face.0.shards;
-        let policy = shards.policy();
-        let mut occurrences = Vec::new();
-        let read: Vec<_> = texts.map(|text| self.read_next(text, group, &policy, &mut occurrences)).collect();
-        let accepted: Vec<Answered> = match self.ack {
-            Ack::Accepted | Ack::Durable => {
-                let accepted = shards.accept_all(&policy, occurrences);
-                accepted.into_iter().map(|taken| taken.map(|accepted| (accepted, None))).collect()
-            }
-            Ack::Written => occurrences.into_iter().map(|event| shards.accept_and_wait(event, 1, &policy)).collect(),
-        };
-        self.tell(read, accepted.into_iter())
-    }
-
-    /// Says of each event that was read what was done with it.
-    fn tell(&mut self, read: Vec<Read>, mut accepted: impl Iterator<Item = Answered>) -> Vec<Taken> {
-        let mut outcomes = Vec::with_capacity(read.len());
-        let mut results = Vec::with_capacity(read.len());
-        for read in read {
-            self.number = self.number.saturating_add(1);
-            let result = read.and_then(|logged| {
+    fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> Vec<Result> {
+        let mut events = Vec::new();
+        let read: Vec<std::result::Result<(), Rejection>> =
+            texts.map(|text| self.read_event(text, group).map(|event| events.push(event))).collect();
+        let claim = || managed_fields::claim(&self.manager, ApiGroup::Core);
+        let mut taken = self.face.accept_all(events, self.ack, claim).into_iter();
+        let result = |read: std::result::Result<(), Rejection>| match read {
+            Ok(()) => {
                 // As many as were read.
-                let taken = accepted.next().unwrap_or(Err(Full));
-                let (accepted, waiting) =
-                    taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))?;
-                self.face.log(logged.as_ref(), 1, accepted.outcome);
-                outcomes.push(accepted.outcome);
-                Ok((accepted, waiting))
-            });
-            results.push(Taken { number: self.number, result });
-        }
-        self.face.0.metrics.count_outcomes(outcomes.into_iter());
-        results
+                let taken = taken.next().unwrap_or(Err(Full));
+                taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))
+            }
+            Err(rejection) => {
+                self.face.0.shards.reject(rejection.reason, 1);
+                Err(rejection.status)
+            }
+        };
+        read.into_iter().map(result).collect()
     }
 
-    /// Reads an event, and appends it if it is a valid one; it will be accepted under these rules.
-    fn read_next(&self, text: &[u8], otherwise: ApiGroup, policy: &Policy, events: &mut Vec<Event>) -> Read {
-        let face = &self.face;
-        let reject = |(reason, status): decode::Refusal| {
-            face.0.shards.reject(reason, 1);
-            status
-        };
+    /// Reads a valid event.
+    fn read_event(&self, text: &[u8], otherwise: ApiGroup) -> std::result::Result<Event, Rejection> {
         let group = group_of(text, otherwise);
-        let mut event = json::decode_event(group, text)
-            .map_err(|error| reject((RejectReason::Malformed, Box::new(error.status))))?;
+        let mut event =
+            json::decode_event(group, text).map_err(|error| Rejection::new(RejectReason::Malformed, error.status))?;
         if event.metadata.namespace.is_empty() {
             event.metadata.namespace = "default".into();
         }
         let namespace = event.metadata.namespace.clone();
-        create::admit(face, group, &namespace, &mut event).map_err(reject)?;
-        let logged = face.0.event_log.is_kept().then(|| event.clone());
-        create::make_occurrence(policy.correlates(&event), &mut event, || managed_fields::claim(&self.manager, group));
-        events.push(event);
-        Ok(logged)
+        create::admit(&self.face, group, &namespace, &mut event)?;
+        Ok(event)
     }
 
     /// Waits until what was taken is as safe as its client wants it, and says what became of it.
-    async fn answer(&self, taken: Vec<Taken>) -> Flow {
-        if taken.is_empty() {
-            return Flow::Continue(());
-        }
-        let is_taken = taken.iter().any(|taken| taken.result.is_ok());
+    async fn answer(&mut self, results: Vec<Result>) -> Flow {
+        let is_taken = results.iter().any(Result::is_ok);
         let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
         // LIMIT: one request's time for all of them; a client that has waited so long is told that it has not been so far.
         let mut patience = std::pin::pin!(tokio::time::sleep(self.face.0.settings.request_timeout));
-        let mut lines = Vec::with_capacity(taken.len().saturating_mul(LINE_BYTES));
-        for Taken { number, result } in taken {
+        let mut lines = Vec::with_capacity(results.len().saturating_mul(LINE_BYTES));
+        for result in results {
+            self.number = self.number.saturating_add(1);
             match result {
-                Ok((accepted, waiting)) => {
+                Ok(Taken { outcome, waiting }) => {
                     let fate = match waiting {
                         Some(mut waiting) => tokio::select! {
                             biased;
@@ -286,17 +250,17 @@ impl Batch {
                         None => None,
                     };
                     if let Some(Fate::Refused(refusal)) = fate {
-                        failure(number, &refusal.status, &mut lines);
+                        failure(self.number, &refusal.status, &mut lines);
                     } else {
                         let reached = match self.ack {
                             Ack::Written if fate.is_some() => "written",
                             Ack::Durable if unkept.is_none() => "durable",
                             Ack::Accepted | Ack::Durable | Ack::Written => "accepted",
                         };
-                        success(number, accepted.outcome, reached, &mut lines);
+                        success(self.number, outcome, reached, &mut lines);
                     }
                 }
-                Err(status) => failure(number, &status, &mut lines),
+                Err(status) => failure(self.number, &status, &mut lines),
             }
             if lines.len() >= CHUNK_BYTES && self.send(std::mem::take(&mut lines)).await.is_break() {
                 return Flow::Break(());

@@ -14,9 +14,10 @@ use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::ingest::aliases::Growth;
 use crate::ingest::asked::Asked;
 use crate::ingest::form::Form;
-use crate::ingest::{Ack, Face, ack, create, not_found, respond};
-use crate::ledger::RejectReason;
-use crate::shard::{Accepted, Outcome};
+use crate::ingest::occurrence::Taken;
+use crate::ingest::rejection::Rejection;
+use crate::ingest::{Face, ack, create, not_found, respond};
+use crate::shard::Outcome;
 use crate::upstream::ClientPatch;
 
 /// What a patch means.
@@ -125,7 +126,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     let Asked { namespace, name, .. } = asked;
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
-        Err((reason, status)) => return face.reject(reason, &status),
+        Err(rejection) => return face.reject(&rejection),
     };
     // A name never seen, or forgotten, whether or not the upstream has such an event: client-go answers a 404 by posting the
     // whole event again, and then it counts here.
@@ -136,18 +137,12 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         return respond::event(form, StatusCode::OK, &told, None, warnings);
     }
     // Should the event begin a record, then with what is new and not with what others have counted before.
-    let mut fresh = Event { count: i32::try_from(grown).unwrap_or(i32::MAX), ..told.clone() };
-    create::tell_last_seen(&mut fresh);
-    let accepted = match ack {
-        Ack::Written => face.0.shards.accept_and_wait(fresh, grown, &face.0.shards.policy()),
-        Ack::Accepted | Ack::Durable => face.0.shards.accept(fresh, grown).map(|accepted| (accepted, None)),
-    };
+    let fresh = Event { count: i32::try_from(grown).unwrap_or(i32::MAX), ..told.clone() };
     // The shard's ledger has the refusal already.
-    let Ok((Accepted { outcome, .. }, waiting)) = accepted else {
+    let Ok(Taken { outcome, waiting }) = face.accept(&fresh, grown, ack, || asked.claim()) else {
         face.0.aliases.shrink(namespace, name, grown);
         return create::full();
     };
-    face.note(Some(&told), grown, outcome);
     let shown = match waiting {
         None => told,
         // The line is its client's, also where it begins a record.
@@ -187,7 +182,7 @@ pub(super) async fn upsert(
     let patched = patching::apply(patch.patch_type, &patch.body, form.group, validation, &current);
     let Patched { mut event, mut warnings } = match patched {
         Ok(patched) => patched,
-        Err(status) => return face.reject(RejectReason::Invalid, &status),
+        Err(status) => return face.reject(&Rejection::invalid(status)),
     };
     if is_known {
         let growth = stated(form.group, document, event);
@@ -198,7 +193,7 @@ pub(super) async fn upsert(
             warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
             create::take(face, asked, form, StatusCode::OK, event, &warnings).await
         }
-        Err((reason, status)) => face.reject(reason, &status),
+        Err(rejection) => face.reject(&rejection),
     }
 }
 

@@ -13,8 +13,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 
 use super::asked::Asked;
-use super::decode::Refusal;
 use super::form::Form;
+use super::rejection::Rejection;
 use super::{Face, apply, decode, not_found, options, respond};
 use crate::event::Event;
 use crate::event::patching::PatchType;
@@ -33,8 +33,8 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     let (form, patch, options) = match read(&face, &asked, body).await {
         Ok(read) => read,
         // It may have told of an occurrence.
-        Err((reason, status)) if correlates => return face.reject(reason, &status),
-        Err((_, status)) => return respond::refusal(&status),
+        Err(rejection) if correlates => return face.reject(&rejection),
+        Err(rejection) => return respond::refusal(&rejection.status),
     };
     // client-go patches an event that arrives with a count with nothing at all, and waits for the 404.
     if correlates && patch.body.is_empty() && face.0.aliases.get(namespace, name).is_none() {
@@ -73,16 +73,15 @@ fn correlates(face: &Face, namespace: &str, name: &str) -> bool {
 }
 
 /// What is asked, checked in the apiserver's order.
-async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPatch, PatchOptions), Refusal> {
+async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPatch, PatchOptions), Rejection> {
     let content_type = asked.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let Some(patch_type) = PatchType::named(decode::media_type(content_type)) else {
         let status = Status::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
-        return Err((RejectReason::MediaType, Box::new(status.with_details(StatusDetails::default()))));
+        return Err(Rejection::new(RejectReason::MediaType, status.with_details(StatusDetails::default())));
     };
     let form = asked.form(face)?;
     let body = decode::read(body, &face.0.settings).await?;
-    let options::Options { validation, dry_run } =
-        options::of_patch(asked.query()).map_err(|status| (RejectReason::Invalid, Box::new(status)))?;
+    let options::Options { validation, dry_run } = options::of_patch(asked.query()).map_err(Rejection::invalid)?;
     let options = PatchOptions { writer: asked.writer(), dry_run, validation };
     Ok((form, ClientPatch { patch_type, body }, options))
 }

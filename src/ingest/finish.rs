@@ -1,13 +1,16 @@
-//! The last touch: refusals in the form that the client accepts, and large answers compressed.
+//! The last step of every answer: refusals in the form that the client accepts, compression, common headers.
 //!
-//! Handlers refuse in JSON, whatever was asked for; here it is dressed anew (`responsewriters.ErrorNegotiated`), so that no
-//! handler has to carry the client's wishes to where it fails. Compression mirrors `responsewriters/writers.go`.
+//! Handlers refuse in JSON, whatever was asked for; here a refusal is encoded as the client accepts it
+//! (`responsewriters.ErrorNegotiated`), so that no handler has to carry that to where it fails. Compression mirrors
+//! `responsewriters/writers.go`.
 
 use std::io::Write as _;
 
 use axum::body::{Body, HttpBody as _};
+use axum::extract::Request;
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
-use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
 use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -22,46 +25,27 @@ use crate::status::Status;
 /// Answers longer than this are compressed for who asks (`defaultGzipThresholdBytes`).
 const GZIP_THRESHOLD: u64 = 128 * 1024;
 
-/// How the answer to a request is dressed.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Dress {
-    /// Whether a long answer is compressed.
-    compresses: bool,
-    /// What a refusal looks like.
-    form: Option<(Media, bool)>,
-    /// The same, and the form of everything else, where the client accepts what most do.
-    pub(super) usual: Option<(Media, bool)>,
+/// Finishes the answer to a request. A layer.
+pub(super) async fn finish(request: Request, next: Next) -> Response {
+    let (query, headers) = (request.uri().query(), request.headers());
+    let compresses = request.method() == Method::GET && accepts_gzip(headers);
+    let form = Form::plain(query, headers);
+    let mut response = next.run(request).await;
+    if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
+        encode_refusal(&status, form, &mut response);
+    }
+    if compresses {
+        response = compressed(response).await;
+    }
+    // COMPAT(apiserver): proxies must not keep answers; and its 405 does not say what is allowed.
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().remove(ALLOW);
+    }
+    response
 }
 
-impl Dress {
-    /// What the head of a request asks for.
-    pub(super) fn of<B>(request: &Request<B>) -> Self {
-        let (query, headers) = (request.uri().query(), request.headers());
-        let usual = Form::usual(query, headers);
-        Self {
-            compresses: request.method() == Method::GET && accepts_gzip(headers),
-            form: usual.or_else(|| Form::plain(query, headers)),
-            usual,
-        }
-    }
-
-    /// Dresses an answer.
-    pub(super) async fn put_on(self, response: &mut Response) {
-        if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
-            dress_refusal(&status, self.form, response);
-        }
-        if self.compresses {
-            *response = Box::pin(compressed(std::mem::take(response))).await;
-        }
-        // COMPAT(apiserver): whoever stands between must not keep answers; and its 405 does not say what is allowed.
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
-            response.headers_mut().remove(ALLOW);
-        }
-    }
-}
-
-fn dress_refusal(status: &Status, form: Option<(Media, bool)>, response: &mut Response) {
+fn encode_refusal(status: &Status, form: Option<(Media, bool)>, response: &mut Response) {
     let body = match form {
         // What it is already.
         Some((Media::Json, false)) => return,

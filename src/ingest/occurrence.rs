@@ -1,0 +1,88 @@
+//! The way of occurrences from a handler to their shard: the one place where they are accepted, counted and logged.
+
+use super::{Ack, Face};
+use crate::correlator::Policy;
+use crate::event::{Event, ManagedFields, Time};
+use crate::shard::{Accepted, Full, Outcome, Waiting};
+
+/// Occurrences that were accepted.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) outcome: Outcome,
+    /// The wait for the upstream's answer, where one was asked for and the record can be written now.
+    pub(super) waiting: Option<Waiting>,
+}
+
+impl Face {
+    /// Hands occurrences of a valid event to their shard. Where events are not correlated the record is its client's own, and
+    /// marked by `claim`.
+    ///
+    /// # Errors
+    /// [`Full`], which the shard's ledger has counted already.
+    pub(super) fn accept(
+        &self,
+        event: &Event,
+        occurrences: u32,
+        ack: Ack,
+        claim: impl FnOnce() -> ManagedFields,
+    ) -> Result<Taken, Full> {
+        let shards = &self.0.shards;
+        let policy = shards.policy();
+        let occurrence = occurrence(event.clone(), &policy, claim);
+        let (accepted, waiting) = match ack {
+            Ack::Accepted | Ack::Durable => (shards.accept_under(&policy, occurrence, occurrences)?, None),
+            Ack::Written => shards.accept_and_wait(occurrence, occurrences, &policy)?,
+        };
+        self.note(event, occurrences, accepted.outcome);
+        Ok(Taken { outcome: accepted.outcome, waiting })
+    }
+
+    /// As [`accept`](Self::accept), for one occurrence of each event; those of one shard under one lock.
+    pub(super) fn accept_all(
+        &self,
+        events: Vec<Event>,
+        ack: Ack,
+        claim: impl Fn() -> ManagedFields,
+    ) -> Vec<Result<Taken, Full>> {
+        if ack == Ack::Written {
+            return events.iter().map(|event| self.accept(event, 1, ack, &claim)).collect();
+        }
+        let policy = self.0.shards.policy();
+        let logged = if self.0.event_log.is_kept() { events.clone() } else { Vec::new() };
+        let occurrences = events.into_iter().map(|event| occurrence(event, &policy, &claim)).collect();
+        let accepted = self.0.shards.accept_all(&policy, occurrences);
+        let mut logged = logged.into_iter();
+        let taken = |accepted: Result<Accepted, Full>| {
+            let event = logged.next();
+            let Accepted { outcome, .. } = accepted?;
+            match &event {
+                Some(event) => self.note(event, 1, outcome),
+                None => self.0.metrics.count_outcome(outcome, 1),
+            }
+            Ok(Taken { outcome, waiting: None })
+        };
+        accepted.into_iter().map(taken).collect()
+    }
+
+    /// Counts and logs what became of occurrences.
+    fn note(&self, event: &Event, occurrences: u32, outcome: Outcome) {
+        self.0.metrics.count_outcome(outcome, occurrences.into());
+        self.0.event_log.write(event, occurrences, outcome, self.0.shards.clock());
+    }
+}
+
+/// Makes a client's event what its shard gets.
+fn occurrence(mut event: Event, policy: &Policy, claim: impl FnOnce() -> ManagedFields) -> Event {
+    if policy.correlates(&event) {
+        set_last_seen(&mut event);
+    } else {
+        event.metadata.managed_fields = claim();
+    }
+    event
+}
+
+/// Sets when a record was seen last, which new-style events say in other members. The record's count stands for the series.
+fn set_last_seen(event: &mut Event) {
+    let observed = event.series.take().and_then(|series| series.last_observed_time).or(event.event_time);
+    event.last_timestamp = event.last_timestamp.or_else(|| observed.map(|time| Time(time.0.div_euclid(1_000_000))));
+}

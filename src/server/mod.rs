@@ -12,6 +12,7 @@ mod tests;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -19,8 +20,8 @@ use std::time::Duration;
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use http::header::CONNECTION;
-use http::{HeaderValue, Request, Version};
-use hyper::body::Incoming;
+use http::{HeaderValue, Method, Request, Version};
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::{Builder, UpgradeableConnection};
@@ -112,7 +113,7 @@ impl Server {
             let service = service(answer.clone(), closing, Arc::clone(&progress));
             // Small answers must not wait for more; without the option they still arrive.
             let _best_effort = stream.set_nodelay(true);
-            let stream = ClientStream::new(wrap(stream), settings.client_timeout);
+            let stream = ClientStream::new(wrap(stream), settings.client_timeout, Arc::clone(&progress));
             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
             let (connections, timeout) = (connections.clone(), settings.client_timeout);
             connections.inc();
@@ -193,6 +194,8 @@ fn queued(listener: TcpListener) -> impl Iterator<Item = TcpStream> {
 fn builder(settings: &Settings) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.client_timeout);
+    // A client may close its side after a request, and still reads the answer.
+    builder.http1().half_close(true);
     // Header and body in pieces: otherwise hyper would copy an answer, however large, because of `is_write_vectored`.
     builder.http1().writev(true);
     builder.http2().timer(TokioTimer::new());
@@ -205,6 +208,8 @@ fn builder(settings: &Settings) -> Builder<TokioExecutor> {
 struct Progress {
     /// The version of the first request.
     version: OnceLock<Version>,
+    /// Whether the answer is to a GET over HTTP/1.1 and its length is unknown: a watch.
+    is_watched: AtomicBool,
 }
 
 /// Adapts `answer` to hyper. Once `closing` is cancelled, its answers ask their clients to close the connection.
@@ -223,13 +228,18 @@ where
     F: Future<Output = Response> + Send + 'static,
 {
     service_fn(move |request: Request<Incoming>| {
-        let version = request.version();
+        let (version, is_get) = (request.version(), request.method() == Method::GET);
         progress.version.get_or_init(|| version);
-        let closing = closing.clone();
+        progress.is_watched.store(false, Ordering::Relaxed);
+        let (closing, progress) = (closing.clone(), Arc::clone(&progress));
         answer(request).map(move |mut response| {
-            // An upgrade has set the header already.
-            if version < Version::HTTP_2 && closing.is_cancelled() {
-                response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
+            if version < Version::HTTP_2 {
+                // An upgrade has set the header already.
+                if closing.is_cancelled() {
+                    response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
+                }
+                let is_watch = is_get && response.body().size_hint().exact().is_none();
+                progress.is_watched.store(is_watch, Ordering::Relaxed);
             }
             Ok(response)
         })

@@ -1,24 +1,30 @@
-//! The stream of a client: a limit for writes, and fewer of them over HTTP/2.
+//! The stream of a client: a limit for writes, fewer of them over HTTP/2, and the end of watches.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncBufRead as _, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Limits how long a write waits.
+use super::Progress;
+
+/// Limits how long a write waits, and fails when the client of a watch closes its side.
 pub(super) struct ClientStream<S> {
-    stream: S,
+    /// Reads a byte ahead only to see whether the client has closed its side; hyper's reads bypass the buffer.
+    stream: BufReader<S>,
     timeout: Duration,
     /// Runs while the client takes nothing of what is to be written.
     stalled: Option<Pin<Box<Sleep>>>,
+    progress: Arc<Progress>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
-    pub(super) fn new(stream: S, timeout: Duration) -> Self {
-        Self { stream, timeout, stalled: None }
+    pub(super) fn new(stream: S, timeout: Duration, progress: Arc<Progress>) -> Self {
+        Self { stream: BufReader::with_capacity(1, stream), timeout, stalled: None, progress }
     }
 
     /// Returns what a write came to, or an error once writes have been pending for too long.
@@ -63,7 +69,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         false
     }
 
+    /// Also looks for the end of a watch: while hyper answers, it does not read, and it flushes whenever it has nothing
+    /// to write.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.progress.is_watched.load(Ordering::Relaxed) {
+            match Pin::new(&mut self.stream).poll_fill_buf(context) {
+                Poll::Ready(Ok([])) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(_)) | Poll::Pending => {}
+            }
+        }
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         self.limited(context, flushed)
     }

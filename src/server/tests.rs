@@ -125,6 +125,29 @@ async fn a_client_that_reads_slowly_is_not_closed_and_one_that_reads_nothing_is(
     assert!(rest.len() < LARGE, "it was waited for");
 }
 
+/// Fault: a request was dropped when the end of its client was seen before the answer.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_closes_its_side_after_its_request_is_answered() {
+    let server = server().await;
+    let address = server.listener.local_addr().unwrap();
+    server.tasks.clone().spawn(server.serve(async |request: Request<Incoming>| {
+        let response = slow(SECOND).await;
+        match *request.method() {
+            Method::POST => response,
+            _ => Response::new(Body::from(response.into_body().collect().await.unwrap().to_bytes())),
+        }
+    }));
+    for number in 0..300 {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let method = if number % 2 == 0 { "POST" } else { "GET" };
+        client.write_all(format!("{method} / HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\nhere"), "{number}: {answer:?}");
+    }
+}
+
 /// The last client has connected and asked, but nothing has been accepted since, when serving stops.
 #[tokio::test(start_paused = true)]
 async fn clients_are_asked_to_close_and_the_last_one_in_the_queue_is_answered_before_idle_ones_are_closed() {
@@ -144,7 +167,7 @@ async fn clients_are_asked_to_close_and_the_last_one_in_the_queue_is_answered_be
     stop.cancel();
     queued.set_nonblocking(true).unwrap();
     is_asked_to_close(TcpStream::from_std(queued).unwrap()).await;
-    assert_eq!(idle.read(&mut [0; 10]).await.unwrap(), 0);
+    assert_eq!(timeout(SECOND, idle.read(&mut [0; 10])).await.unwrap().unwrap(), 0);
     timeout(SECOND, serving.join_next()).await.unwrap().unwrap().unwrap();
     assert!(TcpStream::connect(address).await.is_err());
 }
@@ -190,6 +213,17 @@ fn watch(ended: CancellationToken, told: usize) -> Response {
         Some((Ok::<_, Infallible>(vec![b'x'; left.min(1 << 20)]), (ended, left - left.min(1 << 20))))
     });
     Response::new(Body::from_stream(watch))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_when_its_client_closes_its_side() {
+    let ended = CancellationToken::new();
+    let answer = ended.clone();
+    let mut client = connected(move |_| std::future::ready(watch(answer.clone(), 1))).await;
+    client.write_all(HEAD).await.unwrap();
+    assert!(timeout(LIMIT * 10, ended.cancelled()).await.is_err(), "there is nothing to tell");
+    client.shutdown().await.unwrap();
+    timeout(SECOND, ended.cancelled()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ const MODULES: &[Row] = &[
     ("history", &["shard", "upstream"], &["prometheus", "tokio", "tracing"]),
     ("spool", &["correlator", "event", "outbox", "shard"], &["prometheus", "tokio", "tokio_util", "tracing"]),
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),
-    ("server", &[], &["axum", "hyper", "hyper_util", "prometheus", "tokio", "tokio_util", "tracing"]),
+    ("server", &[], &["axum", "hyper", "hyper_util", "prometheus", "tokio", "tokio_util", "tower", "tracing"]),
     (
         "ingest",
         &["clock", "correlator", "event", "event_log", "ledger", "shard", "spool", "status", "upstream"],
@@ -60,7 +60,7 @@ const MODULES: &[Row] = &[
             "spool",
             "upstream",
         ],
-        &["axum", "hyper", "parking_lot", "prometheus", "tokio", "tokio_util", "tower", "tracing"],
+        &["parking_lot", "prometheus", "tokio", "tokio_util", "tracing"],
     ),
     ("replay", &["clock", "correlator", "event", "ledger", "outbox", "shard", "upstream"], &[]),
     ("cli", &["config"], &["clap", "clap_complete"]),

@@ -8,13 +8,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt as _;
 
 use crate::admin::{Admin, ShardCollector};
 use crate::clock::Clock;
@@ -210,31 +208,31 @@ impl App {
             ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone(), spool: self.spool.clone() };
         let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
         self.registry.register(Box::new(ingest::NamesCollector::new(face.clone())?))?;
-        let server = server::Settings {
+        let limits = server::Settings {
             max_connections: config.ingest.max_connections.get(),
-            header_timeout: config.ingest.request_timeout,
+            client_timeout: config.ingest.request_timeout,
             close_timeout: CLOSE_TIMEOUT,
         };
-        let admin = server::Settings { max_connections: ADMIN_CONNECTIONS, ..server };
-        let idle = prometheus::IntGauge::new("unregistered", "connections of the admin port")?;
-        let (tasks, served) = (self.tasks.clone(), self.served.clone());
-        let end = server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() };
-        let service = face.service();
-        let answer = move |request: http::Request<hyper::body::Incoming>| {
-            let answered = service.clone().oneshot(request.map(axum::body::Body::new));
-            answered.map(|answered| answered.unwrap_or_else(|never| match never {}))
+        let server = server::Server {
+            listener: listeners.face,
+            settings: limits.clone(),
+            connections,
+            tasks: self.tasks.clone(),
+            end: server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() },
         };
-        let serving = server::serve(listeners.face, answer, server, connections, tasks.clone(), end);
+        let (serving, served) = (server.serve(face.service()), self.served.clone());
         self.guard(async move {
             serving.await;
             served.cancel();
         });
-        let end = self.stop_admin.clone().into();
-        let paths = self.admin.router();
-        let answer = move |request| {
-            paths.clone().oneshot(request).map(|answered| answered.unwrap_or_else(|never| match never {}))
+        let admin = server::Server {
+            listener: listeners.admin,
+            settings: server::Settings { max_connections: ADMIN_CONNECTIONS, ..limits },
+            connections: prometheus::IntGauge::new("unregistered", "connections of the admin port")?,
+            tasks: self.tasks.clone(),
+            end: self.stop_admin.clone().into(),
         };
-        self.guard(server::serve(listeners.admin, answer, admin, idle, tasks, end));
+        self.guard(admin.serve(self.admin.router()));
         if let Some(spool) = self.spool.clone() {
             self.guard(spool.run(self.shards.clone(), self.stop_delivery.clone()));
         }

@@ -1,220 +1,199 @@
-//! Serves a router on a listener: HTTP/1.1 and HTTP/2 with prior knowledge, a limit of connections, and an orderly end.
+//! Serves HTTP/1.1, and HTTP/2 with prior knowledge, on a listener: limits connections, times clients out, shuts down
+//! in order.
 //!
-//! The end has two steps, because an idle connection cannot be closed without racing the request that its client may be
-//! sending: first every answer over HTTP/1.1 tells its client to close, while late connections are still taken; then what
-//! is idle is closed. HTTP/2 has GOAWAY for that.
+//! Shutdown has two steps, because closing an idle connection races with a request that its client may be sending.
+//! First every answer over HTTP/1.1 carries `Connection: close`, and new connections are still accepted. Then idle
+//! connections are closed; HTTP/2 connections get a GOAWAY.
 
-mod patience;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::response::Response;
-use futures_util::FutureExt as _;
+use futures_util::TryFutureExt as _;
 use http::header::CONNECTION;
-use http::{HeaderValue, Request, Version};
-use hyper::body::Incoming;
+use http::{HeaderValue, Method, Request, Version};
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::{Builder, UpgradeableConnection};
 use prometheus::IntGauge;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::{Service, ServiceExt as _};
 
-use patience::{Activity, Answering, Patience};
-use stream::Stream;
+use stream::ClientStream;
 
-/// Pause after a failed accept (out of file descriptors, say), so that the loop does not spin.
+/// Pause after a failed accept, for example without a free file descriptor, so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Longest time for the requests of connections that came in the last instant.
+/// Longest time to answer the requests of connections that were accepted last.
 const LINGER: Duration = Duration::from_millis(250);
+/// Longest time for an HTTP/2 client to answer a ping.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How a listener is served.
+/// Limits of a listener.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// LIMIT: connections at once; further ones wait in the kernel's queue to be accepted.
     pub max_connections: usize,
-    /// Longest time for a request's header to arrive; it may be a quarter more. Over HTTP/1.1 also for the next request to begin.
-    pub header_timeout: Duration,
-    /// Longest time for running requests once the end has come; then connections are cut.
+    /// Longest wait for a client: for the whole header of a request, over HTTP/1.1 also for the next request to begin,
+    /// and for the client to read more of its answer.
+    pub client_timeout: Duration,
+    /// Longest time for running requests after `End::stop`; then connections are cut.
     pub close_timeout: Duration,
 }
 
-/// When a listener ends.
+/// When a listener shuts down.
 #[derive(Debug, Clone)]
 pub struct End {
-    /// From here on answers ask their clients to close; with nobody connected it is the end already.
+    /// From here on answers ask their clients to close; without any connection serving ends.
     pub closing: CancellationToken,
-    /// The end.
+    /// From here on nothing is accepted, and idle connections are closed.
     pub stop: CancellationToken,
 }
 
 impl From<CancellationToken> for End {
-    /// An end without notice.
+    /// Shuts down in one step.
     fn from(stop: CancellationToken) -> Self {
         Self { closing: stop.clone(), stop }
     }
 }
 
-/// Serves until its end; then accepts nothing more, and returns when every connection has come to its own.
-// The answer's future has no box around it: it lies in its connection.
-pub async fn serve<A, F>(
-    listener: TcpListener,
-    answer: A,
-    settings: Settings,
-    connections: IntGauge,
-    tasks: TaskTracker,
-    end: End,
-) where
-    A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Response> + Send + 'static,
+/// What answers the requests: a router, or layers around one.
+pub trait Answer:
+    Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + 'static
 {
-    let mut builder = Builder::new(TokioExecutor::new());
-    // `patience` looks after heads, and `stream` puts pieces together.
-    builder.http1().header_read_timeout(None).writev(true);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(settings.header_timeout));
-    let limit = Arc::new(Semaphore::new(settings.max_connections));
-    let open = TaskTracker::new();
-    let stop = Stop::default();
-    // Not the token itself: looking at that takes a lock, and every request looks.
-    let closing = Arc::new(AtomicBool::new(false));
-    let pause = patience::pause(settings.header_timeout);
-    let take = |stream: TcpStream, permit| {
-        let activity = Arc::new(Activity::default());
-        let service = service(answer.clone(), Arc::clone(&closing), Arc::clone(&activity));
-        let stream = Stream { tcp: ready(stream), activity: Arc::clone(&activity) };
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-        let (connection, stop) = (connection.into_owned(), stop.clone());
-        let connections = connections.clone();
-        connections.inc();
-        tasks.spawn(open.track_future(async move {
-            if let Err(error) = drive(connection, stop, activity, pause).await {
-                tracing::debug!(%error, "a connection ended abnormally");
+}
+
+impl<S> Answer for S where
+    S: Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// A listener and how it is served.
+#[derive(Debug)]
+pub struct Server {
+    /// Where clients connect to.
+    pub listener: TcpListener,
+    /// Its limits.
+    pub settings: Settings,
+    /// Counts open connections.
+    pub connections: IntGauge,
+    /// Where a task per connection is spawned.
+    pub tasks: TaskTracker,
+    /// When it shuts down.
+    pub end: End,
+}
+
+impl Server {
+    /// Serves until its end, and returns once all connections are closed or `close_timeout` has passed.
+    pub async fn serve(self, service: impl Answer) {
+        self.serve_over(std::convert::identity, service).await;
+    }
+
+    /// Serves over the stream that `wrap` makes of an accepted connection, for example for TLS.
+    async fn serve_over<S>(self, wrap: impl Fn(TcpStream) -> S, answer: impl Answer)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Self { listener, settings, connections, tasks, end } = self;
+        let limit = Arc::new(Semaphore::new(settings.max_connections));
+        let (open, stop) = (TaskTracker::new(), CancellationToken::new());
+        let builder = builder(&settings);
+        let take = |stream: TcpStream, permit: OwnedSemaphorePermit| {
+            let progress = Arc::new(Progress::default());
+            // A token has a lock; each connection has its own.
+            let (closing, stop) = (end.closing.child_token(), stop.child_token());
+            let service = service(answer.clone(), closing, Arc::clone(&progress));
+            // Small answers must not wait for more; without the option they still arrive.
+            let _best_effort = stream.set_nodelay(true);
+            let stream = ClientStream::new(wrap(stream), settings.client_timeout, Arc::clone(&progress));
+            let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+            let (connections, timeout) = (connections.clone(), settings.client_timeout);
+            connections.inc();
+            tasks.spawn(open.track_future(async move {
+                if let Err(error) = drive(connection, &progress, timeout, stop).await {
+                    tracing::debug!(%error, "a connection ended abnormally");
+                }
+                connections.dec();
+                drop(permit);
+            }));
+        };
+        let is_announced = accept(&listener, &limit, &end, &open, &take).await;
+        if is_announced {
+            // Connected clients have not been refused, and may have sent a request.
+            for stream in queued(listener) {
+                let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else { break };
+                take(stream, permit);
             }
-            connections.dec();
-            drop(permit);
-        }));
-    };
-    let mut is_closing = false;
+        } else {
+            drop(listener);
+        }
+        open.close();
+        if is_announced {
+            let _in_time = timeout(LINGER, open.wait()).await;
+        }
+        stop.cancel();
+        if timeout(settings.close_timeout, open.wait()).await.is_err() {
+            tracing::warn!("requests were still running at the end; their connections are cut");
+        }
+    }
+}
+
+/// Accepts connections until the end. Returns whether clients have been asked to close before.
+async fn accept(
+    listener: &TcpListener,
+    limit: &Arc<Semaphore>,
+    end: &End,
+    open: &TaskTracker,
+    take: impl Fn(TcpStream, OwnedSemaphorePermit),
+) -> bool {
+    let mut is_announced = false;
     loop {
         let accepting = async {
-            let permit = Arc::clone(&limit).acquire_owned().await;
-            (permit, listener.accept().await)
+            let permit = Arc::clone(limit).acquire_owned().await.expect("it is never closed");
+            (listener.accept().await, permit)
         };
-        let (permit, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             biased;
-            () = end.stop.cancelled() => break,
-            () = end.closing.cancelled(), if !is_closing => {
-                is_closing = true;
-                closing.store(true, Ordering::Relaxed);
+            () = end.stop.cancelled() => return is_announced,
+            () = end.closing.cancelled(), if !is_announced => {
+                is_announced = true;
                 if open.is_empty() {
-                    break;
+                    return is_announced;
                 }
                 continue;
             }
             accepted = accepting => accepted,
         };
         match accepted {
-            Ok((stream, _)) => take(stream, permit),
-            Err(error) => {
+            (Ok((stream, _)), permit) => take(stream, permit),
+            (Err(error), _) => {
                 tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-    if is_closing {
-        // Whoever is connected has not been refused, and may have sent a request.
-        for stream in queued(listener) {
-            let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else { break };
-            take(stream, Ok(permit));
-        }
-    } else {
-        drop(listener);
-    }
-    open.close();
-    if is_closing {
-        let _in_time = tokio::time::timeout(LINGER, open.wait()).await;
-    }
-    stop.come();
-    if tokio::time::timeout(settings.close_timeout, open.wait()).await.is_err() {
-        tracing::warn!("requests were still running at the end; their connections are cut");
-    }
 }
 
-/// The time for connections to come to an orderly end.
-#[derive(Debug, Clone, Default)]
-struct Stop {
-    has_come: Arc<AtomicBool>,
-    token: CancellationToken,
-}
-
-impl Stop {
-    fn come(&self) {
-        // Before anybody is woken.
-        self.has_come.store(true, Ordering::Release);
-        self.token.cancel();
-    }
-}
-
-/// Drives a connection to its end, or until it has asked nothing for too long.
-///
-/// Hot: hyper-util's `GracefulShutdown` looks at each poll whether the end has come, and so takes a lock that all connections share.
-/// Here a connection's task is woken by the end, and looks at a flag otherwise.
-async fn drive<S>(
-    connection: UpgradeableConnection<'static, TokioIo<Stream>, S, TokioExecutor>,
-    stop: Stop,
-    activity: Arc<Activity>,
-    pause: Duration,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
-where
-    S: hyper::service::Service<
-            Request<Incoming>,
-            Response = Response<Answering>,
-            Error = Infallible,
-            Future: Send + 'static,
-        >,
-{
-    let (mut connection, mut stopped) = (pin!(connection), pin!(stop.token.cancelled()));
-    let (mut is_listening, mut is_ending) = (false, false);
-    let timer = pin!(tokio::time::sleep(pause));
-    let mut patience = Patience::new(Arc::clone(&activity), pause, timer);
-    let mut has_yielded = false;
-    poll_fn(|context| {
-        // Over HTTP/2 the first answer of several wakes the connection, and each would be a write of its own. So whatever is
-        // about to run has its turn first.
-        if activity.is_http2() && !has_yielded {
-            has_yielded = true;
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        has_yielded = false;
-        if patience.is_over(context) {
-            return Poll::Ready(Err("nothing was asked in time".into()));
-        }
-        // A task has one waker for all its life, so once is enough to be woken.
-        if !is_ending && (!is_listening || stop.has_come.load(Ordering::Acquire)) {
-            is_listening = true;
-            if stopped.as_mut().poll(context).is_ready() {
-                is_ending = true;
-                connection.as_mut().graceful_shutdown();
-            }
-        }
-        connection.as_mut().poll(context)
-    })
-    .await
-}
-
-/// The connections that wait to be accepted by a listener that ends. Asked of the system itself, since tokio may not have
-/// heard of them yet.
+/// Returns the connections that wait to be accepted. Asks the system itself, because tokio may not have seen them yet.
 fn queued(listener: TcpListener) -> impl Iterator<Item = TcpStream> {
     let listener = listener.into_std().ok();
     std::iter::from_fn(move || {
@@ -223,39 +202,89 @@ fn queued(listener: TcpListener) -> impl Iterator<Item = TcpStream> {
     })
 }
 
-fn ready(stream: TcpStream) -> TcpStream {
-    // Small answers must not wait for more; a socket that refuses the option still works.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY could not be set");
-    }
-    stream
+fn builder(settings: &Settings) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.client_timeout);
+    // A client may close its side after a request, and still reads the answer.
+    builder.http1().half_close(true);
+    // Header and body in pieces: otherwise hyper would copy an answer, however large, because of `is_write_vectored`.
+    builder.http1().writev(true);
+    builder.http2().timer(TokioTimer::new());
+    builder.http2().keep_alive_interval(settings.client_timeout).keep_alive_timeout(PING_TIMEOUT);
+    builder
 }
 
-/// As hyper wants it. An answer asks its client to close its connection once `closing` is set.
-fn service<A, F>(
-    answer: A,
-    closing: Arc<AtomicBool>,
-    activity: Arc<Activity>,
+/// What the requests of a connection have shown of it.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The version of the first request.
+    version: OnceLock<Version>,
+    /// Whether the answer is to a GET over HTTP/1.1 and its length is unknown: a watch.
+    is_watched: AtomicBool,
+}
+
+/// Adapts `answer` to hyper. Once `closing` is cancelled, its answers ask their clients to close the connection.
+fn service(
+    answer: impl Answer,
+    closing: CancellationToken,
+    progress: Arc<Progress>,
 ) -> impl hyper::service::Service<
     Request<Incoming>,
-    Response = Response<Answering>,
+    Response = Response,
     Error = Infallible,
-    Future = impl Future<Output = Result<Response<Answering>, Infallible>> + Send + 'static,
->
-where
-    A: Fn(Request<Incoming>) -> F,
-    F: Future<Output = Response> + Send + 'static,
-{
+    Future = impl Future<Output = Result<Response, Infallible>> + Send + 'static,
+> {
     service_fn(move |request: Request<Incoming>| {
-        let (closing, version) = (Arc::clone(&closing), request.version());
-        let busy = activity.begin(version);
-        // No async block, in which the answer's future would lie twice.
-        answer(request).map(move |mut response| {
-            // An upgrade has a word of its own there, and HTTP/2 no such header.
-            if closing.load(Ordering::Relaxed) && version < Version::HTTP_2 {
-                response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
+        let (version, is_get) = (request.version(), request.method() == Method::GET);
+        progress.version.get_or_init(|| version);
+        progress.is_watched.store(false, Ordering::Relaxed);
+        let (closing, progress) = (closing.clone(), Arc::clone(&progress));
+        answer.clone().oneshot(request.map(Body::new)).map_ok(move |mut response| {
+            if version < Version::HTTP_2 {
+                // An upgrade has set the header already.
+                if closing.is_cancelled() {
+                    response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
+                }
+                let is_watch = is_get && response.body().size_hint().exact().is_none();
+                progress.is_watched.store(is_watch, Ordering::Relaxed);
             }
-            Ok(response.map(|body| Answering { body, busy }))
+            response
         })
     })
+}
+
+/// Drives a connection to its end. The header of its first request has to arrive within `timeout`: hyper's own limit
+/// starts only after the protocol is known. After `stop` the connection is closed as soon as it is idle.
+async fn drive<S, V>(
+    connection: UpgradeableConnection<'static, TokioIo<ClientStream<S>>, V, TokioExecutor>,
+    progress: &Progress,
+    timeout: Duration,
+    stop: CancellationToken,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    V: hyper::service::Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send + 'static>,
+{
+    let (mut connection, mut late, mut stopped) = (pin!(connection), pin!(sleep(timeout)), pin!(stop.cancelled()));
+    let (mut is_ending, mut has_yielded) = (false, false);
+    poll_fn(|context| {
+        let version = progress.version.get();
+        // Over HTTP/2 the first of several answers wakes the connection, and each would be a write of its own. So other
+        // tasks that are ready run first, once per wakeup.
+        if version == Some(&Version::HTTP_2) && !has_yielded {
+            has_yielded = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        has_yielded = false;
+        if version.is_none() && late.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err("no request arrived in time".into()));
+        }
+        if !is_ending && stopped.as_mut().poll(context).is_ready() {
+            is_ending = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(context)
+    })
+    .await
 }

@@ -8,7 +8,7 @@ use eventweir::ledger::RejectReason;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::support::app::{start, start_before};
+use super::support::app::{DEADLINE, start, start_before};
 use super::support::events::{START, event, plain};
 use super::support::fake::FakeApiserver;
 use super::support::http::{Client, EVENTS, json as json_of};
@@ -101,6 +101,29 @@ async fn connections_over_the_limit_wait_until_one_ends() {
     assert_eq!(posting.join_next().await.unwrap().unwrap(), 201);
     program.settle().await;
     assert_eq!(program.stop().await.ledger.total_written(), 23);
+}
+
+#[tokio::test]
+async fn a_watch_gives_its_place_back_when_its_client_leaves() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let program = start("ingest: {maxWatches: 1}\n").await;
+    let watch = format!("{EVENTS}?watch=true");
+    for leaves in [true, false] {
+        let mut stream = tokio::net::TcpStream::connect(program.app.address()).await.unwrap();
+        stream.write_all(format!("GET {watch} HTTP/1.1\r\nHost: e\r\n\r\n").as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await.unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200");
+        assert_eq!(program.client().await.get(&watch).await.status, 429);
+        if leaves {
+            drop(stream);
+        } else {
+            stream.shutdown().await.unwrap();
+        }
+        let is_noticed = async { while program.metrics().await["eventweir_ingest_watches"] > 0.0 {} };
+        tokio::time::timeout(DEADLINE, is_noticed).await.unwrap();
+    }
+    program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,286 @@
+//! Clients of every kind against a server of its own; time is paused, and passes only while everybody waits.
+
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use axum::body::{Body, Bytes};
+use futures_util::FutureExt as _;
+use futures_util::stream::{once, unfold};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::client::conn::http2;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio_util::io::InspectWriter;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+
+async fn server() -> Server {
+    Server {
+        listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        settings: Settings { max_connections: 1000, client_timeout: LIMIT, close_timeout: LIMIT },
+        connections: IntGauge::new("unregistered", "connections").unwrap(),
+        tasks: TaskTracker::new(),
+        end: CancellationToken::new().into(),
+    }
+}
+
+/// A service that answers so.
+fn answering<F>(answer: impl Fn(Request<Body>) -> F + Clone + Send + Sync + 'static) -> impl Answer
+where
+    F: Future<Output = Response> + Send + 'static,
+{
+    tower::service_fn(move |request| answer(request).map(Ok::<_, Infallible>))
+}
+
+/// A client of a server that answers so.
+async fn connected<F>(answer: impl Fn(Request<Body>) -> F + Clone + Send + Sync + 'static) -> TcpStream
+where
+    F: Future<Output = Response> + Send + 'static,
+{
+    let server = server().await;
+    let address = server.listener.local_addr().unwrap();
+    server.tasks.clone().spawn(server.serve(answering(answer)));
+    TcpStream::connect(address).await.unwrap()
+}
+
+/// Answers after `time`, with a body that takes as long again.
+async fn slow(time: Duration) -> Response {
+    sleep(time).await;
+    Response::new(Body::from_stream(once(async move {
+        sleep(time).await;
+        Ok::<_, Infallible>("here")
+    })))
+}
+
+async fn is_answered(client: &mut TcpStream) {
+    client.write_all(HEAD).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"here\r\n0\r\n\r\n") {
+        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "closed too early");
+    }
+}
+
+/// Checks that the connection, which has been waited for since `passed`, is closed at the limit.
+async fn ends(client: &mut TcpStream, passed: Duration) {
+    let mut read = [0; 1000];
+    let early = timeout(LIMIT - passed - SECOND, async { while client.read(&mut read).await.is_ok_and(|n| n > 0) {} });
+    assert!(early.await.is_err(), "too early");
+    let read = timeout(SECOND * 2, client.read(&mut read)).await;
+    assert_eq!(read.expect("in time").unwrap_or(0), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_asks_nothing_is_closed() {
+    // The beginning of a preface, all of it, and the settings that follow it.
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    for sent in [0, 10, 24, preface.len()] {
+        let mut client = connected(|_| slow(Duration::ZERO)).await;
+        client.write_all(&preface[..sent]).await.unwrap();
+        ends(&mut client, Duration::ZERO).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_finishes_its_header_is_closed() {
+    let mut client = connected(|_| slow(Duration::ZERO)).await;
+    for answered in [false, true] {
+        if answered {
+            client = connected(|_| slow(Duration::ZERO)).await;
+            is_answered(&mut client).await;
+        }
+        client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+        for _ in 0..11 {
+            sleep(LIMIT / 12).await;
+            client.write_all(b"A: b\r\n").await.unwrap();
+        }
+        ends(&mut client, LIMIT * 11 / 12).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_being_answered_is_not_closed() {
+    let mut client = connected(|_| slow(LIMIT * 3)).await;
+    for _ in 0..2 {
+        is_answered(&mut client).await;
+        sleep(LIMIT / 2).await;
+    }
+    is_answered(&mut client).await;
+    ends(&mut client, Duration::ZERO).await;
+}
+
+/// More than the system takes at once, so that hyper has long had all of it when the client still reads.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_slowly_is_not_closed_and_one_that_reads_nothing_is() {
+    const LARGE: usize = 64 << 20;
+    let mut client = connected(|_| async { Response::new(Body::from(vec![b'x'; LARGE])) }).await;
+    client.write_all(HEAD).await.unwrap();
+    let mut read = 0;
+    while read < LARGE {
+        let mut some = vec![0; 8 << 20];
+        let count = client.read(&mut some).await.unwrap();
+        assert_ne!(count, 0, "closed after {read} bytes");
+        read += count;
+        sleep(LIMIT / 8).await;
+    }
+    client.write_all(HEAD).await.unwrap();
+    sleep(LIMIT * 2).await;
+    let mut rest = Vec::new();
+    let _broken = client.read_to_end(&mut rest).await;
+    assert!(rest.len() < LARGE, "it was waited for");
+}
+
+/// Fault: a request was dropped when the end of its client was seen before the answer.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_closes_its_side_after_its_request_is_answered() {
+    let server = server().await;
+    let address = server.listener.local_addr().unwrap();
+    server.tasks.clone().spawn(server.serve(answering(async |request: Request<Body>| {
+        let response = slow(SECOND).await;
+        match *request.method() {
+            Method::POST => response,
+            _ => Response::new(Body::from(response.into_body().collect().await.unwrap().to_bytes())),
+        }
+    })));
+    for number in 0..300 {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let method = if number % 2 == 0 { "POST" } else { "GET" };
+        client.write_all(format!("{method} / HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\nhere"), "{number}: {answer:?}");
+    }
+}
+
+/// The last client has connected and asked, but nothing has been accepted since, when serving stops.
+#[tokio::test(start_paused = true)]
+async fn clients_are_asked_to_close_and_the_last_one_in_the_queue_is_answered_before_idle_ones_are_closed() {
+    let (server, closing, stop) = (server().await, CancellationToken::new(), CancellationToken::new());
+    let address = server.listener.local_addr().unwrap();
+    let mut serving = JoinSet::new();
+    let end = End { closing: closing.clone(), stop: stop.clone() };
+    serving.spawn(Server { end, ..server }.serve(answering(|_| slow(Duration::ZERO))));
+    let mut idle = TcpStream::connect(address).await.unwrap();
+    is_answered(&mut idle).await;
+    closing.cancel();
+    let mut late = TcpStream::connect(address).await.unwrap();
+    late.write_all(HEAD).await.unwrap();
+    is_asked_to_close(late).await;
+    let mut queued = std::net::TcpStream::connect(address).unwrap();
+    std::io::Write::write_all(&mut queued, HEAD).unwrap();
+    stop.cancel();
+    queued.set_nonblocking(true).unwrap();
+    is_asked_to_close(TcpStream::from_std(queued).unwrap()).await;
+    assert_eq!(timeout(SECOND, idle.read(&mut [0; 10])).await.unwrap().unwrap(), 0);
+    timeout(SECOND, serving.join_next()).await.unwrap().unwrap().unwrap();
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+async fn is_asked_to_close(mut client: TcpStream) {
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("connection: close\r\n") && answer.contains("here"), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_running_at_the_end_has_its_time_to_be_answered() {
+    for (time, is_in_time) in [(LIMIT / 3, true), (LIMIT, false)] {
+        let (server, stop) = (server().await, CancellationToken::new());
+        let (address, started) = (server.listener.local_addr().unwrap(), Arc::new(Barrier::new(2)));
+        let (mut serving, has_started) = (JoinSet::new(), Arc::clone(&started));
+        serving.spawn(Server { end: stop.clone().into(), ..server }.serve(answering(move |_| {
+            let has_started = Arc::clone(&has_started);
+            async move {
+                has_started.wait().await;
+                slow(time).await
+            }
+        })));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(HEAD).await.unwrap();
+        started.wait().await;
+        stop.cancel();
+        assert!(timeout(LIMIT - SECOND, serving.join_next()).await.is_ok() == is_in_time, "{time:?}");
+        if is_in_time {
+            is_asked_to_close(client).await;
+        } else {
+            timeout(SECOND * 2, serving.join_next()).await.unwrap();
+        }
+    }
+}
+
+/// A watch that tells so much at once, and then nothing more.
+fn watch(ended: CancellationToken, told: usize) -> Response {
+    let watch = unfold((ended.drop_guard(), told), async |(ended, left)| {
+        if left == 0 {
+            std::future::pending::<()>().await;
+        }
+        Some((Ok::<_, Infallible>(vec![b'x'; left.min(1 << 20)]), (ended, left - left.min(1 << 20))))
+    });
+    Response::new(Body::from_stream(watch))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_when_its_client_closes_its_side() {
+    let ended = CancellationToken::new();
+    let answer = ended.clone();
+    let mut client = connected(move |_| std::future::ready(watch(answer.clone(), 1))).await;
+    client.write_all(HEAD).await.unwrap();
+    assert!(timeout(LIMIT * 10, ended.cancelled()).await.is_err(), "there is nothing to tell");
+    client.shutdown().await.unwrap();
+    timeout(SECOND, ended.cancelled()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_when_its_client_reads_nothing() {
+    let ended = CancellationToken::new();
+    let answer = ended.clone();
+    let mut client = connected(move |_| std::future::ready(watch(answer.clone(), 64 << 20))).await;
+    client.write_all(HEAD).await.unwrap();
+    assert!(timeout(LIMIT - SECOND, ended.cancelled()).await.is_err(), "too early");
+    timeout(SECOND * 2, ended.cancelled()).await.unwrap();
+}
+
+/// On a worker thread, where a task that is woken last runs first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn answers_over_http2_that_are_ready_together_share_a_write() {
+    const COUNT: usize = 4;
+    const LENGTH: usize = 900;
+    let (server, writes) = (server().await, Arc::new(Mutex::new(Vec::new())));
+    let (address, seen) = (server.listener.local_addr().unwrap(), Arc::clone(&writes));
+    let wrap = move |stream| {
+        let seen = Arc::clone(&seen);
+        InspectWriter::new(stream, move |written: &[u8]| seen.lock().unwrap().push(written.len()))
+    };
+    let together = Arc::new(Barrier::new(COUNT));
+    server.tasks.clone().spawn(server.serve_over(
+        wrap,
+        answering(move |_| {
+            let together = Arc::clone(&together);
+            async move {
+                together.wait().await;
+                Response::new(Body::from(vec![b'x'; LENGTH]))
+            }
+        }),
+    ));
+    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let mut clients = JoinSet::new();
+    clients.spawn(async move { connection.await.map_or(0, |()| 0) });
+    let mut sending = JoinSet::new();
+    for _ in 0..COUNT {
+        let mut sender = sender.clone();
+        sending.spawn(async move {
+            let request = Request::get(format!("http://{address}/")).body(Empty::<Bytes>::new()).unwrap();
+            let answer = sender.send_request(request).await.unwrap();
+            assert_eq!(answer.into_body().collect().await.unwrap().to_bytes().len(), LENGTH);
+        });
+    }
+    sending.join_all().await;
+    let writes = writes.lock().unwrap();
+    assert!(writes.iter().any(|length| *length > COUNT * LENGTH), "{writes:?}");
+}

@@ -120,6 +120,15 @@ impl Known {
         self.text(expected, given)
     }
 
+    /// Compares documents in YAML, whatever their layout.
+    pub(crate) fn yaml(&mut self, expected: &str, given: &str) -> Result<(), String> {
+        if given.starts_with('{') || !given.ends_with('\n') {
+            return Err(format!("not written as YAML: {given:?}"));
+        }
+        let read = |text| serde_saphyr::from_str::<Value>(text).map_err(|error| format!("{error}: {text:?}"));
+        self.document(&read(expected)?, &read(given)?, Order::Kept)
+    }
+
     /// Compares a protobuf message with its recorded form.
     pub(crate) fn protobuf(&mut self, decoded: &Value, given: &[u8]) -> Result<(), String> {
         let (version, kind, raw) = envelope(given).ok_or("no envelope")?;
@@ -286,7 +295,7 @@ fn without_managed(value: &Value) -> Value {
     }
 }
 
-/// A document as text without `managedFields`, its white space kept.
+/// The text of an answer, without `managedFields` where it is JSON, its white space kept.
 fn text_without_managed(text: &str) -> String {
     if let Ok(json) = serde_json::from_str::<Value>(text)
         && json.is_object()
@@ -297,17 +306,5 @@ fn text_without_managed(text: &str) -> String {
             false => json.to_string() + "\n",
         };
     }
-    let mut kept = String::new();
-    let mut inside: Option<usize> = None;
-    for line in text.split_inclusive('\n') {
-        let depth = line.len() - line.trim_start_matches(' ').len();
-        if inside.is_some_and(|dropped| depth > dropped || (depth == dropped && line.trim_start().starts_with("- "))) {
-            continue;
-        }
-        inside = line.trim_start().starts_with("managedFields:").then_some(depth);
-        if inside.is_none() {
-            kept += line;
-        }
-    }
-    kept
+    text.to_owned()
 }

@@ -220,7 +220,10 @@ impl Player {
         }
         let text = String::from_utf8(bytes).map_err(|error| error.to_string())?;
         if let Some(expected) = response["bodyText"].as_str() {
-            return self.known.answer_text(expected, &text);
+            return match answer.header("Content-Type") {
+                Some("application/yaml") => self.known.yaml(expected, &text),
+                _ => self.known.answer_text(expected, &text),
+            };
         }
         let Some(document) = document else {
             return if text.is_empty() { Ok(()) } else { Err(format!("{text:?} is too much")) };

@@ -214,7 +214,7 @@ class Events {
     same("occurrences listed", listed(namespace, "burst"), written);
   }
 
-  /** The watch asks for a WebSocket first, and reads lines of JSON when it gets none. */
+  /** The watch asks for a WebSocket. It opens late after a 503, and never after a 200 whose body does not end. */
   static void fabric8WatchAndDelete() throws Exception {
     var before = begin();
     BlockingQueue<String> changes = new LinkedBlockingQueue<>();

@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 
 use axum::body::{Body, Bytes};
 use axum::extract::DefaultBodyLimit;
@@ -20,16 +19,10 @@ use hyper_util::service::TowerToHyperService;
 use k8s_openapi::api::{core, events};
 use serde::Deserialize;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
-
-use crate::{machine, tls};
 
 /// `bare`
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// Serves with TLS, with the certificate in this folder.
-    #[arg(long)]
-    tls: Option<PathBuf>,
     /// Parses each event into the types of `k8s-openapi`, and answers a POST with it
     #[arg(long)]
     typed: bool,
@@ -37,8 +30,6 @@ pub(crate) struct Options {
 
 /// Serves until it is killed; says where on standard output.
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
-    machine::allow_many_files();
-    let tls = options.tls.as_deref().map(tls::server).transpose()?;
     let router = if options.typed {
         Router::new()
             .route("/eventweir/v1/events", post(|body| parse(body, is_typed_event)))
@@ -51,30 +42,21 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
             .fallback(answer)
             .layer(DefaultBodyLimit::disable())
     };
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(serve(router, tls.map(TlsAcceptor::from)))
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(router))
 }
 
 /// Serves a router on a free port, and says which on standard output.
-pub(crate) async fn serve(router: Router, tls: Option<TlsAcceptor>) -> anyhow::Result<()> {
+pub(crate) async fn serve(router: Router) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     println!("LISTEN {}", listener.local_addr()?);
     let builder = Builder::new(TokioExecutor::new());
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        let (builder, service, tls) = (builder.clone(), TowerToHyperService::new(router.clone()), tls.clone());
+        let (builder, service) = (builder.clone(), TowerToHyperService::new(router.clone()));
         tokio::spawn(async move {
             // A connection that breaks shows at the client.
-            match tls {
-                None => drop(builder.serve_connection(TokioIo::new(stream), service).await),
-                Some(tls) => {
-                    let Ok(stream) = tls.accept(stream).await else { return };
-                    drop(builder.serve_connection(TokioIo::new(stream), service).await);
-                }
-            }
+            drop(builder.serve_connection(TokioIo::new(stream), service).await);
         });
     }
 }

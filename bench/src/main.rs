@@ -4,14 +4,11 @@
 
 mod bare;
 mod events;
-mod front;
 mod load;
 mod machine;
-mod proto;
 mod run;
 mod shapes;
 mod stub;
-mod tls;
 
 use clap::Parser;
 
@@ -28,8 +25,6 @@ enum Command {
     Bare(bare::Options),
     /// Stands in for the apiserver: stores what is written, and counts it.
     Stub(stub::Options),
-    /// Terminates TLS in front of a server, as a sidecar would.
-    Front(front::Options),
     /// Runs a target: both sides in turn, and the ratio.
     Run(run::Options),
 }
@@ -39,7 +34,6 @@ fn main() -> anyhow::Result<()> {
         Command::Load(options) => load::main(&options),
         Command::Bare(options) => bare::main(&options),
         Command::Stub(options) => stub::main(&options),
-        Command::Front(options) => front::main(&options),
         Command::Run(options) => run::main(&options),
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
         .route("/api/v1/namespaces/{namespace}/events/{name}", get(read).patch(patch))
         .layer(DefaultBodyLimit::disable())
         .with_state(Arc::new(stub));
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(crate::bare::serve(router, None))
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(crate::bare::serve(router))
 }
 
 fn answer(status: StatusCode, body: impl Into<Body>) -> Response {

@@ -2,7 +2,6 @@
 
 use std::process::Command;
 
-use super::What;
 use super::bench::Bench;
 use super::table::{Figures, Target, short, verdict};
 use super::weir::ROOM;
@@ -38,36 +37,17 @@ impl Side {
     }
 }
 
-/// A request an event.
-pub(super) fn single(bench: &Bench<'_>, what: What) -> anyhow::Result<()> {
-    // Go's server is compared where the target asks for it.
-    let go = (what == What::Http).then_some(6.0);
-    compare(bench, what, 0.7, go)
-}
-
-/// How the generator loads a server for this target.
-pub(super) fn flags(what: What) -> &'static str {
-    match what {
-        What::Http2 => "--protocol http2 --connections 8 --depth 4",
-        What::Protobuf => "--encoding protobuf",
-        What::Batch => "--batch 500 --connections 4",
-        _ => "",
-    }
+/// One POST per event.
+pub(super) fn single(bench: &Bench<'_>) -> anyhow::Result<()> {
+    compare(bench, "", "echo", 0.7, Some(6.0))
 }
 
 /// NDJSON.
 pub(super) fn batch(bench: &Bench<'_>) -> anyhow::Result<()> {
-    compare(bench, What::Batch, 0.6, None)
+    compare(bench, "--batch 500 --connections 4", "typed", 0.6, None)
 }
 
-fn compare(bench: &Bench<'_>, what: What, least: f64, least_go: Option<f64>) -> anyhow::Result<()> {
-    let flags = flags(what);
-    // For scale: written plainly, and nothing else done with the events.
-    let plain = match what {
-        What::Http => Some("echo"),
-        What::Batch => Some("typed"),
-        _ => None,
-    };
+fn compare(bench: &Bench<'_>, flags: &str, plain: &str, least: f64, least_go: Option<f64>) -> anyhow::Result<()> {
     let [mut bare, mut typed, mut ours, mut go] = [(); 4].map(|()| Side::default());
     for round in 1..=bench.options.rounds {
         println!("round {round}");
@@ -90,9 +70,8 @@ fn compare(bench: &Bench<'_>, what: What, least: f64, least_go: Option<f64>) -> 
                 samples.value("eventweir_outbox_records"),
             );
         }
-        if let Some(name) = plain {
-            typed.add(name, &load(Bench::part("bare")?.arg("--typed"))?);
-        }
+        // For scale: written plainly, and nothing else done with the events.
+        typed.add(plain, &load(Bench::part("bare")?.arg("--typed"))?);
         if let (Some(program), true) = (&bench.options.go, least_go.is_some()) {
             go.add("Go", &load(Command::new(program).arg("serve"))?);
         }
@@ -103,12 +82,10 @@ fn compare(bench: &Bench<'_>, what: What, least: f64, least_go: Option<f64>) -> 
     verdict("eventweir : bare, events/s", &ratio, Target::AtLeast(least));
     // Other work on the machine touches this one least.
     verdict("the same, by CPU an event", &bare.cpu_micros.ratio(&ours.cpu_micros), Target::AtLeast(least));
-    if let Some(name) = plain {
-        typed.print(name);
-        println!("eventweir : {name}, events/s: {}", ours.per_second.ratio(&typed.per_second));
-        println!("the same, by CPU an event: {}", typed.cpu_micros.ratio(&ours.cpu_micros));
-        println!("{name} : bare, events/s: {}", typed.per_second.ratio(&bare.per_second));
-    }
+    typed.print(plain);
+    println!("eventweir : {plain}, events/s: {}", ours.per_second.ratio(&typed.per_second));
+    println!("the same, by CPU an event: {}", typed.cpu_micros.ratio(&ours.cpu_micros));
+    println!("{plain} : bare, events/s: {}", typed.per_second.ratio(&bare.per_second));
     if let (Some(least), false) = (least_go, go.per_second.0.is_empty()) {
         go.print("Go");
         verdict("eventweir : Go, events/s", &ours.per_second.ratio(&go.per_second), Target::AtLeast(least));

@@ -1,4 +1,4 @@
-//! Target 4: latencies at a fixed rate while the outbox writes to a real apiserver; and target 8: thousands of connections.
+//! Latency at a fixed rate while the outbox writes to a real apiserver.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use super::bench::Bench;
 use super::child::{Child, Says};
 use super::table::{Figures, Target, short, verdict};
 use crate::load::Outcome;
-use crate::{machine, tls};
+use crate::machine;
 
 /// A real kube-apiserver with its etcd (tests/apiserver).
 #[derive(Debug)]
@@ -103,47 +103,5 @@ pub(super) fn latency(bench: &Bench<'_>) -> anyhow::Result<()> {
     bare.print("bare");
     ours.print("eventweir");
     verdict("p99 of eventweir less p99 of bare, ms", &ours.p99.less(&bare.p99), Target::AtMost(1.0));
-    Ok(())
-}
-
-/// 5,000 connections with TLS, 0.1 events a second each.
-pub(super) fn connections(bench: &Bench<'_>) -> anyhow::Result<()> {
-    let count = bench.options.connections;
-    let rate = bench.options.rate.unwrap_or(count as f64 / 10.0);
-    machine::allow_many_files();
-    let certificate = tls::make(&bench.folder)?;
-    let plain = format!("--rate {rate} --connections {count}");
-    let with_tls = format!("{plain} --tls {}", certificate.display());
-    let [mut bare, mut ours, mut fronted, mut front_alone] = [(); 4].map(|()| Side::default());
-    for round in 1..=bench.options.rounds {
-        println!("round {round}");
-        {
-            let mut command = Bench::part("bare")?;
-            let (server, address) = Bench::server(command.arg("--tls").arg(&bench.folder), &bench.server_cores)?;
-            let (outcome, bytes) = bench.load_and_weigh(address, &[server.pid()], &with_tls)?;
-            bare.add("bare, TLS", &outcome, bytes[0], "");
-        }
-        let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
-        {
-            let weir = bench.weir(&kubeconfig, "")?;
-            let (outcome, bytes) = bench.load_and_weigh(weir.listen, &[weir.child.pid()], &plain)?;
-            weir.check(&[&outcome])?;
-            ours.add("eventweir, no TLS", &outcome, bytes[0], "");
-        }
-        let weir = bench.weir(&kubeconfig, "")?;
-        let mut command = Bench::part("front")?;
-        command.arg("--tls").arg(&bench.folder).args(["--to", &weir.listen.to_string()]);
-        let (front, address) = Bench::server(&mut command, &bench.server_cores)?;
-        let (outcome, bytes) = bench.load_and_weigh(address, &[weir.child.pid(), front.pid()], &with_tls)?;
-        weir.check(&[&outcome])?;
-        let share = |at: usize| Outcome { watched_cpu: vec![outcome.watched_cpu[at]], ..outcome.clone() };
-        fronted.add("eventweir behind TLS", &share(0), bytes[0], "");
-        front_alone.add("  the TLS in front", &share(1), bytes[1], "");
-    }
-    bare.print("bare, TLS");
-    ours.print("eventweir, no TLS");
-    fronted.print("eventweir behind TLS");
-    front_alone.print("  the TLS in front");
-    verdict("p99 of eventweir behind TLS, ms", &fronted.p99, Target::AtMost(10.0));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Targets 5 and 6 (without threads): what a million keys weigh, that nothing grows after that, and what an event costs among so many.
+//! Memory of a million objects, and that nothing grows after that.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use anyhow::ensure;
 
 use super::bench::Bench;
 use super::table::{Figures, Target, short, verdict};
-use super::weir::{ROOM, Weir};
+use super::weir::Weir;
 use crate::load::Outcome;
 use crate::machine;
 
@@ -127,41 +127,5 @@ fn soak(bench: &Bench<'_>, weir: &Weir, keys: u64, sources: u64, filled: Vec<Out
     // The first half is given to fill what has a limit of its own: budgets are full again after 300 s.
     let late = sizes[sizes.len() - 1] / sizes[sizes.len() / 2 - 1];
     verdict("resident memory at the soak's end to that at its middle", &Figures(vec![late]), Target::AtMost(1.02));
-    Ok(())
-}
-
-/// CPU time an event: few keys against many.
-pub(super) fn flat(bench: &Bench<'_>) -> anyhow::Result<()> {
-    let keys = bench.options.keys;
-    let populations = [(4000.min(keys), 100), (keys, (keys / 10).max(1))];
-    // The upstream takes as many writes for few keys as for many, and what waits for it has room.
-    let calm = format!("{WIDE}{ROOM}upstream: {{qps: 500, burst: 500}}\n");
-    let mut costs = [Figures::default(), Figures::default()];
-    let mut servers = Vec::new();
-    for (keys, sources) in populations {
-        let (stub, kubeconfig) = bench.stub(None)?;
-        let weir = bench.weir(&kubeconfig, &format!("{WIDE}{ROOM}"))?;
-        let filled = fill(bench, &weir, keys, sources)?;
-        weir.reload(&calm)?;
-        servers.push((stub, weir, filled, keys, sources));
-    }
-    for round in 1..=bench.options.rounds {
-        println!("round {round}");
-        for ((_, weir, outcomes, keys, sources), costs) in servers.iter_mut().zip(&mut costs) {
-            let flags = format!("--mix draw --objects {keys} --nodes {sources}");
-            let outcome = bench.load(weir.listen, &[weir.child.pid()], &flags)?;
-            let cost = outcome.cpu_micros();
-            println!(
-                "  {keys} keys, {sources} sources: {} µs CPU an event, {} events/s",
-                short(cost),
-                short(outcome.per_second)
-            );
-            costs.push(cost);
-            outcomes.push(outcome);
-            weir.check(&outcomes.iter().collect::<Vec<_>>())?;
-        }
-    }
-    println!("few keys: {} µs an event; many keys: {} µs", costs[0], costs[1]);
-    verdict("many : few, CPU an event", &costs[1].ratio(&costs[0]), Target::AtMost(2.5));
     Ok(())
 }

@@ -22,7 +22,7 @@ enum Command {
     /// Sends events, and prints what came back as one JSON line.
     Load(load::Options),
     /// Serves what eventweir is compared with: reads a body and answers, nothing else.
-    Bare(bare::Options),
+    Bare,
     /// Stands in for the apiserver: stores what is written, and counts it.
     Stub(stub::Options),
     /// Runs a target: both sides in turn, and the ratio.
@@ -32,7 +32,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Load(options) => load::main(&options),
-        Command::Bare(options) => bare::main(&options),
+        Command::Bare => bare::main(),
         Command::Stub(options) => stub::main(&options),
         Command::Run(options) => run::main(&options),
     }

@@ -1,4 +1,4 @@
-//! Targets 2 and 3: events a second, a request each or in batches, against servers that do less, one that is written plainly, and against Go.
+//! Throughput of single posts and of batches: eventweir, servers that do less, and Go.
 
 use std::process::Command;
 
@@ -39,16 +39,16 @@ impl Side {
 
 /// One POST per event.
 pub(super) fn single(bench: &Bench<'_>) -> anyhow::Result<()> {
-    compare(bench, "", "echo", 0.7, Some(6.0))
+    compare(bench, "", 0.7, Some(6.0))
 }
 
 /// NDJSON.
 pub(super) fn batch(bench: &Bench<'_>) -> anyhow::Result<()> {
-    compare(bench, "--batch 500 --connections 4", "typed", 0.6, None)
+    compare(bench, "--batch 500 --connections 4", 0.6, None)
 }
 
-fn compare(bench: &Bench<'_>, flags: &str, plain: &str, least: f64, least_go: Option<f64>) -> anyhow::Result<()> {
-    let [mut bare, mut typed, mut ours, mut go] = [(); 4].map(|()| Side::default());
+fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) -> anyhow::Result<()> {
+    let [mut bare, mut ours, mut go] = [(); 3].map(|()| Side::default());
     for round in 1..=bench.options.rounds {
         println!("round {round}");
         let load = |command: &mut Command| {
@@ -70,8 +70,6 @@ fn compare(bench: &Bench<'_>, flags: &str, plain: &str, least: f64, least_go: Op
                 samples.value("eventweir_outbox_records"),
             );
         }
-        // For scale: written plainly, and nothing else done with the events.
-        typed.add(plain, &load(Bench::part("bare")?.arg("--typed"))?);
         if let (Some(program), true) = (&bench.options.go, least_go.is_some()) {
             go.add("Go", &load(Command::new(program).arg("serve"))?);
         }
@@ -82,10 +80,6 @@ fn compare(bench: &Bench<'_>, flags: &str, plain: &str, least: f64, least_go: Op
     verdict("eventweir : bare, events/s", &ratio, Target::AtLeast(least));
     // Other work on the machine touches this one least.
     verdict("the same, by CPU an event", &bare.cpu_micros.ratio(&ours.cpu_micros), Target::AtLeast(least));
-    typed.print(plain);
-    println!("eventweir : {plain}, events/s: {}", ours.per_second.ratio(&typed.per_second));
-    println!("the same, by CPU an event: {}", typed.cpu_micros.ratio(&ours.cpu_micros));
-    println!("{plain} : bare, events/s: {}", typed.per_second.ratio(&bare.per_second));
     if let (Some(least), false) = (least_go, go.per_second.0.is_empty()) {
         go.print("Go");
         verdict("eventweir : Go, events/s", &ours.per_second.ratio(&go.per_second), Target::AtLeast(least));

@@ -11,37 +11,37 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::post;
 use futures_util::StreamExt as _;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto::Builder;
+use hyper::server::conn::http1::Builder;
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
-/// Serves until it is killed; says where on standard output.
+/// Serves until it is killed.
 pub(crate) fn main() -> anyhow::Result<()> {
     let router =
         Router::new().route("/eventweir/v1/events", post(parse)).fallback(answer).layer(DefaultBodyLimit::disable());
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(router))
 }
 
-/// Serves a router on a free port, and says which on standard output.
+/// Serves a router on a free port, and prints which.
 pub(crate) async fn serve(router: Router) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     println!("LISTEN {}", listener.local_addr()?);
-    let builder = Builder::new(TokioExecutor::new());
+    // Barer than `axum::serve`, which also handles upgrades and a graceful end.
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        let (builder, service) = (builder.clone(), TowerToHyperService::new(router.clone()));
+        let service = TowerToHyperService::new(router.clone());
         tokio::spawn(async move {
             // A connection that breaks shows at the client.
-            drop(builder.serve_connection(TokioIo::new(stream), service).await);
+            drop(Builder::new().serve_connection(TokioIo::new(stream), service).await);
         });
     }
 }
 
 async fn answer(body: Bytes) -> impl IntoResponse {
-    // The body has been read; nothing of it is needed.
+    // Read, and not used.
     drop(body);
     (StatusCode::CREATED, [(header::CONTENT_TYPE, "application/json")], r#"{"kind":"Status"}"#)
 }

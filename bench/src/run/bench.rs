@@ -28,7 +28,7 @@ impl<'a> Bench<'a> {
         let folder = std::env::temp_dir().join(format!("eventweir-bench-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let cores = all_cores();
-        let (server_cores, load_cores) = if options.share_cores || cores.len() < 2 {
+        let (server_cores, load_cores) = if cores.len() < 2 {
             (cores.clone(), cores)
         } else {
             let (server, load) = cores.split_at(cores.len() / 2);
@@ -87,9 +87,9 @@ impl<'a> Bench<'a> {
         Ok((child, path))
     }
 
-    /// eventweir, in front of what this kubeconfig leads to.
-    pub(super) fn weir(&self, kubeconfig: &Path, config: &str) -> anyhow::Result<Weir> {
-        Weir::start(&self.options.eventweir, &self.folder, kubeconfig, config, &self.server_cores)
+    /// Starts a build of eventweir in front of what this kubeconfig leads to.
+    pub(super) fn weir(&self, program: &Path, kubeconfig: &Path, config: &str) -> anyhow::Result<Weir> {
+        Weir::start(program, &self.folder, kubeconfig, config, &self.server_cores)
     }
 }
 

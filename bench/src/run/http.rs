@@ -1,5 +1,6 @@
 //! Throughput of single posts and of batches: eventweir, servers that do less, and Go.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::bench::Bench;
@@ -7,19 +8,57 @@ use super::table::{Figures, Target, short, verdict};
 use super::weir::ROOM;
 use crate::load::Outcome;
 
-/// What one side has shown, round by round.
-#[derive(Debug, Default)]
-struct Side {
+/// What is loaded.
+#[derive(Debug)]
+enum Program<'a> {
+    Bare,
+    Eventweir(&'a Path),
+    Go(&'a Path),
+}
+
+/// A side of the comparison, with its figures of every round.
+#[derive(Debug)]
+struct Side<'a> {
+    name: &'static str,
+    program: Program<'a>,
     per_second: Figures,
-    /// CPU time of the server, in microseconds an event.
+    /// CPU time of the server, in microseconds per event.
     cpu_micros: Figures,
 }
 
-impl Side {
-    fn add(&mut self, name: &str, outcome: &Outcome) {
+impl<'a> Side<'a> {
+    fn new(name: &'static str, program: Program<'a>) -> Self {
+        Self { name, program, per_second: Figures::default(), cpu_micros: Figures::default() }
+    }
+
+    /// Starts the server anew and loads it.
+    fn measure(&mut self, bench: &Bench<'_>, flags: &str) -> anyhow::Result<()> {
+        let load = |command: &mut Command| {
+            let (server, address) = Bench::server(command, &bench.server_cores)?;
+            bench.load(address, &[server.pid()], flags)
+        };
+        match self.program {
+            Program::Bare => self.add(&load(&mut Bench::part("bare")?)?, ""),
+            Program::Go(program) => self.add(&load(Command::new(program).arg("serve"))?, ""),
+            Program::Eventweir(program) => {
+                let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
+                let weir = bench.weir(program, &kubeconfig, ROOM)?;
+                let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
+                let samples = weir.check(&[&outcome])?;
+                let [received, records] =
+                    ["eventweir_ledger_received_total", "eventweir_outbox_records"].map(|name| samples.value(name));
+                let writes = samples.writes();
+                self.add(&outcome, &format!("  {received} received, {writes} written, {records} records wait"));
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, outcome: &Outcome, account: &str) {
         let cpu_micros = outcome.cpu_micros();
         println!(
-            "  {name:<10} {:>9} events/s  {:>6} µs CPU an event  server {:>4.0} %  generator {:>4.0} %  p50 {} µs  p99 {} µs{}",
+            "  {:<10} {:>9} events/s  {:>6} µs CPU an event  server {:>4.0} %  generator {:>4.0} %  p50 {} µs  p99 {} µs{account}{}",
+            self.name,
             short(outcome.per_second),
             short(cpu_micros),
             outcome.watched_cpu[0] / outcome.seconds * 100.0,
@@ -32,58 +71,46 @@ impl Side {
         self.cpu_micros.push(cpu_micros);
     }
 
-    fn print(&self, name: &str) {
-        println!("{name:<10} events/s {:<28} µs CPU an event {}", self.per_second, self.cpu_micros);
+    /// Prints how much more this side does than the other, per second and per CPU second.
+    fn compare(&self, other: &Self, target: Option<f64>) {
+        let target = target.map(Target::AtLeast);
+        let events = self.per_second.ratio(&other.per_second);
+        verdict(&format!("{} : {}, events/s", self.name, other.name), &events, target);
+        // Other work on the machine changes this one least.
+        verdict("the same, by CPU an event", &other.cpu_micros.ratio(&self.cpu_micros), target);
     }
 }
 
 /// One POST per event.
 pub(super) fn single(bench: &Bench<'_>) -> anyhow::Result<()> {
-    compare(bench, "", 0.7, Some(6.0))
+    let mut others = vec![(Side::new("bare", Program::Bare), Some(0.6))];
+    others.extend(bench.options.go.as_deref().map(|program| (Side::new("Go", Program::Go(program)), Some(6.0))));
+    run(bench, "", others)
 }
 
 /// NDJSON.
 pub(super) fn batch(bench: &Bench<'_>) -> anyhow::Result<()> {
-    compare(bench, "--batch 500 --connections 4", 0.6, None)
+    run(bench, "--batch 500 --connections 4", vec![(Side::new("bare", Program::Bare), Some(0.4))])
 }
 
-fn compare(bench: &Bench<'_>, flags: &str, least: f64, least_go: Option<f64>) -> anyhow::Result<()> {
-    let [mut bare, mut ours, mut go] = [(); 3].map(|()| Side::default());
+/// Measures eventweir and the others in turn, and compares it with each. Beside a side stands the target against it.
+fn run<'a>(bench: &Bench<'a>, flags: &str, mut others: Vec<(Side<'a>, Option<f64>)>) -> anyhow::Result<()> {
+    let mut ours = Side::new("eventweir", Program::Eventweir(&bench.options.eventweir));
+    if let Some(program) = &bench.options.also {
+        others.insert(0, (Side::new("also", Program::Eventweir(program)), None));
+    }
     for round in 1..=bench.options.rounds {
         println!("round {round}");
-        let load = |command: &mut Command| {
-            let (server, address) = Bench::server(command, &bench.server_cores)?;
-            bench.load(address, &[server.pid()], flags)
-        };
-        bare.add("bare", &load(&mut Bench::part("bare")?)?);
-        {
-            let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
-            // However fast it is.
-            let weir = bench.weir(&kubeconfig, ROOM)?;
-            let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
-            ours.add("eventweir", &outcome);
-            let samples = weir.check(&[&outcome])?;
-            println!(
-                "             account in order: {} received, {} writes upstream, {} records",
-                samples.value("eventweir_ledger_received_total"),
-                samples.writes(),
-                samples.value("eventweir_outbox_records"),
-            );
-        }
-        if let (Some(program), true) = (&bench.options.go, least_go.is_some()) {
-            go.add("Go", &load(Command::new(program).arg("serve"))?);
+        ours.measure(bench, flags)?;
+        for (side, _) in &mut others {
+            side.measure(bench, flags)?;
         }
     }
-    bare.print("bare");
-    ours.print("eventweir");
-    let ratio = ours.per_second.ratio(&bare.per_second);
-    verdict("eventweir : bare, events/s", &ratio, Target::AtLeast(least));
-    // Other work on the machine touches this one least.
-    verdict("the same, by CPU an event", &bare.cpu_micros.ratio(&ours.cpu_micros), Target::AtLeast(least));
-    if let (Some(least), false) = (least_go, go.per_second.0.is_empty()) {
-        go.print("Go");
-        verdict("eventweir : Go, events/s", &ours.per_second.ratio(&go.per_second), Target::AtLeast(least));
-        verdict("the same, by CPU an event", &go.cpu_micros.ratio(&ours.cpu_micros), Target::AtLeast(least));
+    for side in std::iter::once(&ours).chain(others.iter().map(|(side, _)| side)) {
+        println!("{:<10} events/s {:<28} µs CPU an event {}", side.name, side.per_second, side.cpu_micros);
+    }
+    for (other, target) in &others {
+        ours.compare(other, *target);
     }
     Ok(())
 }

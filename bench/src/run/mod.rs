@@ -1,4 +1,4 @@
-//! The driver: starts both sides of a comparison in turn, loads them alike, and prints figures, ratios and verdicts.
+//! The driver: starts the sides of a comparison in turn, loads them alike, and prints figures, ratios and verdicts.
 
 mod bench;
 mod child;
@@ -42,43 +42,48 @@ pub(crate) struct Options {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Seconds before each that do not count: caches fill, and every object gets its record.
+    /// Seconds before each that do not count, in which caches fill and every object gets its record.
     #[arg(long, default_value_t = 4.0)]
     warmup: f64,
-    /// Writes a second that the stub takes where throughput is measured. What a real kube-apiserver with etcd takes at most on
-    /// such a machine is 400 to 900: eventweir is not measured writing to an apiserver that does not exist.
+    /// Writes per second that the stub takes while throughput is measured. A real kube-apiserver with etcd takes at most
+    /// 400 to 900 on the machine of the results.
     #[arg(long, default_value_t = 900.0)]
     upstream_writes: f64,
     /// The program that is measured.
     #[arg(long, default_value = "target/release/eventweir")]
     eventweir: PathBuf,
-    /// The reference program of bench/go; without it there is no comparison with Go.
+    /// Another build of eventweir, measured in the same rounds by `http`, `batch`, `latency` and `memory`.
+    #[arg(long)]
+    also: Option<PathBuf>,
+    /// The program of bench/go; without it nothing is compared with Go.
     #[arg(long)]
     go: Option<PathBuf>,
     /// The program of tests/apiserver: a real kube-apiserver.
     #[arg(long)]
     apiserver: Option<PathBuf>,
-    /// Events a second, where a target has a fixed rate.
+    /// Events per second of `latency` and `writes`.
     #[arg(long)]
     rate: Option<f64>,
-    /// Only this shape of the writes.
+    /// The only shape of `writes`.
     #[arg(long)]
     shape: Option<String>,
-    /// Keys, where a target has many.
+    /// Objects of `memory`, and the sources that report them.
     #[arg(long, default_value_t = 1_000_000)]
-    keys: u64,
-    /// Seconds of the soak.
+    objects: u64,
+    #[arg(long, default_value_t = 4000)]
+    sources: u64,
+    /// Seconds of the soak of `memory`.
     #[arg(long, default_value_t = 1800.0)]
     soak: f64,
-    /// Server and generator share all cores, instead of each having its own.
-    #[arg(long)]
-    share_cores: bool,
 }
 
 /// Runs a target.
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     println!("{:?}: {} rounds of {} s; {}", options.what, options.rounds, options.seconds, machine::describe());
     let bench = bench::Bench::new(options)?;
+    if options.also.is_some() && matches!(options.what, What::Core | What::Writes) {
+        println!("--also is not for this target");
+    }
     match options.what {
         What::Core => core::core(&bench),
         What::Http => http::single(&bench),

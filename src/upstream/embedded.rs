@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
 use super::store::{Settings, Store};
 use super::{
-    ApplyOptions, ClientPatch, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, PatchOptions,
-    UpdateOptions, Updated, Verb, WatchOptions, Writer,
+    ClientPatch, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Updated,
+    Verb, WatchOptions, Writer,
 };
 use crate::clock::{Clock, Mono, Now};
 use crate::event::Event;
@@ -118,20 +117,6 @@ impl Embedded {
     /// As [`Store::replace`].
     pub fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
         self.with(Verb::Update, |store, now| store.replace(event, options, now))
-    }
-
-    /// Merges an event into the one of its name.
-    ///
-    /// # Errors
-    /// As [`Store::apply`].
-    pub fn apply(
-        &self,
-        namespace: &str,
-        name: &str,
-        document: &Value,
-        options: &ApplyOptions,
-    ) -> Result<Updated, Status> {
-        self.with(Verb::Patch, |store, now| store.apply(namespace, name, document, options, now))
     }
 
     /// Applies a client's own patch to one event. The patch is applied while the store is free for others, and again if

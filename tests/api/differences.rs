@@ -49,6 +49,17 @@ pub(crate) const ALWAYS: &[Row] = &[
         "the embedded store is no etcd: it takes every event that the limit of bodies lets in",
         &["create-body-large-over-etcd", "create-body-large-over-etcd-request"],
     ),
+    (
+        "the embedded store does not do server-side apply (415)",
+        &[
+            "auth-writer-apply-create",
+            "patch-apply-create",
+            "patch-apply-yaml",
+            "patch-apply-conflict",
+            "patch-apply-no-type",
+            "patch-apply-unknown",
+        ],
+    ),
     ("a resourceVersion in a create is dropped", &["create-core-meta-rv-preset"]),
     ("the embedded store's namespaces exist or do not, and never end", &["create-core-ns-terminating"]),
     ("/version tells of eventweir", &["discovery-version", "discovery-version-anonymous"]),
@@ -108,5 +119,4 @@ pub(crate) const CORRELATED: &[Row] = &[
             "watch-noop-patch",
         ],
     ),
-    ("a record is managed by eventweir", &["patch-apply-conflict"]),
 ];

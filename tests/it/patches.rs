@@ -10,6 +10,7 @@ use super::support::http::{Client, EVENTS, json as json_of};
 
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
 const JSON: &str = "application/json-patch+json";
 const PLAIN: &str = "correlation: {enabled: false}\ningest: {repair: off, ack: written}\n";
 
@@ -65,6 +66,49 @@ async fn a_label_reaches_the_record_that_two_clients_share_under_the_name_of_eit
     let (code, status) = patch(client, your_name, STRATEGIC, &json!({"metadata": {"name": my_name, "uid": "1"}})).await;
     assert_eq!(code, 422, "{status}");
     assert_eq!(program.stop().await.ledger.total_written(), 8);
+}
+
+#[tokio::test]
+async fn an_apply_reaches_the_record_that_its_name_leads_to() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    let (mine, yours) = (plain(), plain());
+    let (my_name, your_name) = (mine.metadata.name.as_str(), yours.metadata.name.as_str());
+    client.post(&mine).await;
+    program.settle().await;
+    client.post(&yours).await;
+    program.settle().await;
+    let document = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": your_name}, "count": 10});
+    let path = format!("{EVENTS}/{your_name}?fieldManager=me");
+    let reply = client.send("PATCH", &path, &[("Content-Type", APPLY)], document.to_string().as_bytes()).await;
+    let shown = reply.json();
+    assert_eq!(
+        (reply.status, &shown["metadata"]["name"], &shown["count"]),
+        (200, &json!(your_name), &json!(10)),
+        "{shown}"
+    );
+    // The record counts on from there.
+    client.post(&plain()).await;
+    program.settle().await;
+    let stored = fake.events();
+    assert_eq!((stored.len(), stored[0].metadata.name.as_str(), stored[0].count), (1, my_name, 11));
+    assert_eq!(program.stop().await.ledger.total_written(), 3);
+}
+
+#[tokio::test]
+async fn the_embedded_store_refuses_an_apply_and_says_where_it_is_to_be_had() {
+    let program = start(PLAIN).await;
+    let client = &mut program.client().await;
+    let document = b"apiVersion: v1\nkind: Event\nmetadata: {name: new}\n";
+    let path = format!("{EVENTS}/new?fieldManager=me");
+    let reply = client.send("PATCH", &path, &[("Content-Type", APPLY)], document).await;
+    let status = reply.json();
+    assert_eq!((reply.status, &status["reason"]), (415, &json!("UnsupportedMediaType")), "{status}");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("server-side apply") && message.contains("--upstream apiserver"), "{message}");
+    assert!(program.stored().await.is_empty());
+    program.stop().await;
 }
 
 /// Fault: a merge patch that named the object was taken for a whole event, and what it did not name for emptied.

@@ -6,7 +6,6 @@
 //! and `k8s.io/apiserver/pkg/storage/etcd3/store.go`.
 
 mod accounts;
-mod apply;
 mod changes;
 mod list;
 mod meta;

@@ -401,7 +401,6 @@ async fn where_nothing_is_correlated_an_event_of_a_batch_is_stored_as_that_of_a_
     program.settle().await;
     let [posted, batched] = program.stored().try_into().unwrap();
     assert_eq!(batched.series.as_ref().map(|series| series.count), Some(3));
-    assert_eq!(batched.metadata.managed_fields.as_ref().unwrap()[0].manager, "tool");
     let unlike = |mut event: Event| {
         event.metadata.name = "".into();
         event.metadata.uid = "".into();

@@ -18,7 +18,7 @@ mod text;
 mod time;
 pub mod validate;
 
-pub use managed_fields::{ManagedFields, ManagedFieldsEntry};
+pub use managed_fields::ManagedFields;
 pub use packed::{Packed, Room};
 pub use text::Text;
 pub use time::{MicroTime, Time, TimeError};
@@ -113,7 +113,7 @@ pub struct ObjectMeta<'a> {
     pub uid: Text<'a>,
     /// When the apiserver stored the object.
     pub creation_timestamp: Option<Time>,
-    /// Who set which field; `None` when absent.
+    /// Which manager set which field.
     pub managed_fields: ManagedFields,
     /// Everything that events seldom carry.
     pub rare: Option<Box<RareMeta>>,
@@ -284,9 +284,8 @@ impl LentEvent<'_> {
             &self.reporting_controller,
             &self.reporting_instance,
         ];
-        let managed = self.metadata.managed_fields.iter().flat_map(|entries| entries.iter());
         size_of::<Self>()
-            + managed.map(ManagedFieldsEntry::approximate_size).sum::<usize>()
+            + self.metadata.managed_fields.as_deref().map_or(0, str::len)
             + strings.into_iter().map(heap).sum::<usize>()
             + reference(&self.involved_object)
             + self.related.as_deref().map_or(0, |object| size_of::<ObjectReference<'_>>() + reference(object))

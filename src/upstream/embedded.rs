@@ -11,7 +11,7 @@ use super::answer::{Failure, judge};
 use super::store::{Settings, Store};
 use super::{
     ClientPatch, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Updated,
-    Verb, WatchOptions, Writer,
+    Verb, WatchOptions,
 };
 use crate::clock::{Clock, Mono, Now};
 use crate::event::Event;
@@ -88,12 +88,7 @@ impl Embedded {
     /// As [`Store::create`].
     pub fn try_create(&self, event: &Event) -> Result<Event, Status> {
         // A copy, because the caller's stays as it is.
-        self.with(Verb::Create, |store, now| {
-            let writer = Writer::of(event);
-            let mut event = event.clone();
-            event.metadata.managed_fields = None;
-            store.try_create(&writer, event, now)
-        })
+        self.with(Verb::Create, |store, now| store.try_create(event.clone(), now))
     }
 
     /// Lists the events of one namespace or of all.
@@ -254,12 +249,7 @@ pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answ
 fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> {
     match request {
         // A copy, because the outbox keeps its own until the answer is settled.
-        Request::Create { event, .. } => {
-            let mut event = Event::clone(event);
-            let writer = Writer::of(&event);
-            event.metadata.managed_fields = None;
-            store.create_by(&writer, event, now)
-        }
+        Request::Create { event, .. } => store.create(Event::clone(event), now),
         Request::Patch { group, namespace, name, patch, claim } => {
             store.patch(namespace, name, patch, claim.as_deref(), *group, now)
         }

@@ -60,6 +60,10 @@ pub(crate) const ALWAYS: &[Row] = &[
             "patch-apply-unknown",
         ],
     ),
+    (
+        "the embedded store keeps no managedFields: a write that would change nothing else is none",
+        &["cross-put-group-on-core"],
+    ),
     ("a resourceVersion in a create is dropped", &["create-core-meta-rv-preset"]),
     ("the embedded store's namespaces exist or do not, and never end", &["create-core-ns-terminating"]),
     ("/version tells of eventweir", &["discovery-version", "discovery-version-anonymous"]),
@@ -100,7 +104,7 @@ pub(crate) const CORRELATED: &[Row] = &[
     ),
     (
         "a record has a count where a new-style event has a series, so that the new door lets less of it be changed",
-        &["put-new-same", "patch-new-core-fields", "patch-old-via-group-series", "patch-json-series"],
+        &["put-new-same", "patch-old-via-group-series", "patch-json-series"],
     ),
     (
         "a patch of a count or a series tells of occurrences: its answer is the client's own line",

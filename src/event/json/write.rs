@@ -7,8 +7,8 @@ use smol_str::SmolStr;
 
 use super::scan;
 use crate::event::{
-    ApiGroup, EventSeries, EventSource, LentEvent, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
-    OwnerReference, RareMeta, Time,
+    ApiGroup, EventSeries, EventSource, LentEvent, MicroTime, ObjectMeta, ObjectReference, OwnerReference, RareMeta,
+    Time,
 };
 
 /// Appends the whole document, kind and apiVersion first.
@@ -180,8 +180,8 @@ pub(crate) fn object_meta(meta: &ObjectMeta<'_>, out: &mut Vec<u8>) {
     if let Some(rare) = rare {
         rare_meta(rare, &mut object);
     }
-    if let Some(entries) = meta.managed_fields.as_deref().filter(|entries| !entries.is_empty()) {
-        list(entries, object.name("managedFields"), managed_fields_entry);
+    if let Some(fields) = &meta.managed_fields {
+        escaped_json(fields, object.name("managedFields"));
     }
     object.close();
 }
@@ -251,20 +251,6 @@ pub(in crate::event) fn owners(owners: &[OwnerReference], out: &mut Vec<u8>) {
 /// Several texts as a JSON list.
 pub(in crate::event) fn texts(texts: &[SmolStr], out: &mut Vec<u8>) {
     list(texts, out, |item, out| text(item, out));
-}
-
-fn managed_fields_entry(entry: &ManagedFieldsEntry, out: &mut Vec<u8>) {
-    let mut object = Object::open(out);
-    object.text("manager", &entry.manager);
-    object.text("operation", &entry.operation);
-    object.text("apiVersion", &entry.api_version);
-    object.time("time", entry.time);
-    object.text("fieldsType", &entry.fields_type);
-    if let Some(fields) = &entry.fields {
-        escaped_json(fields, object.name("fieldsV1"));
-    }
-    object.text("subresource", &entry.subresource);
-    object.close();
 }
 
 /// JSON, with the characters escaped that Go escapes for HTML; they stand in strings only.

@@ -48,15 +48,6 @@ const OWNER: &[Member] = &[
     ("controller", Type::Bool),
     ("blockOwnerDeletion", Type::Bool),
 ];
-const MANAGED: &[Member] = &[
-    ("manager", TEXT),
-    ("operation", Type::Text("v1.ManagedFieldsOperationType")),
-    ("apiVersion", TEXT),
-    ("time", Type::Time),
-    ("fieldsType", TEXT),
-    ("fieldsV1", Type::Raw),
-    ("subresource", TEXT),
-];
 const META: &[Member] = &[
     ("name", TEXT),
     ("generateName", TEXT),
@@ -72,7 +63,7 @@ const META: &[Member] = &[
     ("annotations", Type::TextMap),
     ("ownerReferences", Type::Slice(&Type::Struct(OWNER))),
     ("finalizers", Type::Slice(&TEXT)),
-    ("managedFields", Type::Slice(&Type::Struct(MANAGED))),
+    ("managedFields", Type::Slice(&Type::Raw)),
 ];
 const CORE_EVENT: &[Member] = &[
     ("kind", TEXT),

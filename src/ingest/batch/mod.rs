@@ -297,7 +297,7 @@ impl Batch {
         let namespace = event.metadata.namespace.clone();
         create::admit(face, group, &namespace, event).map_err(reject)?;
         let logged = face.0.event_log.is_kept().then(|| Box::new(event.clone()));
-        create::make_occurrence(policy.correlates(event), event, || managed_fields::claim(&self.manager, group));
+        create::make_occurrence(policy.correlates(event), event, || managed_fields::claim(&self.manager));
         Ok(logged)
     }
 

@@ -5,7 +5,6 @@
 //! path is the very end. Behaviour after `k8s.io/apiserver/pkg/registry/generic/registry/store.go`
 //! and `k8s.io/apiserver/pkg/storage/etcd3/store.go`.
 
-mod accounts;
 mod changes;
 mod list;
 mod meta;
@@ -27,12 +26,10 @@ pub use settings::{Namespaces, Settings};
 pub use watch::Seen;
 
 use crate::clock::{Mono, Now};
-use crate::event::{ApiGroup, Event, ManagedFields, Time, managed_fields};
+use crate::event::{ApiGroup, Event, Time};
 use crate::outbox::{Claim, Patch};
 use crate::status::Status;
-use crate::upstream::Writer;
 
-use accounts::Accounts;
 use changes::ChangeLog;
 
 /// Events by `namespace/name`, the order of etcd's keys (`a-b/x` comes before `a/x`, since `-` sorts before `/`).
@@ -54,8 +51,6 @@ pub struct Store {
     bytes: usize,
     /// Events evicted because of a limit since the start.
     evicted: u64,
-    /// For managedFields that events have in common.
-    accounts: Accounts,
     /// For uids and generated names.
     rng: fastrand::Rng,
 }
@@ -79,11 +74,6 @@ fn single(event: &Event) -> Event {
     Event { type_meta: Some(ApiGroup::Core), ..event.clone() }
 }
 
-/// The managedFields of a write's outcome.
-fn account(writer: &Writer, old: Option<&Event>, new: &Event, now: Now) -> ManagedFields {
-    managed_fields::update(writer.group, old, new, &writer.manager, Time::from_unix_nanos(now.wall))
-}
-
 impl Store {
     /// An empty store; uids and generated names follow from `seed`.
     #[must_use]
@@ -97,46 +87,31 @@ impl Store {
             revision: 1,
             bytes: 0,
             evicted: 0,
-            accounts: Accounts::default(),
             rng: fastrand::Rng::with_seed(seed),
         }
-    }
-
-    /// As [`create_by`](Self::create_by), in eventweir's own name.
-    ///
-    /// # Errors
-    /// As [`create_by`](Self::create_by).
-    pub fn create(&mut self, event: Event, now: Now) -> Result<Event, Status> {
-        self.create_by(&Writer::own(), event, now)
     }
 
     /// Stores a new event and returns it with the members that the server sets.
     ///
     /// # Errors
     /// 404 without the namespace, 409 `AlreadyExists`, 500 when a resourceVersion is set, 400 without namespace or name.
-    pub fn create_by(&mut self, writer: &Writer, event: Event, now: Now) -> Result<Event, Status> {
-        let account = account(writer, None, &event, now);
-        self.create_with(account, event, now)
-    }
-
-    /// What [`Self::create_by`] would return, but for the resourceVersion; nothing is stored.
-    ///
-    /// # Errors
-    /// As [`Self::create_by`].
-    pub fn try_create(&mut self, writer: &Writer, event: Event, now: Now) -> Result<Event, Status> {
-        let account = account(writer, None, &event, now);
-        let (_, event) = self.new_event(account, event, now)?;
-        Ok(single(&event))
-    }
-
-    fn create_with(&mut self, account: ManagedFields, event: Event, now: Now) -> Result<Event, Status> {
-        let (key, event) = self.new_event(account, event, now)?;
+    pub fn create(&mut self, event: Event, now: Now) -> Result<Event, Status> {
+        let (key, event) = self.new_event(event, now)?;
         let stored = self.put(key, event, now);
         Ok(single(&stored))
     }
 
+    /// What [`Self::create`] would return, but for the resourceVersion; nothing is stored.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn try_create(&mut self, event: Event, now: Now) -> Result<Event, Status> {
+        let (_, event) = self.new_event(event, now)?;
+        Ok(single(&event))
+    }
+
     /// An event as it is stored for the first time.
-    fn new_event(&mut self, account: ManagedFields, mut event: Event, now: Now) -> Result<(Key, Event), Status> {
+    fn new_event(&mut self, mut event: Event, now: Now) -> Result<(Key, Event), Status> {
         self.expire(now);
         if event.metadata.namespace.is_empty() {
             return Err(Status::bad_request("Namespace parameter required."));
@@ -152,19 +127,7 @@ impl Store {
         event.metadata.uid = meta::random_uid(&mut self.rng).into();
         event.metadata.creation_timestamp = Some(Time::from_unix_nanos(now.wall));
         meta::drop_server_owned(&mut event.metadata);
-        event.metadata.managed_fields = account;
         Ok((key, event))
-    }
-
-    /// As [`update_by`](Self::update_by), in eventweir's own name.
-    ///
-    /// # Errors
-    /// As [`update_by`](Self::update_by).
-    pub fn update<F>(&mut self, namespace: &str, name: &str, now: Now, change: F) -> Result<Event, Status>
-    where
-        F: FnOnce(&mut Event) -> Result<(), Status>,
-    {
-        self.update_by(&Writer::own(), namespace, name, now, change)
     }
 
     /// Changes an event in place. What the server owns (name, namespace, uid, creationTimestamp, resourceVersion) stays as it
@@ -172,14 +135,7 @@ impl Store {
     ///
     /// # Errors
     /// 404 when the event is missing, and whatever `change` returns, with nothing changed.
-    pub fn update_by<F>(
-        &mut self,
-        writer: &Writer,
-        namespace: &str,
-        name: &str,
-        now: Now,
-        change: F,
-    ) -> Result<Event, Status>
+    pub fn update<F>(&mut self, namespace: &str, name: &str, now: Now, change: F) -> Result<Event, Status>
     where
         F: FnOnce(&mut Event) -> Result<(), Status>,
     {
@@ -196,13 +152,10 @@ impl Store {
         event.metadata.uid.clone_from(&before.uid);
         event.metadata.resource_version.clone_from(&before.resource_version);
         event.metadata.creation_timestamp = before.creation_timestamp;
-        let account = account(writer, Some(&stored.event), &event, now);
-        // Other times alone are no change (`IgnoreManagedFieldsTimestampsTransformer`).
-        event.metadata.managed_fields.clone_from(&before.managed_fields);
-        if managed_fields::equal_but_times(&account, &before.managed_fields) && event == *stored.event {
+        event.metadata.managed_fields = None;
+        if event == *stored.event {
             return Ok(single(&event));
         }
-        event.metadata.managed_fields = account;
         let stored = self.put(key, event, now);
         Ok(single(&stored))
     }
@@ -339,7 +292,6 @@ impl Store {
     fn put(&mut self, key: Key, mut event: Event, now: Now) -> Arc<Event> {
         self.revision += 1;
         event.metadata.resource_version = meta::version_text(self.revision).into();
-        event.metadata.managed_fields = self.accounts.shared(event.metadata.managed_fields.take());
         let size = event.approximate_size();
         let event = Arc::new(event);
         let expires = if self.settings.ttl.is_zero() { NEVER } else { now.mono.after(self.settings.ttl) };

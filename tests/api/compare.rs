@@ -12,6 +12,8 @@ use serde_json::{Map, Value};
 pub(crate) struct Known {
     values: BTreeMap<String, String>,
     correlates: bool,
+    /// Whether a refusal says why in words of our own.
+    own_words: bool,
 }
 
 /// Whether a document's members have to come in the recorded order.
@@ -24,12 +26,18 @@ pub(crate) enum Order {
 impl Known {
     /// Nothing is known yet. Where events are correlated, they are shown as the records that they begin.
     pub(crate) fn new(correlates: bool) -> Self {
-        Self { values: BTreeMap::new(), correlates }
+        Self { values: BTreeMap::new(), correlates, own_words: false }
     }
 
     /// Whether what comes next is shown as a record.
     pub(crate) fn expect_records(&mut self, correlates: bool) {
         self.correlates = correlates;
+    }
+
+    /// Whether what comes next may say in words of our own why it is refused. Code, reason, and the causes' field and reason are the
+    /// recorded ones all the same.
+    pub(crate) fn expect_own_words(&mut self, own_words: bool) {
+        self.own_words = own_words;
     }
 
     /// Puts the values in the place of their placeholders.
@@ -40,6 +48,9 @@ impl Known {
     /// Compares documents.
     pub(crate) fn document(&mut self, expected: &Value, given: &Value, order: Order) -> Result<(), String> {
         let mut expected = without_managed(expected);
+        if self.own_words {
+            take_messages(&mut expected, given);
+        }
         if self.correlates {
             as_records(&mut expected);
         }
@@ -263,6 +274,22 @@ fn as_records(value: &mut Value) {
             }
         }
         _ => {}
+    }
+}
+
+/// Puts the messages of a refusal, and of its causes, in the place of the recorded ones; one that is empty is no message.
+fn take_messages(expected: &mut Value, given: &Value) {
+    let is_said = |message: &Value| message.as_str().is_some_and(|message| !message.is_empty());
+    if expected["kind"] != "Status" || !is_said(&given["message"]) {
+        return;
+    }
+    expected["message"] = given["message"].clone();
+    let causes = expected.pointer_mut("/details/causes").and_then(Value::as_array_mut);
+    for (index, cause) in causes.into_iter().flatten().enumerate() {
+        let message = &given["details"]["causes"][index]["message"];
+        if is_said(message) {
+            cause["message"] = message.clone();
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use smol_str::SmolStr;
 
-use super::scan;
+use super::{go, scan};
 use crate::event::{
     ApiGroup, EventSeries, EventSource, LentEvent, MicroTime, ObjectMeta, ObjectReference, OwnerReference, RareMeta,
     Time,
@@ -181,7 +181,7 @@ pub(crate) fn object_meta(meta: &ObjectMeta<'_>, out: &mut Vec<u8>) {
         rare_meta(rare, &mut object);
     }
     if let Some(fields) = &meta.managed_fields {
-        escaped_json(fields, object.name("managedFields"));
+        object.name("managedFields").extend_from_slice(go::escaped(fields).as_bytes());
     }
     object.close();
 }
@@ -251,20 +251,6 @@ pub(in crate::event) fn owners(owners: &[OwnerReference], out: &mut Vec<u8>) {
 /// Several texts as a JSON list.
 pub(in crate::event) fn texts(texts: &[SmolStr], out: &mut Vec<u8>) {
     list(texts, out, |item, out| text(item, out));
-}
-
-/// JSON, with the characters escaped that Go escapes for HTML; they stand in strings only.
-fn escaped_json(json: &str, out: &mut Vec<u8>) {
-    let special = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
-    for part in json.split_inclusive(special) {
-        match part.chars().next_back().filter(|&c| special(c)) {
-            Some(c) => {
-                out.extend_from_slice(part.strip_suffix(c).unwrap_or_default().as_bytes());
-                out.extend_from_slice(format!("\\u{:04x}", u32::from(c)).as_bytes());
-            }
-            None => out.extend_from_slice(part.as_bytes()),
-        }
-    }
 }
 
 fn reference(object: &ObjectReference<'_>, out: &mut Vec<u8>) {

@@ -217,15 +217,18 @@ async fn a_put_is_no_occurrence_and_counting_goes_on_from_it() {
 }
 
 #[tokio::test]
-async fn a_list_not_older_than_a_version_is_the_newest_with_a_limit_too() {
+async fn a_list_is_the_newest_and_an_exact_version_from_before_is_gone() {
     let program = Program::start("{}").await;
     let first = program.send("PUT", &format!("{EVENTS}/a"), &event("a", 1).to_string()).await.1;
     program.send("PUT", &format!("{EVENTS}/b"), &event("b", 1).to_string()).await;
     let version = first["metadata"]["resourceVersion"].as_str().unwrap();
-    for (rule, expected) in [("", 1), ("&resourceVersionMatch=Exact", 1), ("&resourceVersionMatch=NotOlderThan", 2)] {
+    for (rule, expected) in
+        [("", Some(2)), ("&resourceVersionMatch=Exact", None), ("&resourceVersionMatch=NotOlderThan", Some(2))]
+    {
         let path = format!("{EVENTS}?limit=9&resourceVersion={version}{rule}");
-        let list = program.send("GET", &path, "").await.1;
-        assert_eq!(list["items"].as_array().unwrap().len(), expected, "{list}");
+        let (code, list) = program.send("GET", &path, "").await;
+        assert_eq!(list["items"].as_array().map(Vec::len), expected, "{list}");
+        assert_eq!(code, if expected.is_some() { 200 } else { 410 });
     }
 }
 
@@ -263,6 +266,45 @@ async fn what_is_there_is_watched_in_pieces() {
         assert!(names.insert(frame["object"]["metadata"]["name"].to_string()), "{frame}");
     }
     program.app.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_begins_with_all_that_was_there_and_goes_on_with_what_changed_meanwhile() {
+    let clock = Clock::manual(START);
+    let embedded = Embedded::new(store::Settings::default(), clock, Metrics::new(&Registry::new()).unwrap());
+    let named = |number: usize| {
+        let mut event = Event::default();
+        event.metadata.namespace = "shop".into();
+        event.metadata.name = format!("e{number:04}").into();
+        event
+    };
+    let all = 0..1200;
+    embedded.access(|store, now| all.clone().for_each(|number| drop(store.create(named(number), now).unwrap())));
+    let version = embedded.list(None, &ListOptions::default()).unwrap().resource_version;
+    let options = WatchOptions { send_initial_events: Some(true), bookmarks: true, ..WatchOptions::default() };
+    let mut watch = Upstream::Embedded(embedded.clone()).watch(None, options).await.unwrap();
+    let mut told = watch.next().await.unwrap();
+    assert!(told.len() < all.len(), "not all at once");
+    let count = |event: &mut Event| {
+        event.count += 1;
+        Ok(())
+    };
+    embedded.access(|store, now| {
+        store.update("shop", "e0000", now, count).unwrap();
+        store.update("shop", "e1199", now, count).unwrap();
+        store.delete("shop", "e0600", now).unwrap();
+    });
+    while told.len() < all.len() + 4 {
+        told.extend(watch.next().await.unwrap());
+    }
+    let changes = told.split_off(all.len());
+    for (number, event) in told.iter().enumerate() {
+        let WatchEvent::Added(event) = event else { panic!("{event:?}") };
+        assert_eq!((&event.metadata.name, event.count), (&named(number).metadata.name, 0));
+    }
+    assert!(matches!(&changes[0], WatchEvent::Bookmark(end) if *end.metadata.resource_version == *version));
+    let changes: Vec<_> = changes.iter().map(WatchEvent::label).collect();
+    assert_eq!(changes, ["BOOKMARK", "MODIFIED", "MODIFIED", "DELETED"]);
 }
 
 /// A client that keeps a copy of all events by LIST and WATCH, and notices what it missed or heard twice.

@@ -64,6 +64,7 @@ pub(crate) const ALWAYS: &[Row] = &[
         "the embedded store keeps no managedFields: a write that would change nothing else is none",
         &["cross-put-group-on-core"],
     ),
+    ("the embedded store lists its newest version only", &["list-rv-exact", "list-rv-limit"]),
     ("a resourceVersion in a create is dropped", &["create-core-meta-rv-preset"]),
     ("the embedded store's namespaces exist or do not, and never end", &["create-core-ns-terminating"]),
     ("/version tells of eventweir", &["discovery-version", "discovery-version-anonymous"]),

@@ -30,12 +30,16 @@ struct Program {
 
 impl Program {
     async fn start(yaml: &str) -> Self {
+        Self::start_at(START, yaml).await
+    }
+
+    async fn start_at(wall: i64, yaml: &str) -> Self {
         let local = || Some("127.0.0.1:0".to_owned());
         let overrides = Overrides { listen: local(), admin_listen: local(), ..Overrides::default() };
         let mut config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
         // Nobody is late here.
         config.shutdown.grace = std::time::Duration::ZERO;
-        let (clock, registry) = (Clock::manual(START), Registry::new());
+        let (clock, registry) = (Clock::manual(wall), Registry::new());
         let embedded = Embedded::new(store::Settings::default(), clock.clone(), Metrics::new(&registry).unwrap());
         let listeners = Listeners::bind(&config).await.unwrap();
         let upstream = Upstream::Embedded(embedded.clone());
@@ -247,6 +251,51 @@ async fn watches_are_limited_counted_and_ended_by_a_stop() {
     assert_eq!(end, None, "a clean end");
     assert!(balance.is_exact());
     assert!(program.app.metrics_text().contains("eventweir_ingest_watches 0"));
+}
+
+#[tokio::test]
+async fn a_watch_from_an_earlier_start_is_gone_and_a_list_leads_on() {
+    let list = async |program: &Program| {
+        let list = program.send("GET", EVENTS, "").await.1;
+        let names = list["items"].as_array().unwrap().iter().map(|event| event["metadata"]["name"].to_string());
+        (names.collect::<Vec<_>>(), list["metadata"]["resourceVersion"].as_str().unwrap().to_owned())
+    };
+    let watch = async |program: &Program, version: &str| {
+        let path = format!("{EVENTS}?watch=true&resourceVersion={version}");
+        Answer::ask(program.app.address(), "GET", &path, &[], b"").await
+    };
+    let first = Program::start("{}").await;
+    let (none, empty) = list(&first).await;
+    assert!(none.is_empty());
+    for number in 0..3 {
+        first
+            .send(
+                "PUT",
+                &format!("{EVENTS}/a{number}"),
+                &event("a", 1).to_string().replace("\"a\"", &format!("\"a{number}\"")),
+            )
+            .await;
+    }
+    let (_, last) = list(&first).await;
+    first.app.stop().await;
+
+    // A second later, and with a clock that went back by one.
+    for wall in [START + 1_000_000_000, START - 1_000_000_000] {
+        let second = Program::start_at(wall, "{}").await;
+        for version in [&empty, &last] {
+            let mut gone = watch(&second, version).await;
+            let frame = gone.frame().await.unwrap();
+            assert_eq!((&frame["type"], &frame["object"]["code"]), (&json!("ERROR"), &json!(410)), "{frame}");
+            assert_eq!((&frame["object"]["reason"], gone.frame().await), (&json!("Expired"), None));
+        }
+        let (names, version) = list(&second).await;
+        assert!(names.is_empty());
+        let mut goes_on = watch(&second, &version).await;
+        second.send("PUT", &format!("{EVENTS}/b"), &event("b", 1).to_string()).await;
+        let frame = goes_on.frame().await.unwrap();
+        assert_eq!((&frame["type"], &frame["object"]["metadata"]["name"]), (&json!("ADDED"), &json!("b")));
+        second.app.stop().await;
+    }
 }
 
 #[tokio::test]

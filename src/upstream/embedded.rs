@@ -37,10 +37,11 @@ const EXPIRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 const EXPIRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 impl Embedded {
-    /// An empty store with random uids and names.
+    /// An empty store with random uids and names, whose versions begin above those of every earlier start.
     #[must_use]
     pub fn new(settings: Settings, clock: Clock, metrics: Metrics) -> Self {
-        Self::with_store(Store::new(settings, fastrand::u64(..)), clock, metrics)
+        let store = Store::started(settings, fastrand::u64(..), clock.now());
+        Self::with_store(store, clock, metrics)
     }
 
     /// A store made elsewhere, with a known seed for example.

@@ -65,6 +65,10 @@ pub(crate) const ALWAYS: &[Row] = &[
         &["cross-put-group-on-core"],
     ),
     ("the embedded store lists its newest version only", &["list-rv-exact", "list-rv-limit"]),
+    (
+        "a watch from a version that the embedded store has not reached is 410: it could be of an earlier start, and wait for ever",
+        &["watch-rv-future"],
+    ),
     ("a resourceVersion in a create is dropped", &["create-core-meta-rv-preset"]),
     ("the embedded store's namespaces exist or do not, and never end", &["create-core-ns-terminating"]),
     ("/version tells of eventweir", &["discovery-version", "discovery-version-anonymous"]),

@@ -32,8 +32,9 @@ pub(super) struct ChangeLog {
 }
 
 impl ChangeLog {
-    pub(super) const fn new(changes_max: NonZeroUsize, bytes_max: usize) -> Self {
-        Self { window: VecDeque::new(), changes_max, bytes_max, bytes: 0, compacted: 1 }
+    /// No changes yet; they come after `revision`.
+    pub(super) const fn new(changes_max: NonZeroUsize, bytes_max: usize, revision: u64) -> Self {
+        Self { window: VecDeque::new(), changes_max, bytes_max, bytes: 0, compacted: revision }
     }
 
     /// Remembers a change that keeps about `size` bytes of events alive.

@@ -332,8 +332,27 @@ fn a_list_is_the_newest_and_changes_are_remembered_within_the_window() {
     }
     assert_eq!(store.changes_since(3).unwrap().map(|change| change.revision).collect::<Vec<_>>(), [4, 5]);
     assert_eq!(store.changes_since(2).map(|_| ()).unwrap_err().reason, "Expired");
-    // The future simply waits.
-    assert_eq!(store.changes_since(9).unwrap().count(), 0);
+    assert_eq!(store.changes_since(6).map(|_| ()).unwrap_err().reason, "Expired");
+}
+
+#[test]
+fn versions_begin_above_those_of_an_earlier_start() {
+    let started = |seconds| Store::started(Settings::default(), 1, at(seconds));
+    let mut first = started(1_772_352_000);
+    let token = {
+        for number in 0..1000 {
+            first.create(named("shop", &format!("e{number}")), at(1)).unwrap();
+        }
+        first.list(None, &ListOptions { limit: 1, ..ListOptions::default() }, at(1)).unwrap().continue_token
+    };
+    let mut second = started(1_772_352_001);
+    assert!(second.revision() > first.revision());
+    assert_eq!(second.changes_since(first.revision()).map(|_| ()).unwrap_err().code, 410);
+    assert_eq!(second.changes_since(second.revision()).unwrap().count(), 0);
+    let options = ListOptions { continue_token: token.into(), ..ListOptions::default() };
+    assert_eq!(second.list(None, &options, at(2)).unwrap_err().code, 410);
+    // A clock before 1970 is none.
+    assert_eq!(started(-5).revision(), 1);
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Store {
         };
         let revision = match &token {
             None => self.check_version(options.version)?,
-            // The client has been told that what it gets is not consistent.
+            // From a 410: its client knows that the rest is not consistent with what it has.
             Some(Token { revision: None, .. }) => self.revision,
             Some(token @ Token { revision: Some(revision), .. }) => {
                 self.reached(*revision)?;

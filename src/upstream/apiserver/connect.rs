@@ -65,6 +65,9 @@ pub enum Error {
     /// The `tls-server-name` of the kubeconfig is no name.
     #[error("the TLS server name {0:?} is not valid")]
     ServerName(String),
+    /// The cluster's URL has no scheme or no host.
+    #[error("the apiserver's URL {0} names no host")]
+    Address(Uri),
     /// The kubeconfig or the environment asks for a proxy on the way to the apiserver.
     #[error("the apiserver would be reached through the proxy {0}; proxies are not supported")]
     Proxy(Uri),
@@ -95,7 +98,7 @@ pub(super) async fn service(
         .option_layer(config.auth_layer().map_err(failed)?)
         .layer(config.extra_headers_layer().map_err(failed)?)
         .map_err(BoxError::from);
-    let transport = Arc::new(Transport::new(&config, settings.timeout)?);
+    let transport = Arc::new(Transport::<Body>::new(&config, settings.timeout)?);
     let send = move |mut request: http::Request<Body>| {
         let transport = Arc::clone(&transport);
         let Some(token) = token.clone() else { return Either::Left(transport.send(request)) };
@@ -112,7 +115,7 @@ pub(super) async fn service(
     Ok(layers.service_fn(send))
 }
 
-async fn config(settings: &Settings) -> Result<kube::Config, Error> {
+pub(super) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     let options = KubeConfigOptions { context: settings.context.clone(), ..KubeConfigOptions::default() };
     let failed = |source| Error::Kubeconfig { path: settings.kubeconfig.clone(), source };
     match (&settings.kubeconfig, &settings.context) {

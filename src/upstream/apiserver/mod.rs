@@ -9,6 +9,7 @@
 //! After `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
 
 mod connect;
+mod forward;
 mod history;
 mod patch;
 mod request;
@@ -37,6 +38,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
 pub use connect::{Error, Settings};
+pub use forward::{Forwarder, Outgoing, Seat, Unanswered};
 pub use history::News;
 pub use watch::Frames;
 
@@ -77,6 +79,8 @@ pub struct Apiserver {
     group: ApiGroup,
     clock: Clock,
     metrics: Metrics,
+    /// Sends clients' requests on; absent where a service leads to the apiserver.
+    forwarder: Option<Forwarder>,
     /// What happened to the newest request that is worth repeating; for the log.
     fault: Arc<ArcSwapOption<String>>,
 }
@@ -87,7 +91,9 @@ impl Apiserver {
     /// # Errors
     /// When the configuration cannot be read or does not make a client.
     pub async fn connect(settings: &Settings, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
-        Ok(Self::behind(connect::service(settings, &clock).await?, settings, clock, metrics))
+        let forwarder = Some(Forwarder::new(settings).await?);
+        let behind = Self::behind(connect::service(settings, &clock).await?, settings, clock, metrics);
+        Ok(Self { forwarder, ..behind })
     }
 
     /// An apiserver that any service leads to. Of `settings` only those of requests count.
@@ -102,7 +108,15 @@ impl Apiserver {
     {
         let service = service.map_response(|answer| answer.map(boxed)).map_err(Into::into);
         let (timeout, group) = (settings.timeout, settings.group);
-        Self { exchange: Exchange::new(service), timeout, group, clock, metrics, fault: Arc::default() }
+        Self {
+            exchange: Exchange::new(service),
+            timeout,
+            group,
+            clock,
+            metrics,
+            forwarder: None,
+            fault: Arc::default(),
+        }
     }
 
     /// Sends what a record needs, once, and sorts the answer.
@@ -115,6 +129,12 @@ impl Apiserver {
             Ok(event) => Answer::Stored(Box::new(event)),
             Err(failure) => judge(verb, &failure),
         }
+    }
+
+    /// What sends clients' requests on, without our credentials.
+    #[must_use]
+    pub const fn forwarder(&self) -> Option<&Forwarder> {
+        self.forwarder.as_ref()
     }
 
     /// What happened to the newest request that is worth repeating, in words for a log.

@@ -4,6 +4,7 @@
 //! Which of the two it is, is asked once, with a handshake for nothing else, before the first request. Left to find out by
 //! itself, hyper's client makes a connection for each request of a burst that comes before the first handshake is done.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use futures_util::TryFutureExt as _;
 use futures_util::future::Either;
 use http::uri::Scheme;
 use http::{Request, Response, Uri};
-use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Incoming};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::client::legacy::{Builder, Client};
@@ -25,7 +26,7 @@ use tower::{BoxError, ServiceExt as _};
 
 use super::connect::Error;
 
-type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
+pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
 /// LIMIT: shortest silence before a ping, whatever the deadline of requests is: a slow answer to a ping is no dead peer.
 const SILENCE_MIN: Duration = Duration::from_secs(1);
@@ -33,12 +34,12 @@ const SILENCE_MIN: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// The connections to one apiserver.
-pub(super) struct Transport {
+pub(super) struct Transport<B = Body> {
     probe: Connector,
     /// One connection, which hyper shares; a new one is made by one request while the others wait for it.
-    http2: Client<Connector, Body>,
+    http2: Client<Connector, B>,
     /// LIMIT: a connection for each request in flight, which the gate limits; idle ones end after hyper's 90 s.
-    http1: Client<Connector, Body>,
+    http1: Client<Connector, B>,
     /// Whether the apiserver speaks HTTP/2; empty until asked, and again when it turns out to have changed.
     multiplexes: ArcSwap<OnceCell<bool>>,
 }
@@ -53,11 +54,18 @@ pub(super) struct NoConnection(#[source] BoxError);
 #[error("the apiserver no longer offers HTTP/2")]
 struct NotHttp2;
 
-impl Transport {
+impl<B> Transport<B>
+where
+    B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
     /// `timeout` is how long connecting may take, TLS included. An HTTP/2 connection on which nothing came for as long is pinged, an
     /// idle one too, and given up after half as long again: otherwise a dead one would take every request until TCP gives up.
     pub(super) fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
-        let https = https_connector(config)?;
+        Ok(Self::over(https_connector(config, Protocols::All)?, timeout))
+    }
+
+    /// The same, over the connections that `https` makes.
+    pub(super) fn over(https: HttpsConnector<HttpConnector>, timeout: Duration) -> Self {
         let silence = timeout.clamp(SILENCE_MIN, SILENCE_MAX);
         let mut builder = Client::builder(TokioExecutor::new());
         builder.timer(TokioTimer::new()).pool_timer(TokioTimer::new());
@@ -65,20 +73,20 @@ impl Transport {
             .http2_keep_alive_interval(silence)
             .http2_keep_alive_timeout(silence / 2)
             .http2_keep_alive_while_idle(true);
-        let any = connector(https.clone(), timeout, |_| Ok(()));
+        let any = connector(https.clone(), timeout, |_| Ok::<_, Infallible>(()));
         let http2 = connector(https, timeout, |http2| if http2 { Ok(()) } else { Err(NotHttp2) });
-        Ok(Self {
+        Self {
             probe: any.clone(),
             http2: Builder::clone(&builder).http2_only(true).build(http2),
             http1: builder.build(any),
             multiplexes: ArcSwap::default(),
-        })
+        }
     }
 
     /// Sends a request and waits for the answer's head.
     pub(super) fn send(
         self: Arc<Self>,
-        request: Request<Body>,
+        request: Request<B>,
     ) -> impl Future<Output = Result<Response<Incoming>, BoxError>> + Send {
         match self.multiplexes.load().get() {
             Some(false) => Either::Left(self.http1.request(request).map_err(BoxError::from)),
@@ -90,8 +98,8 @@ impl Transport {
 
     fn multiplexed(
         self: &Arc<Self>,
-        request: Request<Body>,
-    ) -> impl Future<Output = Result<Response<Incoming>, BoxError>> + Send + use<> {
+        request: Request<B>,
+    ) -> impl Future<Output = Result<Response<Incoming>, BoxError>> + Send + use<B> {
         let (transport, answer) = (Arc::clone(self), self.http2.request(request));
         async move {
             let result = answer.await;
@@ -103,7 +111,7 @@ impl Transport {
     }
 
     /// Asks before it sends.
-    async fn first(self: &Arc<Self>, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+    async fn first(self: &Arc<Self>, request: Request<B>) -> Result<Response<Incoming>, BoxError> {
         let (asked, uri) = (self.multiplexes.load_full(), request.uri().clone());
         if *asked.get_or_try_init(|| self.ask(uri)).await? {
             self.multiplexed(request).await
@@ -125,7 +133,19 @@ fn is_not_http2(fault: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(fault), |error| error.source()).any(|error| error.is::<NotHttp2>())
 }
 
-fn https_connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>, Error> {
+/// What is offered to the apiserver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocols {
+    /// HTTP/2 and HTTP/1.1.
+    All,
+    /// HTTP/1.1, the only one that a connection can be upgraded in.
+    Http1,
+}
+
+pub(super) fn https_connector(
+    config: &kube::Config,
+    protocols: Protocols,
+) -> Result<HttpsConnector<HttpConnector>, Error> {
     if let Some(proxy) = &config.proxy_url {
         return Err(Error::Proxy(proxy.clone()));
     }
@@ -138,13 +158,16 @@ fn https_connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false); // https is the layer above
     tcp.set_nodelay(true); // small frames would wait for the peer's delayed acknowledgements
-    Ok(builder.enable_all_versions().wrap_connector(tcp))
+    Ok(match protocols {
+        Protocols::All => builder.enable_all_versions().wrap_connector(tcp),
+        Protocols::Http1 => builder.enable_http1().wrap_connector(tcp),
+    })
 }
 
-fn connector(
+pub(super) fn connector<E: Into<BoxError> + 'static>(
     https: HttpsConnector<HttpConnector>,
     timeout: Duration,
-    accept: impl Fn(bool) -> Result<(), NotHttp2> + Copy + Send + Sync + 'static,
+    accept: impl Fn(bool) -> Result<(), E> + Copy + Send + Sync + 'static,
 ) -> Connector {
     BoxCloneSyncService::new(tower::service_fn(move |uri: Uri| {
         let connecting = tokio::time::timeout(timeout, https.clone().oneshot(uri));
@@ -152,7 +175,7 @@ fn connector(
             let connection = connecting.await??;
             let http2 = connection.connected().is_negotiated_h2();
             tracing::debug!(http2, "connected to the apiserver");
-            accept(http2)?;
+            accept(http2).map_err(Into::into)?;
             Ok(connection)
         }
     }))

@@ -1,0 +1,180 @@
+//! Requests of clients, sent on to the apiserver as they are: over connections of their own that carry none of our
+//! credentials, without deadlines, and repeated by nobody.
+//!
+//! A client certificate of ours would make each request ours: an apiserver looks at the certificate before the token.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::TryFutureExt as _;
+use http::uri::{Authority, InvalidUriParts, Parts, PathAndQuery, Scheme};
+use http::{Request, Response, Uri};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tower::BoxError;
+
+use super::connect::{Error, Settings, classify, config};
+use super::transport::{Connector, Protocols, Transport, connector, https_connector};
+use crate::upstream::answer::Failure;
+
+/// LIMIT: requests at once over one HTTP/2 connection; further ones take the next connection. An apiserver allows 100, and
+/// each watch is one: beyond that, requests would wait for watches to end.
+const STREAMS: usize = 64;
+/// LIMIT: HTTP/2 connections; beyond, requests share the last one.
+const LANES: usize = 256;
+
+/// A body on its way to the apiserver: at hand, or still coming.
+pub type Outgoing = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BoxError>>;
+
+/// Sends requests on; clones share its connections.
+#[derive(Clone)]
+pub struct Forwarder(Arc<Inner>);
+
+struct Inner {
+    scheme: Scheme,
+    authority: Authority,
+    /// What the path of the cluster's URL begins with, without a slash at the end.
+    prefix: String,
+    https: HttpsConnector<HttpConnector>,
+    timeout: Duration,
+    lanes: Box<[Lane]>,
+    upgrades: Client<Connector, Outgoing>,
+}
+
+/// One HTTP/2 connection, or as many over HTTP/1.1 as requests are in flight.
+#[derive(Default)]
+struct Lane {
+    in_flight: AtomicUsize,
+    transport: OnceLock<Arc<Transport<Outgoing>>>,
+}
+
+/// A request's place on a connection. Keep it until the answer's body has ended.
+#[derive(Debug)]
+pub struct Seat {
+    forwarder: Forwarder,
+    lane: usize,
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswered {
+    /// It cannot be addressed to the apiserver.
+    #[error("the path cannot be sent on: {0}")]
+    Path(String),
+    /// There was no connection, so nothing was sent.
+    #[error("the apiserver cannot be reached: {0}")]
+    NotSent(String),
+    /// It may have been carried out.
+    #[error("the connection to the apiserver broke: {0}")]
+    Lost(String),
+}
+
+impl Forwarder {
+    /// Reads the configuration that `settings` name, and leaves out what proves who we are.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read or does not make a client.
+    pub(super) async fn new(settings: &Settings) -> Result<Self, Error> {
+        let mut config = config(settings).await?;
+        config.auth_info = kube::config::AuthInfo::default();
+        let Parts { scheme, authority, path_and_query, .. } = config.cluster_url.clone().into_parts();
+        let no_host = || Error::Address(config.cluster_url.clone());
+        let prefix = path_and_query.as_ref().map_or("", PathAndQuery::path).trim_end_matches('/').to_owned();
+        let upgrades = https_connector(&config, Protocols::Http1)?;
+        let upgrades = connector(upgrades, settings.timeout, |_| Ok::<_, std::convert::Infallible>(()));
+        Ok(Self(Arc::new(Inner {
+            scheme: scheme.ok_or_else(no_host)?,
+            authority: authority.ok_or_else(no_host)?,
+            prefix,
+            https: https_connector(&config, Protocols::All)?,
+            timeout: settings.timeout,
+            lanes: std::iter::repeat_with(Lane::default).take(LANES).collect(),
+            // An upgraded connection is never used again.
+            upgrades: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(upgrades),
+        })))
+    }
+
+    /// Sends a request and waits for the answer's head.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Unanswered> {
+        *request.uri_mut() = self.0.uri(request.uri()).map_err(|fault| Unanswered::Path(fault.to_string()))?;
+        *request.version_mut() = http::Version::HTTP_11;
+        let seat = self.seat();
+        let lane = &self.0.lanes[seat.lane];
+        let transport = lane.transport.get_or_init(|| Arc::new(Transport::over(self.0.https.clone(), self.0.timeout)));
+        let answer = Arc::clone(transport).send(request).map_err(|fault| unanswered(&*fault)).await?;
+        Ok((answer, seat))
+    }
+
+    /// Sends a request that asks for another protocol, over a connection of its own, and waits for the answer's head.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Unanswered> {
+        *request.uri_mut() = self.0.uri(request.uri()).map_err(|fault| Unanswered::Path(fault.to_string()))?;
+        *request.version_mut() = http::Version::HTTP_11;
+        self.0.upgrades.request(request).await.map_err(|fault| unanswered(&fault))
+    }
+
+    /// A place on the first connection that has one.
+    fn seat(&self) -> Seat {
+        let lanes = &self.0.lanes;
+        let take = |lane: &&Lane| {
+            let room = |taken: usize| (taken < STREAMS).then(|| taken.saturating_add(1));
+            lane.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
+        };
+        let lane = lanes.iter().position(|lane| take(&lane)).unwrap_or_else(|| {
+            let last = lanes.len().saturating_sub(1);
+            lanes[last].in_flight.fetch_add(1, Ordering::Relaxed);
+            last
+        });
+        Seat { forwarder: self.clone(), lane }
+    }
+}
+
+impl Inner {
+    /// The same path and query at the apiserver, byte for byte.
+    fn uri(&self, asked: &Uri) -> Result<Uri, InvalidUriParts> {
+        let path = asked.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let path = if self.prefix.is_empty() {
+            path
+        } else {
+            // It was a path before, and so was the prefix.
+            PathAndQuery::try_from(format!("{}{path}", self.prefix)).unwrap_or(path)
+        };
+        let mut parts = Parts::default();
+        parts.scheme = Some(self.scheme.clone());
+        parts.authority = Some(self.authority.clone());
+        parts.path_and_query = Some(path);
+        Uri::from_parts(parts)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.forwarder.0.lanes[self.lane].in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn unanswered(fault: &(dyn std::error::Error + 'static)) -> Unanswered {
+    match classify(fault) {
+        Failure::NotSent(text) => Unanswered::NotSent(text),
+        failure => Unanswered::Lost(failure.words().to_owned()),
+    }
+}
+
+impl fmt::Debug for Forwarder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forwarder").field("authority", &self.0.authority).finish_non_exhaustive()
+    }
+}

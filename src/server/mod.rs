@@ -5,6 +5,7 @@
 //! First every answer over HTTP/1.1 carries `Connection: close`, and new connections are still accepted. Then idle
 //! connections are closed; HTTP/2 connections get a GOAWAY.
 
+mod peer;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt as _};
 
+pub use peer::{Peer, PeerCertificate};
 use stream::ClientStream;
 
 /// Pause after a failed accept, for example without a free file descriptor, so that the loop does not spin.
@@ -214,6 +216,11 @@ fn builder(settings: &Settings) -> Builder<TokioExecutor> {
     builder
 }
 
+/// Marks an answer after which the connection carries bytes between two others: the client may then leave what is written
+/// unread for as long as it likes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunnel;
+
 /// What the requests of a connection have shown of it.
 #[derive(Debug, Default)]
 struct Progress {
@@ -221,6 +228,8 @@ struct Progress {
     version: OnceLock<Version>,
     /// Whether the answer is to a GET over HTTP/1.1 and its length is unknown: a watch.
     is_watched: AtomicBool,
+    /// Whether the connection has become a tunnel, on which silence is no fault.
+    is_tunnel: AtomicBool,
 }
 
 /// Adapts `answer` to hyper. Once `closing` is cancelled, its answers ask their clients to close the connection.
@@ -247,6 +256,8 @@ fn service(
                 }
                 let is_watch = is_get && response.body().size_hint().exact().is_none();
                 progress.is_watched.store(is_watch, Ordering::Relaxed);
+                let is_tunnel = response.extensions().get::<Tunnel>().is_some();
+                progress.is_tunnel.store(is_tunnel, Ordering::Relaxed);
             }
             response
         })

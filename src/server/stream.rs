@@ -29,7 +29,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
 
     /// Returns what a write came to, or an error once writes have been pending for too long.
     fn limited<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+        if written.is_ready() || self.progress.is_tunnel.load(Ordering::Relaxed) {
             self.stalled = None;
             return written;
         }

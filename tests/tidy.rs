@@ -33,6 +33,11 @@ const MODULES: &[Row] = &[
         &["clock", "correlator", "event", "event_log", "ledger", "shard", "spool", "status", "upstream"],
         &["axum", "hyper", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
     ),
+    (
+        "passthrough",
+        &["event", "ingest", "server", "status", "upstream"],
+        &["axum", "hyper", "hyper_util", "parking_lot", "prometheus", "tokio", "tokio_util", "tower", "tracing"],
+    ),
     ("metrics", &[], &["prometheus"]),
     (
         "admin",
@@ -55,6 +60,7 @@ const MODULES: &[Row] = &[
             "ingest",
             "ledger",
             "metrics",
+            "passthrough",
             "server",
             "shard",
             "spool",

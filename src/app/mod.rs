@@ -24,6 +24,7 @@ use crate::history;
 use crate::ingest::{self, Aliases, Face};
 use crate::ledger::Balance;
 use crate::metrics::Metrics;
+use crate::passthrough::{self, Passthrough};
 use crate::server;
 use crate::shard::Shards;
 use crate::spool::{Beginning, Spool};
@@ -48,6 +49,9 @@ pub enum Error {
     /// There is no client for the apiserver.
     #[error("connecting to the apiserver")]
     Upstream(#[from] upstream::apiserver::Error),
+    /// Pass-through without an apiserver to pass on to.
+    #[error("passing requests on: the upstream is not an apiserver that is reached over the network")]
+    Passthrough,
     /// A metric was registered twice.
     #[error("registering metrics")]
     Metrics(#[from] prometheus::Error),
@@ -220,9 +224,13 @@ impl App {
             tasks: self.tasks.clone(),
             end: server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() },
         };
-        let (serving, served) = (server.serve(face.service()), self.served.clone());
+        let passthrough = self.passthrough(&config)?;
+        let served = self.served.clone();
         self.guard(async move {
-            serving.await;
+            match passthrough {
+                Some(passthrough) => server.serve(passthrough.service(face.service())).await,
+                None => server.serve(face.service()).await,
+            }
             served.cancel();
         });
         let admin = server::Server {
@@ -254,6 +262,24 @@ impl App {
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
         tracing::info!(listen = %address, admin = %admin, upstream, "listening");
         Ok(())
+    }
+
+    /// What stands in front of the face, if anything. Its metrics are there in any case.
+    fn passthrough(&self, config: &Config) -> Result<Option<Passthrough>, Error> {
+        let metrics = passthrough::Metrics::new(&self.registry)?;
+        if !config.passthrough.enabled {
+            return Ok(None);
+        }
+        let Upstream::Apiserver(apiserver) = &self.upstream else { return Err(Error::Passthrough) };
+        let forwarder = apiserver.forwarder().ok_or(Error::Passthrough)?.clone();
+        let settings = passthrough::Settings {
+            max_in_flight: config.passthrough.max_in_flight,
+            max_upgrades: config.passthrough.max_upgrades,
+            max_body_bytes: config.ingest.max_body_bytes.get(),
+            body_timeout: config.ingest.request_timeout,
+        };
+        let (tasks, stop) = (self.tasks.clone(), self.stop_serving.clone());
+        Ok(Some(Passthrough::new(settings, forwarder, metrics, tasks, stop)))
     }
 
     /// Runs a task that ends only when it is told to; if it ends otherwise, so does the program: a restarted pod is better

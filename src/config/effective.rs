@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, NAMING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
-use super::read::{ACK, HISTORY, UPSTREAM_GROUP, WRITES};
+use super::read::{ACK, HISTORY, SWITCH, UPSTREAM_GROUP, WRITES};
 use super::units::{duration_text, size_text};
 use super::{Backend, Config, EventLog, LogFormat, Shards, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
@@ -70,6 +70,7 @@ fn tree(config: &Config) -> Value {
         shard: shard::Settings { max_sources, max_tracked_keys, outbox },
         spool: spool::Settings { dir, commit_interval },
         ingest,
+        passthrough,
         shutdown,
         shards,
     } = config;
@@ -111,6 +112,12 @@ fn tree(config: &Config) -> Value {
                 Repair::On { message_bytes } => message_bytes,
                 Repair::Off => MESSAGE_BYTES.get(),
             }),
+        },
+        "passthrough": {
+            "enabled": named(&SWITCH, passthrough.enabled),
+            "insecure": passthrough.insecure,
+            "maxInFlight": passthrough.max_in_flight,
+            "maxUpgrades": passthrough.max_upgrades,
         },
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
         "shards": match shards { Shards::Auto => json!("auto"), Shards::Fixed(number) => json!(number) },

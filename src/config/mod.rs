@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 pub use error::{Error, Errors};
-pub use parts::{Backend, EventLog, Ingest, Log, LogFormat, Shards, Shutdown, Upstream, Writes};
+pub use parts::{Backend, EventLog, Ingest, Log, LogFormat, Passthrough, Shards, Shutdown, Upstream, Writes};
 pub use raw::RawConfig;
 pub use reload::{FileStamp, ReloadDiff};
 
@@ -62,6 +62,8 @@ pub struct Config {
     pub spool: spool::Settings,
     /// What clients may send.
     pub ingest: Ingest,
+    /// Standing where the apiserver stood.
+    pub passthrough: Passthrough,
     /// The orderly stop.
     pub shutdown: Shutdown,
     /// Number of shards. Default eight per core.

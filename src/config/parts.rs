@@ -95,6 +95,19 @@ pub struct Ingest {
     pub repair: Repair,
 }
 
+/// Standing where the apiserver stood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passthrough {
+    /// Whether everything but events goes on to the apiserver. Default off.
+    pub enabled: bool,
+    /// Whether callers may write events although nobody has asked who they are. Default `false`.
+    pub insecure: bool,
+    /// LIMIT: requests at the apiserver at once; further ones are refused with 429. Default 10,000.
+    pub max_in_flight: NonZeroUsize,
+    /// LIMIT: upgraded connections at once; further ones are refused with 429. Default 1,000.
+    pub max_upgrades: NonZeroUsize,
+}
+
 /// The orderly stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown {
@@ -161,6 +174,17 @@ impl Default for Ingest {
             max_watches: const { NonZeroUsize::new(1_000).unwrap() },
             ack: Ack::Accepted,
             repair: Repair::On { message_bytes: MESSAGE_BYTES.get() },
+        }
+    }
+}
+
+impl Default for Passthrough {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            insecure: false,
+            max_in_flight: const { NonZeroUsize::new(10_000).unwrap() },
+            max_upgrades: const { NonZeroUsize::new(1_000).unwrap() },
         }
     }
 }

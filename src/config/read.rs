@@ -10,8 +10,8 @@ use super::raw::Value;
 use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
-    Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Upstream,
-    Writes, values,
+    Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, Passthrough, RawConfig, Shards, Shutdown,
+    Upstream, Writes, values,
 };
 use crate::correlator::{Policy, Rate};
 use crate::event::ApiGroup;
@@ -45,6 +45,7 @@ impl Default for Config {
             shard: shard::Settings::default(),
             spool: spool::Settings::default(),
             ingest: Ingest::default(),
+            passthrough: Passthrough::default(),
             shutdown: Shutdown::default(),
             shards: Shards::Auto,
         }
@@ -102,6 +103,7 @@ fn config(section: &mut Section<'_>) -> Config {
     let has_spool = spool.dir.is_some();
     let ingest = section.within("ingest", |section| ingest(section, has_spool));
     shard.outbox.repair = ingest.repair != Repair::Off;
+    let passthrough = passthrough(section, upstream.backend);
     Config {
         listen,
         insecure_listen,
@@ -114,6 +116,7 @@ fn config(section: &mut Section<'_>) -> Config {
         shard,
         spool,
         ingest,
+        passthrough,
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
     }
@@ -249,7 +252,7 @@ pub(super) const HISTORY: [(&str, history::Mode); 3] =
 pub(super) const WRITES: [(&str, Writes); 2] = [("exact", Writes::Exact), ("plain", Writes::Plain)];
 
 /// On or off.
-pub(super) const REPAIR: [(&str, bool); 2] = [("on", true), ("off", false)];
+pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 
 fn ingest(section: &mut Section<'_>, has_spool: bool) -> Ingest {
     let default = Ingest::default();
@@ -270,9 +273,51 @@ fn ingest(section: &mut Section<'_>, has_spool: bool) -> Ingest {
 }
 
 fn repair(section: &mut Section<'_>) -> Repair {
-    let repairs = section.value("repair", true, values::choice(&REPAIR));
+    let repairs = section.value("repair", true, values::choice(&SWITCH));
     let message_bytes = section.value("messageBytes", MESSAGE_BYTES, values::size(128..=3 << 20)).get();
     if repairs { Repair::On { message_bytes } } else { Repair::Off }
+}
+
+/// A section, or `on` or `off` alone.
+fn passthrough(section: &mut Section<'_>, backend: Backend) -> Passthrough {
+    const KEY: &str = "passthrough";
+    if !section.is_scalar(KEY) {
+        return section.within(KEY, |section| {
+            let default = Passthrough::default();
+            let passthrough = Passthrough {
+                enabled: section.value("enabled", default.enabled, values::choice(&SWITCH)),
+                insecure: section.value("insecure", default.insecure, values::truth),
+                max_in_flight: section.value("maxInFlight", default.max_in_flight, values::positive(16_000)),
+                max_upgrades: section.value("maxUpgrades", default.max_upgrades, values::positive(100_000)),
+            };
+            check_passthrough(section, "enabled", &passthrough, backend);
+            passthrough
+        });
+    }
+    let switch = |value: &Value| {
+        values::choice(&SWITCH)(value).map_err(|names| format!("{names}, or a section of keys and values"))
+    };
+    let passthrough = Passthrough { enabled: section.value(KEY, false, switch), ..Passthrough::default() };
+    check_passthrough(section, KEY, &passthrough, backend);
+    passthrough
+}
+
+fn check_passthrough(section: &Section<'_>, key: &str, passthrough: &Passthrough, backend: Backend) {
+    if passthrough.enabled && backend != Backend::Apiserver {
+        section.conflict(key, "needs an apiserver; allowed: off, or on with upstream.kind: apiserver (--upstream)");
+    }
+    if requires_authentication(passthrough) {
+        section.conflict(
+            key,
+            "would let everybody who reaches this listener write events, and it does not authenticate anybody yet; \
+             allowed: off, or on with passthrough.insecure: true",
+        );
+    }
+}
+
+/// Whether callers of events have to be authenticated.
+const fn requires_authentication(passthrough: &Passthrough) -> bool {
+    passthrough.enabled && !passthrough.insecure
 }
 
 fn shutdown(section: &mut Section<'_>) -> Shutdown {

@@ -177,5 +177,7 @@ fn through(group: ApiGroup, status: Status) -> Status {
 /// 429 with `Retry-After`: client-go repeats that, and gives up on everything else.
 pub(super) fn full() -> Response {
     let message = format_smolstr!("Too many requests: {Full}, please try again later");
-    respond::refusal(&Status::too_many_requests(message, 1))
+    let mut response = respond::refusal(&Status::too_many_requests(message, 1));
+    response.extensions_mut().insert(super::Unable);
+    response
 }

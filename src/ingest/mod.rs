@@ -57,6 +57,7 @@ pub use metrics::{Metrics, NamesCollector};
 
 use crate::event::ApiGroup;
 use crate::event_log::EventLog;
+use crate::ledger::RejectReason;
 use crate::shard::{Held, Lead, Shards};
 use crate::spool::Spool;
 use crate::status::Status;
@@ -76,6 +77,10 @@ pub struct Settings {
     /// Whether events are mended that the apiserver would refuse.
     pub repair: Repair,
 }
+
+/// Marks a refusal of what the event half could not take now, and the upstream itself might.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unable;
 
 /// Whether events are mended that the apiserver would refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,7 +202,11 @@ impl Face {
     /// Refuses what may have been an occurrence, and says so in the ledger.
     fn reject(&self, rejection: &Rejection) -> Response {
         self.0.shards.reject(rejection.reason, 1);
-        respond::refusal(&rejection.status)
+        let mut response = respond::refusal(&rejection.status);
+        if rejection.reason == RejectReason::NotDurable {
+            response.extensions_mut().insert(Unable);
+        }
+        response
     }
 }
 

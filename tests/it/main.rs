@@ -39,3 +39,6 @@ mod batch;
 mod admin;
 mod reload;
 mod tokens;
+// Where the apiserver stood.
+mod passthrough;
+mod passthrough_streams;

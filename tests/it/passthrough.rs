@@ -1,0 +1,401 @@
+//! Pass-through: what goes on and how, which events are folded, and what goes on because they cannot be.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::body::Body;
+use eventweir::passthrough::{Metrics, Passthrough, Settings};
+use eventweir::server::{Peer, PeerCertificate};
+use eventweir::upstream::Upstream;
+use http::{HeaderValue, Method, Request, Version};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client as HyperClient;
+use hyper_util::rt::TokioExecutor;
+use prometheus::Registry;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::{ServiceExt as _, service_fn};
+
+use super::support::app::{DEADLINE, Program};
+use super::support::behind::{Behind, OURS, answer, created};
+use super::support::events::event;
+use super::support::http::{Client, EVENTS, json as json_of};
+
+const CALLER: (&str, &str) = ("Authorization", "Bearer caller's");
+
+async fn count(program: &Program, kind: &str) -> f64 {
+    program.metrics().await[&format!("eventweir_passthrough_requests_total{{kind=\"{kind}\"}}")]
+}
+
+fn is_ours(request: &Request<Incoming>) -> bool {
+    request.headers().get("Authorization").is_some_and(|value| value == OURS)
+}
+
+#[tokio::test]
+async fn requests_and_answers_pass_as_they_are() {
+    let gzip = b"\x1f\x8b\x08\x00not really\xff";
+    let behind = Behind::plain(move |request| async move {
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let mut answer = answer(429, [gzip, &*body].concat());
+        for (name, value) in [
+            ("Retry-After", "17"),
+            ("Content-Encoding", "gzip"),
+            ("Audit-Id", "a-1"),
+            ("Warning", "299 - \"one\""),
+            ("Warning", "299 - \"two\""),
+            ("Connection", "X-Hop"),
+            ("X-Hop", "1"),
+            ("Keep-Alive", "timeout=5"),
+        ] {
+            answer.headers_mut().append(name, HeaderValue::from_static(value));
+        }
+        answer
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let headers = [
+        ("User-Agent", "kubectl/v1.37.0 (linux/amd64) kubernetes/abc"),
+        CALLER,
+        ("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io, application/json"),
+        ("Connection", "keep-alive, X-Mine"),
+        ("X-Mine", "1"),
+        ("TE", "trailers"),
+        ("Proxy-Authorization", "Basic x"),
+        ("Accept-Encoding", "gzip"),
+        ("Impersonate-User", "jane"),
+        ("Impersonate-Group", "a"),
+        ("Impersonate-Group", "b"),
+        ("Kubectl-Session", "0f0e \t \"x\""),
+    ];
+    let path = "/apis/apps/v1/namespaces/a%2Fb/deployments?fieldSelector=a%3Db,c=d&x=%e4";
+    let reply = program.client().await.send("PUT", path, &headers, b"{\"a\": 1}").await;
+    assert_eq!((reply.status, reply.bytes()), (429, &[gzip, &b"{\"a\": 1}"[..]].concat()[..]));
+    for (name, value) in [("Retry-After", "17"), ("Content-Encoding", "gzip"), ("Audit-Id", "a-1")] {
+        assert_eq!(reply.header(name), Some(value));
+    }
+    assert_eq!(reply.headers("Warning").collect::<Vec<_>>(), ["299 - \"one\"", "299 - \"two\""]);
+    for hop in ["Connection", "X-Hop", "Keep-Alive"] {
+        assert_eq!(reply.header(hop), None, "{hop}");
+    }
+    let seen = behind.seen();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].line, format!("PUT {path}"));
+    let dropped = ["Connection", "X-Mine", "TE", "Proxy-Authorization"];
+    let kept = headers.iter().filter(|(name, _)| !dropped.contains(name));
+    let mut expected: Vec<(String, String)> =
+        kept.map(|(name, value)| (name.to_lowercase(), (*value).to_owned())).collect();
+    expected.insert(0, ("content-length".to_owned(), "8".to_owned()));
+    expected.push(("host".to_owned(), behind.address.to_string()));
+    assert_eq!(seen[0].headers, expected);
+    assert_eq!(count(&program, "forwarded").await, 1.0);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn the_callers_token_goes_on_and_nothing_of_ours_and_no_log_has_it() {
+    let lines = Arc::new(parking_lot::Mutex::new(Vec::<u8>::new()));
+    let sink = Arc::clone(&lines);
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || Sink(Arc::clone(&sink)))
+        .finish();
+    let _logged_on_this_thread = tracing::subscriber::set_default(subscriber);
+    let behind = Behind::tls(&["h2", "http/1.1"], |request| async move {
+        if is_ours(&request) { created(request).await } else { answer(200, "{}") }
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let client = &mut program.client().await;
+    assert_eq!(client.send("GET", "/api/v1/pods", &[CALLER], b"").await.status, 200);
+    assert_eq!(client.get("/version").await.status, 200);
+    let body = json_of(&event("node-1", "web-0", "R", "m"));
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &body).await.status, 201);
+    program.settle().await;
+    program.stop().await;
+    let passed_on = behind.passed_on();
+    let credentials: Vec<_> =
+        passed_on.iter().map(|seen| (seen.header("authorization"), seen.has_certificate, seen.version)).collect();
+    assert_eq!(credentials, [(Some(CALLER.1), false, Version::HTTP_2), (None, false, Version::HTTP_2)]);
+    assert!(behind.seen().iter().any(|seen| seen.is_ours() && seen.has_certificate), "events are written as us");
+    let logged = String::from_utf8(lines.lock().clone()).unwrap();
+    assert!(logged.contains("connected to the apiserver"), "the log was caught");
+    let leaks: Vec<&str> =
+        logged.lines().filter(|line| line.contains("eventweir") && line.contains("caller's")).collect();
+    assert!(leaks.is_empty(), "{leaks:?}");
+}
+
+struct Sink(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn equal_events_are_one_create_and_reads_are_the_apiservers() {
+    let behind = Behind::plain(|request| async move {
+        match (is_ours(&request), request.method()) {
+            (true, &Method::POST) => created(request).await,
+            (true, _) => answer(404, "{}"),
+            (false, &Method::GET) if request.uri().path() == EVENTS => answer(200, "the apiserver's list"),
+            (false, &Method::GET) => answer(404, "the apiserver knows no such name"),
+            (false, _) => answer(500, "not for the apiserver"),
+        }
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let client = &mut program.client().await;
+    let events: Vec<_> = (0..10).map(|_| event("node-1", "web-0", "BackOff", "restarting")).collect();
+    for event in &events {
+        assert_eq!(client.post(event).await.status, 201);
+    }
+    // The record has the first name; what its clients know the others by, we know.
+    let other = &events[7].metadata.name;
+    assert_eq!(client.patch(other, &json!({"count": 3})).await.status, 200);
+    let shown = client.get(&format!("{EVENTS}/{other}")).await;
+    assert_eq!((shown.status, shown.json()["metadata"]["name"].as_str()), (200, Some(other.as_str())));
+    let unknown = client.get(&format!("{EVENTS}/nobody's")).await;
+    assert_eq!((unknown.status, unknown.text()), (404, "the apiserver knows no such name".to_owned()));
+    assert_eq!(client.get(EVENTS).await.text(), "the apiserver's list");
+    assert_eq!(client.send("POST", "/eventweir/v1/events", &[], b"").await.status, 200);
+    let ours = behind.seen().into_iter().filter(|seen| seen.is_ours() && seen.line.starts_with("POST")).count();
+    assert_eq!(ours, 1, "{:?}", behind.seen());
+    assert_eq!((count(&program, "events").await, count(&program, "fallback").await), (12.0, 0.0));
+    assert_eq!(count(&program, "forwarded").await, 3.0);
+    program.app.stop().await;
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_taken_goes_on() {
+    let [is_up, is_kept] = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
+    let (up, kept) = (Arc::clone(&is_up), Arc::clone(&is_kept));
+    let behind = Behind::plain(move |request| {
+        let (up, kept) = (Arc::clone(&up), Arc::clone(&kept));
+        async move {
+            if request.method() == Method::PATCH && !kept.load(Ordering::Relaxed) {
+                return answer(404, "{}");
+            }
+            if is_ours(&request) {
+                // What is owed stays owed.
+                return std::future::pending().await;
+            }
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            if up.load(Ordering::Relaxed) { answer(201, format!("stored {}", body.len())) } else { answer(503, "down") }
+        }
+    })
+    .await;
+    let program = behind
+        .program(
+            "",
+            "outbox: {maxRecords: 1, sourcePercent: 100}\ningest: {maxBodyBytes: 4Ki}\nshutdown: {drainTimeout: 0s}\n",
+        )
+        .await;
+    let client = &mut program.client().await;
+    let body = |object: &str| json_of(&event("node-1", object, "R", "m"));
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &body("web-0")).await.outcome(), Some("created"));
+    let stored = |length: usize| format!("stored {length}");
+    // There is no room.
+    let full = body("web-1");
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &full).await.text(), stored(full.len()));
+    // We do not read that.
+    let reply = client.send("POST", EVENTS, &[CALLER, ("Content-Type", "application/cbor")], b"\xd9\xd9\xf7").await;
+    assert_eq!(reply.text(), stored(3));
+    // We would not keep that.
+    let large = "x".repeat(5000);
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], large.as_bytes()).await.text(), stored(5000));
+    let pieces = [&large[..3000], &large[3000..]];
+    assert_eq!(client.post_pieces(EVENTS, pieces.into_iter().map(str::as_bytes)).await.text(), stored(5000));
+    assert_eq!(count(&program, "fallback").await, 4.0);
+    // What its client says about it goes on as well.
+    let name =
+        serde_json::from_slice::<serde_json::Value>(&full).unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+    assert_eq!(client.patch(&name, &json!({"count": 2})).await.text(), stored(11));
+    // The apiserver has forgotten it, and we do not know it.
+    is_kept.store(false, Ordering::Relaxed);
+    assert_eq!(client.patch(&name, &json!({"count": 3})).await.status, 404);
+    assert_eq!(client.patch(&name, &json!({"count": 3})).await.status, 404);
+    let patches = behind.passed_on().iter().filter(|seen| seen.line.starts_with("PATCH")).count();
+    assert_eq!((patches, count(&program, "fallback").await), (2, 6.0));
+    let passed_on = behind.passed_on();
+    assert_eq!(passed_on[0].header("authorization"), Some(CALLER.1));
+    assert_eq!(passed_on[1].header("content-type"), Some("application/cbor"));
+    // What the apiserver would refuse too, it does not hear of.
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], b"{").await.status, 400);
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], b"{\"kind\":\"Pod\"}").await.status, 400);
+    assert_eq!(behind.passed_on().len(), 6);
+    // The apiserver's refusal is the client's answer.
+    is_up.store(false, Ordering::Relaxed);
+    let reply = client.send("POST", EVENTS, &[CALLER], &full).await;
+    assert_eq!((reply.status, reply.text()), (503, "down".to_owned()));
+    program.app.stop().await;
+}
+
+#[tokio::test]
+async fn an_order_that_we_may_not_carry_out_goes_on_with_the_callers_rights() {
+    let behind = Behind::plain(|request| async move {
+        match (is_ours(&request), request.method()) {
+            (true, _) => {
+                answer(403, r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#)
+            }
+            (false, &Method::DELETE) => answer(200, "deleted"),
+            (false, _) => answer(500, ""),
+        }
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let client = &mut program.client().await;
+    let reply = client.send("DELETE", &format!("{EVENTS}/a"), &[CALLER], b"").await;
+    assert_eq!((reply.status, reply.text()), (200, "deleted".to_owned()));
+    assert_eq!(count(&program, "fallback").await, 1.0);
+    // Who acts as somebody else asks the apiserver at once.
+    let asked = behind.seen().len();
+    let jane = [CALLER, ("Impersonate-User", "jane")];
+    assert_eq!(client.send("DELETE", &format!("{EVENTS}/a"), &jane, b"").await.text(), "deleted");
+    assert_eq!((behind.seen().len() - asked, count(&program, "forwarded").await), (1, 1.0));
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn an_apiserver_that_is_away_is_a_503_and_it_comes_back() {
+    let handler = |request| async move { if is_ours(&request) { created(request).await } else { answer(200, "{}") } };
+    let behind = Behind::plain(handler).await;
+    let address = behind.address;
+    let program = behind.program("", "").await;
+    let client = &mut program.client().await;
+    assert_eq!(client.get("/api").await.status, 200);
+    drop(behind);
+    // The connection in the pool may break before it is known to be closed.
+    let reply = client.get("/api").await;
+    assert!([502, 503].contains(&reply.status), "{reply:?}");
+    let reply = client.get("/api").await;
+    let status = reply.json();
+    assert_eq!(
+        (reply.status, reply.header("Retry-After"), status["reason"].as_str()),
+        (503, Some("1"), Some("ServiceUnavailable"))
+    );
+    assert_eq!(status["kind"], "Status");
+    // Events are taken meanwhile.
+    let body = json_of(&event("node-1", "web-0", "R", "m"));
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &body).await.status, 201);
+    let behind = Behind::at(address, handler).await;
+    assert_eq!(client.get("/api").await.status, 200);
+    program.settle().await;
+    assert!(behind.seen().iter().any(|seen| seen.is_ours() && seen.line.starts_with("POST")));
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_with_a_certificate_alone_is_told_why_it_is_refused() {
+    let behind = Behind::plain(|_| async { answer(200, "{}") }).await;
+    let program = behind.program("", "").await;
+    let Upstream::Apiserver(apiserver) = program.app.upstream() else { unreachable!() };
+    let one = std::num::NonZeroUsize::MIN;
+    let settings = Settings { max_in_flight: one, max_upgrades: one, max_body_bytes: 1 << 10, body_timeout: DEADLINE };
+    let face = service_fn(|_: Request<Body>| async { Ok(answer(201, "taken")) });
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let forwarder = apiserver.forwarder().unwrap().clone();
+    let service =
+        Passthrough::new(settings, forwarder, metrics, TaskTracker::new(), CancellationToken::new()).service(face);
+    let certificate = PeerCertificate { common_name: "jane".to_owned(), organizations: Vec::new() };
+    let peer = Peer { certificate: Some(certificate), ..Peer::default() };
+    let ask = async |method: &str, path: &str, headers: &[(&'static str, &'static str)]| {
+        let mut request = Request::builder().method(method).uri(path).extension(peer.clone());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let Ok(response) = service.clone().oneshot(request.body(Body::empty()).unwrap()).await;
+        let status = response.status().as_u16();
+        (status, String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
+    };
+    for headers in [&[][..], &[("Connection", "Upgrade"), ("Upgrade", "websocket")][..]] {
+        let (status, text) = ask("GET", "/api/v1/pods", headers).await;
+        assert!(status == 401 && text.contains("client certificate") && text.contains("\"Unauthorized\""), "{text}");
+    }
+    assert_eq!(ask("GET", "/api/v1/pods", &[CALLER]).await, (200, "{}".to_owned()));
+    assert_eq!(ask("POST", EVENTS, &[]).await, (201, "taken".to_owned()), "events are written as us");
+    assert_eq!(ask("CONNECT", "example.org:443", &[]).await.0, 405);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn beyond_the_limit_requests_are_asked_to_wait() {
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let behind = Behind::plain(move |_| {
+        let gate = Arc::clone(&opened);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            answer(200, "{}")
+        }
+    })
+    .await;
+    let program = behind.program("maxInFlight: 2", "").await;
+    let held: Vec<_> = [program.client().await, program.client().await]
+        .into_iter()
+        .map(|mut client: Client| {
+            let mut tasks = tokio::task::JoinSet::new();
+            tasks.spawn(async move { client.get("/api").await.status });
+            tasks
+        })
+        .collect();
+    program.until("two are there", || behind.seen().len() == 2).await;
+    assert_eq!(program.metrics().await["eventweir_passthrough_in_flight"], 2.0);
+    let client = &mut program.client().await;
+    let reply = client.get("/api").await;
+    assert_eq!((reply.status, reply.header("Retry-After")), (429, Some("1")));
+    assert!(reply.text().contains("passthrough.maxInFlight"), "{}", reply.text());
+    gate.add_permits(3);
+    for tasks in held {
+        assert_eq!(tasks.join_all().await, [200]);
+    }
+    assert_eq!(client.get("/api").await.status, 200);
+    assert_eq!((count(&program, "forwarded").await, count(&program, "refused").await), (3.0, 1.0));
+    assert_eq!(program.metrics().await["eventweir_passthrough_in_flight"], 0.0);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn more_watches_than_one_connection_allows_do_not_hold_up_the_rest() {
+    let behind = Behind::tls(&["h2", "http/1.1"], |request| async move {
+        let is_watch = request.uri().query().is_some();
+        answer(
+            200,
+            if is_watch {
+                Body::from_stream(futures_util::stream::pending::<Result<String, String>>())
+            } else {
+                Body::from("{}")
+            },
+        )
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let client = HyperClient::builder(TokioExecutor::new()).http2_only(true).build_http::<Body>();
+    let get = |path: &str| {
+        let uri = format!("http://{}{path}", program.app.address());
+        let request = Request::get(uri).header(CALLER.0, CALLER.1).body(Body::empty()).unwrap();
+        client.request(request)
+    };
+    let mut watches = Vec::new();
+    for _ in 0..150 {
+        watches.push(get("/api/v1/pods?watch=1").await.unwrap());
+    }
+    let answer = tokio::time::timeout(DEADLINE, get("/api/v1/pods")).await.unwrap().unwrap();
+    assert_eq!((answer.status().as_u16(), answer.version()), (200, Version::HTTP_2));
+    let seen = behind.passed_on();
+    assert!(seen.iter().all(|seen| seen.version == Version::HTTP_2 && seen.header("host").is_none()));
+    let connections: std::collections::BTreeSet<usize> = seen.iter().map(|seen| seen.connection).collect();
+    assert_eq!((seen.len(), connections.len()), (151, 3));
+    // The end does not wait for watches.
+    program.stop().await;
+    let broken = watches.remove(0).into_body().collect().await;
+    assert!(broken.is_err(), "a watch that is cut is no watch that has ended");
+}

@@ -95,6 +95,31 @@ async fn requests_and_answers_pass_as_they_are() {
 }
 
 #[tokio::test]
+async fn a_head_keeps_the_length_that_it_tells_and_an_empty_answer_stays_empty() {
+    let behind = Behind::plain(|request| async move {
+        match *request.method() {
+            Method::HEAD => answer(200, "12345"),
+            Method::DELETE => answer(204, ""),
+            _ => answer(304, ""),
+        }
+    })
+    .await;
+    let program = behind.program("", "").await;
+    // Over one connection, so that a body too much or too little breaks the next answer.
+    let client = &mut program.client().await;
+    for _ in 0..2 {
+        let head = client.send("HEAD", "/api/v1/pods", &[CALLER], b"").await;
+        assert_eq!((head.status, head.header("Content-Length")), (200, Some("5")));
+        assert_eq!(client.send("DELETE", "/api/v1/namespaces/a/pods/b", &[CALLER], b"").await.status, 204);
+        assert_eq!(client.send("GET", "/api/v1/pods", &[CALLER, ("If-None-Match", "\"a\"")], b"").await.status, 304);
+        let asked = [CALLER, ("Expect", "100-continue")];
+        assert_eq!(client.send("OPTIONS", "/", &asked, b"").await.status, 304);
+    }
+    assert_eq!(count(&program, "forwarded").await, 8.0);
+    program.stop().await;
+}
+
+#[tokio::test]
 async fn the_callers_token_goes_on_and_nothing_of_ours_and_no_log_has_it() {
     let lines = Arc::new(parking_lot::Mutex::new(Vec::<u8>::new()));
     let sink = Arc::clone(&lines);

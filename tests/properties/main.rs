@@ -1,7 +1,9 @@
 //! Properties of the core, driven through simulated weeks with random events and a random upstream.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+mod cluster;
 mod exact;
+mod explore;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

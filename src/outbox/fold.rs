@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::account::{Account, AccountId, Order};
 use super::digest::Digest;
 use super::journal::Journal;
-use super::record::{Attempt, Occurrences, Phase, Record};
+use super::record::{Kind, Occurrences, Phase, Record};
 use super::{Forgotten, Outbox, Paused, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
@@ -162,36 +162,11 @@ impl Outbox {
             self.bytes.replace(before, record.size);
         } else {
             account.members += 1;
-            let size = event.approximate_size();
-            self.bytes += size;
-            let source = account.source;
-            let record = Record {
-                source,
-                // A digest has no observation: nobody looks under this key.
-                key: Key(0),
-                account: account_id,
-                event,
-                size,
-                stored: digest.stored,
-                base: digest.base.clone(),
-                attempt: Attempt::default(),
-                pending: Occurrences::default(),
-                since,
-                newest: now.mono,
-                next_write: now.mono,
-                phase: Phase::Settled,
-                paid: false,
-                ambiguous: false,
-                look_first: false,
-                refusal: None,
-                tries: 0,
-                failing_since: None,
-                timer_set: false,
-                is_digest: true,
-                varies: true,
-                repaired: Vec::new(),
-                writer: None,
-            };
+            let mut record = Record::new(account.source, account_id, Kind::Digest, event, now.mono);
+            record.since = since;
+            (record.stand, record.total) = (digest.stand.clone(), digest.total);
+            record.tag = self.own_tag(id);
+            self.bytes += record.size;
             self.put(id, record);
         }
         self.hold_until_kept(id);

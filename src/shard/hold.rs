@@ -10,7 +10,7 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, LostReason, Ticket};
+use crate::outbox::{DIGEST_REASON, Line, LostReason, Ticket};
 
 /// Which record a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,18 +86,34 @@ impl Shard {
         waiting
     }
 
-    /// The record was replaced by `stored`: it counts on from there, with what waits on top.
-    pub fn follow(&mut self, handle: &Handle, stored: &Event, now: Now) {
-        let moved = self.outbox.rebase(handle.record, stored);
-        if moved.is_none() {
-            self.tell(handle, &Settled::CountReset(self.outbox.count(stored)));
-        }
+    /// A client's DELETE of the record got no answer.
+    pub fn doubt(&mut self, handle: &Handle, now: Now) {
+        self.outbox.doubt(handle.record, now);
+    }
+
+    /// The record was replaced by `stored`. What waits comes on top, unless the client has stated how often it happened: then that
+    /// includes what GET had shown it.
+    pub fn follow(&mut self, handle: &Handle, stored: &Event, line: Line, now: Now) {
+        let count = self.outbox.counted(stored);
+        let moved = match self.outbox.rebase(handle.record, stored, line, now) {
+            Some((moved, written)) => {
+                self.ledger.write(written);
+                moved
+            }
+            None => {
+                self.tell(handle, &Settled::CountReset(count));
+                0
+            }
+        };
         let settled = Settled::Stored {
             name: stored.metadata.name.clone(),
             resource_version: stored.metadata.resource_version.clone(),
             first_timestamp: stored.first_timestamp,
-            count_moved: moved.unwrap_or(0),
-            tally: self.outbox.own_tally(stored),
+            count_moved: moved,
+            tag: self
+                .outbox
+                .settled(handle.record)
+                .unwrap_or_else(|| self.outbox.tag_count(handle.record, stored).unwrap_or(0)),
         };
         self.tell(handle, &settled);
         self.outbox.resume(handle.record, now);
@@ -159,10 +175,18 @@ impl Held {
         }
     }
 
-    /// The record was replaced by `stored`.
-    pub fn follow(mut self, stored: &Event) {
+    /// The client's DELETE got no answer: the record is read before anything else is written, and forgotten if it is gone.
+    pub fn doubt(mut self) {
         if let Some(handle) = self.handle.take() {
-            self.shards.with(self.shard, |shard, now| shard.follow(&handle, stored, now));
+            self.shards.with(self.shard, |shard, now| shard.doubt(&handle, now));
+            self.shards.wake();
+        }
+    }
+
+    /// The record was replaced by `stored`; see [`Shard::follow`].
+    pub fn follow(mut self, stored: &Event, line: Line) {
+        if let Some(handle) = self.handle.take() {
+            self.shards.with(self.shard, |shard, now| shard.follow(&handle, stored, line, now));
             self.shards.wake();
         }
     }
@@ -257,7 +281,7 @@ mod tests {
         shard.settle(write.record, stored(write.request), now);
         shard.accept(event("b"), 2, now, &policy).unwrap();
         let handle = shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
-        shard.follow(&handle, &Event { count: 10, message: "theirs".into(), ..event("a") }, now);
+        shard.follow(&handle, &Event { count: 10, message: "theirs".into(), ..event("a") }, Line::Unstated, now);
         shard.accept(event("c"), 1, now, &policy).unwrap();
         assert_eq!(shard.pending().map(|(event, _)| event.count).max(), Some(13));
         let later = Now::at(3_600_000_000_000);

@@ -101,14 +101,14 @@ fn write_metadata(claim: &Claim, out: &mut Vec<u8>) {
         out.push(b',');
     }
     out.extend_from_slice(br#""annotations":{"#);
-    for name in claim.removed.iter().filter(|name| **name != claim.annotation) {
+    for name in claim.removed.iter().filter(|name| **name != claim.tag) {
         json::write_text(name, out);
         out.extend_from_slice(b":null,");
     }
-    json::write_text(&claim.annotation, out);
-    out.extend_from_slice(br#":""#);
-    json::write_integer(claim.tally.into(), out);
-    out.extend_from_slice(br#""}}"#);
+    json::write_text(&claim.tag, out);
+    out.push(b':');
+    json::write_text(&claim.value, out);
+    out.extend_from_slice(b"}}");
 }
 
 fn metadata(claim: &Claim) -> Map<String, Value> {
@@ -117,7 +117,7 @@ fn metadata(claim: &Claim) -> Map<String, Value> {
         metadata.insert("resourceVersion".to_owned(), claim.resource_version.as_str().into());
     }
     let removed = claim.removed.iter().map(|name| (name.to_string(), Value::Null));
-    let own = (claim.annotation.to_string(), Value::from(claim.tally.to_string()));
+    let own = (claim.tag.to_string(), Value::from(claim.value.as_str()));
     metadata.insert("annotations".to_owned(), Value::Object(removed.chain([own]).collect()));
     metadata
 }

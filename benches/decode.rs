@@ -1,5 +1,5 @@
-//! How long does it take to read an event's body and to write the answer? Beside them what `serde_json` needs for a part of the
-//! same work: a borrowed typed struct (no own strings, no strict faults, no checks of kind and version) and a whole tree.
+//! Time to read an event's body and to write the answer and a patch. For comparison `serde_json` does a part of the work:
+//! into a borrowed struct (no own strings, no strict faults, no checks of kind and version), and into a whole tree.
 #![expect(clippy::unwrap_used, reason = "a benchmark: criterion's macros, and input that is known to be good")]
 
 use std::borrow::Cow;
@@ -7,7 +7,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use eventweir::correlator::Patch;
-use eventweir::event::core_v1;
+use eventweir::event::json::{self, Strictness};
+use eventweir::event::{ApiGroup, core_v1};
 use serde::Deserialize;
 
 /// A kubelet's event as client-go sends it: 780 bytes.
@@ -72,8 +73,9 @@ fn decode(c: &mut Criterion) {
     let body = BODY.trim_end().as_bytes();
     let mut group = c.benchmark_group("decode");
     group.throughput(Throughput::Bytes(body.len() as u64));
-    group.bench_function("core_v1", |b| b.iter(|| core_v1::decode(black_box(body)).unwrap()));
-    group.bench_function("core_v1 strict", |b| b.iter(|| core_v1::decode_strict(black_box(body)).unwrap()));
+    for (name, strictness) in [("event", Strictness::Report), ("event, strict", Strictness::Refuse)] {
+        group.bench_function(name, |b| b.iter(|| json::decode(ApiGroup::Core, black_box(body), strictness).unwrap()));
+    }
     group.bench_function("serde_json borrowed", |b| {
         b.iter(|| serde_json::from_slice::<Borrowed<'_>>(black_box(body)).unwrap());
     });
@@ -88,10 +90,10 @@ fn write(c: &mut Criterion) {
     let value: serde_json::Value = serde_json::from_str(BODY).unwrap();
     let mut group = c.benchmark_group("write");
     let mut out = Vec::with_capacity(2048);
-    group.bench_function("core_v1", |b| {
+    group.bench_function("event", |b| {
         b.iter(|| {
             out.clear();
-            core_v1::write_json(black_box(&event), &mut out);
+            json::write_json(ApiGroup::Core, black_box(&event), &mut out);
             out.len()
         });
     });

@@ -30,12 +30,16 @@ struct Program {
 
 impl Program {
     async fn start(yaml: &str) -> Self {
+        Self::start_at(START, yaml).await
+    }
+
+    async fn start_at(wall: i64, yaml: &str) -> Self {
         let local = || Some("127.0.0.1:0".to_owned());
         let overrides = Overrides { listen: local(), admin_listen: local(), ..Overrides::default() };
         let mut config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
         // Nobody is late here.
         config.shutdown.grace = std::time::Duration::ZERO;
-        let (clock, registry) = (Clock::manual(START), Registry::new());
+        let (clock, registry) = (Clock::manual(wall), Registry::new());
         let embedded = Embedded::new(store::Settings::default(), clock.clone(), Metrics::new(&registry).unwrap());
         let listeners = Listeners::bind(&config).await.unwrap();
         let upstream = Upstream::Embedded(embedded.clone());
@@ -217,15 +221,18 @@ async fn a_put_is_no_occurrence_and_counting_goes_on_from_it() {
 }
 
 #[tokio::test]
-async fn a_list_not_older_than_a_version_is_the_newest_with_a_limit_too() {
+async fn a_list_is_the_newest_and_an_exact_version_from_before_is_gone() {
     let program = Program::start("{}").await;
     let first = program.send("PUT", &format!("{EVENTS}/a"), &event("a", 1).to_string()).await.1;
     program.send("PUT", &format!("{EVENTS}/b"), &event("b", 1).to_string()).await;
     let version = first["metadata"]["resourceVersion"].as_str().unwrap();
-    for (rule, expected) in [("", 1), ("&resourceVersionMatch=Exact", 1), ("&resourceVersionMatch=NotOlderThan", 2)] {
+    for (rule, expected) in
+        [("", Some(2)), ("&resourceVersionMatch=Exact", None), ("&resourceVersionMatch=NotOlderThan", Some(2))]
+    {
         let path = format!("{EVENTS}?limit=9&resourceVersion={version}{rule}");
-        let list = program.send("GET", &path, "").await.1;
-        assert_eq!(list["items"].as_array().unwrap().len(), expected, "{list}");
+        let (code, list) = program.send("GET", &path, "").await;
+        assert_eq!(list["items"].as_array().map(Vec::len), expected, "{list}");
+        assert_eq!(code, if expected.is_some() { 200 } else { 410 });
     }
 }
 
@@ -247,6 +254,51 @@ async fn watches_are_limited_counted_and_ended_by_a_stop() {
 }
 
 #[tokio::test]
+async fn a_watch_from_an_earlier_start_is_gone_and_a_list_leads_on() {
+    let list = async |program: &Program| {
+        let list = program.send("GET", EVENTS, "").await.1;
+        let names = list["items"].as_array().unwrap().iter().map(|event| event["metadata"]["name"].to_string());
+        (names.collect::<Vec<_>>(), list["metadata"]["resourceVersion"].as_str().unwrap().to_owned())
+    };
+    let watch = async |program: &Program, version: &str| {
+        let path = format!("{EVENTS}?watch=true&resourceVersion={version}");
+        Answer::ask(program.app.address(), "GET", &path, &[], b"").await
+    };
+    let first = Program::start("{}").await;
+    let (none, empty) = list(&first).await;
+    assert!(none.is_empty());
+    for number in 0..3 {
+        first
+            .send(
+                "PUT",
+                &format!("{EVENTS}/a{number}"),
+                &event("a", 1).to_string().replace("\"a\"", &format!("\"a{number}\"")),
+            )
+            .await;
+    }
+    let (_, last) = list(&first).await;
+    first.app.stop().await;
+
+    // A second later, and with a clock that went back by one.
+    for wall in [START + 1_000_000_000, START - 1_000_000_000] {
+        let second = Program::start_at(wall, "{}").await;
+        for version in [&empty, &last] {
+            let mut gone = watch(&second, version).await;
+            let frame = gone.frame().await.unwrap();
+            assert_eq!((&frame["type"], &frame["object"]["code"]), (&json!("ERROR"), &json!(410)), "{frame}");
+            assert_eq!((&frame["object"]["reason"], gone.frame().await), (&json!("Expired"), None));
+        }
+        let (names, version) = list(&second).await;
+        assert!(names.is_empty());
+        let mut goes_on = watch(&second, &version).await;
+        second.send("PUT", &format!("{EVENTS}/b"), &event("b", 1).to_string()).await;
+        let frame = goes_on.frame().await.unwrap();
+        assert_eq!((&frame["type"], &frame["object"]["metadata"]["name"]), (&json!("ADDED"), &json!("b")));
+        second.app.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn what_is_there_is_watched_in_pieces() {
     let program = Program::start("correlation: {enabled: false}").await;
     for number in 0..60 {
@@ -263,6 +315,45 @@ async fn what_is_there_is_watched_in_pieces() {
         assert!(names.insert(frame["object"]["metadata"]["name"].to_string()), "{frame}");
     }
     program.app.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_begins_with_all_that_was_there_and_goes_on_with_what_changed_meanwhile() {
+    let clock = Clock::manual(START);
+    let embedded = Embedded::new(store::Settings::default(), clock, Metrics::new(&Registry::new()).unwrap());
+    let named = |number: usize| {
+        let mut event = Event::default();
+        event.metadata.namespace = "shop".into();
+        event.metadata.name = format!("e{number:04}").into();
+        event
+    };
+    let all = 0..1200;
+    embedded.access(|store, now| all.clone().for_each(|number| drop(store.create(named(number), now).unwrap())));
+    let version = embedded.list(None, &ListOptions::default()).unwrap().resource_version;
+    let options = WatchOptions { send_initial_events: Some(true), bookmarks: true, ..WatchOptions::default() };
+    let mut watch = Upstream::Embedded(embedded.clone()).watch(None, options).await.unwrap();
+    let mut told = watch.next().await.unwrap();
+    assert!(told.len() < all.len(), "not all at once");
+    let count = |event: &mut Event| {
+        event.count += 1;
+        Ok(())
+    };
+    embedded.access(|store, now| {
+        store.update("shop", "e0000", now, count).unwrap();
+        store.update("shop", "e1199", now, count).unwrap();
+        store.delete("shop", "e0600", now).unwrap();
+    });
+    while told.len() < all.len() + 4 {
+        told.extend(watch.next().await.unwrap());
+    }
+    let changes = told.split_off(all.len());
+    for (number, event) in told.iter().enumerate() {
+        let WatchEvent::Added(event) = event else { panic!("{event:?}") };
+        assert_eq!((&event.metadata.name, event.count), (&named(number).metadata.name, 0));
+    }
+    assert!(matches!(&changes[0], WatchEvent::Bookmark(end) if *end.metadata.resource_version == *version));
+    let changes: Vec<_> = changes.iter().map(WatchEvent::label).collect();
+    assert_eq!(changes, ["BOOKMARK", "MODIFIED", "MODIFIED", "DELETED"]);
 }
 
 /// A client that keeps a copy of all events by LIST and WATCH, and notices what it missed or heard twice.
@@ -401,7 +492,6 @@ async fn where_nothing_is_correlated_an_event_of_a_batch_is_stored_as_that_of_a_
     program.settle().await;
     let [posted, batched] = program.stored().try_into().unwrap();
     assert_eq!(batched.series.as_ref().map(|series| series.count), Some(3));
-    assert_eq!(batched.metadata.managed_fields.as_ref().unwrap()[0].manager, "tool");
     let unlike = |mut event: Event| {
         event.metadata.name = "".into();
         event.metadata.uid = "".into();

@@ -1,92 +1,49 @@
-//! What a server costs that does nothing with events: reads the body, and answers. One that parses NDJSON, no more. And one that is
-//! written as one would without another thought: each event into the types of `k8s-openapi`, and one of a POST back as its answer.
-//!
-//! axum on hyper, as eventweir, with the same allocator and runtime.
+//! The server that eventweir is held to: axum on hyper, with the same allocator and runtime. It reads the body of a POST and
+//! answers; of NDJSON it also parses each line.
 
 use std::borrow::Cow;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::DefaultBodyLimit;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::post;
-use axum::{Json, Router};
-use http_body_util::BodyExt as _;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto::Builder;
+use futures_util::StreamExt as _;
+use hyper::server::conn::http1::Builder;
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use k8s_openapi::api::{core, events};
 use serde::Deserialize;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
-use crate::{machine, tls};
-
-/// `bare`
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Options {
-    /// Serves with TLS, with the certificate in this folder.
-    #[arg(long)]
-    tls: Option<PathBuf>,
-    /// Parses each event into the types of `k8s-openapi`, and answers a POST with it
-    #[arg(long)]
-    typed: bool,
+/// Serves until it is killed.
+pub(crate) fn main() -> anyhow::Result<()> {
+    let router =
+        Router::new().route("/eventweir/v1/events", post(parse)).fallback(answer).layer(DefaultBodyLimit::disable());
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(router))
 }
 
-/// Serves until it is killed; says where on standard output.
-pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
-    machine::allow_many_files();
-    let tls = options.tls.as_deref().map(tls::server).transpose()?;
-    let router = if options.typed {
-        Router::new()
-            .route("/eventweir/v1/events", post(|body| parse(body, is_typed_event)))
-            .route("/api/v1/namespaces/{namespace}/events", post(echo::<core::v1::Event>))
-            .route("/apis/events.k8s.io/v1/namespaces/{namespace}/events", post(echo::<events::v1::Event>))
-            .layer(DefaultBodyLimit::disable())
-    } else {
-        Router::new()
-            .route("/eventweir/v1/events", post(|body| parse(body, is_event)))
-            .fallback(answer)
-            .layer(DefaultBodyLimit::disable())
-    };
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(serve(router, tls.map(TlsAcceptor::from)))
-}
-
-/// Serves a router on a free port, and says which on standard output.
-pub(crate) async fn serve(router: Router, tls: Option<TlsAcceptor>) -> anyhow::Result<()> {
+/// Serves a router on a free port, and prints which.
+pub(crate) async fn serve(router: Router) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     println!("LISTEN {}", listener.local_addr()?);
-    let builder = Builder::new(TokioExecutor::new());
+    // Barer than `axum::serve`, which also handles upgrades and a graceful end.
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        let (builder, service, tls) = (builder.clone(), TowerToHyperService::new(router.clone()), tls.clone());
+        let service = TowerToHyperService::new(router.clone());
         tokio::spawn(async move {
             // A connection that breaks shows at the client.
-            match tls {
-                None => drop(builder.serve_connection(TokioIo::new(stream), service).await),
-                Some(tls) => {
-                    let Ok(stream) = tls.accept(stream).await else { return };
-                    drop(builder.serve_connection(TokioIo::new(stream), service).await);
-                }
-            }
+            drop(Builder::new().serve_connection(TokioIo::new(stream), service).await);
         });
     }
 }
 
 async fn answer(body: Bytes) -> impl IntoResponse {
-    // The body has been read; nothing of it is needed.
+    // Read, and not used.
     drop(body);
     (StatusCode::CREATED, [(header::CONTENT_TYPE, "application/json")], r#"{"kind":"Status"}"#)
-}
-
-async fn echo<E>(Json(event): Json<E>) -> (StatusCode, Json<E>) {
-    (StatusCode::CREATED, Json(event))
 }
 
 /// The members of an event that a correlator reads, borrowed from the line where nothing is escaped.
@@ -152,17 +109,11 @@ fn is_event(line: &[u8]) -> bool {
     serde_json::from_slice::<Event<'_>>(line).map(std::hint::black_box).is_ok()
 }
 
-/// Of the one group or of the other, which a line of the other says near its beginning.
-fn is_typed_event(line: &[u8]) -> bool {
-    serde_json::from_slice::<core::v1::Event>(line).map(std::hint::black_box).is_ok()
-        || serde_json::from_slice::<events::v1::Event>(line).map(std::hint::black_box).is_ok()
-}
-
 /// Parses each line as it comes, and answers how many were events.
-async fn parse(mut body: Body, is_event: fn(&[u8]) -> bool) -> (StatusCode, String) {
+async fn parse(body: Body) -> (StatusCode, String) {
+    let mut body = body.into_data_stream();
     let (mut buffer, mut events, mut faults) = (Vec::new(), 0_u64, 0_u64);
-    while let Some(Ok(frame)) = body.frame().await {
-        let Ok(data) = frame.into_data() else { continue };
+    while let Some(Ok(data)) = body.next().await {
         buffer.extend_from_slice(&data);
         let Some(end) = buffer.iter().rposition(|byte| *byte == b'\n') else { continue };
         for line in buffer[..end].split(|byte| *byte == b'\n') {

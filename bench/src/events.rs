@@ -5,22 +5,6 @@
 
 use crate::shapes::{CRASH, NEW, NODE, OBJECT, REPEATING, SERIAL, Shape, VARYING};
 
-/// How events are encoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Encoding {
-    Json,
-    Protobuf,
-}
-
-impl Encoding {
-    pub(crate) fn media_type(self) -> &'static str {
-        match self {
-            Self::Json => "application/json",
-            Self::Protobuf => "application/vnd.kubernetes.protobuf",
-        }
-    }
-}
-
 /// Which events are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Mix {
@@ -31,6 +15,9 @@ pub(crate) enum Mix {
     /// The same events, drawn by chance.
     Draw,
 }
+
+/// Of a thousand events of the mix, those about new pods.
+const NEW_PERMILLE: u64 = 10;
 
 /// What is stamped where.
 #[derive(Debug, Clone, Copy)]
@@ -69,65 +56,54 @@ pub(crate) struct Events {
     mix: Mix,
     objects: u64,
     nodes: u64,
-    /// Of a thousand events of the mix, those about new pods.
-    new_permille: u64,
     random: u64,
     serial: u64,
+    /// The newest pod, and how many of its events were sent.
     fresh: u64,
     fresh_step: usize,
     walked: u64,
-    walk_step: u64,
 }
 
 /// What an event stream is made of.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Population {
-    pub(crate) mix: Mix,
-    pub(crate) first: u64,
-    pub(crate) objects: u64,
-    pub(crate) nodes: u64,
-    pub(crate) new_permille: u64,
+    #[arg(long, value_enum, default_value = "mixed")]
+    mix: Mix,
+    /// The number of a walk's first object.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Objects have numbers below this.
+    #[arg(long, default_value_t = 4000)]
+    objects: u64,
+    /// Nodes that report.
+    #[arg(long, default_value_t = 200)]
+    nodes: u64,
 }
 
 impl Events {
-    /// The stream of one of `workers` generators. `frame` makes a request of an event's path and body.
-    pub(crate) fn new(
-        population: Population,
-        encoding: Encoding,
-        (worker, workers): (u64, u64),
-        mut frame: impl FnMut(&str, &[u8]) -> Vec<u8>,
-    ) -> Self {
-        let mut render = |shape: Shape| {
-            let body = match encoding {
-                Encoding::Json => shape.json(),
-                Encoding::Protobuf => shape.protobuf(),
-            };
-            Template::new(frame(shape.path(), &body))
-        };
-        let Population { mix, first, objects, nodes, new_permille } = population;
+    /// `frame` makes a request of an event's path and body.
+    pub(crate) fn new(population: Population, mut frame: impl FnMut(&str, &[u8]) -> Vec<u8>) -> Self {
+        let mut render = |shape: Shape| Template::new(frame(shape.path(), &shape.json()));
+        let Population { mix, first, objects, nodes } = population;
         let repeating = match mix {
             Mix::Mixed => REPEATING.iter().flat_map(|(times, shape)| vec![*shape; *times]).map(&mut render).collect(),
             Mix::Walk | Mix::Draw => vec![render(CRASH)],
         };
-        let new = NEW.map(&mut render).into();
-        let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(worker + 1);
         Self {
             repeating,
-            new,
+            new: NEW.map(&mut render).into(),
             mix,
             objects,
             nodes,
-            new_permille: if mix == Mix::Mixed { new_permille } else { 0 },
-            random: seed,
-            serial: (0x18a3_f4c5 << 32) | (worker << 28 & 0xffff_ffff),
-            fresh: 0x8000_0000 | worker << 24,
+            random: 0x9e37_79b9_7f4a_7c15,
+            serial: 0x18a3_f4c5 << 32,
+            fresh: 0x8000_0000,
             fresh_step: 0,
-            walked: first + worker,
-            walk_step: workers,
+            walked: first,
         }
     }
 
-    /// Whether a walk has come to its end.
+    /// Whether a walk has passed every object.
     pub(crate) fn is_over(&self) -> bool {
         self.mix == Mix::Walk && self.walked >= self.objects
     }
@@ -140,10 +116,10 @@ impl Events {
         ((u128::from(self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(below)) >> 64) as u64
     }
 
-    /// Appends the next request, and returns where it begins.
-    pub(crate) fn append(&mut self, out: &mut Vec<u8>) -> usize {
+    /// Appends the next request.
+    pub(crate) fn append(&mut self, out: &mut Vec<u8>) {
         let varying = self.draw(64) + 4936;
-        let is_new = self.new_permille > 0 && self.draw(1000) < self.new_permille;
+        let is_new = self.mix == Mix::Mixed && self.draw(1000) < NEW_PERMILLE;
         let (object, choice) = if is_new {
             // The four events about a pod come one after the other.
             let step = self.fresh_step;
@@ -155,7 +131,7 @@ impl Events {
                 Mix::Mixed | Mix::Draw => self.draw(self.objects),
                 Mix::Walk => self.walked,
             };
-            self.walked += self.walk_step;
+            self.walked += 1;
             // An object is in one kind of trouble.
             (object, (object % self.repeating.len() as u64) as usize)
         };
@@ -172,7 +148,6 @@ impl Events {
                 Slot::Varying => decimal::<4>(&mut request[*at..], varying),
             }
         }
-        begin
     }
 }
 
@@ -191,16 +166,16 @@ fn decimal<const WIDTH: usize>(to: &mut [u8], mut value: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Encoding, Events, Mix, NODE, OBJECT, Population, SERIAL, VARYING};
+    use super::{Events, Mix, NODE, OBJECT, Population, SERIAL, VARYING};
 
-    fn events(mix: Mix, encoding: Encoding) -> Events {
-        let population = Population { mix, first: 0, objects: 40, nodes: 4, new_permille: 100 };
-        Events::new(population, encoding, (0, 1), |_, body| body.to_vec())
+    fn events(mix: Mix) -> Events {
+        let population = Population { mix, first: 0, objects: 40, nodes: 4 };
+        Events::new(population, |_, body| body.to_vec())
     }
 
     #[test]
     fn events_are_json_of_the_promised_size_and_each_has_its_name() {
-        let mut events = events(Mix::Mixed, Encoding::Json);
+        let mut events = events(Mix::Mixed);
         let (mut names, mut length) = (std::collections::BTreeSet::new(), 0);
         for _ in 0..1000 {
             let mut body = Vec::new();
@@ -218,18 +193,8 @@ mod tests {
     }
 
     #[test]
-    fn protobuf_is_stamped_as_json_is() {
-        let mut events = events(Mix::Mixed, Encoding::Protobuf);
-        let mut body = Vec::new();
-        events.append(&mut body);
-        assert!(body.starts_with(b"k8s\0"));
-        let text = String::from_utf8_lossy(&body);
-        assert!([OBJECT, NODE, SERIAL].iter().all(|mark| !text.contains(mark)));
-    }
-
-    #[test]
     fn a_walk_comes_by_every_object_once() {
-        let mut events = events(Mix::Walk, Encoding::Json);
+        let mut events = events(Mix::Walk);
         let mut seen = std::collections::BTreeSet::new();
         while !events.is_over() {
             let mut body = Vec::new();

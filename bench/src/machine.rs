@@ -1,6 +1,5 @@
 //! What the kernel tells of processes, and which cores they may use.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Kernel ticks a second, as `/proc` counts CPU time on Linux for programs, whatever the kernel's own clock.
@@ -38,13 +37,6 @@ pub(crate) fn pin(cores: &[usize]) -> anyhow::Result<()> {
         set.set(*core);
     }
     Ok(sched_setaffinity(None, &set)?)
-}
-
-/// Raises the soft limit of open files to the hard one; thousands of connections need it.
-pub(crate) fn allow_many_files() {
-    let limit = getrlimit(Resource::Nofile);
-    // Where it fails, opening the connection that is one too many says so.
-    let _ignored = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// Puts this process before others that want the same core, where that is allowed: what waits for the generator is not what

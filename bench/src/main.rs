@@ -4,14 +4,11 @@
 
 mod bare;
 mod events;
-mod front;
 mod load;
 mod machine;
-mod proto;
 mod run;
 mod shapes;
 mod stub;
-mod tls;
 
 use clap::Parser;
 
@@ -25,11 +22,9 @@ enum Command {
     /// Sends events, and prints what came back as one JSON line.
     Load(load::Options),
     /// Serves what eventweir is compared with: reads a body and answers, nothing else.
-    Bare(bare::Options),
+    Bare,
     /// Stands in for the apiserver: stores what is written, and counts it.
     Stub(stub::Options),
-    /// Terminates TLS in front of a server, as a sidecar would.
-    Front(front::Options),
     /// Runs a target: both sides in turn, and the ratio.
     Run(run::Options),
 }
@@ -37,9 +32,8 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Load(options) => load::main(&options),
-        Command::Bare(options) => bare::main(&options),
+        Command::Bare => bare::main(),
         Command::Stub(options) => stub::main(&options),
-        Command::Front(options) => front::main(&options),
         Command::Run(options) => run::main(&options),
     }
 }

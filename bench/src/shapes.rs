@@ -1,6 +1,4 @@
-//! What happens in clusters, as JSON and as protobuf, with marks where [`crate::events`] stamps what differs.
-
-use crate::proto::Message;
+//! What happens in clusters, as JSON with marks where [`crate::events`] stamps what differs.
 
 pub(crate) const OBJECT: &str = "~~~~~~~~";
 pub(crate) const NODE: &str = "^^^^^^";
@@ -9,7 +7,6 @@ pub(crate) const VARYING: &str = "````";
 
 const NAMESPACE: &str = "shop";
 const TIME: &str = "2026-03-01T08:00:00Z";
-const UNIX: u64 = 1_772_352_000;
 
 /// The kind of an event.
 #[derive(Debug, Clone, Copy)]
@@ -116,50 +113,5 @@ impl Shape {
             ),
         }
         .into_bytes()
-    }
-
-    pub(crate) fn protobuf(self) -> Vec<u8> {
-        let new = Message::default;
-        let pod = format!("checkout-7d9c5b6f4d-{OBJECT}");
-        let node = format!("node-{NODE}.example.internal");
-        let metadata = new().text(1, &format!("{pod}.{SERIAL}")).text(2, "").text(3, NAMESPACE).message(8, new());
-        let object = new()
-            .text(1, "Pod")
-            .text(2, NAMESPACE)
-            .text(3, &pod)
-            .text(4, &format!("0d2c5f6e-7a8b-4c9d-8e1f-2a3b{OBJECT}"))
-            .text(5, "v1")
-            .text(6, "48213377")
-            .text(7, "spec.containers{checkout}");
-        let time = || Message::default().number(1, UNIX).number(2, 0);
-        match self.controller {
-            None => new()
-                .message(1, metadata)
-                .message(2, object)
-                .text(3, self.reason)
-                .text(4, self.message)
-                .message(5, new().text(1, "kubelet").text(2, &node))
-                .message(6, time())
-                .message(7, time())
-                .number(8, 1)
-                .text(9, self.severity())
-                .message(10, new())
-                .text(12, "")
-                .text(14, "kubelet")
-                .text(15, &node)
-                .into_body("v1", "Event"),
-            Some(controller) => new()
-                .message(1, metadata)
-                .message(2, time())
-                .text(4, controller)
-                .text(5, &format!("{controller}-control-plane-1"))
-                .text(6, "Scheduling")
-                .text(7, self.reason)
-                .message(8, object)
-                .text(10, self.message)
-                .text(11, self.severity())
-                .message(12, new().text(1, "").text(2, ""))
-                .into_body("events.k8s.io/v1", "Event"),
-        }
     }
 }

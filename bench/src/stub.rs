@@ -1,8 +1,9 @@
-//! A stand-in for the apiserver that answers at once: keeps events, merges patches, counts both.
+//! A stand-in for the apiserver that answers at once: stores events and merges patches.
 //!
-//! So that eventweir's outbox works while it is measured, without an apiserver's own cost beside it.
+//! With it eventweir's outbox works while it is measured, without an apiserver's own cost beside it.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,12 +14,13 @@ use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use futures_util::stream;
 use serde_json::{Map, Value, json};
 
 /// `stub`
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// Most writes a second; without it as many as it can.
+    /// Highest number of writes per second.
     #[arg(long)]
     rate: Option<f64>,
 }
@@ -28,25 +30,22 @@ struct Stub {
     /// Events as JSON texts, by namespace and name.
     events: Mutex<HashMap<(String, String), Bytes>>,
     version: AtomicU64,
-    creates: AtomicU64,
-    patches: AtomicU64,
-    /// Time between two writes, and when the next one may be answered.
+    /// Time between two writes, and when the next one may be answered; `None` is no limit.
     pace: Option<(Duration, Mutex<Instant>)>,
 }
 
-/// Serves until it is killed; says where on standard output.
+/// Serves until it is killed.
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     let pace = options.rate.map(|rate| (Duration::from_secs_f64(1.0 / rate), Mutex::new(Instant::now())));
     let stub = Stub { pace, ..Stub::default() };
     let router = Router::new()
         .route("/readyz", get(|| async { "ok" }))
-        .route("/counts", get(counts))
         .route("/api/v1/events", get(list))
         .route("/api/v1/namespaces/{namespace}/events", get(list).post(create))
         .route("/api/v1/namespaces/{namespace}/events/{name}", get(read).patch(patch))
         .layer(DefaultBodyLimit::disable())
         .with_state(Arc::new(stub));
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(crate::bare::serve(router, None))
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(crate::bare::serve(router))
 }
 
 fn answer(status: StatusCode, body: impl Into<Body>) -> Response {
@@ -110,7 +109,6 @@ async fn create(State(stub): State<Arc<Stub>>, Path(namespace): Path<String>, bo
         return refuse(StatusCode::CONFLICT, "AlreadyExists");
     }
     events.insert((namespace, name), text.clone());
-    stub.creates.fetch_add(1, Ordering::Relaxed);
     answer(StatusCode::CREATED, text)
 }
 
@@ -131,7 +129,6 @@ async fn patch(State(stub): State<Arc<Stub>>, Path(key): Path<(String, String)>,
     merge(&mut event, patch);
     let text = Bytes::from(Value::Object(event).to_string());
     events.insert(key, text.clone());
-    stub.patches.fetch_add(1, Ordering::Relaxed);
     answer(StatusCode::OK, text)
 }
 
@@ -142,33 +139,12 @@ async fn read(State(stub): State<Arc<Stub>>, Path(key): Path<(String, String)>) 
     }
 }
 
-/// An empty list, as of a start; and a watch that never tells of anything.
+/// An empty list, and a watch without events.
 async fn list(State(stub): State<Arc<Stub>>, RawQuery(query): RawQuery) -> Response {
     if query.unwrap_or_default().split('&').any(|pair| pair.starts_with("watch=") && pair != "watch=false") {
-        return answer(StatusCode::OK, Body::new(Quiet));
+        return answer(StatusCode::OK, Body::from_stream(stream::pending::<Result<Bytes, Infallible>>()));
     }
     let list = json!({"kind": "EventList", "apiVersion": "v1", "metadata": {"resourceVersion": stub.next_version()},
         "items": []});
     answer(StatusCode::OK, list.to_string())
-}
-
-async fn counts(State(stub): State<Arc<Stub>>) -> Response {
-    let (creates, patches) = (stub.creates.load(Ordering::Relaxed), stub.patches.load(Ordering::Relaxed));
-    answer(StatusCode::OK, json!({"creates": creates, "patches": patches}).to_string())
-}
-
-/// A body that never ends and says nothing.
-#[derive(Debug)]
-struct Quiet;
-
-impl hyper::body::Body for Quiet {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        self: std::pin::Pin<&mut Self>,
-        _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
-        std::task::Poll::Pending
-    }
 }

@@ -101,7 +101,8 @@ impl Proxy {
             // Its end shows in the next request.
             drop(connection.await);
         });
-        Ok(Self { app, clock, client, store, revision: 0, writes: BTreeMap::new() })
+        let revision = store.access(|store, _| store.revision());
+        Ok(Self { app, clock, client, store, revision, writes: BTreeMap::new() })
     }
 
     /// Reports an event at a second of the simulated hour.
@@ -178,7 +179,7 @@ impl Proxy {
     fn note_writes(&mut self) {
         let (store, revision, writes) = (&self.store, &mut self.revision, &mut self.writes);
         store.access(|store, _| {
-            for change in store.changes_since((*revision).max(1)).into_iter().flatten() {
+            for change in store.changes_since(*revision).into_iter().flatten() {
                 *revision = change.revision;
                 if let Some(event) = &change.after {
                     *writes.entry(line(event)).or_default() += 1;

@@ -15,7 +15,7 @@ pub mod spelling;
 mod time;
 pub mod validate;
 
-pub use managed_fields::{ManagedFields, ManagedFieldsEntry};
+pub use managed_fields::ManagedFields;
 pub use time::{MicroTime, Time, TimeError};
 
 use smol_str::SmolStr;
@@ -100,7 +100,7 @@ pub struct ObjectMeta {
     pub uid: SmolStr,
     /// When the apiserver stored the object.
     pub creation_timestamp: Option<Time>,
-    /// Who set which field; `None` when absent.
+    /// Which manager set which field.
     pub managed_fields: ManagedFields,
     /// Everything that events seldom carry.
     pub rare: Option<Box<RareMeta>>,
@@ -272,9 +272,8 @@ impl Event {
             &self.reporting_controller,
             &self.reporting_instance,
         ];
-        let managed = self.metadata.managed_fields.iter().flat_map(|entries| entries.iter());
         size_of::<Self>()
-            + managed.map(ManagedFieldsEntry::approximate_size).sum::<usize>()
+            + self.metadata.managed_fields.as_deref().map_or(0, str::len)
             + strings.into_iter().map(heap).sum::<usize>()
             + reference(&self.involved_object)
             + self.related.as_deref().map_or(0, |object| size_of::<ObjectReference>() + reference(object))

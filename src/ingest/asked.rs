@@ -74,7 +74,7 @@ impl Asked {
 
     /// Marks an event as its client's own.
     pub(super) fn claim(&self) -> ManagedFields {
-        managed_fields::claim(&self.writer().manager, self.group)
+        managed_fields::claim(&self.writer().manager)
     }
 
     /// In whose name it writes.

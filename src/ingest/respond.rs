@@ -43,7 +43,7 @@ pub(super) fn document(code: StatusCode, media: Media, pretty: bool, mut json: V
         }
         Media::Yaml => {
             let value: Value = serde_json::from_slice(&json).unwrap_or_default();
-            bytes(code, media, yaml::from_json(&value))
+            bytes(code, media, yaml::from_json(value))
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A watch over a WebSocket: each event one message, JSON as text and protobuf as binary. After `WatchServer.HandleWS`
-//! (`k8s.io/apiserver/pkg/endpoints/handlers/watch.go`); fabric8's client asks for it first.
+//! (`k8s.io/apiserver/pkg/endpoints/handlers/watch.go`).
+//!
+//! fabric8's client asks for it first. It waits without end where that is ignored, and 20 s where it gets 503.
 
 use std::convert::Infallible;
 use std::time::Duration;

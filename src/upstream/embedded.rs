@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
 use super::store::{Settings, Store};
 use super::{
-    ApplyOptions, ClientPatch, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, PatchOptions,
-    UpdateOptions, Updated, Verb, WatchOptions, Writer,
+    ClientPatch, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Updated,
+    Verb, WatchOptions,
 };
 use crate::clock::{Clock, Mono, Now};
 use crate::event::Event;
@@ -38,10 +37,11 @@ const EXPIRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 const EXPIRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 impl Embedded {
-    /// An empty store with random uids and names.
+    /// An empty store with random uids and names, whose versions begin above those of every earlier start.
     #[must_use]
     pub fn new(settings: Settings, clock: Clock, metrics: Metrics) -> Self {
-        Self::with_store(Store::new(settings, fastrand::u64(..)), clock, metrics)
+        let store = Store::started(settings, fastrand::u64(..), clock.now());
+        Self::with_store(store, clock, metrics)
     }
 
     /// A store made elsewhere, with a known seed for example.
@@ -89,12 +89,7 @@ impl Embedded {
     /// As [`Store::create`].
     pub fn try_create(&self, event: &Event) -> Result<Event, Status> {
         // A copy, because the caller's stays as it is.
-        self.with(Verb::Create, |store, now| {
-            let writer = Writer::of(event);
-            let mut event = event.clone();
-            event.metadata.managed_fields = None;
-            store.try_create(&writer, event, now)
-        })
+        self.with(Verb::Create, |store, now| store.try_create(event.clone(), now))
     }
 
     /// Lists the events of one namespace or of all.
@@ -118,20 +113,6 @@ impl Embedded {
     /// As [`Store::replace`].
     pub fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
         self.with(Verb::Update, |store, now| store.replace(event, options, now))
-    }
-
-    /// Merges an event into the one of its name.
-    ///
-    /// # Errors
-    /// As [`Store::apply`].
-    pub fn apply(
-        &self,
-        namespace: &str,
-        name: &str,
-        document: &Value,
-        options: &ApplyOptions,
-    ) -> Result<Updated, Status> {
-        self.with(Verb::Patch, |store, now| store.apply(namespace, name, document, options, now))
     }
 
     /// Applies a client's own patch to one event. The patch is applied while the store is free for others, and again if
@@ -269,12 +250,7 @@ pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answ
 fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> {
     match request {
         // A copy, because the outbox keeps its own until the answer is settled.
-        Request::Create { event, .. } => {
-            let mut event = Event::clone(event);
-            let writer = Writer::of(&event);
-            event.metadata.managed_fields = None;
-            store.create_by(&writer, event, now)
-        }
+        Request::Create { event, .. } => store.create(Event::clone(event), now),
         Request::Patch { group, namespace, name, patch, claim } => {
             store.patch(namespace, name, patch, claim.as_deref(), *group, now)
         }

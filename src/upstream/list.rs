@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use super::{FieldSelector, LabelSelector};
 use crate::event::json::FieldValidation;
 use crate::event::patching::PatchType;
-use crate::event::{ApiGroup, Event, managed_fields};
+use crate::event::{ApiGroup, Event};
 use crate::status::Status;
 
 /// How to list events. Build it with `..ListOptions::default()`: more will be added.
@@ -60,28 +60,13 @@ pub enum Deleted {
     Marked(Box<Event>),
 }
 
-/// Who writes: what managedFields remember.
+/// Who writes: what an apiserver's managedFields remember.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Writer {
     /// The manager: `?fieldManager`, or the beginning of the User-Agent.
     pub manager: SmolStr,
     /// The door, whose rules apply.
     pub group: ApiGroup,
-}
-
-impl Writer {
-    /// eventweir itself, which writes records through core/v1.
-    #[must_use]
-    pub const fn own() -> Self {
-        Self { manager: SmolStr::new_static("eventweir"), group: ApiGroup::Core }
-    }
-
-    /// In whose name an event is to be created: its client's, where that claims it, or eventweir's.
-    #[must_use]
-    pub fn of(event: &Event) -> Self {
-        managed_fields::claimed(&event.metadata.managed_fields)
-            .map_or(Self::own(), |(manager, group)| Self { manager: manager.clone(), group })
-    }
 }
 
 /// How to replace an event.

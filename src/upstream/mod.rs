@@ -33,7 +33,7 @@ use crate::event::Event;
 use crate::event::core_v1::EventList;
 use crate::event::patching::Patched;
 use crate::outbox::{Answer, Request};
-use crate::status::Status;
+use crate::status::{Status, StatusDetails};
 
 /// Where records live. Clones share one connection pool or one store.
 #[derive(Debug, Clone)]
@@ -67,6 +67,10 @@ pub enum Verb {
 #[derive(Debug, thiserror::Error)]
 #[error("the upstream is not ready: {0}")]
 pub struct NotReady(String);
+
+/// The embedded store's answer to a server-side apply.
+const NO_APPLY: &str = "the embedded store does not do server-side apply; started with --upstream apiserver, eventweir passes \
+                        it on to a real apiserver";
 
 impl Upstream {
     /// Asks once for what a record needs. Dropping the future abandons the request, which may then still be carried out.
@@ -144,7 +148,7 @@ impl Upstream {
     /// Merges an event into the one of its name as its manager wants it (server-side apply); a missing one is created.
     ///
     /// # Errors
-    /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
+    /// 415 by the embedded store; the apiserver's refusal, or 503 and 504 when there is no answer: then it may have been done.
     pub async fn apply(
         &self,
         namespace: &str,
@@ -153,7 +157,9 @@ impl Upstream {
         options: &ApplyOptions,
     ) -> Result<Updated, Status> {
         match self {
-            Self::Embedded(embedded) => embedded.apply(namespace, name, document, options),
+            Self::Embedded(_) => {
+                Err(Status::new(415, "UnsupportedMediaType", NO_APPLY).with_details(StatusDetails::default()))
+            }
             Self::Apiserver(apiserver) => apiserver.apply(namespace, name, document, options).await,
         }
     }

@@ -1,10 +1,14 @@
 //! A watch of the embedded store: it reads the store's window of changes at its reader's pace and queues nothing.
 
+use std::sync::Arc;
+
+use smol_str::SmolStr;
 use tokio::sync::watch::Receiver;
 
 use super::apiserver::Frames;
 use super::{Embedded, ListOptions, WatchEvent, WatchOptions};
 use crate::event::{Event, RareMeta};
+use crate::status::Status;
 
 /// LIMIT: events of one batch while a watch tells what is there.
 const INITIAL_MAX: usize = 500;
@@ -43,8 +47,11 @@ pub struct EmbeddedWatch {
 
 #[derive(Debug)]
 enum Phase {
-    /// Tells what is there, page by page, from this continue token on.
-    Initial(String),
+    /// Lists what is there.
+    List,
+    /// Sends what is left of the list of this version. LIMIT: until they are sent, the events of the list stay in memory, for each
+    /// of the watches that may be open.
+    Initial(std::vec::IntoIter<Arc<Event>>, SmolStr),
     /// Tells what has changed after this revision.
     Changes(u64),
     /// Has told of an error.
@@ -55,7 +62,7 @@ impl EmbeddedWatch {
     pub(super) fn new(embedded: Embedded, namespace: Option<&str>, options: WatchOptions) -> Self {
         let newest = embedded.newest();
         let phase = if options.starts_with_events() {
-            Phase::Initial(String::new())
+            Phase::List
         } else if options.resource_version == 0 {
             Phase::Changes(*newest.borrow())
         } else {
@@ -67,9 +74,17 @@ impl EmbeddedWatch {
     async fn next(&mut self) -> Option<Vec<WatchEvent>> {
         loop {
             // LIMIT: a reader that is slower than the changes falls out of the store's window; it is told 410 and lists anew.
-            let told = match &self.phase {
+            let told = match &mut self.phase {
                 Phase::Ended => return None,
-                Phase::Initial(token) => self.initial(token.clone()),
+                Phase::List => self.list().map(|()| (Vec::new(), true)),
+                Phase::Initial(rest, version) => {
+                    let mut events: Vec<_> = rest.by_ref().take(INITIAL_MAX).map(WatchEvent::Added).collect();
+                    if rest.len() == 0 {
+                        events.extend(self.options.bookmarks.then(|| end_of_initial_events(version)));
+                        self.phase = Phase::Changes(version.parse().unwrap_or(0));
+                    }
+                    Ok((events, true))
+                }
                 Phase::Changes(revision) => {
                     // Before the look, so that a change during it wakes the wait below.
                     self.newest.mark_unchanged();
@@ -96,26 +111,15 @@ impl EmbeddedWatch {
         }
     }
 
-    /// One page of what is there; after the last one the changes follow.
-    fn initial(&mut self, token: String) -> Result<(Vec<WatchEvent>, bool), crate::status::Status> {
+    fn list(&mut self) -> Result<(), Status> {
         let options = ListOptions {
-            limit: INITIAL_MAX,
-            continue_token: token,
             field_selector: self.options.field_selector.clone(),
             label_selector: self.options.label_selector.clone(),
             ..ListOptions::default()
         };
-        let page = self.embedded.access(|store, now| store.list(self.namespace.as_deref(), &options, now))?;
-        let mut events: Vec<WatchEvent> = page.items.into_iter().map(WatchEvent::Added).collect();
-        if page.continue_token.is_empty() {
-            if self.options.bookmarks {
-                events.push(end_of_initial_events(&page.resource_version));
-            }
-            self.phase = Phase::Changes(page.resource_version.parse().unwrap_or(0));
-        } else {
-            self.phase = Phase::Initial(page.continue_token.into());
-        }
-        Ok((events, true))
+        let list = self.embedded.access(|store, now| store.list(self.namespace.as_deref(), &options, now))?;
+        self.phase = Phase::Initial(list.items.into_iter(), list.resource_version);
+        Ok(())
     }
 }
 

@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 /// What the placeholders of one case stand for, and how its answers are compared.
 pub(crate) struct Known {
     values: BTreeMap<String, String>,
-    /// Whether the program correlates: records are managed by eventweir then.
-    manages: bool,
     correlates: bool,
+    /// Whether a refusal says why in words of our own.
+    own_words: bool,
 }
 
 /// Whether a document's members have to come in the recorded order.
@@ -26,12 +26,18 @@ pub(crate) enum Order {
 impl Known {
     /// Nothing is known yet. Where events are correlated, they are shown as the records that they begin.
     pub(crate) fn new(correlates: bool) -> Self {
-        Self { values: BTreeMap::new(), manages: correlates, correlates }
+        Self { values: BTreeMap::new(), correlates, own_words: false }
     }
 
     /// Whether what comes next is shown as a record.
     pub(crate) fn expect_records(&mut self, correlates: bool) {
         self.correlates = correlates;
+    }
+
+    /// Whether what comes next may say in words of our own why it is refused. Code, reason, and the causes' field and reason are the
+    /// recorded ones all the same.
+    pub(crate) fn expect_own_words(&mut self, own_words: bool) {
+        self.own_words = own_words;
     }
 
     /// Puts the values in the place of their placeholders.
@@ -41,16 +47,16 @@ impl Known {
 
     /// Compares documents.
     pub(crate) fn document(&mut self, expected: &Value, given: &Value, order: Order) -> Result<(), String> {
-        let (mut expected, mut given) = (expected.clone(), given.clone());
-        if self.manages {
-            (expected, given) = (without_managed(&expected), without_managed(&given));
+        let mut expected = without_managed(expected);
+        if self.own_words {
+            take_messages(&mut expected, given);
         }
         if self.correlates {
             as_records(&mut expected);
         }
         // A member that a record has and an event has not is put at the end.
         let order = if self.correlates { Order::Any } else { order };
-        self.value(&expected, &given, order).map_err(|fault| format!("{fault}\n    in {given}"))
+        self.value(&expected, given, order).map_err(|fault| format!("{fault}\n    in {given}"))
     }
 
     fn value(&mut self, expected: &Value, given: &Value, order: Order) -> Result<(), String> {
@@ -114,10 +120,16 @@ impl Known {
 
     /// Compares the text of an answer.
     pub(crate) fn answer_text(&mut self, expected: &str, given: &str) -> Result<(), String> {
-        if self.manages {
-            return self.text(&text_without_managed(expected), &text_without_managed(given));
+        self.text(&text_without_managed(expected), given)
+    }
+
+    /// Compares documents in YAML, whatever their layout.
+    pub(crate) fn yaml(&mut self, expected: &str, given: &str) -> Result<(), String> {
+        if given.starts_with('{') || !given.ends_with('\n') {
+            return Err(format!("not written as YAML: {given:?}"));
         }
-        self.text(expected, given)
+        let read = |text| serde_saphyr::from_str::<Value>(text).map_err(|error| format!("{error}: {text:?}"));
+        self.document(&read(expected)?, &read(given)?, Order::Kept)
     }
 
     /// Compares a protobuf message with its recorded form.
@@ -274,7 +286,23 @@ fn as_records(value: &mut Value) {
     }
 }
 
-/// A record is written in eventweir's own name.
+/// Puts the messages of a refusal, and of its causes, in the place of the recorded ones; one that is empty is no message.
+fn take_messages(expected: &mut Value, given: &Value) {
+    let is_said = |message: &Value| message.as_str().is_some_and(|message| !message.is_empty());
+    if expected["kind"] != "Status" || !is_said(&given["message"]) {
+        return;
+    }
+    expected["message"] = given["message"].clone();
+    let causes = expected.pointer_mut("/details/causes").and_then(Value::as_array_mut);
+    for (index, cause) in causes.into_iter().flatten().enumerate() {
+        let message = &given["details"]["causes"][index]["message"];
+        if is_said(message) {
+            cause["message"] = message.clone();
+        }
+    }
+}
+
+/// A recorded document without the one member that the embedded store does not keep.
 fn without_managed(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -286,7 +314,7 @@ fn without_managed(value: &Value) -> Value {
     }
 }
 
-/// A document as text without `managedFields`, its white space kept.
+/// The text of an answer, without `managedFields` where it is JSON, its white space kept.
 fn text_without_managed(text: &str) -> String {
     if let Ok(json) = serde_json::from_str::<Value>(text)
         && json.is_object()
@@ -297,17 +325,5 @@ fn text_without_managed(text: &str) -> String {
             false => json.to_string() + "\n",
         };
     }
-    let mut kept = String::new();
-    let mut inside: Option<usize> = None;
-    for line in text.split_inclusive('\n') {
-        let depth = line.len() - line.trim_start_matches(' ').len();
-        if inside.is_some_and(|dropped| depth > dropped || (depth == dropped && line.trim_start().starts_with("- "))) {
-            continue;
-        }
-        inside = line.trim_start().starts_with("managedFields:").then_some(depth);
-        if inside.is_none() {
-            kept += line;
-        }
-    }
-    kept
+    text.to_owned()
 }

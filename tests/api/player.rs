@@ -8,7 +8,7 @@ use eventweir::app::{App, ConfigSource, Listeners};
 use eventweir::clock::Clock;
 use eventweir::config::{Config, Overrides, RawConfig};
 use eventweir::event::{Event, Time};
-use eventweir::upstream::store::{Namespaces, Settings};
+use eventweir::upstream::store::{Namespaces, Settings, Store};
 use eventweir::upstream::{Embedded, Metrics, Upstream};
 use futures_util::future::join_all;
 use http::Version;
@@ -57,7 +57,9 @@ impl Program {
         let namespaces = Namespaces::List(namespace.into_iter().map(Into::into).collect());
         let settings = Settings { namespaces, ..config.upstream.store.clone() };
         let settings = Settings { ttl: ttl.map_or(settings.ttl, Duration::from_secs), ..settings };
-        let embedded = Embedded::new(settings, clock.clone(), Metrics::new(&registry).unwrap());
+        // The recorded requests know of versions that are too large; those of a store that is started now are not.
+        let store = Store::new(settings, 1);
+        let embedded = Embedded::with_store(store, clock.clone(), Metrics::new(&registry).unwrap());
         let listeners = Listeners::bind(&config).await.unwrap();
         let upstream = Upstream::Embedded(embedded.clone());
         let app = App::start(config, ConfigSource::default(), listeners, upstream, registry, clock.clone()).unwrap();
@@ -122,6 +124,7 @@ impl Player {
         // What a client puts or applies is no occurrence.
         let states = request["method"] == "PUT" || request["headers"]["Content-Type"] == "application/apply-patch+yaml";
         self.known.expect_records(self.correlates && !states);
+        self.known.expect_own_words(request["method"] == "PATCH");
         let frames = response["frames"].as_array().cloned().unwrap_or_default();
         // A GET of one event ignores `watch`: its only "frame" is the event.
         let is_stream = !response["endedBy"].is_null()
@@ -220,7 +223,10 @@ impl Player {
         }
         let text = String::from_utf8(bytes).map_err(|error| error.to_string())?;
         if let Some(expected) = response["bodyText"].as_str() {
-            return self.known.answer_text(expected, &text);
+            return match answer.header("Content-Type") {
+                Some("application/yaml") => self.known.yaml(expected, &text),
+                _ => self.known.answer_text(expected, &text),
+            };
         }
         let Some(document) = document else {
             return if text.is_empty() { Ok(()) } else { Err(format!("{text:?} is too much")) };

@@ -1,10 +1,13 @@
 //! The two API groups as two doors to one room, and events that are mended at the door.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use eventweir::clock::Clock;
 use serde_json::{Value, json};
 
-use super::support::app::{Program, start};
-use super::support::http::{Client, EVENTS};
+use super::support::app::{Program, start, start_before};
+use super::support::events::{START, plain};
+use super::support::fake::{FakeApiserver, MANAGED};
+use super::support::http::{Client, EVENTS, json as json_of};
 
 const NEW: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
 const JSON: (&str, &str) = ("Content-Type", "application/json");
@@ -113,4 +116,54 @@ async fn events_without_a_count_are_one_occurrence_each() {
     }
     assert_eq!(only(&program).await.0, 3);
     program.stop().await;
+}
+
+#[tokio::test]
+async fn managed_fields_of_an_apiserver_are_shown_to_its_clients_in_every_form() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    let event = plain();
+    client.post(&event).await;
+    program.settle().await;
+    let path = format!("{EVENTS}/{}", event.metadata.name);
+    let managed: Value = serde_json::from_str(MANAGED).unwrap();
+    for path in [&path, &path.replace("/api/v1", "/apis/events.k8s.io/v1")] {
+        assert_eq!(client.get(path).await.json()["metadata"]["managedFields"], managed);
+    }
+    assert_eq!(client.get(EVENTS).await.json()["items"][0]["metadata"]["managedFields"], managed);
+    let mut get = async |accept| client.send("GET", &path, &[("Accept", accept)], b"").await;
+    let yaml = get("application/yaml").await.text();
+    assert!(yaml.contains("\n  managedFields:\n  - apiVersion: v1\n    fieldsType: FieldsV1\n"), "{yaml}");
+    let protobuf = get("application/vnd.kubernetes.protobuf").await;
+    // Its third member is the version, then comes the type, and the fields as JSON within a message of their own.
+    let entry = b"\x0a\x01m\x12\x06Update\x1a\x02v1\x32\x08FieldsV1\x3a\x10\x0a\x0e{\"f:count\":{}}\x42\x00";
+    assert!(protobuf.bytes().windows(entry.len()).any(|bytes| bytes == entry), "{:?}", protobuf.bytes().escape_ascii());
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_written_past_the_correlators_is_written_in_its_clients_name() {
+    let managers = async |yaml: &str| {
+        let fake = FakeApiserver::new(Clock::manual(START));
+        let program = start_before(&fake, yaml).await;
+        let client = &mut program.client().await;
+        let (posted, batched) = (plain(), plain());
+        let path = format!("{EVENTS}?fieldManager=tool");
+        assert_eq!(client.send("POST", &path, &[JSON], &json_of(&posted)).await.status, 201);
+        let path = "/eventweir/v1/events?fieldManager=tool";
+        assert_eq!(client.send("POST", path, &[JSON], &json_of(&batched)).await.status, 200);
+        program.settle().await;
+        let path = format!("{EVENTS}/{}?fieldManager=tool", posted.metadata.name);
+        let label = json!({"metadata": {"labels": {"a": "b"}}});
+        send(client, "PATCH", &path, MERGE, &label, 200).await;
+        send(client, "PUT", &path, JSON, &serde_json::from_slice(&json_of(&posted)).unwrap(), 200).await;
+        program.stop().await;
+        let writes = fake.seen().into_iter().filter(|seen| seen.method != "GET");
+        writes.map(|seen| format!("{} {}", seen.method, seen.manager)).collect::<Vec<_>>()
+    };
+    assert_eq!(managers("correlation: {enabled: false}\n").await, ["POST tool", "POST tool", "PATCH tool", "PUT tool"]);
+    let correlated = managers("outbox: {coalesceInterval: 0s}\n").await;
+    assert_eq!(correlated.first().map(String::as_str), Some("POST eventweir"));
+    assert!(correlated.ends_with(&["PATCH tool".to_owned(), "PUT tool".to_owned()]), "{correlated:?}");
 }

@@ -1,174 +1,139 @@
-//! One connection: a socket that is never waited for, TLS or not, and the requests on their way.
+//! A non-blocking HTTP/1.1 connection with at most one request on its way.
 
-use std::collections::VecDeque;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::time::Instant;
 
-use rustls::{ClientConfig, ClientConnection};
+use rustix::io::Errno;
 
-use super::http1;
-use super::http2::{Answer, Session};
+/// Room for one read.
+const READ_BYTES: usize = 64 << 10;
+/// More headers than any server here sends.
+const HEADERS_MAX: usize = 32;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) socket: TcpStream,
+    /// When the request on its way was due.
+    due: Option<Instant>,
+    request: Vec<u8>,
+    /// Bytes of the request that the socket has taken.
+    taken: usize,
+    /// What has come of the answer.
+    answer: Vec<u8>,
+}
 
 /// A request that has been answered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answered {
     /// When it was due.
     pub(super) due: Instant,
+    /// Whether the status was 200 or 201.
     pub(super) good: bool,
 }
 
-/// A request on its way.
-#[derive(Debug, Clone, Copy)]
-struct Pending {
-    stream: u32,
-    due: Instant,
-    good: bool,
-}
-
-#[derive(Debug)]
-enum Protocol {
-    Http1(http1::Reader),
-    Http2(Session),
-}
-
-/// One connection.
-#[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) socket: TcpStream,
-    tls: Option<Box<ClientConnection>>,
-    protocol: Protocol,
-    pending: VecDeque<Pending>,
-    /// What the socket has not taken yet, and how much of it it has.
-    out: Vec<u8>,
-    taken: usize,
-    /// Whether the loop waits for room in the socket, too.
-    pub(super) waits_for_room: bool,
-}
-
 impl Connection {
-    pub(super) fn open(
-        to: SocketAddr,
-        protocol: super::Protocol,
-        tls: Option<&Arc<ClientConfig>>,
-    ) -> anyhow::Result<Self> {
-        let mut socket = TcpStream::connect(to)?;
+    /// Connects.
+    ///
+    /// # Errors
+    /// When the server does not accept.
+    pub(super) fn open(to: SocketAddr) -> anyhow::Result<Self> {
+        let socket = TcpStream::connect(to)?;
         socket.set_nodelay(true)?;
-        let tls = match tls {
-            None => None,
-            Some(config) => {
-                let mut tls = ClientConnection::new(Arc::clone(config), "localhost".try_into()?)?;
-                while tls.is_handshaking() {
-                    tls.complete_io(&mut socket)?;
-                }
-                Some(Box::new(tls))
-            }
-        };
         socket.set_nonblocking(true)?;
-        let (protocol, out) = match protocol {
-            super::Protocol::Http1 => (Protocol::Http1(http1::Reader::default()), Vec::new()),
-            super::Protocol::Http2 => {
-                let (session, opening) = Session::open();
-                (Protocol::Http2(session), opening)
-            }
-        };
-        Ok(Self { socket, tls, protocol, pending: VecDeque::new(), out, taken: 0, waits_for_room: false })
+        Ok(Self { socket, due: None, request: Vec::new(), taken: 0, answer: Vec::new() })
     }
 
-    pub(super) fn on_their_way(&self) -> usize {
-        self.pending.len()
-    }
-
-    /// Whether another request may be sent.
-    pub(super) fn has_room(&self, depth: usize) -> bool {
-        let server_has_room = match &self.protocol {
-            Protocol::Http1(_) => true,
-            Protocol::Http2(session) => session.has_room(),
-        };
-        self.pending.len() < depth && server_has_room
-    }
-
-    /// Adds a request, which `append` writes to the end of what goes out; where it begins is returned.
-    pub(super) fn send(&mut self, due: Instant, append: impl FnOnce(&mut Vec<u8>) -> usize) {
-        let begin = append(&mut self.out);
-        let stream = match &mut self.protocol {
-            Protocol::Http1(_) => 0,
-            Protocol::Http2(session) => session.number(&mut self.out[begin..]),
-        };
-        self.pending.push_back(Pending { stream, due, good: false });
-    }
-
-    /// Gives the socket what it takes. Whether all of it went.
-    pub(super) fn flush(&mut self) -> anyhow::Result<bool> {
-        if let Some(tls) = &mut self.tls {
-            tls.writer().write_all(&self.out[self.taken..])?;
-            self.out.clear();
-            self.taken = 0;
-            while tls.wants_write() {
-                match tls.write_tls(&mut self.socket) {
-                    Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            return Ok(true);
-        }
-        while self.taken < self.out.len() {
-            match self.socket.write(&self.out[self.taken..]) {
-                Ok(taken) => self.taken += taken,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.out.clear();
+    /// Sends the request that `write` appends; [`Self::flush`] sends what the socket has no room for now.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub(super) fn send(&mut self, due: Instant, write: impl FnOnce(&mut Vec<u8>)) -> anyhow::Result<()> {
+        self.due = Some(due);
+        self.request.clear();
         self.taken = 0;
-        Ok(true)
+        write(&mut self.request);
+        self.flush()
     }
 
-    /// Reads once what the socket has, and appends the requests that were answered.
-    pub(super) fn receive(&mut self, buffer: &mut [u8], answered: &mut Vec<Answered>) -> anyhow::Result<()> {
-        let length = match &mut self.tls {
-            None => match self.socket.read(buffer) {
-                Ok(0) => anyhow::bail!("the server has closed the connection"),
-                Ok(length) => length,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+    /// Gives the socket what it takes of the request.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub(super) fn flush(&mut self) -> anyhow::Result<()> {
+        while self.taken < self.request.len() {
+            match self.socket.write(&self.request[self.taken..]) {
+                Ok(taken) => self.taken += taken,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
-            },
-            Some(tls) => {
-                match tls.read_tls(&mut self.socket) {
-                    Ok(0) => anyhow::bail!("the server has closed the connection"),
-                    Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(error) => return Err(error.into()),
-                }
-                let available = tls.process_new_packets()?.plaintext_bytes_to_read();
-                let length = available.min(buffer.len());
-                tls.reader().read_exact(&mut buffer[..length])?;
-                length
             }
-        };
-        let pending = &mut self.pending;
-        match &mut self.protocol {
-            Protocol::Http1(reader) => reader.read(&buffer[..length], |status| {
-                let good = matches!(status, 200 | 201);
-                answered.extend(pending.pop_front().map(|request| Answered { due: request.due, good }));
-            }),
-            Protocol::Http2(session) => session.read(&buffer[..length], &mut self.out, |stream, answer| {
-                let Some(at) = pending.iter().position(|request| request.stream == stream) else { return };
-                match answer {
-                    Answer::Created => pending[at].good = true,
-                    Answer::Refused => {}
-                    Answer::End => {
-                        answered.extend(pending.remove(at).map(|Pending { due, good, .. }| Answered { due, good }));
-                    }
-                }
-            }),
         }
+        Ok(())
     }
 
-    /// Whether something is left to flush.
-    pub(super) fn owes(&self) -> bool {
-        self.taken < self.out.len() || self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    /// Reads all that the socket has, and returns the request if its answer is complete now.
+    ///
+    /// # Errors
+    /// When the connection breaks, or what comes is not HTTP.
+    pub(super) fn receive(&mut self) -> anyhow::Result<Option<Answered>> {
+        loop {
+            self.answer.reserve(READ_BYTES);
+            let room = self.answer.capacity() - self.answer.len();
+            match rustix::io::read(&self.socket, rustix::buffer::spare_capacity(&mut self.answer)) {
+                Ok(0) => anyhow::bail!("the server has closed the connection"),
+                // A full buffer: the socket may have more, and epoll would not say so again.
+                Ok(length) if length == room => {}
+                Ok(_) | Err(Errno::WOULDBLOCK) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let Some(status) = status(&self.answer)? else { return Ok(None) };
+        self.answer.clear();
+        Ok(self.due.take().map(|due| Answered { due, good: matches!(status, 200 | 201) }))
+    }
+}
+
+/// The head of a POST.
+pub(super) fn head(to: SocketAddr, path: &str, media_type: &str, length: usize) -> Vec<u8> {
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: {to}\r\nUser-Agent: kubelet/v1.35.0 (linux/amd64) kubernetes/bench\r\n\
+         Content-Length: {length}\r\nAccept: {media_type}, */*\r\nContent-Type: {media_type}\r\nAccept-Encoding: gzip\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+/// The status of an answer, once the answer is complete.
+fn status(answer: &[u8]) -> anyhow::Result<Option<u16>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut head = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(begin) = head.parse(answer)? else { return Ok(None) };
+    let body = &answer[begin..];
+    let length = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let is_complete = match length {
+        Some(length) => body.len() >= std::str::from_utf8(length.value)?.parse()?,
+        // In chunks. A line of JSON has no carriage return, so only the last chunk ends like this.
+        None => body.ends_with(b"0\r\n\r\n"),
+    };
+    Ok(head.code.filter(|_| is_complete))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::status;
+
+    #[test]
+    fn an_answer_is_complete_with_its_last_byte() {
+        let answers = [
+            (201, "HTTP/1.1 201 Created\r\nContent-Length: 5\r\n\r\nhello"),
+            (200, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nA\r\n012345678\n\r\n0\r\n\r\n"),
+            (429, "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n"),
+        ];
+        for (code, answer) in answers {
+            for end in 0..answer.len() {
+                assert_eq!(status(&answer.as_bytes()[..end]).unwrap(), None, "{end} bytes of {answer}");
+            }
+            assert_eq!(status(answer.as_bytes()).unwrap(), Some(code));
+        }
     }
 }

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
@@ -11,7 +10,6 @@ use super::Options;
 use super::child::{self, Child, Says, all_cores, listens};
 use super::weir::Weir;
 use crate::load::Outcome;
-use crate::machine;
 
 /// A run of a target.
 #[derive(Debug)]
@@ -30,7 +28,7 @@ impl<'a> Bench<'a> {
         let folder = std::env::temp_dir().join(format!("eventweir-bench-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let cores = all_cores();
-        let (server_cores, load_cores) = if options.share_cores || cores.len() < 2 {
+        let (server_cores, load_cores) = if cores.len() < 2 {
             (cores.clone(), cores)
         } else {
             let (server, load) = cores.split_at(cores.len() / 2);
@@ -89,43 +87,9 @@ impl<'a> Bench<'a> {
         Ok((child, path))
     }
 
-    /// eventweir, in front of what this kubeconfig leads to.
-    pub(super) fn weir(&self, kubeconfig: &Path, config: &str) -> anyhow::Result<Weir> {
-        self.weir_on(kubeconfig, config, &self.server_cores, None)
-    }
-
-    /// The same, on other cores and with so many worker threads.
-    pub(super) fn weir_on(
-        &self,
-        kubeconfig: &Path,
-        config: &str,
-        cores: &[usize],
-        workers: Option<usize>,
-    ) -> anyhow::Result<Weir> {
-        Weir::start(&self.options.eventweir, &self.folder, kubeconfig, config, cores, workers)
-    }
-
-    /// Loads servers through the first, and weighs each while the connections are open.
-    pub(super) fn load_and_weigh(
-        &self,
-        to: SocketAddr,
-        watch: &[u32],
-        flags: &str,
-    ) -> anyhow::Result<(Outcome, Vec<u64>)> {
-        let begin = Instant::now();
-        std::thread::scope(|scope| {
-            let load = scope.spawn(|| self.load(to, watch, flags));
-            let mut bytes = vec![0; watch.len()];
-            while !load.is_finished() {
-                for (pid, most) in watch.iter().zip(&mut bytes) {
-                    *most = machine::resident_bytes(*pid)?.max(*most);
-                }
-                // Sampled seldom: reading it costs the server time.
-                std::thread::sleep(Duration::from_millis(if begin.elapsed().as_secs() < 3 { 100 } else { 500 }));
-            }
-            let outcome = load.join().map_err(|_| anyhow::anyhow!("the load panicked"))??;
-            Ok((outcome, bytes))
-        })
+    /// Starts a build of eventweir in front of what this kubeconfig leads to.
+    pub(super) fn weir(&self, program: &Path, kubeconfig: &Path, config: &str) -> anyhow::Result<Weir> {
+        Weir::start(program, &self.folder, kubeconfig, config, &self.server_cores)
     }
 }
 

@@ -75,15 +75,6 @@ impl Child {
     pub(super) fn pid(&self) -> u32 {
         self.process.id()
     }
-
-    /// Sends it a signal.
-    ///
-    /// # Errors
-    /// When it has ended.
-    pub(super) fn signal(&self, signal: rustix::process::Signal) -> anyhow::Result<()> {
-        let pid = rustix::process::Pid::from_raw(self.pid().cast_signed()).context("a process has a number")?;
-        Ok(rustix::process::kill_process(pid, signal)?)
-    }
 }
 
 impl Drop for Child {

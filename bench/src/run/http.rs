@@ -1,26 +1,64 @@
-//! Targets 2 and 3: events a second, a request each or in batches, against servers that do less, one that is written plainly, and against Go.
+//! Throughput of single posts and of batches: eventweir, servers that do less, and Go.
 
+use std::path::Path;
 use std::process::Command;
 
-use super::What;
 use super::bench::Bench;
 use super::table::{Figures, Target, short, verdict};
 use super::weir::ROOM;
 use crate::load::Outcome;
 
-/// What one side has shown, round by round.
-#[derive(Debug, Default)]
-struct Side {
+/// What is loaded.
+#[derive(Debug)]
+enum Program<'a> {
+    Bare,
+    Eventweir(&'a Path),
+    Go(&'a Path),
+}
+
+/// A side of the comparison, with its figures of every round.
+#[derive(Debug)]
+struct Side<'a> {
+    name: &'static str,
+    program: Program<'a>,
     per_second: Figures,
-    /// CPU time of the server, in microseconds an event.
+    /// CPU time of the server, in microseconds per event.
     cpu_micros: Figures,
 }
 
-impl Side {
-    fn add(&mut self, name: &str, outcome: &Outcome) {
+impl<'a> Side<'a> {
+    fn new(name: &'static str, program: Program<'a>) -> Self {
+        Self { name, program, per_second: Figures::default(), cpu_micros: Figures::default() }
+    }
+
+    /// Starts the server anew and loads it.
+    fn measure(&mut self, bench: &Bench<'_>, flags: &str) -> anyhow::Result<()> {
+        let load = |command: &mut Command| {
+            let (server, address) = Bench::server(command, &bench.server_cores)?;
+            bench.load(address, &[server.pid()], flags)
+        };
+        match self.program {
+            Program::Bare => self.add(&load(&mut Bench::part("bare")?)?, ""),
+            Program::Go(program) => self.add(&load(Command::new(program).arg("serve"))?, ""),
+            Program::Eventweir(program) => {
+                let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
+                let weir = bench.weir(program, &kubeconfig, ROOM)?;
+                let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
+                let samples = weir.check(&[&outcome])?;
+                let [received, records] =
+                    ["eventweir_ledger_received_total", "eventweir_outbox_records"].map(|name| samples.value(name));
+                let writes = samples.writes();
+                self.add(&outcome, &format!("  {received} received, {writes} written, {records} records wait"));
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, outcome: &Outcome, account: &str) {
         let cpu_micros = outcome.cpu_micros();
         println!(
-            "  {name:<10} {:>9} events/s  {:>6} µs CPU an event  server {:>4.0} %  generator {:>4.0} %  p50 {} µs  p99 {} µs{}",
+            "  {:<10} {:>9} events/s  {:>6} µs CPU an event  server {:>4.0} %  generator {:>4.0} %  p50 {} µs  p99 {} µs{account}{}",
+            self.name,
             short(outcome.per_second),
             short(cpu_micros),
             outcome.watched_cpu[0] / outcome.seconds * 100.0,
@@ -33,86 +71,46 @@ impl Side {
         self.cpu_micros.push(cpu_micros);
     }
 
-    fn print(&self, name: &str) {
-        println!("{name:<10} events/s {:<28} µs CPU an event {}", self.per_second, self.cpu_micros);
+    /// Prints how much more this side does than the other, per second and per CPU second.
+    fn compare(&self, other: &Self, target: Option<f64>) {
+        let target = target.map(Target::AtLeast);
+        let events = self.per_second.ratio(&other.per_second);
+        verdict(&format!("{} : {}, events/s", self.name, other.name), &events, target);
+        // Other work on the machine changes this one least.
+        verdict("the same, by CPU an event", &other.cpu_micros.ratio(&self.cpu_micros), target);
     }
 }
 
-/// A request an event.
-pub(super) fn single(bench: &Bench<'_>, what: What) -> anyhow::Result<()> {
-    // Go's server is compared where the target asks for it.
-    let go = (what == What::Http).then_some(6.0);
-    compare(bench, what, 0.7, go)
-}
-
-/// How the generator loads a server for this target.
-pub(super) fn flags(what: What) -> &'static str {
-    match what {
-        What::Http2 => "--protocol http2 --connections 8 --depth 4",
-        What::Protobuf => "--encoding protobuf",
-        What::Batch => "--batch 500 --connections 4",
-        _ => "",
-    }
+/// One POST per event.
+pub(super) fn single(bench: &Bench<'_>) -> anyhow::Result<()> {
+    let mut others = vec![(Side::new("bare", Program::Bare), Some(0.6))];
+    others.extend(bench.options.go.as_deref().map(|program| (Side::new("Go", Program::Go(program)), Some(6.0))));
+    run(bench, "", others)
 }
 
 /// NDJSON.
 pub(super) fn batch(bench: &Bench<'_>) -> anyhow::Result<()> {
-    compare(bench, What::Batch, 0.6, None)
+    run(bench, "--batch 500 --connections 4", vec![(Side::new("bare", Program::Bare), Some(0.4))])
 }
 
-fn compare(bench: &Bench<'_>, what: What, least: f64, least_go: Option<f64>) -> anyhow::Result<()> {
-    let flags = flags(what);
-    // For scale: written plainly, and nothing else done with the events.
-    let plain = match what {
-        What::Http => Some("echo"),
-        What::Batch => Some("typed"),
-        _ => None,
-    };
-    let [mut bare, mut typed, mut ours, mut go] = [(); 4].map(|()| Side::default());
+/// Measures eventweir and the others in turn, and compares it with each. Beside a side stands the target against it.
+fn run<'a>(bench: &Bench<'a>, flags: &str, mut others: Vec<(Side<'a>, Option<f64>)>) -> anyhow::Result<()> {
+    let mut ours = Side::new("eventweir", Program::Eventweir(&bench.options.eventweir));
+    if let Some(program) = &bench.options.also {
+        others.insert(0, (Side::new("also", Program::Eventweir(program)), None));
+    }
     for round in 1..=bench.options.rounds {
         println!("round {round}");
-        let load = |command: &mut Command| {
-            let (server, address) = Bench::server(command, &bench.server_cores)?;
-            bench.load(address, &[server.pid()], flags)
-        };
-        bare.add("bare", &load(&mut Bench::part("bare")?)?);
-        {
-            let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
-            // However fast it is.
-            let weir = bench.weir(&kubeconfig, ROOM)?;
-            let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
-            ours.add("eventweir", &outcome);
-            let samples = weir.check(&[&outcome])?;
-            println!(
-                "             account in order: {} received, {} writes upstream, {} records",
-                samples.value("eventweir_ledger_received_total"),
-                samples.writes(),
-                samples.value("eventweir_outbox_records"),
-            );
-        }
-        if let Some(name) = plain {
-            typed.add(name, &load(Bench::part("bare")?.arg("--typed"))?);
-        }
-        if let (Some(program), true) = (&bench.options.go, least_go.is_some()) {
-            go.add("Go", &load(Command::new(program).arg("serve"))?);
+        ours.measure(bench, flags)?;
+        for (side, _) in &mut others {
+            side.measure(bench, flags)?;
         }
     }
-    bare.print("bare");
-    ours.print("eventweir");
-    let ratio = ours.per_second.ratio(&bare.per_second);
-    verdict("eventweir : bare, events/s", &ratio, Target::AtLeast(least));
-    // Other work on the machine touches this one least.
-    verdict("the same, by CPU an event", &bare.cpu_micros.ratio(&ours.cpu_micros), Target::AtLeast(least));
-    if let Some(name) = plain {
-        typed.print(name);
-        println!("eventweir : {name}, events/s: {}", ours.per_second.ratio(&typed.per_second));
-        println!("the same, by CPU an event: {}", typed.cpu_micros.ratio(&ours.cpu_micros));
-        println!("{name} : bare, events/s: {}", typed.per_second.ratio(&bare.per_second));
+    for side in std::iter::once(&ours).chain(others.iter().map(|(side, _)| side)) {
+        println!("{:<10} events/s {:<28} µs CPU an event {}", side.name, side.per_second, side.cpu_micros);
     }
-    if let (Some(least), false) = (least_go, go.per_second.0.is_empty()) {
-        go.print("Go");
-        verdict("eventweir : Go, events/s", &ours.per_second.ratio(&go.per_second), Target::AtLeast(least));
-        verdict("the same, by CPU an event", &go.cpu_micros.ratio(&ours.cpu_micros), Target::AtLeast(least));
+    for (other, target) in &others {
+        ours.compare(other, *target);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Target 4: latencies at a fixed rate while the outbox writes to a real apiserver; and target 8: thousands of connections.
+//! Latency at a fixed rate while the outbox writes to a real apiserver.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
@@ -10,7 +10,7 @@ use super::bench::Bench;
 use super::child::{Child, Says};
 use super::table::{Figures, Target, short, verdict};
 use crate::load::Outcome;
-use crate::{machine, tls};
+use crate::machine;
 
 /// A real kube-apiserver with its etcd (tests/apiserver).
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Apiserver {
 }
 
 impl Apiserver {
-    /// Starts it on the cores of the load, or on all.
+    /// Starts it on the cores of the load.
     ///
     /// # Errors
     /// When there is none, or it does not come up.
@@ -38,9 +38,12 @@ impl Apiserver {
     }
 }
 
-/// What one side has shown, round by round.
-#[derive(Debug, Default)]
-struct Side {
+/// A side of the comparison, with its figures of every round.
+#[derive(Debug)]
+struct Side<'a> {
+    name: &'static str,
+    /// A build of eventweir; `None` is the bare server.
+    program: Option<&'a Path>,
     p50: Figures,
     p99: Figures,
     p999: Figures,
@@ -48,13 +51,38 @@ struct Side {
     mebibytes: Figures,
 }
 
-impl Side {
-    fn add(&mut self, name: &str, outcome: &Outcome, bytes: u64, rest: &str) {
+impl<'a> Side<'a> {
+    fn new(name: &'static str, program: Option<&'a Path>) -> Self {
+        let [p50, p99, p999, cpu_percent, mebibytes] = [(); 5].map(|()| Figures::default());
+        Self { name, program, p50, p99, p999, cpu_percent, mebibytes }
+    }
+
+    /// Starts an apiserver and the server anew, and loads the server. The apiserver is idle beside the bare one.
+    fn measure(&mut self, bench: &Bench<'_>, flags: &str) -> anyhow::Result<()> {
+        let apiserver = Apiserver::start(bench)?;
+        let Some(program) = self.program else {
+            let (server, address) = Bench::server(&mut Bench::part("bare")?, &bench.server_cores)?;
+            let outcome = bench.load(address, &[server.pid()], flags)?;
+            self.add(&outcome, machine::resident_bytes(server.pid())?, "");
+            return Ok(());
+        };
+        let weir = bench.weir(program, &apiserver.kubeconfig, "")?;
+        let before = machine::cpu_seconds(apiserver.child.pid())?;
+        let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
+        let spent = machine::cpu_seconds(apiserver.child.pid())? - before;
+        let samples = weir.check(&[&outcome])?;
+        let rest = format!("; {} writes upstream, which cost the apiserver {} s CPU", samples.writes(), short(spent));
+        self.add(&outcome, machine::resident_bytes(weir.child.pid())?, &rest);
+        Ok(())
+    }
+
+    fn add(&mut self, outcome: &Outcome, bytes: u64, rest: &str) {
         let millis = |micros: u64| micros as f64 / 1000.0;
-        let percent = outcome.watched_cpu.iter().sum::<f64>() / outcome.seconds * 100.0;
+        let percent = outcome.watched_cpu[0] / outcome.seconds * 100.0;
         let mebibytes = bytes as f64 / f64::from(1 << 20);
         println!(
-            "  {name:<22} {:>7} events/s  p50 {:>5} ms  p99 {:>5} ms  p99.9 {:>5} ms  longest {:>5} ms  server {:>3.0} % CPU, {} MiB  failed {}{rest}",
+            "  {:<10} {:>7} events/s  p50 {:>5} ms  p99 {:>5} ms  p99.9 {:>5} ms  longest {:>5} ms  server {:>3.0} % CPU, {} MiB  failed {}{rest}",
+            self.name,
             short(outcome.per_second),
             short(millis(outcome.p50)),
             short(millis(outcome.p99)),
@@ -70,80 +98,31 @@ impl Side {
         self.cpu_percent.push(percent);
         self.mebibytes.push(mebibytes);
     }
-
-    fn print(&self, name: &str) {
-        println!(
-            "{name:<22} p50 {} ms, p99 {} ms, p99.9 {} ms, {} % CPU, {} MiB",
-            self.p50, self.p99, self.p999, self.cpu_percent, self.mebibytes
-        );
-    }
 }
 
-/// 5,000 events a second.
+/// 5,000 events per second.
 pub(super) fn latency(bench: &Bench<'_>) -> anyhow::Result<()> {
     let flags = format!("--rate {} --connections 64", bench.options.rate.unwrap_or(5000.0));
-    let [mut bare, mut ours] = [(); 2].map(|()| Side::default());
+    let mut sides = vec![Side::new("bare", None), Side::new("eventweir", Some(&bench.options.eventweir))];
+    sides.extend(bench.options.also.as_deref().map(|program| Side::new("also", Some(program))));
     for round in 1..=bench.options.rounds {
         println!("round {round}");
-        // The apiserver stands idle beside the bare server.
-        let apiserver = Apiserver::start(bench)?;
-        {
-            let (server, address) = Bench::server(&mut Bench::part("bare")?, &bench.server_cores)?;
-            let outcome = bench.load(address, &[server.pid()], &flags)?;
-            bare.add("bare", &outcome, machine::resident_bytes(server.pid())?, "");
+        for side in &mut sides {
+            side.measure(bench, &flags)?;
         }
-        let weir = bench.weir(&apiserver.kubeconfig, "")?;
-        let before = machine::cpu_seconds(apiserver.child.pid())?;
-        let outcome = bench.load(weir.listen, &[weir.child.pid()], &flags)?;
-        let spent = machine::cpu_seconds(apiserver.child.pid())? - before;
-        let samples = weir.check(&[&outcome])?;
-        let rest = format!("; {} writes upstream, which cost the apiserver {} s CPU", samples.writes(), short(spent));
-        ours.add("eventweir", &outcome, machine::resident_bytes(weir.child.pid())?, &rest);
     }
-    bare.print("bare");
-    ours.print("eventweir");
-    verdict("p99 of eventweir less p99 of bare, ms", &ours.p99.less(&bare.p99), Target::AtMost(1.0));
-    Ok(())
-}
-
-/// 5,000 connections with TLS, 0.1 events a second each.
-pub(super) fn connections(bench: &Bench<'_>) -> anyhow::Result<()> {
-    let count = bench.options.connections;
-    let rate = bench.options.rate.unwrap_or(count as f64 / 10.0);
-    machine::allow_many_files();
-    let certificate = tls::make(&bench.folder)?;
-    let plain = format!("--rate {rate} --connections {count}");
-    let with_tls = format!("{plain} --tls {}", certificate.display());
-    let [mut bare, mut ours, mut fronted, mut front_alone] = [(); 4].map(|()| Side::default());
-    for round in 1..=bench.options.rounds {
-        println!("round {round}");
-        {
-            let mut command = Bench::part("bare")?;
-            let (server, address) = Bench::server(command.arg("--tls").arg(&bench.folder), &bench.server_cores)?;
-            let (outcome, bytes) = bench.load_and_weigh(address, &[server.pid()], &with_tls)?;
-            bare.add("bare, TLS", &outcome, bytes[0], "");
-        }
-        let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
-        {
-            let weir = bench.weir(&kubeconfig, "")?;
-            let (outcome, bytes) = bench.load_and_weigh(weir.listen, &[weir.child.pid()], &plain)?;
-            weir.check(&[&outcome])?;
-            ours.add("eventweir, no TLS", &outcome, bytes[0], "");
-        }
-        let weir = bench.weir(&kubeconfig, "")?;
-        let mut command = Bench::part("front")?;
-        command.arg("--tls").arg(&bench.folder).args(["--to", &weir.listen.to_string()]);
-        let (front, address) = Bench::server(&mut command, &bench.server_cores)?;
-        let (outcome, bytes) = bench.load_and_weigh(address, &[weir.child.pid(), front.pid()], &with_tls)?;
-        weir.check(&[&outcome])?;
-        let share = |at: usize| Outcome { watched_cpu: vec![outcome.watched_cpu[at]], ..outcome.clone() };
-        fronted.add("eventweir behind TLS", &share(0), bytes[0], "");
-        front_alone.add("  the TLS in front", &share(1), bytes[1], "");
+    for side in &sides {
+        println!(
+            "{:<10} p50 {} ms, p99 {} ms, p99.9 {} ms, {} % CPU, {} MiB",
+            side.name, side.p50, side.p99, side.p999, side.cpu_percent, side.mebibytes
+        );
     }
-    bare.print("bare, TLS");
-    ours.print("eventweir, no TLS");
-    fronted.print("eventweir behind TLS");
-    front_alone.print("  the TLS in front");
-    verdict("p99 of eventweir behind TLS, ms", &fronted.p99, Target::AtMost(10.0));
+    let less = sides[1].p99.less(&sides[0].p99);
+    verdict("p99 of eventweir less p99 of bare, ms", &less, Some(Target::AtMost(1.0)));
+    if let Some(also) = sides.get(2) {
+        verdict("eventweir : also, p99", &sides[1].p99.ratio(&also.p99), None);
+        verdict("eventweir : also, CPU", &sides[1].cpu_percent.ratio(&also.cpu_percent), None);
+        verdict("eventweir : also, resident memory", &sides[1].mebibytes.ratio(&also.mebibytes), None);
+    }
     Ok(())
 }

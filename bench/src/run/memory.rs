@@ -1,29 +1,117 @@
-//! Targets 5 and 6 (without threads): what a million keys weigh, that nothing grows after that, and what an event costs among so many.
+//! Memory of many objects once everything is written, and that nothing grows after that.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
 use super::bench::Bench;
+use super::child::Child;
 use super::table::{Figures, Target, short, verdict};
-use super::weir::{ROOM, Weir};
+use super::weir::Weir;
 use crate::load::Outcome;
 use crate::machine;
 
-/// Limits that a million keys over 100,000 sources stay below.
+/// Limits above what is sent.
 const WIDE: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\n";
-
-/// Keys that are sent before the outbox is waited for.
+/// Objects that are sent before the outbox is waited for.
 const PART: usize = 10_000;
-
 /// Longest time for the outbox to write what it may, and for budgets to be full again: a token comes every 300 s.
 const SETTLE: Duration = Duration::from_secs(600);
 
-fn mebibytes(pid: u32) -> anyhow::Result<f64> {
-    Ok(machine::resident_bytes(pid)? as f64 / f64::from(1 << 20))
+/// A build of eventweir, with its figures of every round.
+#[derive(Debug)]
+struct Side<'a> {
+    name: &'static str,
+    program: &'a Path,
+    /// Resident MiB as soon as everything is written.
+    written: Figures,
+    /// Resident MiB once all budgets are full again.
+    steady: Figures,
 }
 
-/// Waits until everything accepted is written.
+impl<'a> Side<'a> {
+    fn new(name: &'static str, program: &'a Path) -> Self {
+        Self { name, program, written: Figures::default(), steady: Figures::default() }
+    }
+}
+
+/// A running eventweir that has seen every object.
+#[derive(Debug)]
+struct Filled {
+    weir: Weir,
+    outcomes: Vec<Outcome>,
+    /// Resident MiB before the first event.
+    empty: f64,
+    _stub: Child,
+}
+
+impl Filled {
+    /// Sends one event about each object. In parts, each of which is written before the next one, so that the outbox
+    /// neither refuses anything nor grows beyond a part.
+    fn new(bench: &Bench<'_>, program: &Path) -> anyhow::Result<Self> {
+        let (objects, sources) = (bench.options.objects, bench.options.sources);
+        let (stub, kubeconfig) = bench.stub(None)?;
+        let weir = bench.weir(program, &kubeconfig, WIDE)?;
+        let empty = mebibytes(&weir)?;
+        let mut outcomes = Vec::new();
+        for first in (0..objects).step_by(PART) {
+            let end = objects.min(first + PART as u64);
+            let flags =
+                format!("--mix walk --first {first} --objects {end} --nodes {sources} --seconds 120 --warmup 0");
+            outcomes.push(bench.load(weir.listen, &[weir.child.pid()], &flags)?);
+            settle(&weir, "eventweir_ledger_waiting")?;
+        }
+        settle(&weir, "eventweir_outbox_records")?;
+        weir.check(&outcomes.iter().collect::<Vec<_>>())?;
+        Ok(Self { weir, outcomes, empty, _stub: stub })
+    }
+
+    /// Prints and returns the resident MiB.
+    fn weigh(&self, name: &str, when: &str, objects: u64) -> anyhow::Result<f64> {
+        let (full, samples) = (mebibytes(&self.weir)?, self.weir.scrape()?);
+        println!(
+            "  {name:<10} {when}: {} MiB resident ({} empty), {} bytes an object; {} keys tracked, {} budgets",
+            short(full),
+            short(self.empty),
+            short((full - self.empty) * f64::from(1 << 20) / objects as f64),
+            samples.value("eventweir_correlator_tracked_keys"),
+            samples.value("eventweir_outbox_budgets"),
+        );
+        Ok(full)
+    }
+
+    /// Goes on at 2,000 events per second about the same objects, in ten parts.
+    fn soak(mut self, bench: &Bench<'_>) -> anyhow::Result<()> {
+        let (objects, sources, seconds) = (bench.options.objects, bench.options.sources, bench.options.soak / 10.0);
+        let flags =
+            format!("--mix draw --objects {objects} --nodes {sources} --rate 2000 --seconds {seconds} --warmup 0");
+        let mut sizes = Vec::new();
+        for part in 1..=10 {
+            self.outcomes.push(bench.load(self.weir.listen, &[self.weir.child.pid()], &flags)?);
+            let samples = self.weir.check(&self.outcomes.iter().collect::<Vec<_>>())?;
+            let size = mebibytes(&self.weir)?;
+            println!(
+                "  soak, after {} s: {} MiB, {} records in the outbox, {} budgets",
+                short(f64::from(part) * seconds),
+                short(size),
+                samples.value("eventweir_outbox_records"),
+                samples.value("eventweir_outbox_budgets"),
+            );
+            sizes.push(size);
+        }
+        // The first half fills what has a limit of its own: a budget is full again after 300 s.
+        let late = Figures(vec![sizes[9] / sizes[4]]);
+        verdict("resident memory at the soak's end to that at its middle", &late, Some(Target::AtMost(1.02)));
+        Ok(())
+    }
+}
+
+fn mebibytes(weir: &Weir) -> anyhow::Result<f64> {
+    Ok(machine::resident_bytes(weir.child.pid())? as f64 / f64::from(1 << 20))
+}
+
+/// Waits until a metric is 0.
 fn settle(weir: &Weir, name: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     while weir.scrape()?.sum(name) > 0.0 {
@@ -33,135 +121,39 @@ fn settle(weir: &Weir, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends one event about each of `keys` objects of `sources` sources. In parts, each of which is written before the next, so
-/// that the outbox neither refuses nor grows beyond what it ever needs.
-fn fill(bench: &Bench<'_>, weir: &Weir, keys: u64, sources: u64) -> anyhow::Result<Vec<Outcome>> {
-    let mut outcomes = Vec::new();
-    for first in (0..keys).step_by(PART) {
-        let end = keys.min(first + PART as u64);
-        let flags = format!("--mix walk --first {first} --objects {end} --nodes {sources} --seconds 120 --warmup 0");
-        outcomes.push(bench.load(weir.listen, &[weir.child.pid()], &flags)?);
-        settle(weir, "eventweir_ledger_waiting")?;
-    }
-    settle(weir, "eventweir_outbox_records")?;
-    weir.check(&outcomes.iter().collect::<Vec<_>>())?;
-    Ok(outcomes)
-}
-
-/// Prints what so many objects weigh, and returns the resident MiB.
-fn tell(weir: &Weir, when: &str, empty: f64, keys: u64) -> anyhow::Result<f64> {
-    let (full, samples) = (mebibytes(weir.child.pid())?, weir.scrape()?);
-    println!(
-        "  {when}: {} MiB resident ({} empty), {} bytes an object; {} keys tracked, {} budgets",
-        short(full),
-        short(empty),
-        short((full - empty) * f64::from(1 << 20) / keys as f64),
-        samples.value("eventweir_correlator_tracked_keys"),
-        samples.value("eventweir_outbox_budgets"),
-    );
-    Ok(full)
-}
-
-/// Memory of a million objects, each under two keys, and a soak after the last round.
+/// Each object is tracked under two keys. After the last round, a soak.
 pub(super) fn memory(bench: &Bench<'_>) -> anyhow::Result<()> {
-    let keys = bench.options.keys;
-    let mut busy = [Figures::default(), Figures::default()];
-    let mut steady = [Figures::default(), Figures::default()];
-    let populations = [keys / 250, keys / 10];
+    let objects = bench.options.objects;
+    println!("{objects} objects of {} sources", bench.options.sources);
+    let mut sides = vec![Side::new("eventweir", &bench.options.eventweir)];
+    sides.extend(bench.options.also.as_deref().map(|program| Side::new("also", program)));
     for round in 1..=bench.options.rounds {
         println!("round {round}");
-        let mut servers = Vec::new();
-        for (sources, busy) in populations.into_iter().zip(&mut busy) {
-            let (stub, kubeconfig) = bench.stub(None)?;
-            let weir = bench.weir(&kubeconfig, WIDE)?;
-            let empty = mebibytes(weir.child.pid())?;
-            let filled = fill(bench, &weir, keys, sources)?;
-            busy.push(tell(&weir, &format!("{sources} sources, all written"), empty, keys)?);
-            servers.push((stub, weir, filled, empty, sources));
+        let mut filled = Vec::new();
+        for side in &mut sides {
+            let one = Filled::new(bench, side.program)?;
+            side.written.push(one.weigh(side.name, "all written", objects)?);
+            filled.push(one);
         }
-        if keys >= 1_000_000 {
-            // Takes minutes, which a short run does not have.
-            for ((_, weir, _, empty, sources), steady) in servers.iter().zip(&mut steady) {
-                settle(weir, "eventweir_outbox_budgets")?;
-                steady.push(tell(weir, &format!("{sources} sources, budgets full again"), *empty, keys)?);
-            }
+        // Waiting for budgets takes minutes, which a short run does not have.
+        for (side, one) in sides.iter_mut().zip(&filled).filter(|_| objects >= 1_000_000) {
+            settle(&one.weir, "eventweir_outbox_budgets")?;
+            side.steady.push(one.weigh(side.name, "budgets full again", objects)?);
         }
-        if round == bench.options.rounds
-            && let Some((_, weir, filled, _, sources)) = servers.pop()
-        {
-            soak(bench, &weir, keys, sources, filled)?;
+        if round == bench.options.rounds {
+            filled.swap_remove(0).soak(bench)?;
         }
     }
-    if keys >= 1_000_000 {
-        for ((sources, busy), steady) in populations.into_iter().zip(busy).zip(steady) {
-            verdict(
-                &format!("{sources} sources: resident MiB, as soon as all was written"),
-                &busy,
-                Target::AtMost(400.0),
-            );
-            verdict(&format!("{sources} sources: resident MiB, in steady state"), &steady, Target::AtMost(400.0));
+    let ours = &sides[0];
+    verdict("resident MiB, as soon as all was written", &ours.written, None);
+    if objects >= 1_000_000 {
+        verdict("resident MiB, in steady state", &ours.steady, Some(Target::AtMost(500.0)));
+    }
+    if let Some(also) = sides.get(1) {
+        verdict("eventweir : also, as soon as all was written", &ours.written.ratio(&also.written), None);
+        if objects >= 1_000_000 {
+            verdict("eventweir : also, in steady state", &ours.steady.ratio(&also.steady), None);
         }
     }
-    Ok(())
-}
-
-/// Goes on at 2,000 events a second about the same keys, in ten parts.
-fn soak(bench: &Bench<'_>, weir: &Weir, keys: u64, sources: u64, filled: Vec<Outcome>) -> anyhow::Result<()> {
-    let seconds = bench.options.soak / 10.0;
-    let mut outcomes = filled;
-    let mut sizes = Vec::new();
-    for part in 1..=10 {
-        let flags = format!("--mix draw --objects {keys} --nodes {sources} --rate 2000 --seconds {seconds} --warmup 0");
-        outcomes.push(bench.load(weir.listen, &[weir.child.pid()], &flags)?);
-        let size = mebibytes(weir.child.pid())?;
-        let samples = weir.check(&outcomes.iter().collect::<Vec<_>>())?;
-        println!(
-            "  soak, after {} s: {} MiB, {} records in the outbox, {} budgets",
-            short(f64::from(part) * seconds),
-            short(size),
-            samples.value("eventweir_outbox_records"),
-            samples.value("eventweir_outbox_budgets"),
-        );
-        sizes.push(size);
-    }
-    // The first half is given to fill what has a limit of its own: budgets are full again after 300 s.
-    let late = sizes[sizes.len() - 1] / sizes[sizes.len() / 2 - 1];
-    verdict("resident memory at the soak's end to that at its middle", &Figures(vec![late]), Target::AtMost(1.02));
-    Ok(())
-}
-
-/// CPU time an event: few keys against many.
-pub(super) fn flat(bench: &Bench<'_>) -> anyhow::Result<()> {
-    let keys = bench.options.keys;
-    let populations = [(4000.min(keys), 100), (keys, (keys / 10).max(1))];
-    // The upstream takes as many writes for few keys as for many, and what waits for it has room.
-    let calm = format!("{WIDE}{ROOM}upstream: {{qps: 500, burst: 500}}\n");
-    let mut costs = [Figures::default(), Figures::default()];
-    let mut servers = Vec::new();
-    for (keys, sources) in populations {
-        let (stub, kubeconfig) = bench.stub(None)?;
-        let weir = bench.weir(&kubeconfig, &format!("{WIDE}{ROOM}"))?;
-        let filled = fill(bench, &weir, keys, sources)?;
-        weir.reload(&calm)?;
-        servers.push((stub, weir, filled, keys, sources));
-    }
-    for round in 1..=bench.options.rounds {
-        println!("round {round}");
-        for ((_, weir, outcomes, keys, sources), costs) in servers.iter_mut().zip(&mut costs) {
-            let flags = format!("--mix draw --objects {keys} --nodes {sources}");
-            let outcome = bench.load(weir.listen, &[weir.child.pid()], &flags)?;
-            let cost = outcome.cpu_micros();
-            println!(
-                "  {keys} keys, {sources} sources: {} µs CPU an event, {} events/s",
-                short(cost),
-                short(outcome.per_second)
-            );
-            costs.push(cost);
-            outcomes.push(outcome);
-            weir.check(&outcomes.iter().collect::<Vec<_>>())?;
-        }
-    }
-    println!("few keys: {} µs an event; many keys: {} µs", costs[0], costs[1]);
-    verdict("many : few, CPU an event", &costs[1].ratio(&costs[0]), Target::AtMost(2.5));
     Ok(())
 }

@@ -1,14 +1,12 @@
-//! The driver: starts both sides of a comparison in turn, loads them alike, and prints figures, ratios and verdicts.
+//! The driver: starts the sides of a comparison in turn, loads them alike, and prints figures, ratios and verdicts.
 
 mod bench;
-mod beside;
 mod child;
 mod core;
 mod http;
 mod latency;
 mod memory;
 mod table;
-mod threads;
 mod weir;
 mod writes;
 
@@ -16,31 +14,21 @@ use std::path::PathBuf;
 
 use crate::machine;
 
-/// What is measured; the numbers are those of the targets in bench/README.md.
+/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
-    /// 2: one POST an event, JSON, HTTP/1.1.
-    Http,
-    /// 2: the same over HTTP/2.
-    Http2,
-    /// 2: the same as protobuf.
-    Protobuf,
-    /// 3: NDJSON.
-    Batch,
-    /// 4: at a fixed rate, in front of a real apiserver.
-    Latency,
-    /// 5: a million keys, and a soak.
-    Memory,
-    /// 6: many keys against few.
-    Flat,
-    /// 6: two threads against one.
-    Threads,
-    /// 1: the core's own benchmarks, against client-go's correlator.
+    /// The core's own benchmarks, against client-go's correlator.
     Core,
-    /// 7: what is written of recorded shapes, and what that costs a real apiserver, against client-go's recorder.
+    /// One POST per event.
+    Http,
+    /// NDJSON.
+    Batch,
+    /// At a fixed rate, in front of a real apiserver.
+    Latency,
+    /// A million objects, and a soak.
+    Memory,
+    /// What is written of recorded shapes, and what that costs a real apiserver, against client-go's recorder.
     Writes,
-    /// 8: thousands of connections with TLS.
-    Connections,
 }
 
 /// `run`
@@ -54,61 +42,54 @@ pub(crate) struct Options {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Seconds before each that do not count: caches fill, and every object gets its record.
+    /// Seconds before each that do not count, in which caches fill and every object gets its record.
     #[arg(long, default_value_t = 4.0)]
     warmup: f64,
-    /// Writes a second that the stub takes where throughput is measured. What a real kube-apiserver with etcd takes at most on
-    /// such a machine is 400 to 900: eventweir is not measured writing to an apiserver that does not exist.
+    /// Writes per second that the stub takes while throughput is measured. A real kube-apiserver with etcd takes at most
+    /// 400 to 900 on the machine of the results.
     #[arg(long, default_value_t = 900.0)]
     upstream_writes: f64,
     /// The program that is measured.
     #[arg(long, default_value = "target/release/eventweir")]
     eventweir: PathBuf,
-    /// Another build of it: `http`, `http2`, `protobuf` and `batch` then load both at once, and compare them with each other only.
+    /// Another build of eventweir, measured in the same rounds by `http`, `batch`, `latency` and `memory`.
     #[arg(long)]
-    beside: Option<PathBuf>,
-    /// The reference program of bench/go; without it there is no comparison with Go.
+    also: Option<PathBuf>,
+    /// The program of bench/go; without it nothing is compared with Go.
     #[arg(long)]
     go: Option<PathBuf>,
     /// The program of tests/apiserver: a real kube-apiserver.
     #[arg(long)]
     apiserver: Option<PathBuf>,
-    /// Events a second, where a target has a fixed rate.
+    /// Events per second of `latency` and `writes`.
     #[arg(long)]
     rate: Option<f64>,
-    /// Only this shape of the writes.
+    /// The only shape of `writes`.
     #[arg(long)]
     shape: Option<String>,
-    /// Keys, where a target has many.
+    /// Objects of `memory`, and the sources that report them.
     #[arg(long, default_value_t = 1_000_000)]
-    keys: u64,
-    /// Connections, where a target has many.
-    #[arg(long, default_value_t = 5000)]
-    connections: usize,
-    /// Seconds of the soak.
+    objects: u64,
+    #[arg(long, default_value_t = 4000)]
+    sources: u64,
+    /// Seconds of the soak of `memory`.
     #[arg(long, default_value_t = 1800.0)]
     soak: f64,
-    /// Server and generator share all cores, instead of each having its own.
-    #[arg(long)]
-    share_cores: bool,
 }
 
 /// Runs a target.
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     println!("{:?}: {} rounds of {} s; {}", options.what, options.rounds, options.seconds, machine::describe());
     let bench = bench::Bench::new(options)?;
-    if let (Some(other), What::Http | What::Http2 | What::Protobuf | What::Batch) = (&options.beside, options.what) {
-        return beside::beside(&bench, options.what, other);
+    if options.also.is_some() && matches!(options.what, What::Core | What::Writes) {
+        println!("--also is not for this target");
     }
     match options.what {
-        What::Http | What::Http2 | What::Protobuf => http::single(&bench, options.what),
+        What::Core => core::core(&bench),
+        What::Http => http::single(&bench),
         What::Batch => http::batch(&bench),
         What::Latency => latency::latency(&bench),
-        What::Connections => latency::connections(&bench),
-        What::Core => core::core(&bench),
-        What::Writes => writes::writes(&bench),
         What::Memory => memory::memory(&bench),
-        What::Flat => memory::flat(&bench),
-        What::Threads => threads::threads(&bench),
+        What::Writes => writes::writes(&bench),
     }
 }

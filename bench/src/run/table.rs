@@ -1,8 +1,8 @@
-//! Figures of several rounds, and what is said of them.
+//! Figures of several rounds, and verdicts about them.
 
 use std::fmt;
 
-/// The same figure of every round.
+/// One figure, round by round.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Figures(pub(super) Vec<f64>);
 
@@ -22,18 +22,18 @@ impl Figures {
         }
     }
 
-    /// Round by round: ours to theirs.
+    /// Ours divided by theirs, round by round.
     pub(super) fn ratio(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours / theirs).collect())
     }
 
-    /// Round by round: ours less theirs.
+    /// Ours less theirs, round by round.
     pub(super) fn less(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours - theirs).collect())
     }
 }
 
-/// A number with three or four digits that say something.
+/// A number with three significant digits.
 pub(super) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -58,11 +58,12 @@ pub(super) enum Target {
     AtMost(f64),
 }
 
-/// Prints a figure with its target, and whether it was met.
-pub(super) fn verdict(what: &str, figures: &Figures, target: Target) {
+/// Prints a figure, its target if it has one, and whether that is met.
+pub(super) fn verdict(what: &str, figures: &Figures, target: Option<Target>) {
     let (words, met) = match target {
-        Target::AtLeast(least) => (format!("at least {least}"), figures.median() >= least),
-        Target::AtMost(most) => (format!("at most {most}"), figures.median() <= most),
+        Some(Target::AtLeast(least)) => (format!("at least {least}"), figures.median() >= least),
+        Some(Target::AtMost(most)) => (format!("at most {most}"), figures.median() <= most),
+        None => return println!("{what}: {figures}"),
     };
     let word = if met { "met" } else { "MISSED" };
     println!("{what}: {figures}; target {words}: {word}");

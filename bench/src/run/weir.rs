@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, bail, ensure};
-use rustix::process::Signal;
+use anyhow::{bail, ensure};
 use serde_json::Value;
 
 use super::child::{Child, Says, get};
@@ -21,7 +20,6 @@ pub(super) struct Weir {
     pub(super) child: Child,
     pub(super) listen: SocketAddr,
     admin: SocketAddr,
-    config: PathBuf,
 }
 
 /// The values of a scrape, by name and labels as they are written.
@@ -67,43 +65,20 @@ impl Weir {
         kubeconfig: &Path,
         config: &str,
         cores: &[usize],
-        workers: Option<usize>,
     ) -> anyhow::Result<Self> {
         let path = folder.join("eventweir.yaml");
-        std::fs::write(&path, yaml(config))?;
+        // An end without a drain: the account is checked before.
+        let ends = "listen: 127.0.0.1:0\nadminListen: 127.0.0.1:0\nshutdown: {drainTimeout: 0s}\n";
+        std::fs::write(&path, format!("{ends}{config}"))?;
         let mut command = Command::new(binary);
         command.arg("serve").arg("--config").arg(&path).args(["--log-format", "json", "--upstream", "apiserver"]);
         command.arg("--kubeconfig").arg(kubeconfig);
-        if let Some(workers) = workers {
-            command.env("TOKIO_WORKER_THREADS", workers.to_string());
-        }
         let (child, (listen, admin)) = Child::start(&mut command, cores, Says::Err, |line| {
             let line: Value = serde_json::from_str(line).ok()?;
             let address = |key: &str| line.get(key)?.as_str()?.parse().ok();
             (line.get("message")?.as_str()? == "listening").then(|| Some((address("listen")?, address("admin")?)))?
         })?;
-        Ok(Self { child, listen, admin, config: path })
-    }
-
-    /// Replaces the configuration's live part.
-    ///
-    /// # Errors
-    /// When it is refused.
-    pub(super) fn reload(&self, config: &str) -> anyhow::Result<()> {
-        let hash = || -> anyhow::Result<String> {
-            let text = get(self.admin, "/metrics")?;
-            let line = text.lines().find(|line| line.starts_with("eventweir_config_info{"));
-            Ok(line.context("the configuration's hash")?.to_owned())
-        };
-        let before = hash()?;
-        std::fs::write(&self.config, yaml(config))?;
-        self.child.signal(Signal::HUP)?;
-        let begin = std::time::Instant::now();
-        while hash()? == before {
-            ensure!(begin.elapsed().as_secs() < 10, "the configuration was not taken over");
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        Ok(())
+        Ok(Self { child, listen, admin })
     }
 
     pub(super) fn scrape(&self) -> anyhow::Result<Samples> {
@@ -135,9 +110,4 @@ impl Weir {
         }
         Ok(samples)
     }
-}
-
-/// What every measurement has: free ports, and an end without a drain, because the account has been checked before.
-fn yaml(config: &str) -> String {
-    format!("listen: 127.0.0.1:0\nadminListen: 127.0.0.1:0\nshutdown: {{drainTimeout: 0s}}\n{config}")
 }

@@ -1,4 +1,4 @@
-//! Target 7: what reaches the apiserver of recorded shapes, through eventweir and through client-go's recorder.
+//! What reaches the apiserver of recorded shapes, through eventweir and through client-go's recorder.
 //!
 //! First in the shapes' own time, simulated on both sides: an hour's budgets and windows. Then for real, at a fixed rate
 //! against the same kube-apiserver, with what its CPU spent.
@@ -87,7 +87,7 @@ pub(super) fn writes(bench: &Bench<'_>) -> anyhow::Result<()> {
         );
         if *shape == "one-object" {
             // Half a minute has more windows of a second than a budget has tokens, and refills none.
-            verdict("writes of one object: its budget", &ours.writes, Target::AtMost(25.0));
+            verdict("writes of one object: its budget", &ours.writes, Some(Target::AtMost(25.0)));
         }
     }
     Ok(())
@@ -157,7 +157,7 @@ fn through_eventweir(
     side: &mut Side,
 ) -> anyhow::Result<()> {
     let file = bench.folder.join(format!("{shape}.ndjson"));
-    let weir = bench.weir(&apiserver.kubeconfig, "")?;
+    let weir = bench.weir(&bench.options.eventweir, &apiserver.kubeconfig, "")?;
     let before = machine::cpu_seconds(apiserver.child.pid())?;
     let to = format!("http://{}", weir.listen);
     let posted: Written = go(bench, &["post", "--to", &to, "--rate", &rate.to_string(), "--file"], &file)?;

@@ -2,7 +2,6 @@
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 
 use serde_json::Value;
 use smol_str::SmolStr;
@@ -10,7 +9,7 @@ use smol_str::SmolStr;
 use super::decoder::{Decoder, Struct, members};
 use super::path::Path;
 use super::reader::{Kind, Malformed};
-use crate::event::{ManagedFields, ManagedFieldsEntry, ObjectMeta, OwnerReference, RareMeta};
+use crate::event::{ManagedFields, ObjectMeta, OwnerReference, RareMeta};
 
 /// A member of `metadata`.
 #[derive(Debug, Clone, Copy)]
@@ -190,68 +189,16 @@ fn owner(decoder: &mut Decoder<'_>, at: &Path<'_>, owner: &mut OwnerReference) -
     })
 }
 
-/// `managedFields`, in which an empty list means something else than none.
-fn managed_fields(decoder: &mut Decoder<'_>, at: &Path<'_>, slot: &mut ManagedFields) -> Result<(), Malformed> {
-    if decoder.is_null()? {
-        *slot = None;
-        return Ok(());
-    }
-    let mut entries = slot.as_deref().map(<[_]>::to_vec).unwrap_or_default();
-    list(decoder, at, "[]v1.ManagedFieldsEntry", &mut entries, managed_fields_entry)?;
-    *slot = Some(entries.into());
-    Ok(())
-}
-
-#[derive(Debug, Clone, Copy)]
-enum EntryMember {
-    Manager,
-    Operation,
-    ApiVersion,
-    Time,
-    FieldsType,
-    FieldsV1,
-    Subresource,
-}
-
-const ENTRY: Struct<EntryMember> = Struct {
-    name: "ManagedFieldsEntry",
-    members: members! {
-        "manager" => EntryMember::Manager,
-        "operation" => EntryMember::Operation,
-        "apiVersion" => EntryMember::ApiVersion,
-        "time" => EntryMember::Time,
-        "fieldsType" => EntryMember::FieldsType,
-        "fieldsV1" => EntryMember::FieldsV1,
-        "subresource" => EntryMember::Subresource,
-    },
-};
-
-fn managed_fields_entry(
-    decoder: &mut Decoder<'_>,
-    at: &Path<'_>,
-    entry: &mut ManagedFieldsEntry,
-) -> Result<(), Malformed> {
-    if !decoder.is_object(at, "v1.ManagedFieldsEntry")? {
-        return Ok(());
-    }
-    decoder.fields(at, &ENTRY, |decoder, at, member| match member {
-        Some(EntryMember::Manager) => decoder.string(at, &mut entry.manager),
-        Some(EntryMember::Operation) => decoder.string_of(at, "v1.ManagedFieldsOperationType", &mut entry.operation),
-        Some(EntryMember::ApiVersion) => decoder.string(at, &mut entry.api_version),
-        Some(EntryMember::Time) => decoder.time(at, &mut entry.time),
-        Some(EntryMember::FieldsType) => decoder.string(at, &mut entry.fields_type),
-        Some(EntryMember::FieldsV1) => raw(decoder, &mut entry.fields),
-        Some(EntryMember::Subresource) => decoder.string(at, &mut entry.subresource),
-        None => decoder.unknown(at),
-    })
-}
-
-/// A `FieldsV1`: any JSON. LIMIT: what nests deeper than `serde_json` reads (128) is dropped; the apiserver makes none that
+/// `managedFields`: any list. LIMIT: what nests deeper than `serde_json` reads (128) is dropped; the apiserver makes none that
 /// deep.
-fn raw(decoder: &mut Decoder<'_>, slot: &mut Option<Arc<str>>) -> Result<(), Malformed> {
-    if decoder.is_null()? {
-        *slot = None;
-        return Ok(());
+fn managed_fields(decoder: &mut Decoder<'_>, at: &Path<'_>, slot: &mut ManagedFields) -> Result<(), Malformed> {
+    match decoder.reader.kind()? {
+        Kind::Array => {}
+        Kind::Null => {
+            *slot = None;
+            return decoder.reader.null();
+        }
+        _ => return decoder.mismatch(at, "[]v1.ManagedFieldsEntry"),
     }
     let start = decoder.reader.offset();
     decoder.reader.skip()?;

@@ -5,10 +5,9 @@
 
 use smol_str::SmolStr;
 
-use super::scan;
+use super::{go, scan};
 use crate::event::{
-    ApiGroup, Event, EventSeries, EventSource, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
-    OwnerReference, RareMeta, Time,
+    ApiGroup, Event, EventSeries, EventSource, MicroTime, ObjectMeta, ObjectReference, OwnerReference, RareMeta, Time,
 };
 
 /// Appends the whole document, kind and apiVersion first.
@@ -180,8 +179,8 @@ pub(crate) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
     if let Some(rare) = rare {
         rare_meta(rare, &mut object);
     }
-    if let Some(entries) = meta.managed_fields.as_deref().filter(|entries| !entries.is_empty()) {
-        list(entries, object.name("managedFields"), managed_fields_entry);
+    if let Some(fields) = &meta.managed_fields {
+        object.name("managedFields").extend_from_slice(go::escaped(fields).as_bytes());
     }
     object.close();
 }
@@ -251,34 +250,6 @@ pub(in crate::event) fn owners(owners: &[OwnerReference], out: &mut Vec<u8>) {
 /// Several texts as a JSON list.
 pub(in crate::event) fn texts(texts: &[SmolStr], out: &mut Vec<u8>) {
     list(texts, out, |item, out| text(item, out));
-}
-
-fn managed_fields_entry(entry: &ManagedFieldsEntry, out: &mut Vec<u8>) {
-    let mut object = Object::open(out);
-    object.text("manager", &entry.manager);
-    object.text("operation", &entry.operation);
-    object.text("apiVersion", &entry.api_version);
-    object.time("time", entry.time);
-    object.text("fieldsType", &entry.fields_type);
-    if let Some(fields) = &entry.fields {
-        escaped_json(fields, object.name("fieldsV1"));
-    }
-    object.text("subresource", &entry.subresource);
-    object.close();
-}
-
-/// JSON, with the characters escaped that Go escapes for HTML; they stand in strings only.
-fn escaped_json(json: &str, out: &mut Vec<u8>) {
-    let special = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
-    for part in json.split_inclusive(special) {
-        match part.chars().next_back().filter(|&c| special(c)) {
-            Some(c) => {
-                out.extend_from_slice(part.strip_suffix(c).unwrap_or_default().as_bytes());
-                out.extend_from_slice(format!("\\u{:04x}", u32::from(c)).as_bytes());
-            }
-            None => out.extend_from_slice(part.as_bytes()),
-        }
-    }
 }
 
 fn reference(object: &ObjectReference, out: &mut Vec<u8>) {

@@ -1,181 +1,147 @@
-//! Strategic merge patch: objects are merged member by member, and directives in the patch say where they are not. Mirrors
-//! `k8s.io/apimachinery/pkg/util/strategicpatch/patch.go` (`mergeMap`), and its refusals in `handlers/patch.go`.
+//! Strategic merge patch, as far as an Event needs it: objects merge, lists are replaced but for `finalizers`, a set, and
+//! `ownerReferences`, matched by `uid`. After `k8s.io/apimachinery/pkg/util/strategicpatch/patch.go` (`mergeMap`), without the
+//! order that `$setElementOrder` asks for: that of an Event's lists means nothing.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::lists;
-use super::schema::{ListStrategy, Schema};
-use super::shown::shown;
-use crate::status::{Status, StatusDetails};
+use super::Result;
+use crate::status::Status;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
-const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList";
-const ELEMENT_ORDER: &str = "$setElementOrder";
+const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList/";
+const ELEMENT_ORDER: &str = "$setElementOrder/";
+/// The key of list elements that are objects.
+const MERGE_KEY: &str = "uid";
 
 type Object = Map<String, Value>;
 
-/// Merges `patch` into `original`. Directives leave the patch on the way, as they do in Go, where refusals show what is left.
+/// Merges `patch` into `original`.
 ///
 /// # Errors
-/// The apiserver's 400, 422 or 500 for directives that make no sense.
-pub(super) fn merge(original: &mut Object, patch: &mut Object, schema: Schema) -> Result<(), Box<Status>> {
-    if let Some(directive) = patch.get(DIRECTIVE) {
-        match directive.as_str() {
-            Some("replace") => {
-                patch.remove(DIRECTIVE);
-                // A copy: the patch is shown in refusals.
-                original.clone_from(patch);
-            }
-            Some("delete") => original.clear(),
-            _ => return Err(unknown_directive(directive, patch)),
+/// The apiserver's 400 or 500 for directives that do not exist or have another form.
+pub(super) fn merge(original: &mut Object, mut patch: Object) -> Result<()> {
+    match directive(patch.remove(DIRECTIVE).as_ref())? {
+        Directive::Merge => {}
+        Directive::Replace => original.clear(),
+        Directive::Delete => {
+            original.clear();
+            return Ok(());
         }
-        return Ok(());
     }
-    retain_keys(original, patch)?;
-    order_elements(original, patch, schema)?;
-    for (name, value) in &mut *patch {
-        let (name, deletes) = match name.strip_prefix(DELETE_FROM_LIST) {
-            Some(rest) => {
-                let rest = rest.strip_prefix('/').ok_or_else(|| bad_format("primitive list"))?;
-                (rest, !rest.is_empty())
-            }
-            None => (name.as_str(), false),
-        };
-        if value.is_null() {
-            original.remove(name);
+    if let Some(names) = patch.remove(RETAIN_KEYS) {
+        let Value::Array(names) = names else { return Err(no_list(RETAIN_KEYS)) };
+        let names: HashSet<&str> = names.iter().filter_map(Value::as_str).collect();
+        original.retain(|name, _| names.contains(name.as_str()));
+    }
+    for (name, value) in patch {
+        if name.starts_with(ELEMENT_ORDER) {
             continue;
         }
-        match (original.get_mut(name), value) {
-            (Some(Value::Object(current)), Value::Object(value)) => {
-                let (below, _) = member(schema, name)?;
-                merge(current, value, below)?;
+        if let Some(list) = name.strip_prefix(DELETE_FROM_LIST) {
+            let Value::Array(gone) = value else { return Err(no_list(DELETE_FROM_LIST)) };
+            if let Some(Value::Array(current)) = original.get_mut(list) {
+                let gone: HashSet<String> = gone.iter().map(Value::to_string).collect();
+                current.retain(|element| !gone.contains(&element.to_string()));
             }
-            (Some(Value::Array(current)), Value::Array(value)) => {
-                let (below, strategy) = member(schema, name)?;
-                lists::merge(current, value, below, strategy, deletes)?;
+            continue;
+        }
+        let is_list = matches!(name.as_str(), "finalizers" | "ownerReferences");
+        match (original.get_mut(&name), value) {
+            (_, Value::Null) => drop(original.remove(&name)),
+            (Some(Value::Object(current)), Value::Object(patch)) => merge(current, patch)?,
+            (Some(Value::Array(current)), Value::Array(patch)) if is_list => merge_list(current, patch)?,
+            (_, value) => match fresh(value, is_list)? {
+                Some(value) => drop(original.insert(name, value)),
+                None => drop(original.remove(&name)),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// What a value is where there was nothing to merge it into; `None` for one that is to be deleted.
+fn fresh(value: Value, is_list: bool) -> Result<Option<Value>> {
+    match value {
+        Value::Object(patch) if patch.get(DIRECTIVE).is_some_and(|directive| directive == "delete") => Ok(None),
+        Value::Object(patch) => {
+            let mut object = Object::new();
+            merge(&mut object, patch)?;
+            Ok(Some(object.into()))
+        }
+        Value::Array(patch) if is_list => {
+            let mut list = Vec::new();
+            merge_list(&mut list, patch)?;
+            Ok(Some(list.into()))
+        }
+        other => Ok(Some(other)),
+    }
+}
+
+/// Merges a set of plain values, or of objects that have a merge key.
+fn merge_list(current: &mut Vec<Value>, patch: Vec<Value>) -> Result<()> {
+    if patch.iter().any(|element| element.get(DIRECTIVE).is_some_and(|directive| directive == "replace")) {
+        current.clear();
+    }
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (place, element) in current.iter().enumerate() {
+        places.entry(key_of(element)).or_insert(place);
+    }
+    let mut gone = HashSet::new();
+    for mut element in patch {
+        let stated = element.as_object_mut().and_then(|members| members.remove(DIRECTIVE));
+        let key = key_of(&element);
+        match directive(stated.as_ref())? {
+            Directive::Replace => {}
+            Directive::Delete => drop(gone.insert(key)),
+            Directive::Merge if element.is_object() && element.get(MERGE_KEY).is_none() => {
+                return Err(internal(&format!("an element of the patch's list has no {MERGE_KEY}")));
             }
-            (_, _) if deletes => {}
-            (_, value) => {
-                discard_nulls(value);
-                match without_directives(value) {
-                    Some(kept) => drop(original.insert(name.to_owned(), kept)),
-                    None => drop(original.remove(name)),
+            Directive::Merge => {
+                let known = places.get(&key).and_then(|place| current.get_mut(*place));
+                match (known, element) {
+                    (Some(Value::Object(known)), Value::Object(element)) => merge(known, element)?,
+                    (Some(_), _) => {}
+                    (None, element) => {
+                        places.insert(key, current.len());
+                        current.extend(fresh(element, false)?);
+                    }
                 }
             }
         }
     }
+    current.retain(|element| !gone.contains(&key_of(element)));
     Ok(())
 }
 
-/// `$retainKeys`: members of the original that it does not name are removed.
-fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), Box<Status>> {
-    let Some(directive) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
-    let Value::Array(names) = directive else { return Err(bad_format("retainKeys")) };
-    let names: std::collections::HashSet<&str> = names.iter().filter_map(Value::as_str).collect();
-    let told = patch.iter().filter(|(name, value)| {
-        !(value.is_null() || name.starts_with(DELETE_FROM_LIST) || name.starts_with(ELEMENT_ORDER))
-    });
-    for (name, _) in told {
-        if !names.contains(name.as_str()) {
-            return Err(bad_format("retainKeys"));
-        }
-    }
-    original.retain(|name, _| names.contains(name.as_str()));
-    Ok(())
+fn key_of(element: &Value) -> String {
+    element.get(MERGE_KEY).unwrap_or(element).to_string()
 }
 
-/// `$setElementOrder/LIST`: the list is merged at once and put into this order.
-fn order_elements(original: &mut Object, patch: &mut Object, schema: Schema) -> Result<(), Box<Status>> {
-    let directives: Vec<String> = patch.keys().filter(|name| name.starts_with(ELEMENT_ORDER)).cloned().collect();
-    for directive in directives {
-        let Some(order) = patch.remove(&directive) else { continue };
-        let order = list(order)?;
-        let name = directive.strip_prefix(ELEMENT_ORDER).and_then(|rest| rest.strip_prefix('/'));
-        let name = name.ok_or_else(|| bad_format("setElementOrder list"))?;
-        let before = original.get(name).cloned().map(list).transpose()?;
-        let mut told = patch.get(name).cloned().map(list).transpose()?;
-        let (below, strategy) = member(schema, name)?;
-        lists::check_order(told.as_deref().unwrap_or_default(), &order, strategy)?;
-        let merged = match (&before, &mut told) {
-            (None, None) => continue,
-            // A copy: the order of what was there counts below.
-            (Some(before), None) => before.clone(),
-            (None, Some(told)) => told.iter().filter_map(without_directives).collect(),
-            (Some(before), Some(told)) => {
-                let mut merged = before.clone();
-                lists::merge(&mut merged, told, below, strategy, false)?;
-                merged
-            }
-        };
-        let before = before.unwrap_or_default();
-        lists::element_kind(&before, told.as_deref().unwrap_or_default())?;
-        let ordered = lists::ordered(merged, &order, &before, strategy)?;
-        original.insert(name.to_owned(), ordered.into());
-        patch.remove(name);
-    }
-    Ok(())
+/// What is to be done with an object.
+enum Directive {
+    Merge,
+    Replace,
+    Delete,
 }
 
-/// Members that are null say nothing where there is nothing to remove.
-fn discard_nulls(value: &mut Value) {
-    match value {
-        Value::Object(members) => {
-            members.retain(|_, member| !member.is_null());
-            members.values_mut().for_each(discard_nulls);
-        }
-        Value::Array(elements) => elements.iter_mut().for_each(discard_nulls),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+fn directive(stated: Option<&Value>) -> Result<Directive> {
+    match stated.map(Value::as_str) {
+        None => Ok(Directive::Merge),
+        Some(Some("replace")) => Ok(Directive::Replace),
+        Some(Some("delete")) => Ok(Directive::Delete),
+        Some(_) => Err(internal("a $patch directive of an object is \"replace\" or \"delete\"")),
     }
 }
 
-/// The value without objects that carry a directive; `None` for such an object itself.
-fn without_directives(value: &Value) -> Option<Value> {
-    match value {
-        Value::Object(members) if members.contains_key(DIRECTIVE) => None,
-        Value::Object(members) => {
-            let kept = members.iter().filter_map(|(name, value)| Some((name.clone(), without_directives(value)?)));
-            Some(Value::Object(kept.collect()))
-        }
-        Value::Array(elements) => Some(elements.iter().filter_map(without_directives).collect()),
-        other => Some(other.clone()),
-    }
+fn no_list(directive: &str) -> Box<Status> {
+    Box::new(Status::bad_request(format!("the {directive} of a strategic merge patch is a list")))
 }
 
-fn member(schema: Schema, name: &str) -> Result<(Schema, ListStrategy), Box<Status>> {
-    schema.member(name).ok_or_else(|| {
-        let text = format!("unable to find api field in struct {} for the json field \"{name}\"", schema.go_name());
-        internal(text)
-    })
-}
-
-fn list(value: Value) -> Result<Vec<Value>, Box<Status>> {
-    match value {
-        Value::Array(elements) => Ok(elements),
-        other => Err(internal(format!("expected a []interface {{}}, but received a {}", lists::go_type(&other)))),
-    }
-}
-
-/// The refusal of a `$patch` that is none of those that there are.
-pub(super) fn unknown_directive(directive: &Value, within: &Object) -> Box<Status> {
-    // Go's `%s` of what is no text.
-    let unlike = || format!("%!s({}={})", lists::go_type(directive), shown(directive));
-    let told = directive.as_str().map_or_else(unlike, str::to_owned);
-    internal(format!("unknown patch type: {told} in map: {}", shown(&Value::Object(within.clone()))))
-}
-
-fn bad_format(of: &str) -> Box<Status> {
-    Box::new(Status::bad_request(format!("invalid patch format of {of}")))
-}
-
-/// A fault that the apiserver does not expect, and answers as its own.
-pub(super) fn internal(text: String) -> Box<Status> {
+/// COMPAT(apiserver): a 500 without a reason.
+fn internal(text: &str) -> Box<Status> {
     Box::new(Status::new(500, "", text))
-}
-
-/// A 422 that does not say why.
-pub(super) fn inapplicable() -> Box<Status> {
-    let text = "the server rejected our request due to an error in our request";
-    Box::new(Status::new(422, "Invalid", text).with_details(StatusDetails::default()))
 }

@@ -1,15 +1,14 @@
 //! Object metadata, read. See `k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use serde_json::Value;
-
 use super::fields::time;
+use super::managed_fields;
 use super::reader::{Fault, fields};
-use crate::event::{ManagedFieldsEntry, ObjectMeta, OwnerReference, RareMeta};
+use crate::event::{ObjectMeta, OwnerReference, RareMeta};
 
 /// Reads `metadata`. Go writes empty members too; what events seldom carry is boxed only when there is something in it.
 pub(super) fn object_meta(data: &[u8], meta: &mut ObjectMeta) -> Result<(), Fault> {
-    let ObjectMeta { name, namespace, resource_version, uid, creation_timestamp, managed_fields: account, rare } = meta;
+    let ObjectMeta { name, namespace, resource_version, uid, creation_timestamp, managed_fields: carried, rare } = meta;
     let mut entries = Vec::new();
     fields(data, "ObjectMeta", |field| {
         match field.number {
@@ -47,16 +46,14 @@ pub(super) fn object_meta(data: &[u8], meta: &mut ObjectMeta) -> Result<(), Faul
                 rare.get_or_insert_default().finalizers.push(finalizer.into());
             }
             17 => {
-                let entry = managed_fields(field.bytes("ManagedFields")?)?;
+                let entry = managed_fields::read(field.bytes("ManagedFields")?)?;
                 entries.push(entry);
             }
             _ => field.skip()?,
         }
         Ok(())
     })?;
-    if !entries.is_empty() {
-        *account = Some(entries.into());
-    }
+    *carried = managed_fields::carried(&entries);
     if rare.as_deref() == Some(&RareMeta::default()) {
         *rare = None;
     }
@@ -86,26 +83,4 @@ fn owner(data: &[u8]) -> Result<OwnerReference, Fault> {
         _ => field.skip(),
     })?;
     Ok(owner)
-}
-
-fn managed_fields(data: &[u8]) -> Result<ManagedFieldsEntry, Fault> {
-    let mut entry = ManagedFieldsEntry::default();
-    let mut raw = None;
-    fields(data, "ManagedFieldsEntry", |field| match field.number {
-        1 => field.string("Manager", &mut entry.manager),
-        2 => field.string("Operation", &mut entry.operation),
-        3 => field.string("APIVersion", &mut entry.api_version),
-        4 => time(field.bytes("Time")?, &mut entry.time),
-        6 => field.string("FieldsType", &mut entry.fields_type),
-        7 => fields(field.bytes("FieldsV1")?, "FieldsV1", |field| match field.number {
-            1 => field.bytes("Raw").map(|bytes| raw = Some(bytes)),
-            _ => field.skip(),
-        }),
-        8 => field.string("Subresource", &mut entry.subresource),
-        _ => field.skip(),
-    })?;
-    // LIMIT: what is no JSON, or nests deeper than `serde_json` reads (128), is dropped; the apiserver makes neither.
-    let value: Option<Value> = raw.and_then(|raw| serde_json::from_slice(raw).ok());
-    entry.fields = value.map(|value| value.to_string().into());
-    Ok(entry)
 }

@@ -9,6 +9,7 @@
 mod delete_options;
 mod envelope;
 mod fields;
+mod managed_fields;
 mod meta;
 mod partial;
 mod reader;

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
 
-use super::WatchEvent;
-use super::writer::{bytes, integer, message, text};
+use super::writer::{integer, message, text};
+use super::{WatchEvent, managed_fields};
 use crate::event::core_v1::EventList;
 use crate::event::{
-    ApiGroup, Event, EventSeries, EventSource, ManagedFieldsEntry, MicroTime, ObjectMeta, ObjectReference,
-    OwnerReference, RareMeta, Time,
+    ApiGroup, Event, EventSeries, EventSource, MicroTime, ObjectMeta, ObjectReference, OwnerReference, RareMeta, Time,
 };
 use crate::status::{Status, StatusDetails};
 
@@ -163,8 +162,8 @@ pub(super) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
     if let Some(rare) = rare {
         rare_meta(rare, out);
     }
-    for entry in meta.managed_fields.iter().flat_map(|entries| entries.iter()) {
-        message(17, out, |out| managed_fields(entry, out));
+    if let Some(fields) = &meta.managed_fields {
+        managed_fields::write_carried(fields, out);
     }
 }
 
@@ -206,20 +205,6 @@ fn owner_reference(owner: &OwnerReference, out: &mut Vec<u8>) {
     }
 }
 
-fn managed_fields(entry: &ManagedFieldsEntry, out: &mut Vec<u8>) {
-    text(1, &entry.manager, out);
-    text(2, &entry.operation, out);
-    text(3, &entry.api_version, out);
-    if entry.time.is_some() {
-        time(4, entry.time, out);
-    }
-    text(6, &entry.fields_type, out);
-    if let Some(fields) = &entry.fields {
-        message(7, out, |out| bytes(1, fields.as_bytes(), out));
-    }
-    text(8, &entry.subresource, out);
-}
-
 pub(super) fn list_meta(
     resource_version: &str,
     continue_token: &str,
@@ -249,7 +234,7 @@ fn status_details(details: &StatusDetails, out: &mut Vec<u8>) {
     text(6, &details.uid, out);
 }
 
-fn time(number: u32, time: Option<Time>, out: &mut Vec<u8>) {
+pub(super) fn time(number: u32, time: Option<Time>, out: &mut Vec<u8>) {
     timestamp(number, time.filter(|&time| time != Time::ZERO).map(|Time(seconds)| (seconds, 0)), out);
 }
 

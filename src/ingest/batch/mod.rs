@@ -201,7 +201,7 @@ impl Batch {
         let mut events = Vec::new();
         let read: Vec<std::result::Result<(), Rejection>> =
             texts.map(|text| self.read_event(text, group).map(|event| events.push(event))).collect();
-        let claim = || managed_fields::claim(&self.manager, ApiGroup::Core);
+        let claim = || managed_fields::claim(&self.manager);
         let mut taken = self.face.accept_all(events, self.ack, claim).into_iter();
         let result = |read: std::result::Result<(), Rejection>| match read {
             Ok(()) => {

@@ -8,7 +8,7 @@ use kube::client::Body;
 use serde_json::Value;
 
 use crate::event::json::{self, FieldValidation};
-use crate::event::{ApiGroup, Event};
+use crate::event::{ApiGroup, Event, managed_fields};
 use crate::outbox::Request;
 use crate::upstream::patch::document;
 use crate::upstream::{
@@ -44,7 +44,8 @@ pub(super) fn try_create(group: ApiGroup, event: &Event) -> http::Result<HttpReq
 fn create(group: ApiGroup, event: &Event, query: &str) -> http::Result<HttpRequest<Body>> {
     let mut body = Vec::with_capacity(USUAL_BYTES);
     let path = through(group, events(Some(&event.metadata.namespace)));
-    let path = format!("{path}?fieldManager={}{query}", encoded(&Writer::of(event).manager));
+    let manager = managed_fields::claimed(&event.metadata.managed_fields);
+    let path = format!("{path}?fieldManager={}{query}", encoded(manager.as_deref().unwrap_or("eventweir")));
     match event.metadata.managed_fields {
         None => json::write_json(group, event, &mut body),
         Some(_) => {

@@ -1,6 +1,6 @@
-//! The newest changes of the store: what a watch is told, and how a list of an older version is put together.
+//! The newest changes of the store: what a watch is told.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -29,13 +29,12 @@ pub(super) struct ChangeLog {
     bytes: usize,
     /// Revision of the newest change that was forgotten; watches can start there or later.
     compacted: u64,
-    /// The oldest revision that can be listed.
-    listable: u64,
 }
 
 impl ChangeLog {
-    pub(super) const fn new(changes_max: NonZeroUsize, bytes_max: usize) -> Self {
-        Self { window: VecDeque::new(), changes_max, bytes_max, bytes: 0, compacted: 1, listable: 1 }
+    /// No changes yet; they come after `revision`.
+    pub(super) const fn new(changes_max: NonZeroUsize, bytes_max: usize, revision: u64) -> Self {
+        Self { window: VecDeque::new(), changes_max, bytes_max, bytes: 0, compacted: revision }
     }
 
     /// Remembers a change that keeps about `size` bytes of events alive.
@@ -47,35 +46,27 @@ impl ChangeLog {
             let Some((oldest, size)) = self.window.pop_front() else { break };
             self.bytes = self.bytes.saturating_sub(size);
             self.compacted = oldest.revision;
-            self.listable = oldest.revision;
         }
     }
 
-    /// Forgets the changes before the one of `revision`, as etcd does: a watch can still be told of that one, and the state
-    /// before it can be listed no more.
+    /// Forgets the changes before the one of `revision`, as etcd does: a watch can still be told of that one.
     pub(super) fn compact(&mut self, revision: u64) {
         while let Some((_, size)) = self.window.pop_front_if(|(change, _)| change.revision < revision) {
             self.bytes = self.bytes.saturating_sub(size);
         }
         self.compacted = self.compacted.max(revision.saturating_sub(1));
-        self.listable = self.listable.max(revision);
+    }
+
+    /// The revision of the newest change that was forgotten.
+    pub(super) const fn compacted(&self) -> u64 {
+        self.compacted
     }
 
     /// The changes after `revision`, oldest first; `None` when some of them are forgotten.
-    pub(super) fn since(&self, revision: u64) -> Option<impl DoubleEndedIterator<Item = &Change>> {
+    pub(super) fn since(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
         (revision >= self.compacted).then(|| {
             let first = self.window.partition_point(|(change, _)| change.revision <= revision);
             self.window.range(first..).map(|(change, _)| change)
         })
-    }
-
-    /// What the keys changed after `revision` held as of it; `None` when that is forgotten.
-    pub(super) fn as_of(&self, revision: u64) -> Option<BTreeMap<Arc<str>, Option<Arc<Event>>>> {
-        if revision < self.listable {
-            return None;
-        }
-        // Newest first, so that the oldest change after `revision` has the last word.
-        let undone = self.since(revision)?.rev();
-        Some(undone.map(|change| (Arc::clone(&change.key), change.before.clone())).collect())
     }
 }

@@ -1,8 +1,6 @@
-//! LIST of the embedded store: ranges in key order, selectors, pages, and versions that are still remembered. All pages of a
-//! list show the store as it was at the first page, as etcd's do.
+//! LIST of the embedded store: ranges in key order, selectors and pages, always of what is stored now. The pages of a list have
+//! the version of its first one, so that a watch from there misses nothing that changed in between.
 
-use std::collections::BTreeMap;
-use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -32,10 +30,10 @@ impl Store {
     /// Events of one namespace or of all, ordered by key.
     ///
     /// # Errors
-    /// 400 for a bad continue token, 410 when the wanted version is forgotten, 504 when it is not reached yet.
+    /// 400 for a bad continue token, 410 for an exact version that is not the newest and for a token from before the window of
+    /// changes, 504 for a version that is not reached yet.
     pub fn list(&mut self, namespace: Option<&str>, options: &ListOptions, now: Now) -> Result<Page, Status> {
         self.expire(now);
-        let prefix = namespace.map(|namespace| format!("{namespace}/"));
         let token = match options.continue_token.as_str() {
             "" => None,
             _ if options.version != Version::Newest => {
@@ -44,35 +42,42 @@ impl Store {
             text => Some(Token::parse(text)?),
         };
         let revision = match &token {
-            // The client has been told that what it gets is not consistent.
+            None => self.check_version(options.version)?,
+            // From a 410: its client knows that the rest is not consistent with what it has.
             Some(Token { revision: None, .. }) => self.revision,
-            Some(Token { revision: Some(revision), .. }) => {
+            Some(token @ Token { revision: Some(revision), .. }) => {
                 self.reached(*revision)?;
+                // LIMIT: the window of changes; a watch from before it would miss some. The version right before it is refused too,
+                // as etcd refuses it.
+                if *revision <= self.changes.compacted() {
+                    return Err(cannot_continue(token));
+                }
                 *revision
             }
-            None => self.version_to_list(options)?,
         };
-        // LIMIT: versions from before the window of changes are forgotten; who asks for them hears 410.
-        let past = self.changes.as_of(revision).ok_or_else(|| too_old(token.as_ref()))?;
+        let prefix = namespace.map(|namespace| format!("{namespace}/")).unwrap_or_default();
         let end = namespace.map(|namespace| format!("{namespace}0")); // '0' follows '/'
-        let prefix = prefix.unwrap_or_default();
         let start = token.as_ref().map_or_else(|| prefix.clone(), |token| format!("{prefix}{}", token.start));
         let range = (Bound::Included(start.as_str()), end.as_deref().map_or(Bound::Unbounded, Bound::Excluded));
+        let events = self.events.range::<str, _>(range).map(|(key, stored)| (key, &stored.event));
         let carried = token.as_ref().and_then(|token| token.remaining);
-        Ok(page(merged(self, &past, range), &prefix, revision, carried, options))
+        Ok(page(events, &prefix, revision, carried, options))
     }
 
-    /// The version that a list without a continue token shows.
-    fn version_to_list(&self, options: &ListOptions) -> Result<u64, Status> {
-        let (wanted, shown) = match options.version {
-            Version::Newest => return Ok(self.revision),
-            Version::NotOlderThan(wanted) => (wanted, self.revision),
-            // Without a limit the newest list is as good; with one, the apiserver lists exactly that version.
-            Version::AtLeast(wanted) if options.limit == 0 => (wanted, self.revision),
-            Version::Exact(wanted) | Version::AtLeast(wanted) => (wanted, wanted),
-        };
-        self.reached(wanted)?;
-        Ok(shown)
+    /// The newest version, if a list of it is what is asked for.
+    fn check_version(&self, version: Version) -> Result<u64, Status> {
+        match version {
+            Version::Newest => {}
+            Version::NotOlderThan(wanted) | Version::AtLeast(wanted) => self.reached(wanted)?,
+            Version::Exact(wanted) => {
+                self.reached(wanted)?;
+                if wanted < self.revision {
+                    let text = "The resourceVersion for the provided list is too old.";
+                    return Err(Status::new(410, "Expired", text));
+                }
+            }
+        }
+        Ok(self.revision)
     }
 
     /// Fails while the store has not reached this version.
@@ -115,33 +120,8 @@ where
     list
 }
 
-/// The events in `range` as of the version that `past` leads back to, in key order.
-fn merged<'a>(
-    store: &'a Store,
-    past: &'a BTreeMap<Key, Option<Arc<Event>>>,
-    range: (Bound<&str>, Bound<&str>),
-) -> impl Iterator<Item = (&'a Key, &'a Arc<Event>)> {
-    let unchanged = store.events.range::<str, _>(range).filter(|(key, _)| !past.contains_key(*key));
-    let unchanged = unchanged.map(|(key, stored)| (key, &stored.event));
-    let past = past.range::<str, _>(range).filter_map(|(key, event)| Some((key, event.as_ref()?)));
-    in_order(unchanged.peekable(), past.peekable())
-}
-
-fn in_order<'a>(
-    mut left: Peekable<impl Iterator<Item = (&'a Key, &'a Arc<Event>)>>,
-    mut right: Peekable<impl Iterator<Item = (&'a Key, &'a Arc<Event>)>>,
-) -> impl Iterator<Item = (&'a Key, &'a Arc<Event>)> {
-    std::iter::from_fn(move || match (left.peek(), right.peek()) {
-        (Some((left_key, _)), Some((right_key, _))) if left_key > right_key => right.next(),
-        (Some(_), _) => left.next(),
-        (None, _) => right.next(),
-    })
-}
-
-fn too_old(token: Option<&Token>) -> Status {
-    let Some(token) = token else {
-        return Status::new(410, "Expired", "The resourceVersion for the provided list is too old.");
-    };
+/// 410 with a token by which the client can go on all the same.
+fn cannot_continue(token: &Token) -> Status {
     let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list \
                    without the continue parameter, or use the continue token in this response to retrieve the remainder of \
                    the results. Continuing with the provided token results in an inconsistent list - objects that were \

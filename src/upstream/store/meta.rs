@@ -35,6 +35,7 @@ pub fn generated_name(base: &str, rng: &mut fastrand::Rng) -> SmolStr {
 
 /// Drops what a client may not say about a new object.
 pub(super) fn drop_server_owned(metadata: &mut ObjectMeta) {
+    metadata.managed_fields = None;
     let Some(rare) = &mut metadata.rare else { return };
     rare.self_link = SmolStr::default();
     rare.deletion_timestamp = None;

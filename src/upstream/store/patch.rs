@@ -45,11 +45,7 @@ impl Store {
         }
         keep_server_owned(&mut event.metadata, metadata);
         validate::update(options.writer.group, &stored, &event).map_err(|status| *status)?;
-        let patched = if options.dry_run {
-            self.rehearsed(&options.writer, event, now)
-        } else {
-            self.exchange(&options.writer, event, now)
-        };
+        let patched = if options.dry_run { self.rehearsed(event) } else { self.exchange(event, now) };
         patched.map(Some)
     }
 }

@@ -19,8 +19,8 @@ pub struct Settings {
     /// LIMIT: bytes of stored events (`Event::approximate_size`). At the limit the event that would expire first is evicted,
     /// and counted. Default 1 GiB.
     pub max_bytes: NonZeroUsize,
-    /// LIMIT: remembered changes, for watches and for lists of an older version. Older versions are answered 410. Their
-    /// bytes are limited to a quarter of `max_bytes`. Default 10,000.
+    /// LIMIT: remembered changes, for watches. A watch from before them is answered 410. Their bytes are limited to a quarter of
+    /// `max_bytes`. Default 10,000.
     pub max_changes: NonZeroUsize,
 }
 

@@ -138,9 +138,6 @@ fn patch_changes_what_it_names_and_takes_a_new_version() {
     let patched = store.patch("shop", "a", &patch(2), None, ApiGroup::Core, at(1)).unwrap();
     let mut expected = Event { count: 2, last_timestamp: Some(Time(9)), ..created };
     expected.metadata.resource_version = "3".into();
-    let account = expected.metadata.managed_fields.take().unwrap();
-    let renewed = crate::event::ManagedFieldsEntry { time: Some(Time(1)), ..account[0].clone() };
-    expected.metadata.managed_fields = Some([renewed].into());
     assert_eq!(patched, expected);
     assert_eq!(
         store.patch("shop", "b", &patch(2), None, ApiGroup::Core, at(1)).unwrap_err(),
@@ -256,7 +253,7 @@ fn lists_are_in_the_order_of_etcds_keys() {
 }
 
 #[test]
-fn pages_show_the_version_of_the_first() {
+fn pages_have_the_version_of_the_first_and_show_what_is_there() {
     let mut store = store();
     for name in ["a1", "a2", "a3", "b1", "b2"] {
         store.create(named("shop", name), at(0)).unwrap();
@@ -265,19 +262,36 @@ fn pages_show_the_version_of_the_first() {
     let mut options = ListOptions { limit: 2, ..ListOptions::default() };
     let first = store.list(Some("shop"), &options, at(0)).unwrap();
     assert_eq!((names(&first), first.remaining_item_count), (vec!["shop/a1".into(), "shop/a2".into()], Some(3)));
-    // What changes now is not seen by the pages that follow.
     store.delete("shop", "a3", at(1)).unwrap();
     store.create(named("shop", "a4"), at(1)).unwrap();
-    store.patch("shop", "b1", &patch(7), None, ApiGroup::Core, at(1)).unwrap();
     store.patch("shop", "b1", &patch(8), None, ApiGroup::Core, at(1)).unwrap();
     options.continue_token = first.continue_token.into();
     let second = store.list(Some("shop"), &options, at(1)).unwrap();
-    assert_eq!((names(&second), second.remaining_item_count), (vec!["shop/a3".into(), "shop/b1".into()], Some(1)));
-    assert_eq!((second.items[1].count, &second.resource_version), (1, &first.resource_version));
+    assert_eq!((names(&second), second.remaining_item_count), (vec!["shop/a4".into(), "shop/b1".into()], Some(1)));
+    assert_eq!((second.items[1].count, &second.resource_version), (8, &first.resource_version));
     options.continue_token = second.continue_token.into();
     let third = store.list(Some("shop"), &options, at(1)).unwrap();
     assert_eq!((names(&third), third.remaining_item_count), (vec!["shop/b2".into()], None));
-    assert_eq!(third.continue_token, "");
+    assert_eq!((third.continue_token.as_str(), &third.resource_version), ("", &first.resource_version));
+}
+
+#[test]
+fn pages_end_with_the_window_of_changes_but_the_rest_can_be_had() {
+    let max_changes = NonZeroUsize::new(2).unwrap();
+    let mut store = Store::new(Settings { max_changes, ..Settings::default() }, 1);
+    for name in ["a", "b", "c"] {
+        store.create(named("shop", name), at(0)).unwrap();
+    }
+    let mut options = ListOptions { limit: 1, ..ListOptions::default() };
+    options.continue_token = store.list(None, &options, at(0)).unwrap().continue_token.into();
+    store.create(named("shop", "d"), at(0)).unwrap();
+    assert!(store.list(None, &options, at(0)).is_ok());
+    store.create(named("shop", "e"), at(0)).unwrap();
+    let status = store.list(None, &options, at(0)).unwrap_err();
+    assert_eq!((status.code, status.reason.as_str()), (410, "Expired"));
+    options.continue_token = status.continue_token;
+    let page = store.list(None, &options, at(0)).unwrap();
+    assert_eq!((names(&page), page.resource_version.as_str()), (vec!["shop/b".into()], "6"));
 }
 
 #[test]
@@ -296,7 +310,7 @@ fn a_selector_leaves_the_remaining_count_out() {
 }
 
 #[test]
-fn older_versions_are_listed_while_they_are_remembered() {
+fn a_list_is_the_newest_and_changes_are_remembered_within_the_window() {
     let max_changes = NonZeroUsize::new(2).unwrap();
     let mut store = Store::new(Settings { max_changes, ..Settings::default() }, 1);
     for name in ["a", "b", "c", "d"] {
@@ -308,21 +322,37 @@ fn older_versions_are_listed_while_they_are_remembered() {
         assert_eq!(found, expected, "{version:?} {limit}");
     };
     check(Version::Exact(5), 0, Ok(4));
-    check(Version::Exact(4), 0, Ok(3));
-    check(Version::Exact(3), 0, Ok(2));
-    check(Version::Exact(2), 0, Err(410));
-    check(Version::AtLeast(2), 0, Ok(4));
-    check(Version::AtLeast(3), 9, Ok(2));
-    check(Version::AtLeast(2), 9, Err(410));
-    check(Version::NotOlderThan(2), 0, Ok(4));
-    check(Version::NotOlderThan(2), 9, Ok(4));
-    check(Version::NotOlderThan(6), 9, Err(504));
+    check(Version::Exact(4), 0, Err(410));
     check(Version::Exact(6), 0, Err(504));
-    check(Version::AtLeast(6), 0, Err(504));
+    for limit in [0, 9] {
+        check(Version::AtLeast(2), limit, Ok(4));
+        check(Version::AtLeast(6), limit, Err(504));
+        check(Version::NotOlderThan(2), limit, Ok(4));
+        check(Version::NotOlderThan(6), limit, Err(504));
+    }
     assert_eq!(store.changes_since(3).unwrap().map(|change| change.revision).collect::<Vec<_>>(), [4, 5]);
     assert_eq!(store.changes_since(2).map(|_| ()).unwrap_err().reason, "Expired");
-    // The future simply waits.
-    assert_eq!(store.changes_since(9).unwrap().count(), 0);
+    assert_eq!(store.changes_since(6).map(|_| ()).unwrap_err().reason, "Expired");
+}
+
+#[test]
+fn versions_begin_above_those_of_an_earlier_start() {
+    let started = |seconds| Store::started(Settings::default(), 1, at(seconds));
+    let mut first = started(1_772_352_000);
+    let token = {
+        for number in 0..1000 {
+            first.create(named("shop", &format!("e{number}")), at(1)).unwrap();
+        }
+        first.list(None, &ListOptions { limit: 1, ..ListOptions::default() }, at(1)).unwrap().continue_token
+    };
+    let mut second = started(1_772_352_001);
+    assert!(second.revision() > first.revision());
+    assert_eq!(second.changes_since(first.revision()).map(|_| ()).unwrap_err().code, 410);
+    assert_eq!(second.changes_since(second.revision()).unwrap().count(), 0);
+    let options = ListOptions { continue_token: token.into(), ..ListOptions::default() };
+    assert_eq!(second.list(None, &options, at(2)).unwrap_err().code, 410);
+    // A clock before 1970 is none.
+    assert_eq!(started(-5).revision(), 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! DELETE and PUT of the embedded store: preconditions, finalizers, and the rules of the door a PUT came through. After
 //! `k8s.io/apiserver/pkg/registry/rest/{delete,update}.go` and `pkg/storage/etcd3/store.go` (`GuaranteedUpdate`).
 
-use super::{Store, account, key_of, meta, single};
+use super::{Store, key_of, meta, single};
 use crate::clock::Now;
 use crate::event::{Event, ObjectMeta, RareMeta, Time, validate};
 use crate::status::{Status, StatusDetails};
@@ -62,10 +62,10 @@ impl Store {
             validate::create(writer.group, &event).map_err(|status| *status)?;
             event.metadata.resource_version = SmolStr::default();
             if options.dry_run {
-                event.metadata.managed_fields = account(writer, None, &event, now);
+                event.metadata.managed_fields = None;
                 return Ok(Updated { event, created: true });
             }
-            return Ok(Updated { event: self.create_by(writer, event, now)?, created: true });
+            return Ok(Updated { event: self.create(event, now)?, created: true });
         };
         let old = &stored.event;
         if !uid.is_empty() && uid != old.metadata.uid {
@@ -77,8 +77,7 @@ impl Store {
         }
         meta::keep_server_owned(&mut event.metadata, &old.metadata);
         validate::update(writer.group, old, &event).map_err(|status| *status)?;
-        let event =
-            if options.dry_run { self.rehearsed(writer, event, now)? } else { self.exchange(writer, event, now)? };
+        let event = if options.dry_run { self.rehearsed(event)? } else { self.exchange(event, now)? };
         Ok(Updated { event, created: false })
     }
 
@@ -87,7 +86,7 @@ impl Store {
     ///
     /// # Errors
     /// 404 when the event is missing.
-    pub(super) fn exchange(&mut self, writer: &Writer, mut event: Event, now: Now) -> Result<Event, Status> {
+    pub(super) fn exchange(&mut self, mut event: Event, now: Now) -> Result<Event, Status> {
         let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
         let old = self.stored(&event)?;
         let held = |rare: &RareMeta| rare.deletion_timestamp.is_some() && !rare.finalizers.is_empty();
@@ -95,11 +94,11 @@ impl Store {
         if was_held && !event.metadata.rare.as_deref().is_some_and(held) {
             // The last finalizer is gone, and with it the event.
             event.metadata.resource_version.clone_from(&old.metadata.resource_version);
-            event.metadata.managed_fields = account(writer, Some(old), &event, now);
+            event.metadata.managed_fields = None;
             self.remove(&key_of(&namespace, &name));
             return Ok(single(&event));
         }
-        self.update_by(writer, &namespace, &name, now, |stored| {
+        self.update(&namespace, &name, now, |stored| {
             *stored = event;
             Ok(())
         })
@@ -109,10 +108,10 @@ impl Store {
     ///
     /// # Errors
     /// 404 when the event is missing.
-    pub(super) fn rehearsed(&self, writer: &Writer, mut event: Event, now: Now) -> Result<Event, Status> {
+    pub(super) fn rehearsed(&self, mut event: Event) -> Result<Event, Status> {
         let old = self.stored(&event)?;
         event.metadata.resource_version.clone_from(&old.metadata.resource_version);
-        event.metadata.managed_fields = account(writer, Some(old), &event, now);
+        event.metadata.managed_fields = None;
         Ok(single(&event))
     }
 

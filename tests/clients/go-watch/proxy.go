@@ -1,25 +1,23 @@
 package main
 
 import (
+	"io"
 	"net"
 	"sync"
 )
 
-// proxy forwards connections, as far as it is let.
+// proxy forwards connections to target while it listens.
 type proxy struct {
 	address string
 	target  string
 
 	mutex       sync.Mutex
-	changed     *sync.Cond
 	connections map[net.Conn]struct{}
 	listener    net.Listener
-	holding     bool
 }
 
 func listen(target string) (*proxy, error) {
 	p := &proxy{address: "127.0.0.1:0", target: target, connections: map[net.Conn]struct{}{}}
-	p.changed = sync.NewCond(&p.mutex)
 	return p, p.comeBack()
 }
 
@@ -29,8 +27,6 @@ func (p *proxy) comeBack() error {
 	if err != nil {
 		return err
 	}
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
 	p.address, p.listener = listener.Addr().String(), listener
 	go p.accept(listener)
 	return nil
@@ -63,23 +59,7 @@ func (p *proxy) accept(listener net.Listener) {
 
 // forward copies until one side ends, then ends both.
 func (p *proxy) forward(from, to net.Conn) {
-	buffer := make([]byte, 4096)
-	for {
-		p.mutex.Lock()
-		for p.holding {
-			p.changed.Wait()
-		}
-		p.mutex.Unlock()
-		n, err := from.Read(buffer)
-		if n > 0 {
-			if _, err := to.Write(buffer[:n]); err != nil {
-				break
-			}
-		}
-		if err != nil {
-			break
-		}
-	}
+	_, _ = io.Copy(to, from)
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	for _, c := range []net.Conn{from, to} {
@@ -95,23 +75,4 @@ func (p *proxy) cut() {
 	for c := range p.connections {
 		c.Close()
 	}
-}
-
-// hold stops forwarding, and keeps the connections.
-func (p *proxy) hold() {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	p.holding = true
-}
-
-func (p *proxy) release() {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	p.holding = false
-	p.changed.Broadcast()
-}
-
-func (p *proxy) close() {
-	p.leave()
-	p.release()
 }

@@ -66,6 +66,8 @@ pub(crate) struct Seen {
     /// The door it came to.
     pub(crate) group: ApiGroup,
     pub(crate) name: String,
+    /// `?fieldManager`.
+    pub(crate) manager: String,
     /// The involved object of a create.
     pub(crate) object: String,
     /// The reason of a create.
@@ -109,6 +111,7 @@ impl Drop for OnItsWay {
 /// A request, read.
 struct Request {
     group: ApiGroup,
+    manager: String,
     namespace: String,
     name: String,
     event: Option<Event>,
@@ -308,6 +311,7 @@ impl FakeApiserver {
             method: method.clone(),
             group: request.group,
             name: request.name.clone(),
+            manager: request.manager.clone(),
             object: request.event.as_ref().map(|event| event.involved_object.name.to_string()).unwrap_or_default(),
             reason: request.event.as_ref().map(|event| event.reason.to_string()).unwrap_or_default(),
             is_warning: request.event.as_ref().is_some_and(Event::is_warning),
@@ -335,9 +339,7 @@ impl FakeApiserver {
             let current = state.store.current(namespace, name, group, now)?;
             let event = patching::apply(patch.patch_type, &patch.body, group, options.validation, &current);
             let event = state.store.commit(&current, event.map_err(|status| *status)?.event, options, now)?;
-            let mut body = Vec::new();
-            json::write_json(group, &event.unwrap(), &mut body);
-            return Ok(body);
+            return Ok(shown(group, event.unwrap()));
         }
         let event = match *method {
             Method::POST => {
@@ -347,7 +349,7 @@ impl FakeApiserver {
             }
             Method::GET if name.is_empty() => {
                 let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
-                let items = page.items.into_iter().map(Arc::unwrap_or_clone).collect();
+                let items = page.items.into_iter().map(|event| managed(Arc::unwrap_or_clone(event))).collect();
                 let list = EventList { resource_version: page.resource_version, items, ..EventList::default() };
                 let mut body = Vec::new();
                 match request.group {
@@ -364,9 +366,7 @@ impl FakeApiserver {
             }
             _ => panic!("the upstream is never asked to {method}"),
         };
-        let mut body = Vec::new();
-        json::write_json(request.group, &event, &mut body);
-        Ok(body)
+        Ok(shown(request.group, event))
     }
 
     /// A stranger's event stands under the name, unless something does already.
@@ -413,14 +413,35 @@ impl Request {
         let name = event.as_ref().map(|event| event.metadata.name.to_string());
         let name = name.or_else(|| parts.next().map(str::to_owned)).unwrap_or_default();
         let patch = (*method == Method::PATCH).then(|| {
-            let patch_type = PatchType::named(head.headers["content-type"].to_str().unwrap()).unwrap();
+            // An apply is carried out as a merge patch, which is as much as the tests look at.
+            let content_type = head.headers["content-type"].to_str().unwrap();
+            let is_apply = content_type == "application/apply-patch+yaml";
+            let patch_type = if is_apply { PatchType::Merge } else { PatchType::named(content_type).unwrap() };
             let dry_run = head.uri.query().is_some_and(|query| query.contains("dryRun=All"));
             let writer = Writer { manager: "fake".into(), group };
             let options = PatchOptions { writer, dry_run, validation: FieldValidation::Warn };
             (ClientPatch { patch_type, body }, options)
         });
-        Self { group, namespace, name, event, patch }
+        let query = head.uri.query().unwrap_or_default();
+        let manager =
+            query.split('&').find_map(|pair| pair.strip_prefix("fieldManager=")).unwrap_or_default().to_owned();
+        Self { group, manager, namespace, name, event, patch }
     }
+}
+
+/// What an apiserver shows in every event, and the store does not keep.
+pub(crate) const MANAGED: &str =
+    r#"[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:count":{}}}]"#;
+
+fn managed(mut event: Event) -> Event {
+    event.metadata.managed_fields = Some(MANAGED.into());
+    event
+}
+
+fn shown(group: ApiGroup, event: Event) -> Vec<u8> {
+    let mut body = Vec::new();
+    json::write_json(group, &managed(event), &mut body);
+    body
 }
 
 fn told(code: u16) -> Status {

@@ -1,0 +1,77 @@
+//! The operations of a JSON patch (RFC 6902): carried out by `json_patch`, within limits.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use json_patch::{PatchOperation, patch_unsafe};
+use serde_json::Value;
+
+use super::{Result, unreadable};
+use crate::event::cut;
+use crate::status::{Status, StatusDetails};
+
+/// LIMIT: operations of one patch; more are refused with 413.
+pub(super) const OPERATIONS_MAX: usize = 10_000;
+/// LIMIT: bytes that the copies and moves of one patch carry together; a patch that carries more does not apply.
+const CARRIED_BYTES_MAX: usize = 3 << 20;
+/// LIMIT: depth of a patched document; operations could nest values without end, and a tree is walked by recursion.
+pub(super) const DEPTH_MAX: usize = 256;
+/// LIMIT: bytes of a fault that quotes the patch; the rest is cut off.
+const FAULT_BYTES_MAX: usize = 1024;
+
+/// Carries out all operations. Returns their unknown members; after an error the document is of no use.
+pub(super) fn carry_out(document: &mut Value, operations: Vec<Value>) -> Result<Vec<String>> {
+    if operations.len() > OPERATIONS_MAX {
+        let number = operations.len();
+        let text = format!("the patch has {number} operations; at most {OPERATIONS_MAX} are allowed");
+        return Err(Box::new(Status::new(413, "RequestEntityTooLarge", text)));
+    }
+    if !operations.iter().all(Value::is_object) {
+        return Err(unreadable("an operation is no object"));
+    }
+    let (mut unknown, mut carried) = (Vec::new(), 0_usize);
+    for (index, operation) in operations.into_iter().enumerate() {
+        let names = operation.as_object().into_iter().flat_map(serde_json::Map::keys);
+        let others = names.filter(|name| !["op", "path", "from", "value"].contains(&name.as_str()));
+        unknown.extend(others.map(|name| format!("json patch unknown field \"[{index}].{name}\"")));
+        one(document, operation, &mut carried).map_err(|fault| inapplicable(index, &fault))?;
+    }
+    Ok(unknown)
+}
+
+fn one(document: &mut Value, operation: Value, carried: &mut usize) -> std::result::Result<(), String> {
+    let operation: PatchOperation = serde_json::from_value(operation).map_err(|fault| fault.to_string())?;
+    let placed = match &operation {
+        PatchOperation::Add(add) => Some(&add.value),
+        PatchOperation::Replace(replace) => Some(&replace.value),
+        PatchOperation::Copy(copy) => document.pointer(copy.from.as_str()),
+        PatchOperation::Move(moving) => document.pointer(moving.from.as_str()),
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => None,
+    };
+    if let Some(value) = placed {
+        if matches!(operation, PatchOperation::Copy(_) | PatchOperation::Move(_)) {
+            *carried = carried.saturating_add(value.to_string().len());
+        }
+        if *carried > CARRIED_BYTES_MAX {
+            return Err(format!("copies and moves carry more than {CARRIED_BYTES_MAX} bytes"));
+        }
+        if depth(value).saturating_add(operation.path().count()) > DEPTH_MAX {
+            return Err(format!("the event would be nested deeper than {DEPTH_MAX}"));
+        }
+    }
+    patch_unsafe(document, &[operation]).map_err(|fault| format!("path '{}': {}", fault.path, fault.kind))
+}
+
+/// How many objects and arrays stand within each other.
+fn depth(value: &Value) -> usize {
+    let below = match value {
+        Value::Object(members) => members.values().map(depth).max(),
+        Value::Array(elements) => elements.iter().map(depth).max(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return 0,
+    };
+    below.unwrap_or(0).saturating_add(1)
+}
+
+/// 422 without a cause, as the apiserver answers it.
+fn inapplicable(index: usize, fault: &str) -> Box<Status> {
+    let text = format!("operation {index} of the patch does not apply: {}", cut(fault, FAULT_BYTES_MAX));
+    Box::new(Status::new(422, "Invalid", text).with_details(StatusDetails::default()))
+}

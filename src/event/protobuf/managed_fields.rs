@@ -1,0 +1,87 @@
+//! `managedFields` between protobuf and the JSON that an event carries them as.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::fields::time;
+use super::reader::{Fault, fields};
+use super::write;
+use super::writer::{bytes, message, text};
+use crate::event::{ManagedFields, Time};
+
+/// An entry. LIMIT: `fieldsV1` that is no JSON, or nests deeper than `serde_json` reads (128), is dropped; the apiserver makes
+/// neither.
+#[derive(Debug, Serialize, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Entry {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    manager: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    operation: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    api_version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    fields_type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fields_v1: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    subresource: String,
+}
+
+/// Reads one entry.
+pub(super) fn read(data: &[u8]) -> Result<Entry, Fault> {
+    let mut entry = Entry::default();
+    fields(data, "ManagedFieldsEntry", |field| {
+        match field.number {
+            1 => entry.manager = field.text("Manager")?.into(),
+            2 => entry.operation = field.text("Operation")?.into(),
+            3 => entry.api_version = field.text("APIVersion")?.into(),
+            4 => {
+                let mut at = None;
+                time(field.bytes("Time")?, &mut at)?;
+                entry.time = at.map(|at: Time| at.to_string());
+            }
+            6 => entry.fields_type = field.text("FieldsType")?.into(),
+            7 => fields(field.bytes("FieldsV1")?, "FieldsV1", |field| match field.number {
+                1 => {
+                    let value: Option<Value> = serde_json::from_slice(field.bytes("Raw")?).ok();
+                    entry.fields_v1 = value.and_then(|value| RawValue::from_string(value.to_string()).ok());
+                    Ok(())
+                }
+                _ => field.skip(),
+            })?,
+            8 => entry.subresource = field.text("Subresource")?.into(),
+            _ => field.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(entry)
+}
+
+/// Returns the entries as an event carries them.
+pub(super) fn carried(entries: &[Entry]) -> ManagedFields {
+    if entries.is_empty() { None } else { serde_json::to_string(entries).ok().map(Into::into) }
+}
+
+/// Writes what an event carries; entries that are none are left out.
+pub(super) fn write_carried(carried: &str, out: &mut Vec<u8>) {
+    for entry in serde_json::from_str::<Vec<Entry>>(carried).unwrap_or_default() {
+        message(17, out, |out| {
+            text(1, &entry.manager, out);
+            text(2, &entry.operation, out);
+            text(3, &entry.api_version, out);
+            if let Some(at) = entry.time.as_deref().and_then(|at| Time::parse(at).ok()) {
+                write::time(4, Some(at), out);
+            }
+            text(6, &entry.fields_type, out);
+            if let Some(fields) = &entry.fields_v1 {
+                message(7, out, |out| bytes(1, fields.get().as_bytes(), out));
+            }
+            text(8, &entry.subresource, out);
+        });
+    }
+}

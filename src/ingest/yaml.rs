@@ -1,0 +1,125 @@
+//! YAML as another spelling of JSON: a body becomes JSON for the one decoder, and an answer is made from JSON.
+//!
+//! Both follow YAML 1.1, as `sigs.k8s.io/yaml` does in the apiserver: `yes` is a boolean, and `010` is eight.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use serde::Deserialize as _;
+use serde_json::Value;
+use serde_saphyr::{DuplicateKeyPolicy, budget, options, ser_options};
+
+// LIMIT: a document beyond one of these is refused with 400. Aliases and merge keys count as what they stand for.
+const DEPTH_MAX: usize = 64;
+const VALUES_MAX: usize = 10_000;
+const MERGE_KEYS_MAX: usize = 100;
+/// Bytes by which the texts may be longer than the body.
+const REPEATED_BYTES_MAX: usize = 1 << 20;
+
+/// Returns JSON for the YAML in `body`. Of a key given twice the last one counts.
+pub(super) fn to_json(body: &[u8]) -> Result<Vec<u8>, String> {
+    let options = options! {
+        budget: budget! {
+            max_depth: DEPTH_MAX,
+            max_nodes: VALUES_MAX,
+            max_merge_keys: MERGE_KEYS_MAX,
+            max_recorded_anchor_events: VALUES_MAX * 2,
+            max_total_scalar_bytes: body.len().saturating_add(REPEATED_BYTES_MAX),
+        },
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
+        emit_comments: false,
+        legacy_octal_numbers: true,
+        with_snippet: false,
+    };
+    let mut first = None;
+    let read = serde_saphyr::with_deserializer_from_slice_with_options(body, options, |yaml| {
+        first = Some(Value::deserialize(yaml)?);
+        Ok(())
+    });
+    // COMPAT(apiserver): what follows the first document is ignored, whatever it is.
+    if let (None, Err(error)) = (&first, read) {
+        return Err(format!("yaml: {error}"));
+    }
+    serde_json::to_vec(&first.unwrap_or_default()).map_err(|error| error.to_string())
+}
+
+/// Writes a JSON document as YAML, its members sorted.
+pub(super) fn from_json(mut document: Value) -> String {
+    document.sort_all_objects();
+    // Go does not read a block that begins with a tab.
+    let options = ser_options! { prefer_block_scalars: false };
+    // JSON is YAML, too, should the writer ever fail.
+    serde_saphyr::to_string_with_options(&document, options).unwrap_or_else(|_| document.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(yaml: &str) -> Result<Value, String> {
+        to_json(yaml.as_bytes()).map(|json| serde_json::from_slice(&json).unwrap())
+    }
+
+    #[test]
+    fn words_mean_what_they_mean_to_the_apiserver() {
+        let words = "[yes, Off, y, ~, '~', 0x1f, 010, -0o17, 1_000, 12:30:45, 2024-05-01T10:00:00Z]";
+        let meant = json!([true, false, true, null, "~", 31, 8, -15, 1000, "12:30:45", "2024-05-01T10:00:00Z"]);
+        assert_eq!(read(words), Ok(meant));
+        let merged = "a: 1\nb: &b {c: 2, d: 3}\na: {<<: *b, d: !!str 4}\n---\nother: {";
+        assert_eq!(read(merged), Ok(json!({"b": {"c": 2, "d": 3}, "a": {"d": "4", "c": 2}})));
+        assert_eq!(read("# nothing\n"), Ok(Value::Null));
+        for refused in [&b"a: {"[..], b"a: *b", b"a: &a [*a]", b"[a]: b", b"a: 1e999", b"a: \0", b"a: \xff"] {
+            assert!(to_json(refused).unwrap_err().starts_with("yaml: "));
+        }
+    }
+
+    #[test]
+    fn what_a_document_stands_for_is_limited() {
+        let nested = |depth| "[".repeat(depth) + &"]".repeat(depth);
+        let values = |number| format!("[{}]", "1,".repeat(number - 1));
+        let merging = |keys| format!("[&a {{b: 1}}, {}]", "{<<: *a},".repeat(keys));
+        let repeating = |bytes| format!("[&a {}, *a]", "x".repeat(bytes));
+        let anchored = |depth| "&a [".repeat(depth) + &values(VALUES_MAX / 10) + &"]".repeat(depth);
+        // Each line stands for ten times the one before.
+        let line = |n| format!("a{n}: &a{n} [{}]\n", format!("*a{},", n - 1).repeat(10));
+        let laughing = |lines| "a0: &a0 x\n".to_owned() + &(1..lines).map(line).collect::<String>();
+        for (fits, exceeds) in [
+            (nested(DEPTH_MAX), nested(DEPTH_MAX + 1)),
+            (values(VALUES_MAX), values(VALUES_MAX + 1)),
+            (merging(MERGE_KEYS_MAX), merging(MERGE_KEYS_MAX + 1)),
+            (repeating(REPEATED_BYTES_MAX), repeating(REPEATED_BYTES_MAX + 20)),
+            (anchored(10), anchored(30)),
+            (laughing(4), laughing(9)),
+        ] {
+            assert!(read(&fits).is_ok(), "{fits:.40}");
+            assert!(read(&exceeds).unwrap_err().contains("budget"), "{exceeds:.40}");
+        }
+    }
+
+    #[test]
+    fn texts_that_look_like_something_else_are_quoted() {
+        let words = "yes No ON off y N true FALSE null ~ 1 -1 +1 010 0o7 0x1f 0b1 1_000 .5 5. 1e3 .inf .NaN 12:30:45 \
+                     2024-05-01 2024-05-01T10:00:00Z << = - ? : --- ... &a *a !a #a @a `a %a |a >a [a {a ,a 'a \"a";
+        let others = ["", " a", "a ", "\ta", "a\n", "\na", "a\nb", "a: b", "a #b", "- a", "a:", "\0", "\u{feff}a"];
+        for text in words.split(' ').chain(others) {
+            let yaml = from_json(json!({ "k": text, text: "v" }));
+            let is_quoted = |line: &str| line.trim_start_matches("k: ").starts_with(['"', '\'']);
+            assert!(yaml.is_ascii() && yaml.lines().count() == 2 && yaml.lines().all(is_quoted), "{yaml}");
+        }
+        let plain = json!({"b": ["spec.containers{web}", "kubelet, node-1"], "a": {"c": null}});
+        assert_eq!(from_json(plain), "a:\n  c: null\nb:\n- spec.containers{web}\n- kubelet, node-1\n");
+    }
+
+    const TEXT: &str = r#"(yes|~|1e3|12:30| #|: |- |[ \n\t\r'"\\]|.){0,6}"#;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_as_the_same(a in TEXT, b in TEXT, n: i64, m: u64, real in prop::num::f64::NORMAL) {
+            let inner = json!({ a.as_str(): b, "b": [a, { b.as_str(): n }, [b, m]] });
+            let document = json!({ a.as_str(): [inner, real, true, null, {}, []] });
+            let yaml = from_json(document.clone());
+            prop_assert_eq!(read(&yaml), Ok(document), "{}", yaml);
+        }
+    }
+}

@@ -30,7 +30,7 @@ const MODULES: &[Row] = &[
     ("server", &[], &["axum", "hyper", "hyper_util", "prometheus", "tokio", "tokio_util", "tower", "tracing"]),
     (
         "ingest",
-        &["clock", "correlator", "event", "event_log", "ledger", "shard", "spool", "status", "upstream"],
+        &["clock", "correlator", "event", "event_log", "ledger", "outbox", "shard", "spool", "status", "upstream"],
         &["axum", "hyper", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
     ),
     ("metrics", &[], &["prometheus"]),

@@ -13,6 +13,7 @@ use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret, LruMap};
 use crate::event::{ApiGroup, Event, EventSeries, Time, protobuf};
+use crate::outbox::Line;
 
 /// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
 const BYTES_A_NAME: usize = 2048;
@@ -90,13 +91,6 @@ pub(super) struct Growth {
     pub(super) message: Option<SmolStr>,
     /// The new series of a new-style event.
     pub(super) series: Option<EventSeries>,
-}
-
-/// Whether a patch was about the count or the series of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Line {
-    Stated,
-    Untold,
 }
 
 /// How far a client has counted: its series, or its count; an event that tells neither has happened once.

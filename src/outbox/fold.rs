@@ -8,7 +8,7 @@ use super::journal::Journal;
 use super::record::{Kind, Occurrences, Phase, Record};
 use super::{Forgotten, Outbox, Paused, WrittenAs};
 use crate::clock::{Mono, Now};
-use crate::correlator::{Key, RecordId};
+use crate::correlator::RecordId;
 
 /// How long a digest that was kept can be written before further records fold into it and have it wait again.
 const UNDISTURBED: Duration = Duration::from_secs(1);
@@ -218,7 +218,7 @@ mod tests {
                     Request::Patch { patch, .. } => {
                         Box::new(Event { count: patch.count, message: patch.message, ..Event::default() })
                     }
-                    Request::Read { .. } => unreachable!("nothing fails"),
+                    Request::Read { .. } | Request::Delete { .. } => unreachable!("nothing fails"),
                 };
                 if stored.reason == DIGEST_REASON || stored.message.contains("folded") {
                     digests.push((step / 200, stored.count));

@@ -87,13 +87,13 @@ impl Outbox {
     }
 
     /// Ends a pause after a client's DELETE that got no answer: the record is read first, and forgotten if it is gone.
-    pub fn doubt(&mut self, id: RecordId, now: Now) {
-        if let Some(record) = self.records.get_mut(&id)
-            && let Stand::On(held) | Stand::Unsure { held, .. } = &record.stand
-        {
-            record.stand = Stand::Unsure { held: held.clone(), if_missing: IfMissing::Forget };
-        }
+    /// Returns whether that is so; a record that the upstream is not known to hold can be forgotten at once.
+    pub fn doubt(&mut self, id: RecordId, now: Now) -> bool {
+        let Some(record) = self.records.get_mut(&id) else { return false };
+        let (Stand::On(held) | Stand::Unsure { held, .. }) = &record.stand else { return false };
+        record.stand = Stand::Unsure { held: held.clone(), if_missing: IfMissing::Forget };
         self.resume(id, now);
+        true
     }
 
     /// A client has replaced the record upstream by `stored`, which includes what waited: GET had shown that. Returns by how much

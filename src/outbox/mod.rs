@@ -244,9 +244,8 @@ impl Outbox {
         let mut waiting = [0; Why::ALL.len()];
         for record in self.records.values() {
             let why = record.why(|account| self.is_filed(account));
-            let sent = if let Phase::InFlight(sent) = record.phase { sent.occurrences.total() } else { 0 };
-            waiting[why as usize] += record.pending.total();
-            waiting[Why::InFlight as usize] += sent;
+            waiting[why as usize] += record.pending.total() + record.later.total();
+            waiting[Why::InFlight as usize] += record.in_flight().total();
         }
         waiting
     }

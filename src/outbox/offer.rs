@@ -227,7 +227,7 @@ mod tests {
                 let count = match write.request {
                     Request::Create { event, .. } => event.count,
                     Request::Patch { patch, .. } => patch.count,
-                    Request::Read { .. } => unreachable!("nothing fails"),
+                    Request::Read { .. } | Request::Delete { .. } => unreachable!("nothing fails"),
                 };
                 let stored = Event { count, ..event.clone() };
                 shard.settle(write.record, crate::outbox::Answer::Stored(Box::new(stored)), now);
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(*outcomes.last().unwrap(), Outcome::Combined);
         let writes = std::iter::from_fn(|| shard.next_write(now)).filter_map(|write| match write.request {
             Request::Create { event, .. } => Some(*event),
-            Request::Patch { .. } | Request::Read { .. } => None,
+            Request::Patch { .. } | Request::Read { .. } | Request::Delete { .. } => None,
         });
         writes.last().unwrap()
     }

@@ -1,5 +1,6 @@
 //! One record: its desired state, what of it the upstream has not acknowledged, and what it waits for.
 
+use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::account::{AccountId, Order, Place};
@@ -137,7 +138,8 @@ impl Why {
 }
 
 /// What kind of record it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Of equal events.
     Plain,
@@ -337,10 +339,7 @@ impl Record {
             expired_tags: self.tag.as_ref().map_or_else(Vec::new, |tag| tag::expired(found, tag, now)),
         };
         let is_alike = self.is_alike(&group::spelled(group, &self.event, now), found, now);
-        let is_as_sent = held.count == self.sent.count
-            && !tag::has_any(found)
-            && (group == ApiGroup::Events || found.message == self.event.message);
-        Seen { held, is_tagged: tag_count.is_some(), is_alike, is_as_sent }
+        Seen { held, is_tagged: tag_count.is_some(), is_alike, is_bare: !tag::has_any(found) }
     }
 
     /// Takes over the content of a newer occurrence. The name and the version stay: requests may be on their way under them.

@@ -34,8 +34,8 @@
 //! | | | anything else | | what was waited for: another name, lost, or forgotten |
 //! | `Unwanted` | delete | any | | forget: what a client had deleted has arrived late |
 //!
-//! Where the upstream's admission removes annotations, an untouched version says that nothing has arrived, and count and message
-//! as sent that all has. So it is until an answer has shown that tags are kept (`Tags::Unproven`). Where writes carry no tags (`Tags::Off`) requests are repeated blindly, as client-go does.
+//! Where the upstream's admission removes annotations, an untouched version says that nothing has arrived, and a count that can
+//! have been sent says what has. So it is until an answer has shown that tags are kept (`Tags::Unproven`). Where writes carry no tags (`Tags::Off`) requests are repeated blindly, as client-go does.
 
 use std::time::Duration;
 
@@ -171,8 +171,8 @@ pub(super) struct Seen {
     pub(super) is_tagged: bool,
     /// Whether it reads as the record's content does.
     pub(super) is_alike: bool,
-    /// Whether it has no tags at all, and the count and the message that were sent last.
-    pub(super) is_as_sent: bool,
+    /// Whether it has no tags, of no record.
+    pub(super) is_bare: bool,
 }
 
 /// What follows for the record.
@@ -210,14 +210,6 @@ impl Stand {
         match self {
             Self::On(held) | Self::Unsure { held, .. } | Self::Unwanted(held) => Some(held),
             Self::Nowhere | Self::Sent { .. } | Self::Taken { .. } | Self::Waiting { .. } => None,
-        }
-    }
-
-    /// Whether a request may have been carried out of which no answer says so.
-    pub(super) const fn is_in_doubt(&self) -> bool {
-        match self {
-            Self::Nowhere | Self::On(_) | Self::Unwanted(_) | Self::Taken { until: None, .. } => false,
-            Self::Sent { .. } | Self::Taken { until: Some(_), .. } | Self::Unsure { .. } | Self::Waiting { .. } => true,
         }
     }
 }
@@ -288,15 +280,15 @@ fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     if seen.is_tagged {
         return tagged(&stand, seen, facts);
     }
+    if let Some(tag) = inferred(&stand, &seen, facts) {
+        let held = Held { tag, ..seen.held };
+        return tagged(&stand, Seen { held, ..seen }, facts);
+    }
     let may_adopt = seen.is_alike && facts.adopts;
-    let is_arrived = facts.tags == Tags::Unproven && seen.is_as_sent;
     match stand {
         // Nothing has been written since, so nothing has arrived.
         Stand::Unsure { held, .. } if held.version == seen.held.version => {
             (Stand::On(Held { tag: held.tag, ..seen.held }), Effect::Held { arrived: 0, moved: 0 })
-        }
-        Stand::Unsure { .. } | Stand::Taken { until: Some(_), .. } if is_arrived => {
-            arrived(seen, facts.in_flight, facts.sent)
         }
         Stand::Unsure { held, .. } if seen.is_alike => counted_on(seen, &held),
         Stand::Unsure { .. } => (Stand::Nowhere, Effect::Rename),
@@ -307,6 +299,19 @@ fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
         // Nothing of these reads.
         Stand::Nowhere | Stand::Sent { .. } | Stand::On(_) | Stand::Unwanted(_) => (stand, Effect::Again),
     }
+}
+
+/// The tag that an object would have if the upstream's admission had not removed it: what its count is above others', where that
+/// can have been sent.
+fn inferred(stand: &Stand, seen: &Seen, facts: &Facts) -> Option<u64> {
+    let known = match stand {
+        Stand::Unsure { held, .. } if held.version != seen.held.version => others(held.count, held.tag),
+        Stand::Taken { until: Some(_), .. } => others(facts.sent.count, facts.sent.tag),
+        _ => return None,
+    };
+    let tag = u64::try_from(seen.held.count.saturating_sub(known)).ok()?;
+    let can_be = facts.tags == Tags::Unproven && seen.is_bare && seen.is_alike;
+    (can_be && facts.settled < tag && tag <= facts.sent.tag).then_some(tag)
 }
 
 /// The object has the record's tag.

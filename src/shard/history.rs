@@ -144,7 +144,7 @@ mod tests {
     fn tallied(count: i32, tally: &str) -> Event {
         let mut event = Event { count, ..event(tally) };
         let rare = event.metadata.rare.get_or_insert_default();
-        rare.annotations.insert("tally.eventweir/me".into(), tally.into());
+        rare.annotations.insert("tally.eventweir/me.0".into(), tally.into());
         event
     }
 
@@ -294,7 +294,7 @@ mod tests {
         shard.learn(&tallied(2, "2"), later, &policy);
         let Request::Patch { patch, claim, .. } = shard.next_write(later).unwrap().request else { unreachable!() };
         let claim = claim.unwrap();
-        assert_eq!((patch.count, claim.tally, claim.resource_version.as_str()), (2, 2, "1"));
+        assert_eq!((patch.count, claim.value.as_str(), claim.resource_version.as_str()), (2, "2@9", "1"));
         let conflict = Retry { after: None, applied: Applied::No, fault: Fault::Conflict };
         shard.settle(id, Answer::Retry(conflict), later);
         assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
@@ -330,7 +330,11 @@ mod tests {
             }
             let Request::Patch { patch, claim, .. } = shard.next_write(later).unwrap().request else { unreachable!() };
             let claim = claim.unwrap();
-            assert_eq!((patch.count, claim.tally, claim.resource_version.as_str()), (4, 4, "8"), "{waits}");
+            assert_eq!(
+                (patch.count, claim.value.as_str(), claim.resource_version.as_str()),
+                (4, "4@9", "8"),
+                "{waits}"
+            );
         }
     }
 }

@@ -87,8 +87,9 @@ impl Shard {
     }
 
     /// A client's DELETE of the record got no answer.
-    pub fn doubt(&mut self, handle: &Handle, now: Now) {
-        self.outbox.doubt(handle.record, now);
+    /// Returns the tickets of clients that waited for it.
+    pub fn doubt(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
+        if self.outbox.doubt(handle.record, now) { Vec::new() } else { self.forget_record(handle, now) }
     }
 
     /// The record was replaced by `stored`. What waits comes on top, unless the client has stated how often it happened: then that
@@ -178,7 +179,8 @@ impl Held {
     /// The client's DELETE got no answer: the record is read before anything else is written, and forgotten if it is gone.
     pub fn doubt(mut self) {
         if let Some(handle) = self.handle.take() {
-            self.shards.with(self.shard, |shard, now| shard.doubt(&handle, now));
+            let waiting = self.shards.with(self.shard, |shard, now| shard.doubt(&handle, now));
+            self.shards.dismiss(&waiting);
             self.shards.wake();
         }
     }
@@ -221,7 +223,7 @@ mod tests {
     fn stored(request: Request) -> Answer {
         match request {
             Request::Create { event, .. } => Answer::Stored(event),
-            Request::Patch { .. } | Request::Read { .. } => Answer::Missing,
+            Request::Patch { .. } | Request::Read { .. } | Request::Delete { .. } => Answer::Missing,
         }
     }
 

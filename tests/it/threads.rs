@@ -54,7 +54,7 @@ fn write(shards: &Shards) {
         for write in requests {
             let answer = match write.request {
                 Request::Create { event, .. } => Answer::Stored(event),
-                Request::Patch { .. } | Request::Read { .. } => Answer::Missing,
+                Request::Patch { .. } | Request::Read { .. } | Request::Delete { .. } => Answer::Missing,
             };
             shards.settle(index, write.record, answer);
         }

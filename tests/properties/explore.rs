@@ -294,7 +294,7 @@ impl<'s> Sim<'s> {
         self.lost_before += balance.ledger.total_lost();
         self.unkept += self.since_commit[who].min(balance.total_waiting());
         self.since_commit[who] = 0;
-        self.restored[who] = self.cluster.processes[who].disk.values().map(|entry| entry.occurrences.total()).sum();
+        self.restored[who] = self.cluster.processes[who].disk.values().map(|entry| entry.occurrences().total()).sum();
         self.cluster.crash(who);
     }
 
@@ -345,7 +345,7 @@ impl<'s> Sim<'s> {
         if is_answered {
             shard.forget_record(&handle, now);
         } else {
-            shard.release(&handle, now);
+            shard.doubt(&handle, now);
         }
     }
 

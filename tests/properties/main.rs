@@ -172,7 +172,7 @@ impl World {
                 Some(event) => event.clone(),
                 None => return, // answered "not found" and created in the same try
             },
-            Request::Read { .. } => return,
+            Request::Read { .. } | Request::Delete { .. } => return,
         };
         let recreated = self.retried.remove(event.metadata.name.as_str()).is_some();
         if !recreated {
@@ -207,6 +207,10 @@ impl World {
                 Some(event) => Answer::Stored(Box::new(event.clone())),
                 None => Answer::Missing,
             },
+            Request::Delete { name, .. } => {
+                self.stored.remove(name.as_str());
+                Answer::Missing
+            }
         }
     }
 

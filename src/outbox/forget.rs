@@ -92,6 +92,10 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return false };
         let (Stand::On(held) | Stand::Unsure { held, .. }) = &record.stand else { return false };
         record.stand = Stand::Unsure { held: held.clone(), if_missing: IfMissing::Forget };
+        if matches!(record.phase, Phase::Settled) {
+            // It has something to ask again.
+            record.phase = Phase::Cooling;
+        }
         self.resume(id, now);
         true
     }

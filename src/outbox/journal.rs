@@ -172,6 +172,9 @@ impl Outbox {
             (true, false) => Stand::On(held),
             (false, _) => Stand::Sent { until: now.mono.after(LIMBO) },
         };
+        if let Stand::Sent { until } = record.stand {
+            record.create_until = Some(until);
+        }
         self.bytes += record.size;
         record.pending.merge(entry.owed);
         self.put(id, record);

@@ -167,6 +167,8 @@ pub(super) struct Record {
     pub(super) size: usize,
     /// Where it stands upstream.
     pub(super) stand: Stand,
+    /// Until when a create of it that was given up may be carried out, where a later one was answered.
+    pub(super) create_until: Option<Mono>,
     /// The tag that it is counted under; `None` where writes carry none.
     pub(super) tag: Option<SmolStr>,
     /// Whether that is the tag of an earlier process, under which nothing is written but what that one may have written already.
@@ -235,6 +237,7 @@ impl Record {
             size: event.approximate_size(),
             event,
             stand: Stand::Nowhere,
+            create_until: None,
             tag: None,
             is_inherited: false,
             total: 0,
@@ -315,6 +318,11 @@ impl Record {
         }
     }
 
+    /// When it may go once nothing is owed: its deletion by a client has to know of creates in limbo.
+    pub(super) fn goes_at(&self) -> Mono {
+        self.create_until.map_or(self.next_write, |until| until.max(self.next_write))
+    }
+
     /// Until when a create of it that was given up may be carried out; `None` if there is none.
     pub(super) fn limbo(&self, now: Now) -> Option<Mono> {
         let is_creating = matches!(self.phase, Phase::InFlight(Sent { call: Call::Create, .. }));
@@ -323,8 +331,7 @@ impl Record {
             Stand::Sent { until } | Stand::Taken { until: Some(until), .. } | Stand::Waiting { until, .. } => {
                 Some(*until)
             }
-            Stand::Nowhere | Stand::Taken { until: None, .. } => None,
-            Stand::On(_) | Stand::Unsure { .. } | Stand::Unwanted(_) => None,
+            _ => self.create_until,
         }
         .filter(|until| *until > now.mono)
     }

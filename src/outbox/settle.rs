@@ -120,6 +120,9 @@ impl Outbox {
         let stand = std::mem::replace(&mut record.stand, Stand::Nowhere);
         let (stand, effect) = step(stand, sent.call, fact, &facts);
         (record.stand, record.phase) = (stand, Phase::Cooling);
+        if let Stand::Sent { until } = record.stand {
+            record.create_until = Some(until);
+        }
         match effect {
             Effect::Held { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_ref(), now),
             Effect::Again => {
@@ -166,7 +169,8 @@ impl Outbox {
         record.tries = 0;
         record.failing_since = None;
         let owes = record.owes();
-        match (owes, record.next_write <= now.mono || self.draining) {
+        let next = if owes { record.next_write } else { record.goes_at() };
+        match (owes, next <= now.mono || self.draining) {
             (true, true) => self.enqueue(id, now),
             (true, false) => self.set_record_timer(id),
             (false, true) => self.remove(id, now),
@@ -262,7 +266,7 @@ impl Outbox {
         record.total = record.pending.total();
         record.event.count = i32::try_from(record.total).unwrap_or(i32::MAX);
         record.event.metadata.name = record_name(&record.event.involved_object.name, Now { wall, ..now });
-        record.sent = Mark::default();
+        (record.sent, record.create_until) = (Mark::default(), None);
         let settled = Settled::BegunAgain { count: record.event.count };
         let feedback = Some(Feedback { source: record.source, key: record.key, record: id, settled });
         self.ask_again(id, now);

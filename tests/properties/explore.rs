@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use eventweir::clock::Mono;
 use eventweir::correlator::{Naming, Settings};
 use eventweir::event::Event;
-use eventweir::outbox::{Answer, Applied, Fault, Request, Retry, Write};
+use eventweir::outbox::{Answer, Applied, Fault, LostReason, Request, Retry, Write};
 use eventweir::shard::{self, Lead};
 
 use super::cluster::{Admission, Cluster, LOST, plain_event};
@@ -106,6 +106,8 @@ struct Sim<'s> {
     news: usize,
     drained: bool,
     client_deleted: bool,
+    /// Whether the client knows that it is gone: a DELETE without an answer beside a create in limbo leaves that open.
+    is_gone_for_good: bool,
     /// Occurrences that others have counted.
     others: i32,
     /// The largest value of each tag that any object has had.
@@ -141,6 +143,7 @@ impl<'s> Sim<'s> {
             news: scope.news,
             drained: false,
             client_deleted: false,
+            is_gone_for_good: true,
             others: scope.strangers.iter().map(|event| event.count).sum(),
             tags: BTreeMap::new(),
             seen_revision,
@@ -330,6 +333,7 @@ impl<'s> Sim<'s> {
     /// As `ingest/delete.rs` does it.
     fn client_delete(&mut self, who: usize, is_answered: bool) {
         self.client_deleted = true;
+        self.is_gone_for_good = is_answered || self.limbo.is_empty();
         let (now, policy) = (self.cluster.now(), policy(self.scope.settings.clone()));
         let event = self.scope.script[0].1.clone();
         let shard = &mut self.cluster.processes[who].shard;
@@ -441,7 +445,9 @@ impl<'s> Sim<'s> {
         let ledgers: Vec<_> = self.cluster.processes.iter().map(|process| process.shard.balance().ledger).collect();
         let lost = self.lost_before + ledgers.iter().map(|ledger| ledger.total_lost()).sum::<u64>();
         let accepted = self.scope.script.len() as u64 - lost;
-        let bounds = accepted - self.unkept..=accepted;
+        // What a client has deleted before its write was answered counts as lost, and its tag may have been there all the same.
+        let at_most = if self.client_deleted { self.scope.script.len() as u64 } else { accepted };
+        let bounds = accepted - self.unkept..=at_most;
         let has_tags = self.scope.admission != Admission::StripsAnnotations;
         let counted: u64 = self.tags.values().sum();
         if has_tags && !bounds.contains(&counted) {
@@ -461,7 +467,8 @@ impl<'s> Sim<'s> {
             let own: u64 =
                 self.tags.iter().filter(|(tag, _)| is_of(tag, &process.writer)).map(|(_, value)| value).sum();
             let written = ledger.total_written();
-            if has_tags && !(own <= written && written <= own + restored) {
+            let deleted = ledger.lost(LostReason::Deleted);
+            if has_tags && !(own <= written + deleted && written <= own + restored) {
                 return Err(format!(
                     "{} has written {written} of which {restored} were restored, its tags say {own}: {}",
                     process.writer,
@@ -469,7 +476,7 @@ impl<'s> Sim<'s> {
                 ));
             }
         }
-        if self.scope.client_deletes && self.client_deleted {
+        if self.client_deleted && self.is_gone_for_good {
             let name = &self.scope.script[0].1.metadata.name;
             let others = self.scope.script.iter().filter(|(_, event)| event.metadata.name == *name).count();
             if others == 1 && objects.iter().any(|event| event.metadata.name == *name) {

@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
+use super::aliases::is_of_one_line;
 use super::asked::Asked;
 use super::form::{Form, Media};
 use super::options::Faults;
@@ -102,7 +103,7 @@ async fn delete_former(face: &Face, namespace: &str, name: &str, told: &Event) -
     let upstream = &face.0.upstream;
     let stored = match upstream.get(namespace, name).await {
         // A stranger's event of this name stays: ours had to take another one.
-        Ok(stored) if is_former(&stored, told) => stored,
+        Ok(stored) if is_of_one_line(&stored, told) => stored,
         Ok(_) => return Ok(()),
         Err(status) if status.code == 404 => return Ok(()),
         Err(status) => return Err(status),
@@ -120,15 +121,6 @@ async fn delete_former(face: &Face, namespace: &str, name: &str, told: &Event) -
             Ok(())
         }
     }
-}
-
-/// Whether an event can have been the client's: patches of a correlator leave its object, its reporter and its reason.
-fn is_former(stored: &Event, told: &Event) -> bool {
-    let of = |event: &Event| {
-        let object = &event.involved_object;
-        (object.uid.clone(), object.kind.clone(), object.name.clone(), event.reason.clone())
-    };
-    of(stored) == of(told) && (stored.component(), stored.host()) == (told.component(), told.host())
 }
 
 /// `DELETE …/namespaces/{namespace}/events`

@@ -130,7 +130,7 @@ impl Outbox {
                 Settlement::default()
             }
             Effect::Later => self.later(id, sent, retry, now),
-            Effect::Rename => self.rename(id, sent, now),
+            Effect::Rename { is_gone } => self.rename(id, sent, is_gone, now),
             Effect::Lost(loss) => self.repair(id, sent, &loss, now).unwrap_or_else(|| self.lose(id, sent, &loss, now)),
             Effect::Forget => self.give_up_deleted(id, sent, now),
         }
@@ -253,18 +253,20 @@ impl Outbox {
         self.set_record_timer(id);
     }
 
-    /// The name is somebody else's. The record begins again under another one with what nobody has acknowledged.
-    fn rename(&mut self, id: RecordId, sent: Sent, now: Now) -> Settlement {
+    /// The name is somebody else's. The record begins again under another one: whole where the upstream has nothing of it any
+    /// more, and otherwise with what nobody has acknowledged.
+    fn rename(&mut self, id: RecordId, sent: Sent, is_gone: bool, now: Now) -> Settlement {
         // Not the plain time: two records of one object that are renamed in one instant must not meet.
         let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
         let own_tag = self.own_tag(id);
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.pending.merge(sent.occurrences);
-        record.pending.merge(record.later);
-        record.later = Occurrences::default();
-        (record.tag, record.is_inherited) = (own_tag, false);
-        record.total = record.pending.total();
-        record.event.count = i32::try_from(record.total).unwrap_or(i32::MAX);
+        if record.is_inherited || !is_gone {
+            record.pending.merge(record.later.take());
+            (record.tag, record.is_inherited) = (own_tag, false);
+            record.total = record.pending.total();
+            record.event.count = i32::try_from(record.total).unwrap_or(i32::MAX);
+        }
         record.event.metadata.name = record_name(&record.event.involved_object.name, Now { wall, ..now });
         (record.sent, record.create_until) = (Mark::default(), None);
         let settled = Settled::BegunAgain { count: record.event.count };

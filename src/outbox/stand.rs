@@ -2,7 +2,7 @@
 //!
 //! Two questions are never mixed. *How much of what was sent is in this object?* Only the record's tag says that (`tag.rs`): a
 //! count that grows, written by a create or by a patch that names a version. *May the record count on this object?* That is
-//! policy, and either answer keeps the sum, because a record that takes another name takes only what nobody has acknowledged.
+//! policy, and either answer keeps the sum, because a record that takes another name leaves what is acknowledged and still there.
 //!
 //! Why nothing counts twice: a name exists at most once, and a patch that names a version applies to that version or not at all.
 //! After a doubt the object is read, at version v with tag t. A request in limbo (given up, perhaps carried out later) names an
@@ -151,6 +151,13 @@ pub(super) struct Facts {
     pub(super) adopts: bool,
 }
 
+impl Facts {
+    /// Occurrences that the newest write carried and nobody has acknowledged; a read has newer ones with it.
+    fn in_doubt(&self) -> u64 {
+        self.sent.tag.saturating_sub(self.settled).min(self.in_flight)
+    }
+}
+
 /// An answer, as far as it matters here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fact {
@@ -185,8 +192,8 @@ pub(super) enum Effect {
     Again,
     /// The same or another request, after a pause.
     Later,
-    /// It needs another name.
-    Rename,
+    /// It needs another name. What the upstream had of it under this one `is_gone`, or is still there.
+    Rename { is_gone: bool },
     /// Refused for good. What was sent is lost, unless it can be repaired.
     Lost(Box<Loss>),
     /// Nothing more is to be done for it.
@@ -291,7 +298,7 @@ fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
             (Stand::On(Held { tag: held.tag, ..seen.held }), Effect::Held { arrived: 0, moved: 0 })
         }
         Stand::Unsure { held, .. } if seen.is_alike => counted_on(seen, &held),
-        Stand::Unsure { .. } => (Stand::Nowhere, Effect::Rename),
+        Stand::Unsure { .. } => (Stand::Nowhere, Effect::Rename { is_gone: false }),
         Stand::Taken { loss: None, .. } if may_adopt => adopted(seen, facts),
         Stand::Taken { until, loss: None } => give_up(until, Then::Rename, facts),
         Stand::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
@@ -353,14 +360,14 @@ fn adopted(seen: Seen, facts: &Facts) -> (Stand, Effect) {
 fn found_untagged(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     match stand {
         Stand::Taken { until: Some(_), .. } if seen.is_alike && seen.held.count >= facts.sent.count => {
-            arrived(seen, facts.in_flight, facts.sent)
+            arrived(seen, facts.in_doubt(), facts.sent)
         }
         Stand::Taken { until: Some(_), loss: None } if seen.is_alike => {
             (Stand::On(seen.held), Effect::Held { arrived: 0, moved: 0 })
         }
         Stand::Taken { loss: None, .. } if seen.is_alike && facts.adopts => adopted(seen, facts),
         Stand::Taken { loss: Some(loss), .. } => (Stand::Nowhere, Effect::Lost(loss)),
-        Stand::Taken { .. } => (Stand::Nowhere, Effect::Rename),
+        Stand::Taken { .. } => (Stand::Nowhere, Effect::Rename { is_gone: true }),
         Stand::Waiting { then, .. } => carried_out(then),
         Stand::Unsure { .. } | Stand::On(_) => (Stand::On(seen.held), Effect::Again),
         Stand::Nowhere | Stand::Sent { .. } | Stand::Unwanted(_) => (stand, Effect::Again),
@@ -388,11 +395,11 @@ fn unreadable(stand: Stand, refusal: Refusal, facts: &Facts) -> (Stand, Effect) 
     match stand {
         Stand::Taken { loss: Some(loss), .. } => (Stand::Nowhere, Effect::Lost(loss)),
         // The name is somebody else's, as nothing of ours was ever sent under it.
-        Stand::Taken { until: None, .. } => (Stand::Nowhere, Effect::Rename),
+        Stand::Taken { until: None, .. } => (Stand::Nowhere, Effect::Rename { is_gone: true }),
         // Most likely it is our own create, whose answer was lost.
         Stand::Taken { until: Some(_), .. } => {
             let held = Held { count: facts.sent.count, tag: facts.sent.tag, ..Held::default() };
-            (Stand::On(held), Effect::Held { arrived: facts.in_flight, moved: 0 })
+            (Stand::On(held), Effect::Held { arrived: facts.in_doubt(), moved: 0 })
         }
         // Without the right to read a patch is repeated blindly, as client-go does.
         Stand::Unsure { held, .. } => (Stand::On(Held { version: SmolStr::default(), ..held }), Effect::Again),
@@ -411,7 +418,8 @@ fn give_up(until: Option<Mono>, then: Then, facts: &Facts) -> (Stand, Effect) {
 
 fn carried_out(then: Then) -> (Stand, Effect) {
     match then {
-        Then::Rename => (Stand::Nowhere, Effect::Rename),
+        // Only what is nowhere tries to create, so it was gone before.
+        Then::Rename => (Stand::Nowhere, Effect::Rename { is_gone: true }),
         Then::Lose(loss) => (Stand::Nowhere, Effect::Lost(loss)),
         Then::Delete => (Stand::Nowhere, Effect::Forget),
     }

@@ -66,6 +66,18 @@ impl Shard {
         routed.filter(|_| lead == Lead::Alias)
     }
 
+    /// How many occurrences the record of this name tells of, with those that wait; 0 if none of it is known here.
+    #[must_use]
+    pub fn count_under(&self, event: &Event, name: &str, now: Now, policy: &Policy) -> i64 {
+        let Some(correlator) = self.sources.peek(&self.secret.source(event)) else { return 0 };
+        let mut known = correlator.candidates(event, now, policy.select(event)).into_iter();
+        let count = known.find_map(|(_, observation)| {
+            let known = self.outbox.name(observation.record).map_or_else(|| observation.name.clone(), |(name, _)| name);
+            (known == name).then_some(observation.count)
+        });
+        count.unwrap_or(0).into()
+    }
+
     /// Whether a request of the record is on its way.
     #[must_use]
     pub fn is_in_flight(&self, handle: &Handle) -> bool {
@@ -145,6 +157,15 @@ impl Shards {
         let shard = self.shard_of(event);
         let handle = self.with(shard, |shard, now| shard.hold(event, name, lead, now, &policy))?;
         Some(Held { shards: self.clone(), shard, handle: Some(handle) })
+    }
+}
+
+impl Shards {
+    /// As [`Shard::count_under`].
+    #[must_use]
+    pub fn count_under(&self, event: &Event, name: &str) -> i64 {
+        let policy = self.policy();
+        self.with(self.shard_of(event), |shard, now| shard.count_under(event, name, now, &policy))
     }
 }
 

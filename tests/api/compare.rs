@@ -273,10 +273,9 @@ fn as_records(value: &mut Value) {
             } else {
                 return members.values_mut().for_each(as_records);
             };
-            if members.get(count).and_then(Value::as_i64).is_none_or(|count| count < 1) {
-                members.insert(count.to_owned(), 1.into());
-            }
             let series = members.shift_remove("series").unwrap_or_default();
+            let totals = [members.get(count).and_then(Value::as_i64), series["count"].as_i64(), Some(1)];
+            members.insert(count.to_owned(), totals.into_iter().flatten().max().into());
             let observed = series["lastObservedTime"].as_str().or(members["eventTime"].as_str()).map(str::to_owned);
             if let (Value::Null, Some(observed)) = (&members[last], observed) {
                 members[last] = format!("{}Z", observed.split('.').next().unwrap()).into();

@@ -103,7 +103,6 @@ pub(crate) const CORRELATED: &[Row] = &[
             "watch-too-old",
         ],
     ),
-    ("a record counts from 1 on; what its cells show follows", &["table-group", "table-kubectl"]),
     (
         "a record has a count where a new-style event has a series, so that the new door lets less of it be changed",
         &["put-new-same", "patch-old-via-group-series", "patch-json-series"],

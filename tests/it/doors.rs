@@ -65,7 +65,7 @@ async fn a_merge_patch_of_the_whole_event_is_an_upsert() {
     let program = start("").await;
     let client = &mut program.client().await;
     let mut event = new_style("web-0.1");
-    // kube-rs after our restart: the name was never seen here, so this is one occurrence, whatever it has counted before.
+    // kube-rs after our restart: the name was never seen here, so all that it has counted counts here.
     event["series"] = json!({ "count": 7, "lastObservedTime": "2026-03-01T08:00:30.000000Z" });
     send(client, "PATCH", &format!("{NEW}/web-0.1?"), MERGE, &event, 200).await;
     event["series"]["count"] = json!(9);

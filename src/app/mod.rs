@@ -51,6 +51,9 @@ pub enum Error {
     /// A metric was registered twice.
     #[error("registering metrics")]
     Metrics(#[from] prometheus::Error),
+    /// The operating system gives no random numbers, and secrets need them.
+    #[error("drawing random numbers")]
+    Random(#[source] getrandom::Error),
 }
 
 /// The two listeners, bound before anything else happens.
@@ -141,13 +144,13 @@ impl App {
         clock: Clock,
     ) -> Result<Arc<Self>, Error> {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let secret = KeySecret(fastrand::u64(..), fastrand::u64(..));
+        let secret = secret()?;
         let beginning = Beginning::of(&config.spool, secret, &registry)?;
         let secret = beginning.as_ref().map_or(secret, Beginning::secret);
         let count = config.shards.count(cores);
         let shards = Shards::new(count, &config.shard, config.policy.clone(), clock, secret, fastrand::u64(..));
         if matches!(upstream, Upstream::Apiserver(_)) && config.upstream.writes == Writes::Exact {
-            shards.identify(&instance());
+            shards.identify(&instance()?);
         }
         let spool = beginning.map(|beginning| beginning.restore(&shards));
         let monitor = Monitor::new(config.gate);
@@ -194,7 +197,7 @@ impl App {
         self.metrics.config_loaded(&config.hash(), self.shards.clock().now().wall_seconds());
         let event_log = self.start_event_log(&config)?;
         let ingest_metrics = ingest::Metrics::new(&self.registry)?;
-        let aliases = Aliases::new(config.ingest.max_aliases, KeySecret(fastrand::u64(..), fastrand::u64(..)));
+        let aliases = Aliases::new(config.ingest.max_aliases, secret()?);
         let settings = ingest::Settings {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,
@@ -387,6 +390,17 @@ impl App {
 }
 
 /// This process's name on the records that it writes; no other process ever has the same.
-fn instance() -> String {
-    format!("{:013x}", fastrand::u64(..1 << 52))
+fn instance() -> Result<String, Error> {
+    Ok(format!("{:032x}", u128::from_ne_bytes(random()?)))
+}
+
+/// A secret that nobody can guess, not even from the names that are written upstream.
+fn secret() -> Result<KeySecret, Error> {
+    Ok(KeySecret(u64::from_ne_bytes(random()?), u64::from_ne_bytes(random()?)))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(Error::Random)?;
+    Ok(bytes)
 }

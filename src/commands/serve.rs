@@ -8,6 +8,7 @@ use crate::app::{self, App, ConfigSource, Listeners};
 use crate::cli::Serve;
 use crate::clock::Clock;
 use crate::config::{self, Config};
+use crate::outbox::LostReason;
 use crate::{logging, upstream};
 
 /// `serve`
@@ -50,6 +51,11 @@ async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Res
             () = app.broken() => break true,
         }
     };
-    app.stop().await;
-    if broken { Err(Error::Broken) } else { Ok(()) }
+    let ledger = app.stop().await.ledger;
+    let lost = ledger.lost(LostReason::Shutdown) + ledger.lost(LostReason::Unknown);
+    match (broken, lost) {
+        (true, _) => Err(Error::Broken),
+        (false, 0) => Ok(()),
+        (false, lost) => Err(Error::Lost(lost)),
+    }
 }

@@ -9,13 +9,12 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::aliases::is_of_one_line;
 use super::asked::Asked;
 use super::form::{Form, Media};
 use super::options::Faults;
 use super::{Face, QUIET, ack, decode, not_found, options, respond, yaml};
 use crate::event::json::{self, EventList, go};
-use crate::event::{Event, protobuf};
+use crate::event::protobuf;
 use crate::shard::Lead;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions};
@@ -85,26 +84,32 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         Err(status) if status.code == 404 && told.is_some() && unconditional => {
             Deleted::Gone(smol_str::SmolStr::default())
         }
-        Err(status) => return Err(status),
+        Err(status) => {
+            if is_in_doubt(&status) {
+                held.doubt();
+            }
+            return Err(status);
+        }
     };
     held.forget();
     face.0.aliases.remove(namespace, name);
-    if let Some(told) = told
-        && record != name
-    {
-        delete_former(face, namespace, name, &told).await?;
+    if record != name {
+        delete_former(face, namespace, name).await?;
     }
     Ok(deleted)
 }
 
-/// Deletes the record under a client's own name, which counted its event until the client changed that so much that another
-/// record began (a new message). Nothing of this name is there afterwards, which `kubectl delete` waits for.
-async fn delete_former(face: &Face, namespace: &str, name: &str, told: &Event) -> Result<(), Status> {
+/// Whether a request may have been carried out although it was answered so.
+const fn is_in_doubt(status: &Status) -> bool {
+    status.code == 408 || status.code >= 500
+}
+
+/// Deletes what is stored under the name itself, where the client's event was counted on a record of another name: the client has
+/// changed it since, or had posted another event under that name before. Nothing of the name is left, as `kubectl delete` expects.
+async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), Status> {
     let upstream = &face.0.upstream;
     let stored = match upstream.get(namespace, name).await {
-        // A stranger's event of this name stays: ours had to take another one.
-        Ok(stored) if is_of_one_line(&stored, told) => stored,
-        Ok(_) => return Ok(()),
+        Ok(stored) => stored,
         Err(status) if status.code == 404 => return Ok(()),
         Err(status) => return Err(status),
     };
@@ -112,9 +117,14 @@ async fn delete_former(face: &Face, namespace: &str, name: &str, told: &Event) -
     if let Some(held) = &mut held {
         held.quiet(QUIET).await;
     }
-    match upstream.delete(namespace, name, &DeleteOptions::default()).await {
-        Err(status) if status.code != 404 => Err(status),
-        Ok(_) | Err(_) => {
+    match (upstream.delete(namespace, name, &DeleteOptions::default()).await, held) {
+        (Err(status), held) if status.code != 404 => {
+            if let Some(held) = held.filter(|_| is_in_doubt(&status)) {
+                held.doubt();
+            }
+            Err(status)
+        }
+        (Ok(_) | Err(_), held) => {
             if let Some(held) = held {
                 held.forget();
             }

@@ -268,10 +268,13 @@ impl Outbox {
             record.paid |= self.draining || account.is_prepaid();
             let place = record.place();
             account.insert(order, place);
-            if place == Place::Foldable
-                && account.foldable_len() > self.settings.digest_after + account.tokens(now.mono)
-            {
-                self.fold_excess(account_id, now);
+            if place == Place::Foldable && account.foldable_len() > account.tokens(now.mono) {
+                let (number, tokens) = (account.foldable_len(), account.tokens(now.mono));
+                let digest = account.digest.as_ref().map(|digest| digest.record);
+                // What joins a digest that waits for a token anyway is shown with it.
+                if number > self.settings.digest_after + tokens || digest.is_some_and(|id| self.owes_digest(id)) {
+                    self.fold_excess(account_id, now);
+                }
             }
         }
         self.refile(account_id, now.mono);

@@ -301,6 +301,17 @@ impl Record {
         i64::from(self.event.count).saturating_sub(i64::try_from(self.later.total()).unwrap_or(i64::MAX))
     }
 
+    /// Occurrences of which a request that was not answered may have shown the upstream.
+    pub(super) fn in_doubt(&self) -> u64 {
+        let is_in_doubt = match (&self.phase, &self.stand) {
+            (Phase::InFlight(Sent { call: Call::Create | Call::Patch, .. }), _) => true,
+            (_, Stand::Sent { .. } | Stand::Unsure { .. } | Stand::Waiting { .. }) => true,
+            (_, Stand::Taken { until, .. }) => until.is_some(),
+            (_, Stand::Nowhere | Stand::On(_) | Stand::Unwanted(_)) => false,
+        };
+        if is_in_doubt { self.sent.tag.saturating_sub(self.settled()) } else { 0 }
+    }
+
     /// Moves the desired count.
     pub(super) fn move_count(&mut self, by: i64) {
         let moved = i64::from(self.event.count).saturating_add(by);

@@ -98,10 +98,14 @@ impl Shard {
         waiting
     }
 
-    /// A client's DELETE of the record got no answer.
-    /// Returns the tickets of clients that waited for it.
+    /// A client's DELETE of the record got no answer. What was owed to it is written if it is still there; the next occurrence
+    /// begins a new record. Returns the tickets of clients that waited for it.
     pub fn doubt(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
-        if self.outbox.doubt(handle.record, now) { Vec::new() } else { self.forget_record(handle, now) }
+        if !self.outbox.doubt(handle.record, now) {
+            return self.forget_record(handle, now);
+        }
+        self.tell(handle, &Settled::Forgotten);
+        Vec::new()
     }
 
     /// The record was replaced by `stored`. What waits comes on top, unless the client has stated how often it happened: then that

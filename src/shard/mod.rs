@@ -307,11 +307,12 @@ impl Shard {
         self.forget_folded();
     }
 
-    /// Gives up what the drain could not deliver; it is counted as lost. Nothing more is accepted afterwards.
+    /// Gives up what the drain could not deliver; it is counted as lost, or as unknown where a request of it is in doubt. Nothing more is accepted afterwards.
     pub fn abandon(&mut self) {
         self.closed = true;
-        let lost = self.outbox.abandon();
+        let (lost, unknown) = self.outbox.abandon();
         self.ledger.lose(LostReason::Shutdown, lost.total());
+        self.ledger.lose(LostReason::Unknown, unknown.total());
     }
 
     /// Whether something is still owed to the upstream.

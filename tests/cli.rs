@@ -115,7 +115,11 @@ fn replay_names_the_line_that_is_no_event() {
     write!(file, "{{}}\n\n{{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}}\n").unwrap();
     let output = eventweir(&["replay", &file.path().display().to_string()]);
     assert_eq!(output.status.code(), Some(64));
-    assert!(stderr(&output).contains(":3: Pod in version"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains(":3: expected an object of kind Event and apiVersion v1, found kind \"Pod\""),
+        "{}",
+        stderr(&output)
+    );
     let output = eventweir(&["replay", "/no/such/file"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));

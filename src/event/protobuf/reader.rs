@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use smol_str::SmolStr;
 
-use crate::event::json::go;
+use crate::event::json::lossy;
 
 /// Why a body cannot be read, in Go's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -246,6 +246,6 @@ const fn low_bits(number: u64) -> i32 {
 fn text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),
-        Err(_) => go::lossy(bytes).into(),
+        Err(_) => lossy(bytes).into(),
     }
 }

@@ -18,24 +18,21 @@ pub(super) struct Envelope<'b> {
 
 impl<'b> Envelope<'b> {
     pub(super) fn read(body: &'b [u8]) -> Result<Self, Fault> {
-        if body.is_empty() {
-            return Err(Fault::Empty);
-        }
         let data = body.strip_prefix(PREFIX).ok_or(Fault::NoPrefix)?;
         if data.is_empty() {
             return Err(Fault::OnlyPrefix);
         }
         let mut envelope = Self::default();
-        fields(data, "Unknown", |field| match field.number {
-            1 => fields(field.bytes("TypeMeta")?, "TypeMeta", |field| match field.number {
-                1 => field.string("APIVersion", &mut envelope.api_version),
-                2 => field.string("Kind", &mut envelope.kind),
+        fields(data, |field| match field.number {
+            1 => fields(field.bytes()?, |field| match field.number {
+                1 => field.string(&mut envelope.api_version),
+                2 => field.string(&mut envelope.kind),
                 _ => field.skip(),
             }),
-            2 => field.bytes("Raw").map(|raw| envelope.raw = raw),
+            2 => field.bytes().map(|raw| envelope.raw = raw),
             // Which encoding and type the object has is told, and not looked at.
-            3 => field.bytes("ContentEncoding").map(drop),
-            4 => field.bytes("ContentType").map(drop),
+            3 => field.bytes().map(drop),
+            4 => field.bytes().map(drop),
             _ => field.skip(),
         })?;
         Ok(envelope)

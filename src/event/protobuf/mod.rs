@@ -1,8 +1,8 @@
 //! Protobuf (`application/vnd.kubernetes.protobuf`), both groups: the wire form <-> [`Event`]. What client-go's newer event
 //! recorder sends unasked and what kubectl asks for. Never touches I/O, and never judges an event (that is `validate`).
 //!
-//! Written by hand, because what matters is what Go does and a protobuf library does not: it writes empty members and its
-//! readers have their own words for a broken body. Mirrors `k8s.io/apimachinery/pkg/runtime/serializer/protobuf`, the
+//! Written by hand over the members' list (`event/schema`), because Go does what a protobuf library does not: it writes empty
+//! members, and its readers take some bodies that others refuse. Mirrors `k8s.io/apimachinery/pkg/runtime/serializer/protobuf`, the
 //! `generated.pb.go` of the messages, and `endpoints/handlers/create.go`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -10,7 +10,6 @@ mod delete_options;
 mod envelope;
 mod fields;
 mod managed_fields;
-mod meta;
 mod partial;
 mod reader;
 #[cfg(test)]
@@ -65,7 +64,7 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>>
     let envelope = read(body)?;
     envelope.check_kind(group)?;
     let mut event = Event::default();
-    fields::event(group, envelope.raw, &mut event).map_err(|fault| DecodeError::unhandled(&fault.to_string()))?;
+    fields::object(group, envelope.raw, &mut event).map_err(|fault| DecodeError::unhandled(&fault.to_string()))?;
     if !(envelope.kind.is_empty() && envelope.api_version.is_empty()) {
         event.type_meta = Some(group);
     }

@@ -20,6 +20,11 @@ pub(super) trait Object: Default + PartialEq + 'static {
     /// Its members, in the order in which a group writes them. LIMIT: 32.
     fn members(group: ApiGroup) -> &'static [&'static Member<Self>];
 
+    /// Its members by their numbers, in the order in which protobuf has them.
+    fn by_number(group: ApiGroup) -> &'static [&'static Member<Self>] {
+        Self::members(group)
+    }
+
     /// Restores what the struct promises, after members were read into it.
     fn settle(&mut self) {}
 }
@@ -30,6 +35,7 @@ pub(super) struct Member<T: 'static> {
     names: [&'static str; 2],
     numbers: [u32; 2],
     always: [bool; 2],
+    is_pointer: bool,
     /// Its type, and how it is reached.
     pub(super) slot: Slot<T>,
 }
@@ -102,11 +108,16 @@ impl<T> Member<T> {
     pub(super) const fn is_always_written(&self, group: ApiGroup) -> bool {
         self.always[group as usize]
     }
+
+    /// Whether protobuf leaves it out when it is empty, though its type is always written.
+    pub(super) const fn is_pointer(&self) -> bool {
+        self.is_pointer
+    }
 }
 
 /// A member with a name and a number in core/v1, and a name and a number in events.k8s.io/v1.
 const fn each<T>(core: (&'static str, u32), events: (&'static str, u32), slot: Slot<T>) -> Member<T> {
-    Member { names: [core.0, events.0], numbers: [core.1, events.1], always: [false; 2], slot }
+    Member { names: [core.0, events.0], numbers: [core.1, events.1], always: [false; 2], is_pointer: false, slot }
 }
 
 /// A member with the same name and number in both groups.
@@ -122,6 +133,12 @@ const fn always<T>(member: Member<T>) -> Member<T> {
 /// Marks a member as written by a group even when it is empty.
 const fn always_in<T>(group: ApiGroup, mut member: Member<T>) -> Member<T> {
     member.always[group as usize] = true;
+    member
+}
+
+/// Marks a member as a pointer in Go.
+const fn pointer<T>(mut member: Member<T>) -> Member<T> {
+    member.is_pointer = true;
     member
 }
 
@@ -168,7 +185,7 @@ static META: [Member<ObjectMeta>; 15] = [
     both("resourceVersion", 6, Slot::Text(field!(resource_version))),
     both("generation", 7, Slot::Int64(field!(rare.generation))),
     both("creationTimestamp", 8, Slot::Time(field!(creation_timestamp))),
-    both("deletionTimestamp", 9, Slot::Time(field!(rare.deletion_timestamp))),
+    pointer(both("deletionTimestamp", 9, Slot::Time(field!(rare.deletion_timestamp)))),
     both("deletionGracePeriodSeconds", 10, Slot::OptionalInt64(field!(rare.deletion_grace_period_seconds))),
     both("labels", 11, Slot::TextMap(field!(rare.labels))),
     both("annotations", 12, Slot::TextMap(field!(rare.annotations))),
@@ -217,10 +234,22 @@ macro_rules! objects {
 }
 
 objects! {
-    OwnerReference: OWNER,
     ObjectReference: REFERENCE,
     EventSource: SOURCE,
     EventSeries: SERIES,
+}
+
+/// Its JSON has another order than its numbers.
+impl Object for OwnerReference {
+    fn members(_group: ApiGroup) -> &'static [&'static Member<Self>] {
+        static ORDER: [&Member<OwnerReference>; OWNER.len()] = listed(&OWNER);
+        &ORDER
+    }
+
+    fn by_number(_group: ApiGroup) -> &'static [&'static Member<Self>] {
+        static ORDER: [&Member<OwnerReference>; OWNER.len()] = by_number(&OWNER);
+        &ORDER
+    }
 }
 
 impl Object for Event {

@@ -69,8 +69,7 @@ struct Inner {
 pub struct Access {
     /// Which requests are taken, by the host and the page that they name.
     pub origins: Origins,
-    /// Whether it is reached without showing who one is, unless there are users: from other machines, and without a client
-    /// certificate.
+    /// Whether other machines reach it without a client certificate, so that only passwords can keep them out.
     pub is_open: bool,
 }
 

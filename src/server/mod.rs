@@ -273,7 +273,8 @@ struct Progress {
     is_watched: AtomicBool,
 }
 
-/// Adapts `answer` to hyper, and tells it of the peer. Once `closing` is cancelled, its answers ask their clients to close the connection.
+/// Adapts `answer` to hyper, and tells it of the peer. Once `closing` is cancelled, its answers ask their clients to close
+/// the connection.
 fn service(
     answer: impl Answer,
     peer: Peer,

@@ -1,7 +1,7 @@
 //! What a web page makes a browser send: requests that name another host, or come from a page of another origin.
 //!
-//! On a loopback address the name in `Host` is the only trace of DNS rebinding, after which a page of another site reads
-//! what it likes. Pages can also send a POST to any address without asking first; the browser then says whose page it is.
+//! On a loopback address `Host` alone shows DNS rebinding, after which a page of another site reads what it likes. Pages
+//! can also send a POST to any address without asking first; the browser then says whose page it is.
 
 use http::header::{HOST, HeaderValue, ORIGIN};
 use http::request::Parts;

@@ -1,5 +1,5 @@
-//! An authority of our own, for a first try and for sidecars. It is kept in a folder, so that clients that trust it still
-//! do after a restart; what it signs is made at each start and kept in memory.
+//! An authority of our own, for a first try and for sidecars. It is kept in a folder, so that clients still trust it after
+//! a restart; what it signs is made at each start and kept in memory.
 
 use std::fs;
 use std::io::Write as _;

@@ -116,7 +116,10 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                 shards.learn_gone(&event);
                 monitor.count("gone");
             }
-            Some(News::Trouble { error, is_forbidden }) => {
+            Some(News::Trouble { is_expired: true, error, .. }) => {
+                tracing::debug!(error, "the upstream's events are listed again");
+            }
+            Some(News::Trouble { error, is_forbidden, .. }) => {
                 if is_forbidden {
                     monitor.set_ready();
                 }

@@ -1,6 +1,6 @@
 //! The program: flags, logging, exit code.
 //!
-//! Exit codes: 0 for success, 1 when the work failed, 64 (`EX_USAGE`) for a configuration or flags that are wrong.
+//! Exit codes: 0 for success, 1 when the work failed, 75 (`EX_TEMPFAIL`) when `serve` ended with occurrences that it had to give up, 64 (`EX_USAGE`) for a configuration or flags that are wrong.
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         Err(error) => return commands::usage(&error),
     };
     let outcome = match cli.command {
-        Command::Serve(serve) => commands::serve(serve),
+        Command::Serve(serve) => commands::serve(*serve),
         Command::Demo(demo) => commands::demo(&demo),
         Command::Replay(replay) => commands::replay(&replay),
         Command::CheckConfig(check) => commands::check_config(&check),

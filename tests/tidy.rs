@@ -27,10 +27,37 @@ const MODULES: &[Row] = &[
     ("history", &["shard", "upstream"], &["prometheus", "tokio", "tracing"]),
     ("spool", &["correlator", "event", "outbox", "shard"], &["prometheus", "tokio", "tokio_util", "tracing"]),
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),
-    ("server", &[], &["axum", "hyper", "hyper_util", "prometheus", "tokio", "tokio_util", "tower", "tracing"]),
+    (
+        "server",
+        &["clock"],
+        &[
+            "arc_swap",
+            "axum",
+            "hyper",
+            "hyper_util",
+            "parking_lot",
+            "prometheus",
+            "tokio",
+            "tokio_util",
+            "tower",
+            "tracing",
+        ],
+    ),
     (
         "ingest",
-        &["clock", "correlator", "event", "event_log", "ledger", "shard", "spool", "status", "upstream"],
+        &[
+            "clock",
+            "correlator",
+            "event",
+            "event_log",
+            "ledger",
+            "outbox",
+            "server",
+            "shard",
+            "spool",
+            "status",
+            "upstream",
+        ],
         &["axum", "hyper", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
     ),
     (
@@ -41,11 +68,15 @@ const MODULES: &[Row] = &[
     ("metrics", &[], &["prometheus"]),
     (
         "admin",
-        &["deliver", "event", "history", "ledger", "metrics", "outbox", "shard", "upstream"],
-        &["arc_swap", "axum", "parking_lot", "prometheus", "tokio"],
+        &["clock", "deliver", "event", "history", "ledger", "metrics", "outbox", "server", "shard", "upstream"],
+        &["arc_swap", "axum", "parking_lot", "prometheus", "tokio", "tower"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.
-    ("config", &["correlator", "event", "history", "ingest", "outbox", "shard", "spool", "upstream"], &[]),
+    (
+        "config",
+        &["admin", "correlator", "event", "history", "ingest", "outbox", "server", "shard", "spool", "upstream"],
+        &[],
+    ),
     ("logging", &["config"], &["tracing", "tracing_subscriber"]),
     (
         "app",

@@ -1,8 +1,9 @@
 //! Wiring: a checked configuration and bound listeners become a running program; it is reloaded, drained and stopped here.
 
+mod listeners;
 mod reload;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{Admin, ShardCollector};
+use crate::admin::{Access, Admin, ShardCollector};
 use crate::clock::Clock;
 use crate::config::{self, Config, Writes};
 use crate::correlator::KeySecret;
@@ -30,6 +31,9 @@ use crate::shard::Shards;
 use crate::spool::{Beginning, Spool};
 use crate::upstream::{self, Apiserver, Embedded, Upstream};
 
+pub use listeners::Listeners;
+use listeners::Secured;
+
 /// LIMIT: connections to the admin port.
 const ADMIN_CONNECTIONS: usize = 64;
 /// Longest time for running requests once the listener is closed.
@@ -42,10 +46,16 @@ pub enum Error {
     #[error("listening on {address}")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: server::Address,
         /// The system's reason.
         source: std::io::Error,
     },
+    /// A listener's certificates cannot be used.
+    #[error("reading certificates: {0}")]
+    Tls(String),
+    /// The configuration of the admin port has become wrong since it was checked.
+    #[error("reading the web configuration: {0}")]
+    Web(#[from] config::Errors),
     /// There is no client for the apiserver.
     #[error("connecting to the apiserver")]
     Upstream(#[from] upstream::apiserver::Error),
@@ -55,26 +65,9 @@ pub enum Error {
     /// A metric was registered twice.
     #[error("registering metrics")]
     Metrics(#[from] prometheus::Error),
-}
-
-/// The two listeners, bound before anything else happens.
-#[derive(Debug)]
-pub struct Listeners {
-    /// For components.
-    pub face: TcpListener,
-    /// For metrics and health.
-    pub admin: TcpListener,
-}
-
-impl Listeners {
-    /// Binds the addresses of `config`.
-    ///
-    /// # Errors
-    /// When an address is taken or not ours.
-    pub async fn bind(config: &Config) -> Result<Self, Error> {
-        let bind = async |address| TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source });
-        Ok(Self { face: bind(config.listen).await?, admin: bind(config.admin_listen).await? })
-    }
+    /// The operating system gives no random numbers, and secrets need them.
+    #[error("drawing random numbers")]
+    Random(#[source] getrandom::Error),
 }
 
 /// A running program.
@@ -103,7 +96,8 @@ pub struct App {
     stop_admin: CancellationToken,
     /// Cancelled when a task ended that never should.
     broken: CancellationToken,
-    address: SocketAddr,
+    secured: Secured,
+    address: server::Address,
     admin_address: SocketAddr,
 }
 
@@ -145,13 +139,13 @@ impl App {
         clock: Clock,
     ) -> Result<Arc<Self>, Error> {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let secret = KeySecret(fastrand::u64(..), fastrand::u64(..));
+        let secret = secret()?;
         let beginning = Beginning::of(&config.spool, secret, &registry)?;
         let secret = beginning.as_ref().map_or(secret, Beginning::secret);
         let count = config.shards.count(cores);
         let shards = Shards::new(count, &config.shard, config.policy.clone(), clock, secret, fastrand::u64(..));
         if matches!(upstream, Upstream::Apiserver(_)) && config.upstream.writes == Writes::Exact {
-            shards.identify(&instance());
+            shards.identify(&instance()?);
         }
         let spool = beginning.map(|beginning| beginning.restore(&shards));
         let monitor = Monitor::new(config.gate);
@@ -163,13 +157,18 @@ impl App {
             Upstream::Embedded(_) => history::Mode::Off,
         };
         let history = history::Monitor::new(&registry, mode)?;
-        let address = |listener: &TcpListener, wanted| {
-            listener.local_addr().map_err(|source| Error::Listen { address: wanted, source })
+        let (address, admin_address) = listeners.addresses(&config)?;
+        let secured = Secured::new(&config, shards.clock().now(), &registry)?;
+        let access = Access {
+            origins: listeners::origins(&config, &admin_address.into()),
+            is_open: !admin_address.ip().to_canonical().is_loopback() && !secured.admin_requires_certificate(),
         };
+        let limits = config.shard.clone();
         let app = Arc::new(Self {
-            address: address(&listeners.face, config.listen)?,
-            admin_address: address(&listeners.admin, config.admin_listen)?,
-            admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), history.clone(), config.shard.clone()),
+            address,
+            admin_address,
+            admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), history.clone(), limits, access),
+            secured,
             history,
             started_with: config.clone(),
             config: Mutex::new(config),
@@ -196,9 +195,11 @@ impl App {
     fn run(self: &Arc<Self>, listeners: Listeners) -> Result<(), Error> {
         let config = self.config.lock().clone();
         self.metrics.config_loaded(&config.hash(), self.shards.clock().now().wall_seconds());
+        self.admin.set_config(config.to_yaml());
+        self.admin.set_web(self.secured.web());
         let event_log = self.start_event_log(&config)?;
         let ingest_metrics = ingest::Metrics::new(&self.registry)?;
-        let aliases = Aliases::new(config.ingest.max_aliases, KeySecret(fastrand::u64(..), fastrand::u64(..)));
+        let aliases = Aliases::new(config.ingest.max_aliases, secret()?);
         let settings = ingest::Settings {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,
@@ -219,28 +220,24 @@ impl App {
         };
         let server = server::Server {
             listener: listeners.face,
+            tls: self.secured.face(),
             settings: limits.clone(),
             connections,
             tasks: self.tasks.clone(),
             end: server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() },
         };
-        let passthrough = self.passthrough(&config)?;
-        let served = self.served.clone();
+        let (passthrough, served) = (self.passthrough(&config)?, self.served.clone());
+        let origins = listeners::origins(&config, &self.address);
+        let face = face.service(origins.clone());
         self.guard(async move {
             match passthrough {
-                Some(passthrough) => server.serve(passthrough.service(face.service())).await,
-                None => server.serve(face.service()).await,
+                Some(passthrough) => server.serve(passthrough.service(face, origins)).await,
+                None => server.serve(face).await,
             }
             served.cancel();
         });
-        let admin = server::Server {
-            listener: listeners.admin,
-            settings: server::Settings { max_connections: ADMIN_CONNECTIONS, ..limits },
-            connections: prometheus::IntGauge::new("unregistered", "connections of the admin port")?,
-            tasks: self.tasks.clone(),
-            end: self.stop_admin.clone().into(),
-        };
-        self.guard(admin.serve(self.admin.router()));
+        self.serve_admin(listeners.admin, &limits)?;
+        self.follow_files();
         if let Some(spool) = self.spool.clone() {
             self.guard(spool.run(self.shards.clone(), self.stop_delivery.clone()));
         }
@@ -258,9 +255,25 @@ impl App {
             let (embedded, stop) = (embedded.clone(), self.stop_delivery.clone());
             self.guard(async move { stop.run_until_cancelled(embedded.expire_forever()).await.unwrap_or(()) });
         }
-        let (address, admin) = (self.address, self.admin_address);
+        let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
-        tracing::info!(listen = %address, admin = %admin, upstream, "listening");
+        tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.face().is_some(), "listening");
+        if !address.is_local() {
+            tracing::warn!(listen = %address, "other machines reach this address, and nobody is authenticated there");
+        }
+        Ok(())
+    }
+
+    fn serve_admin(self: &Arc<Self>, listener: TcpListener, limits: &server::Settings) -> Result<(), Error> {
+        let admin = server::Server {
+            listener: listener.into(),
+            tls: self.secured.admin(),
+            settings: server::Settings { max_connections: ADMIN_CONNECTIONS, ..limits.clone() },
+            connections: prometheus::IntGauge::new("unregistered", "connections of the admin port")?,
+            tasks: self.tasks.clone(),
+            end: self.stop_admin.clone().into(),
+        };
+        self.guard(admin.serve(self.admin.service()));
         Ok(())
     }
 
@@ -316,10 +329,10 @@ impl App {
         Ok(log)
     }
 
-    /// Where components post to.
+    /// Where components post to, over TCP; an address of nobody where they do through a Unix domain socket.
     #[must_use]
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> SocketAddr {
+        self.address.tcp().unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
     /// Where metrics and health are.
@@ -413,6 +426,17 @@ impl App {
 }
 
 /// This process's name on the records that it writes; no other process ever has the same.
-fn instance() -> String {
-    format!("{:013x}", fastrand::u64(..1 << 52))
+fn instance() -> Result<String, Error> {
+    Ok(format!("{:032x}", u128::from_ne_bytes(random()?)))
+}
+
+/// A secret that nobody can guess, not even from the names that are written upstream.
+fn secret() -> Result<KeySecret, Error> {
+    Ok(KeySecret(u64::from_ne_bytes(random()?), u64::from_ne_bytes(random()?)))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(Error::Random)?;
+    Ok(bytes)
 }

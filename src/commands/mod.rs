@@ -17,6 +17,9 @@ use crate::{app, config};
 /// Exit code for wrong flags and configurations (`EX_USAGE` of sysexits).
 const USAGE: u8 = 64;
 
+/// Exit code for an end with losses (`EX_TEMPFAIL` of sysexits).
+const LOST: u8 = 75;
+
 /// Why a command failed. The chain of causes is printed once, in `main`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -29,6 +32,9 @@ pub enum Error {
     /// A part ended that never should.
     #[error("a part of the program ended abnormally; the log tells which")]
     Broken,
+    /// The drain's deadline passed, and nothing keeps what was left.
+    #[error("{0} occurrences were given up at the end")]
+    Lost(u64),
     /// Reading or writing failed.
     #[error("{what}")]
     Io {
@@ -58,6 +64,7 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) | Self::Events { .. } => ExitCode::from(USAGE),
+            Self::Lost(_) => ExitCode::from(LOST),
             Self::Start(_) | Self::Broken | Self::Io { .. } | Self::Demo(_) => ExitCode::FAILURE,
         }
     }

@@ -8,6 +8,7 @@ use crate::app::{self, App, ConfigSource, Listeners};
 use crate::cli::Serve;
 use crate::clock::Clock;
 use crate::config::{self, Config};
+use crate::outbox::LostReason;
 use crate::{logging, upstream};
 
 /// `serve`
@@ -17,7 +18,7 @@ use crate::{logging, upstream};
 pub fn serve(serve: Serve) -> Result<(), Error> {
     let source = ConfigSource { path: serve.config, overrides: serve.flags.into_overrides() };
     // The whole configuration is checked before a port is opened.
-    let config = config::load(source.path.as_deref(), &source.overrides)?;
+    let config = config::load_for_start(source.path.as_deref(), &source.overrides)?;
     if serve.print_config {
         return print(&config.to_yaml());
     }
@@ -50,6 +51,11 @@ async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Res
             () = app.broken() => break true,
         }
     };
-    app.stop().await;
-    if broken { Err(Error::Broken) } else { Ok(()) }
+    let ledger = app.stop().await.ledger;
+    let lost = ledger.lost(LostReason::Shutdown) + ledger.lost(LostReason::Unknown);
+    match (broken, lost) {
+        (true, _) => Err(Error::Broken),
+        (false, 0) => Ok(()),
+        (false, lost) => Err(Error::Lost(lost)),
+    }
 }

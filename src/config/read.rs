@@ -10,18 +10,20 @@ use super::raw::Value;
 use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
-    Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, Passthrough, RawConfig, Shards, Shutdown,
-    Upstream, Writes, values,
+    Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, Passthrough, RawConfig, Shards,
+    Shutdown, Tls, Upstream, Writes, tls, values,
 };
 use crate::correlator::{Policy, Rate};
 use crate::event::ApiGroup;
 use crate::history;
 use crate::ingest::{Ack, Repair};
 use crate::outbox::{self, GateSettings, UpstreamGroup};
+use crate::server::{self, Address};
 use crate::shard;
 use crate::spool;
 use crate::upstream::store::Namespaces;
 use crate::upstream::{apiserver, store};
+use smol_str::SmolStr;
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -34,9 +36,13 @@ const MEMORY_MAX: usize = 64 << 30;
 impl Default for Config {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::new(LOOPBACK, 8080),
+            listen: Address::Tcp(SocketAddr::new(LOOPBACK, 8080)),
             insecure_listen: false,
             admin_listen: SocketAddr::new(LOOPBACK, 9090),
+            admin_web_config_file: None,
+            accept_hosts: server::ACCEPT_HOSTS.map(SmolStr::new_static).to_vec(),
+            tls: Tls::default(),
+            auth: Auth::default(),
             log: Log::default(),
             event_log: EventLog::None,
             upstream: Upstream::default(),
@@ -58,30 +64,48 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, at once.
     pub fn from_raw(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
+        Self::checked(raw, overrides, false)
+    }
+
+    /// Does the same, and also looks whether the files of the listeners can be used.
+    pub(super) fn from_raw_and_files(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
+        Self::checked(raw, overrides, true)
+    }
+
+    fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> Result<Self, Errors> {
         let file = if raw.file().is_empty() { "defaults" } else { raw.file() }.to_owned();
         let (root, twice) = raw.overlaid(overrides);
-        let collector = Collector::new(&file, twice);
+        let collector = Collector::new(&file, twice, checks_files);
         let config = collector.read(&root, String::new(), config);
         let errors = collector.into_errors();
         if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 }
 
+/// Whether clients of the listener are authenticated. None are yet.
+const HAS_AUTHENTICATION: bool = false;
+
 const BEYOND_LOOPBACK: &str = "can be reached from other machines, and this listener does not authenticate anybody yet; \
-    allowed: a loopback address such as 127.0.0.1:8080, or any with insecureListen: true (--insecure-listen)";
+    allowed: a loopback address such as 127.0.0.1:8080, a Unix domain socket such as unix:/run/eventweir.sock, or any \
+    with insecureListen: true (--insecure-listen)";
 
 fn config(section: &mut Section<'_>) -> Config {
     let default = Config::default();
-    let listen = section.value("listen", default.listen, values::address);
+    let listen = section.value("listen", default.listen, values::listen_address);
     let insecure_listen = section.value("insecureListen", default.insecure_listen, values::truth);
     let admin_listen = section.value("adminListen", default.admin_listen, values::address);
-    if !listen.ip().to_canonical().is_loopback() && !insecure_listen {
+    if !server::may_bind(&listen, HAS_AUTHENTICATION, insecure_listen) {
         section.conflict("listen", BEYOND_LOOPBACK);
     }
-    if listen == admin_listen && listen.port() != 0 {
+    if listen == Address::Tcp(admin_listen) && admin_listen.port() != 0 {
         let key = if section.has("adminListen") { "adminListen" } else { "listen" };
         section.conflict(key, "is the address of both listeners; allowed: two different ones");
     }
+    let admin_web_config_file = tls::web_config_file(section);
+    let accept_hosts = section.value("acceptHosts", default.accept_hosts, values::expressions);
+    let tls = section.within("tls", tls::tls);
+    let auth = section.within("auth", tls::auth);
+    tls::check(section, &listen, &tls, &auth);
     let log = section.within("log", log);
     let event_log = section.value("eventLog", default.event_log, event_log);
     let Config { mut gate, mut shard, .. } = default;
@@ -108,6 +132,10 @@ fn config(section: &mut Section<'_>) -> Config {
         listen,
         insecure_listen,
         admin_listen,
+        admin_web_config_file,
+        accept_hosts,
+        tls,
+        auth,
         log,
         event_log,
         upstream,

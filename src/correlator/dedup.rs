@@ -17,8 +17,8 @@ pub struct Observation {
     pub record: RecordId,
     /// Occurrences so far; 0 counts as "not observed".
     pub count: i32,
-    /// How much of its count upstream this process has written; see `outbox/claim.rs`.
-    pub tally: u32,
+    /// How many occurrences its tag counts; see `outbox/tag.rs`.
+    pub tag: u64,
     /// First occurrence.
     pub first_timestamp: Option<Time>,
     /// Whether the upstream is known to hold the record.
@@ -42,7 +42,8 @@ pub(super) struct Observations {
 pub(super) struct Observed {
     pub(super) record: RecordId,
     pub(super) stored: bool,
-    pub(super) tally: u32,
+    pub(super) before: i32,
+    pub(super) tag: u64,
     pub(super) is_repeat: bool,
 }
 
@@ -68,12 +69,14 @@ impl Observations {
         if let Some(known) = self.observations.get_mut(&key)
             && known.count != 0
         {
+            let before = known.count;
             known.count = add(known.count, occurrences, settings.count_overflow);
             event.count = known.count;
             event.first_timestamp = known.first_timestamp;
             event.metadata.name = known.name.clone();
             event.metadata.resource_version = known.resource_version.clone();
-            return Observed { record: known.record, stored: known.stored, tally: known.tally, is_repeat: true };
+            let Observation { record, stored, tag, .. } = *known;
+            return Observed { record, stored, before, tag, is_repeat: true };
         }
         // COMPAT(client-go): the first occurrence keeps its own count; 0 is stored as 0 and so never deduplicated (V 012).
         let record = RecordId(*next_record);
@@ -84,12 +87,12 @@ impl Observations {
             name: event.metadata.name.clone(),
             resource_version: event.metadata.resource_version.clone(),
             record,
-            tally: 0,
+            tag: 0,
             stored: false,
             namespace: namespace_tag(&event.metadata.namespace),
         };
         self.observations.put_within(key, observation, settings.lru_cache_size);
-        Observed { record, stored: false, tally: 0, is_repeat: false }
+        Observed { record, stored: false, before: 0, tag: 0, is_repeat: false }
     }
 
     /// client-go's `updateState`: the stored event replaces whatever was remembered under `key`.
@@ -100,7 +103,7 @@ impl Observations {
             name: stored.metadata.name.clone(),
             resource_version: stored.metadata.resource_version.clone(),
             record,
-            tally: 0,
+            tag: 0,
             stored: true,
             namespace: namespace_tag(&stored.metadata.namespace),
         };

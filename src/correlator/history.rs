@@ -16,14 +16,6 @@ pub fn is_newer(version: &str, known: &str) -> bool {
     }
 }
 
-/// How many of the `counted` occurrences of this process an event with its tally `own` is behind: a create of ours that was
-/// carried out late, after a deletion, is older than what was written meanwhile. Without a tally somebody else has made it.
-#[must_use]
-pub fn lacking(own: u32, counted: u32) -> i32 {
-    let behind = if own == 0 { 0 } else { counted.saturating_sub(own) };
-    i32::try_from(behind).unwrap_or(i32::MAX)
-}
-
 /// A namespace in four bytes, of which an observation has room beside its other members: for names that stand in several.
 #[must_use]
 pub fn namespace_tag(namespace: &str) -> u32 {
@@ -38,7 +30,6 @@ impl Correlator {
         &mut self,
         event: &Event,
         count: i32,
-        tally: u32,
         settings: &Settings,
         next_record: &mut u64,
         is_live: impl Fn(RecordId) -> bool,
@@ -50,7 +41,7 @@ impl Correlator {
         };
         let version = &event.metadata.resource_version;
         if let Some(known) = self.observations.find(key) {
-            let ours = !known.stored || known.tally > 0 || is_live(known.record);
+            let ours = !known.stored || known.tag > 0 || is_live(known.record);
             if ours || !is_newer(version, &known.resource_version) {
                 return;
             }
@@ -61,22 +52,24 @@ impl Correlator {
             name: event.metadata.name.clone(),
             resource_version: version.clone(),
             record: RecordId(*next_record),
-            tally,
+            tag: 0,
             stored: true,
             namespace: namespace_tag(&event.metadata.namespace),
         };
         *next_record += u64::from(self.observations.adopt(key, observation, settings));
     }
 
-    /// The upstream holds this of a record of which nothing is owed.
-    pub fn learn(&mut self, key: Key, event: &Event, count: i32, tally: u32) {
+    /// The upstream holds this of a record of which nothing is owed: so many occurrences, of which its tag counts so many, if it is
+    /// there.
+    pub fn learn(&mut self, key: Key, event: &Event, count: i32, tag: Option<u64>) {
         let Some(record) = self.observations.record(key) else { return };
         self.observations.adjust(key, record, |observation| {
             if is_newer(&event.metadata.resource_version, &observation.resource_version) {
-                observation.count = count.saturating_add(lacking(tally, observation.tally));
+                // A create of ours that was carried out late, after a deletion, shows less than was counted meanwhile.
+                let behind = tag.map_or(0, |tag| observation.tag.saturating_sub(tag));
+                observation.count = count.saturating_add(i32::try_from(behind).unwrap_or(i32::MAX));
                 observation.first_timestamp = event.first_timestamp;
                 observation.resource_version = event.metadata.resource_version.clone();
-                observation.tally = observation.tally.max(tally);
                 observation.stored = true;
             }
         });
@@ -90,7 +83,7 @@ impl Correlator {
         self.observations.adjust(key, record, |observation| {
             if is_newer(version, &observation.resource_version) || version == observation.resource_version {
                 observation.stored = false;
-                forget = observation.tally == 0;
+                forget = observation.tag == 0;
             }
         });
         if forget {
@@ -104,7 +97,7 @@ impl Correlator {
             if is_gone(observation) {
                 observation.stored = false;
             }
-            observation.stored || observation.tally > 0
+            observation.stored || observation.tag > 0
         });
     }
 }

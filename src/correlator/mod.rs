@@ -16,7 +16,7 @@ mod settings;
 
 pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};
-pub use history::{is_newer, lacking, namespace_tag};
+pub use history::{is_newer, namespace_tag};
 pub use key::{BuildKeyHasher, Key, KeySecret, Keys};
 pub use lru_map::LruMap;
 pub use patch::Patch;
@@ -58,8 +58,10 @@ pub struct Decision {
     pub record: RecordId,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
-    /// How much of it this process has written, where the upstream holds it.
-    pub tally: u32,
+    /// How many occurrences it showed before, and how many of them its tag counts.
+    pub before: i32,
+    /// See `before`.
+    pub tag: u64,
     /// How the occurrence shows.
     pub fold: Fold,
     /// Whether it counts on an observation that was there.
@@ -182,11 +184,7 @@ impl Correlator {
             *next_record += 1;
             let (fold, verdict) = (Fold::Created, Verdict::Pass);
             let (key, budget) = (keys.event, keys.spam);
-            return Decision { key, record, stored: false, tally: 0, fold, is_repeat: false, verdict, budget };
-        }
-        if settings.suppression == Suppression::Defer && event.count < 1 {
-            // Clients like kopf give none. client-go never deduplicates a count of 0 (V 012), so under `drop` it stays.
-            event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
+            return Decision { key, record, stored: false, before: 0, tag: 0, fold, is_repeat: false, verdict, budget };
         }
         let route = if is_combined(event, settings) {
             Route::Combined
@@ -220,8 +218,8 @@ impl Correlator {
             Route::Plain | Route::Combined => keys.spam,
         };
         let verdict = self.ask_budget(budget, now, settings);
-        let dedup::Observed { record, stored, tally, is_repeat } = observed;
-        Decision { key, record, stored, tally, fold, is_repeat, verdict, budget }
+        let dedup::Observed { record, stored, before, tag, is_repeat } = observed;
+        Decision { key, record, stored, before, tag, fold, is_repeat, verdict, budget }
     }
 
     fn ask_budget(&mut self, budget: Key, now: Now, settings: &Settings) -> Verdict {
@@ -260,18 +258,23 @@ impl Correlator {
     /// Takes back what the upstream answered for `record`.
     pub fn settle(&mut self, key: Key, record: RecordId, settled: &Settled) {
         match settled {
-            Settled::Stored { name, resource_version, first_timestamp, count_moved, tally } => {
+            Settled::Stored { name, resource_version, first_timestamp, count_moved, tag } => {
                 self.observations.adjust(key, record, |observation| {
                     observation.name = name.clone();
                     observation.resource_version = resource_version.clone();
                     observation.first_timestamp = *first_timestamp;
                     observation.count = observation.count.saturating_add(*count_moved);
-                    observation.tally = observation.tally.max(*tally);
+                    observation.tag = *tag;
                     observation.stored = true;
                 });
             }
             Settled::CountReset(count) => {
                 self.observations.adjust(key, record, |observation| observation.count = *count);
+            }
+            Settled::BegunAgain { count } => {
+                self.observations.adjust(key, record, |observation| {
+                    (observation.count, observation.tag, observation.stored) = (*count, 0, false);
+                });
             }
             Settled::Forgotten => self.observations.forget(key, record),
         }
@@ -291,11 +294,16 @@ pub enum Settled {
         first_timestamp: Option<crate::event::Time>,
         /// By how much its count there differs from the count that was written: another writer, or admission.
         count_moved: i32,
-        /// How much of its count there this process has written.
-        tally: u32,
+        /// How many occurrences its tag counts.
+        tag: u64,
     },
     /// A write was refused for good: the record counts from here.
     CountReset(i32),
+    /// The record begins again under another name.
+    BegunAgain {
+        /// Its count there.
+        count: i32,
+    },
     /// The record is no more: refused for good before it was ever stored, or folded into a digest.
     Forgotten,
 }

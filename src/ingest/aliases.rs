@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret, LruMap};
-use crate::event::{ApiGroup, Event, EventSeries, Time, protobuf};
+use crate::event::{ApiGroup, Event, EventSeries, Time, protobuf, spelling};
+use crate::outbox::Line;
 
 /// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
 const BYTES_A_NAME: usize = 2048;
@@ -92,16 +93,24 @@ pub(super) struct Growth {
     pub(super) series: Option<EventSeries>,
 }
 
-/// Whether a patch was about the count or the series of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Line {
-    Stated,
-    Untold,
-}
-
 /// How far a client has counted: its series, or its count; an event that tells neither has happened once.
 fn line(event: &Event) -> i64 {
-    i64::from(event.series.as_ref().map_or(event.count, |series| series.count).max(1))
+    spelling::occurrences(event).into()
+}
+
+/// How many occurrences an event tells of when it is posted: its series or its count, whichever says more.
+pub(super) fn total(event: &Event) -> i64 {
+    line(event).max(event.count.into())
+}
+
+/// Whether one event can have become the other by its client's patches: those of a correlator leave its object, its reporter
+/// and its reason.
+pub(super) fn is_of_one_line(one: &Event, other: &Event) -> bool {
+    let of = |event: &Event| {
+        let object = &event.involved_object;
+        (object.uid.clone(), object.kind.clone(), object.name.clone(), event.reason.clone())
+    };
+    of(one) == of(other) && (one.component(), one.host()) == (other.component(), other.host())
 }
 
 impl Aliases {

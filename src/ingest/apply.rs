@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::asked::Asked;
 use super::options::{self, Options};
 use super::{Face, decode, respond, update, yaml};
+use crate::outbox::Line;
 use crate::status::Status;
 use crate::upstream::{ApplyOptions, Updated};
 
@@ -68,7 +69,7 @@ async fn put(
     }
     let updated = upstream.apply(namespace, &stored_name, &document, options).await?;
     if !options.dry_run {
-        held.follow(&updated.event);
+        held.follow(&updated.event, Line::Stated);
     }
     Ok(updated)
 }

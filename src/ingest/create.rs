@@ -117,7 +117,9 @@ pub(super) async fn take(
         Err(rejection) => return face.reject(&rejection),
     };
     // The shard's ledger has the refusal already.
-    let Ok(Taken { outcome, waiting }) = face.accept(&event, 1, ack, || asked.claim()) else { return full() };
+    let Ok(Taken { outcome, waiting }) = face.accept(&event, face.brings(&event), ack, || asked.claim()) else {
+        return full();
+    };
     let shown = match waiting {
         Some(waiting) => match as_written(face, form.group, &event, outcome, waiting).await {
             Ok(shown) => Cow::Owned(shown),

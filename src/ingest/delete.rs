@@ -13,8 +13,8 @@ use super::asked::Asked;
 use super::form::{Form, Media};
 use super::options::Faults;
 use super::{Face, QUIET, ack, decode, not_found, options, respond, yaml};
-use crate::event::json::{self, EventList, go};
-use crate::event::{Event, protobuf};
+use crate::event::json::EventList;
+use crate::event::protobuf;
 use crate::shard::Lead;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions};
@@ -84,26 +84,32 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         Err(status) if status.code == 404 && told.is_some() && unconditional => {
             Deleted::Gone(smol_str::SmolStr::default())
         }
-        Err(status) => return Err(status),
+        Err(status) => {
+            if is_in_doubt(&status) {
+                held.doubt();
+            }
+            return Err(status);
+        }
     };
     held.forget();
     face.0.aliases.remove(namespace, name);
-    if let Some(told) = told
-        && record != name
-    {
-        delete_former(face, namespace, name, &told).await?;
+    if record != name {
+        delete_former(face, namespace, name).await?;
     }
     Ok(deleted)
 }
 
-/// Deletes the record under a client's own name, which counted its event until the client changed that so much that another
-/// record began (a new message). Nothing of this name is there afterwards, which `kubectl delete` waits for.
-async fn delete_former(face: &Face, namespace: &str, name: &str, told: &Event) -> Result<(), Status> {
+/// Whether a request may have been carried out although it was answered so.
+const fn is_in_doubt(status: &Status) -> bool {
+    status.code == 408 || status.code >= 500
+}
+
+/// Deletes what is stored under the name itself, where the client's event was counted on a record of another name: the client has
+/// changed it since, or had posted another event under that name before. Nothing of the name is left, as `kubectl delete` expects.
+async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), Status> {
     let upstream = &face.0.upstream;
     let stored = match upstream.get(namespace, name).await {
-        // A stranger's event of this name stays: ours had to take another one.
-        Ok(stored) if is_former(&stored, told) => stored,
-        Ok(_) => return Ok(()),
+        Ok(stored) => stored,
         Err(status) if status.code == 404 => return Ok(()),
         Err(status) => return Err(status),
     };
@@ -111,24 +117,20 @@ async fn delete_former(face: &Face, namespace: &str, name: &str, told: &Event) -
     if let Some(held) = &mut held {
         held.quiet(QUIET).await;
     }
-    match upstream.delete(namespace, name, &DeleteOptions::default()).await {
-        Err(status) if status.code != 404 => Err(status),
-        Ok(_) | Err(_) => {
+    match (upstream.delete(namespace, name, &DeleteOptions::default()).await, held) {
+        (Err(status), held) if status.code != 404 => {
+            if let Some(held) = held.filter(|_| is_in_doubt(&status)) {
+                held.doubt();
+            }
+            Err(status)
+        }
+        (Ok(_) | Err(_), held) => {
             if let Some(held) = held {
                 held.forget();
             }
             Ok(())
         }
     }
-}
-
-/// Whether an event can have been the client's: patches of a correlator leave its object, its reporter and its reason.
-fn is_former(stored: &Event, told: &Event) -> bool {
-    let of = |event: &Event| {
-        let object = &event.involved_object;
-        (object.uid.clone(), object.kind.clone(), object.name.clone(), event.reason.clone())
-    };
-    of(stored) == of(told) && (stored.component(), stored.host()) == (told.component(), told.host())
 }
 
 /// `DELETE …/namespaces/{namespace}/events`
@@ -212,10 +214,8 @@ fn delete_options(query: Option<&str>, body: &Bytes) -> Result<DeleteOptions, St
         check(&dry_run, given("propagationPolicy").next().unwrap_or_default())?;
         return Ok(DeleteOptions { dry_run: !dry_run.is_empty(), ..DeleteOptions::default() });
     }
-    let document: Value = serde_json::from_slice(body).map_err(|_fault| {
-        let fault = json::syntax_fault(body);
-        Status::bad_request(format!("couldn't get version/kind; json parse error: {fault}"))
-    })?;
+    let document: Value =
+        serde_json::from_slice(body).map_err(|fault| Status::bad_request(format!("the body is not JSON: {fault}")))?;
     let text = |value: &Value| value.as_str().map(Into::into);
     let scopes = document["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default();
     let dry_run: Vec<&str> = scopes.iter().map(|scope| scope.as_str().unwrap_or_default()).collect();
@@ -229,8 +229,7 @@ fn delete_options(query: Option<&str>, body: &Bytes) -> Result<DeleteOptions, St
 fn check(dry_run: &[&str], policy: &str) -> Result<(), Status> {
     let mut faults = Faults::default();
     if !matches!(policy, "" | "Foreground" | "Background" | "Orphan") {
-        let supported = r#""Foreground", "Background", "Orphan", "nil""#;
-        faults.unsupported("propagationPolicy", &go::quote(policy), supported);
+        faults.unsupported("propagationPolicy", policy, &["Foreground", "Background", "Orphan"]);
     }
     options::check_dry_run(dry_run, &mut faults);
     faults.refuse("DeleteOptions")

@@ -1,5 +1,6 @@
 //! The way of occurrences from a handler to their shard: the one place where they are accepted, counted and logged.
 
+use super::aliases::{is_of_one_line, total};
 use super::{Ack, Face};
 use crate::correlator::Policy;
 use crate::event::{Event, ManagedFields, Time};
@@ -37,7 +38,7 @@ impl Face {
         Ok(Taken { outcome: accepted.outcome, waiting })
     }
 
-    /// As [`accept`](Self::accept), for one occurrence of each event; those of one shard under one lock.
+    /// As [`accept`](Self::accept), for as many occurrences as each event brings; those of one shard under one lock.
     pub(super) fn accept_all(
         &self,
         events: Vec<Event>,
@@ -45,23 +46,37 @@ impl Face {
         claim: impl Fn() -> ManagedFields,
     ) -> Vec<Result<Taken, Full>> {
         if ack == Ack::Written {
-            return events.iter().map(|event| self.accept(event, 1, ack, &claim)).collect();
+            return events.iter().map(|event| self.accept(event, self.brings(event), ack, &claim)).collect();
         }
         let policy = self.0.shards.policy();
+        let brought: Vec<u32> = events.iter().map(|event| self.brings(event)).collect();
         let logged = if self.0.event_log.is_kept() { events.clone() } else { Vec::new() };
-        let occurrences = events.into_iter().map(|event| occurrence(event, &policy, &claim)).collect();
-        let accepted = self.0.shards.accept_all(&policy, occurrences);
+        let occurrences = events.into_iter().map(|event| occurrence(event, &policy, &claim));
+        let accepted = self.0.shards.accept_all(&policy, occurrences.zip(brought.iter().copied()).collect());
         let mut logged = logged.into_iter();
-        let taken = |accepted: Result<Accepted, Full>| {
+        let taken = |(accepted, occurrences): (Result<Accepted, Full>, u32)| {
             let event = logged.next();
             let Accepted { outcome, .. } = accepted?;
             match &event {
-                Some(event) => self.note(event, 1, outcome),
-                None => self.0.metrics.count_outcome(outcome, 1),
+                Some(event) => self.note(event, occurrences, outcome),
+                None => self.0.metrics.count_outcome(outcome, occurrences.into()),
             }
             Ok(Taken { outcome, waiting: None })
         };
-        accepted.into_iter().map(taken).collect()
+        accepted.into_iter().zip(brought).map(taken).collect()
+    }
+
+    /// How many occurrences a posted event brings. Its count, or its series, is a total: client-go posts the whole total again
+    /// where a patch of it was answered 404. What is known of the name was counted before; any POST brings one.
+    pub(super) fn brings(&self, event: &Event) -> u32 {
+        let brought = total(event);
+        if brought == 1 {
+            return 1;
+        }
+        let (namespace, name) = (&event.metadata.namespace, &event.metadata.name);
+        let told = self.0.aliases.get(namespace, name).filter(|told| is_of_one_line(told, event));
+        let known = told.map_or_else(|| self.0.shards.count_under(event, name), |told| total(&told));
+        u32::try_from(brought.saturating_sub(known)).unwrap_or(0).max(1)
     }
 
     /// Counts and logs what became of occurrences.

@@ -10,6 +10,7 @@ use super::asked::Asked;
 use super::form::Form;
 use super::{Face, decode, options, respond};
 use crate::event::{Event, validate};
+use crate::outbox::Line;
 use crate::status::Status;
 use crate::upstream::{UpdateOptions, Updated};
 
@@ -69,7 +70,7 @@ async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions)
     event.metadata.name = held.name();
     let updated = upstream.update(event, options).await?;
     if !options.dry_run {
-        held.follow(&updated.event);
+        held.follow(&updated.event, Line::Stated);
     }
     Ok(updated)
 }

@@ -4,11 +4,12 @@
 
 use std::fmt::Write as _;
 
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 
-use super::claim::Base;
+use super::fold::FIRST_DIGEST;
 use super::record::Occurrences;
 use super::settings::Settings;
+use super::stand::Stand;
 use crate::clock::{Mono, Now};
 use crate::correlator::{RecordId, record_name};
 use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, Time, cut};
@@ -29,10 +30,10 @@ pub(super) struct Digest {
     pub(super) record: RecordId,
     /// The event as last written, to continue from when the record has left the outbox.
     pub(super) event: Event,
-    /// Whether the upstream holds it.
-    pub(super) stored: bool,
-    /// What the upstream holds of it.
-    pub(super) base: Base,
+    /// Where it stands upstream.
+    pub(super) stand: Stand,
+    /// Occurrences under its tag.
+    pub(super) total: u64,
     /// It can be written until then without folding on; see `Account::folds_from`.
     pub(super) folds_from: Mono,
     /// LIMIT: `digest_reasons` entries, in the order in which they were first folded.
@@ -56,7 +57,8 @@ impl Digest {
         let namespace = &first.metadata.namespace;
         let mut event = Event {
             metadata: ObjectMeta {
-                name: record_name(&object.name, now),
+                // Many budgets fold in one instant, of one object too.
+                name: format_smolstr!("{}.{:x}", record_name(&object.name, now), record.0 ^ FIRST_DIGEST),
                 namespace: namespace.clone(),
                 ..ObjectMeta::default()
             },
@@ -76,16 +78,7 @@ impl Digest {
             event.reporting_instance = first.reporting_instance.clone();
         }
         let folds_from = now.mono;
-        Self {
-            record,
-            event,
-            stored: false,
-            base: Base::default(),
-            folds_from,
-            reasons: Vec::new(),
-            unnamed: 0,
-            bytes: 0,
-        }
+        Self { record, event, stand: Stand::Nowhere, total: 0, folds_from, reasons: Vec::new(), unnamed: 0, bytes: 0 }
     }
 
     /// Takes in the occurrences of a record that folds.

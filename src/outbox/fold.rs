@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::account::{Account, AccountId, Order};
 use super::digest::Digest;
 use super::journal::Journal;
-use super::record::{Attempt, Occurrences, Phase, Record};
+use super::record::{Kind, Occurrences, Phase, Record};
 use super::{Forgotten, Outbox, Paused, WrittenAs};
 use crate::clock::{Mono, Now};
-use crate::correlator::{Key, RecordId};
+use crate::correlator::RecordId;
 
 /// How long a digest that was kept can be written before further records fold into it and have it wait again.
 const UNDISTURBED: Duration = Duration::from_secs(1);
@@ -64,6 +64,11 @@ impl Outbox {
         }
     }
 
+    /// Whether this digest waits to be written.
+    pub(super) fn owes_digest(&self, id: RecordId) -> bool {
+        self.records.get(&id).is_some_and(|record| record.owes())
+    }
+
     fn may_fold(&self, account: AccountId, now: Mono) -> bool {
         let Some(account) = self.accounts.peek(&account.0) else { return false };
         account.folds_from(&self.journal, &self.paused).is_some_and(|from| from <= now)
@@ -83,7 +88,10 @@ impl Outbox {
         self.draining = true;
         let accounts: Vec<AccountId> = self.accounts.iter().map(|(id, _)| AccountId(*id)).collect();
         for account in accounts {
-            let foldable: Vec<Order> = self.foldable(account).collect();
+            // What stays in the spool can be written by the next process, as it is where the budget can pay for it.
+            let tokens = self.accounts.peek(&account.0).filter(|_| self.journal.on);
+            let tokens = tokens.map_or(0, |account| account.tokens(now.mono));
+            let foldable: Vec<Order> = self.foldable(account).skip(tokens).collect();
             if foldable.len() > 1 {
                 self.fold(account, &foldable, now);
             }
@@ -100,15 +108,18 @@ impl Outbox {
         }
     }
 
-    /// Gives up what is left, at the end of a drain. Returns the occurrences that are lost with it.
-    pub fn abandon(&mut self) -> Occurrences {
-        let mut lost = Occurrences::default();
+    /// Gives up what is left, at the end of a drain. Returns the occurrences that are lost with it, and those that a request in
+    /// doubt may have shown.
+    pub fn abandon(&mut self) -> (Occurrences, Occurrences) {
+        let (mut lost, mut unknown) = (Occurrences::default(), Occurrences::default());
         for record in self.records.values() {
-            lost.merge(record.waiting());
+            let mut waiting = record.waiting();
+            unknown.merge(waiting.take_first(record.in_doubt()));
+            lost.merge(waiting);
         }
         let seed = self.jitter.u64(..);
         *self = self.another(seed);
-        lost
+        (lost, unknown)
     }
 
     fn foldable(&self, account: AccountId) -> impl Iterator<Item = Order> + '_ {
@@ -162,36 +173,11 @@ impl Outbox {
             self.bytes.replace(before, record.size);
         } else {
             account.members += 1;
-            let size = event.approximate_size();
-            self.bytes += size;
-            let source = account.source;
-            let record = Record {
-                source,
-                // A digest has no observation: nobody looks under this key.
-                key: Key(0),
-                account: account_id,
-                event,
-                size,
-                stored: digest.stored,
-                base: digest.base.clone(),
-                attempt: Attempt::default(),
-                pending: Occurrences::default(),
-                since,
-                newest: now.mono,
-                next_write: now.mono,
-                phase: Phase::Settled,
-                paid: false,
-                ambiguous: false,
-                look_first: false,
-                refusal: None,
-                tries: 0,
-                failing_since: None,
-                timer_set: false,
-                is_digest: true,
-                varies: true,
-                repaired: Vec::new(),
-                writer: None,
-            };
+            let mut record = Record::new(account.source, account_id, Kind::Digest, event, now.mono);
+            record.since = since;
+            (record.stand, record.total) = (digest.stand.clone(), digest.total);
+            record.tag = self.own_tag(id);
+            self.bytes += record.size;
             self.put(id, record);
         }
         self.hold_until_kept(id);
@@ -243,7 +229,7 @@ mod tests {
                     Request::Patch { patch, .. } => {
                         Box::new(Event { count: patch.count, message: patch.message, ..Event::default() })
                     }
-                    Request::Read { .. } => unreachable!("nothing fails"),
+                    Request::Read { .. } | Request::Delete { .. } => unreachable!("nothing fails"),
                 };
                 if stored.reason == DIGEST_REASON || stored.message.contains("folded") {
                     digests.push((step / 200, stored.count));
@@ -254,5 +240,58 @@ mod tests {
             assert!(shard.sizes().records < 600, "what waits for a fold is a second's");
         }
         assert!(digests.len() >= 10, "{digests:?}");
+    }
+
+    /// A shard with budgets of this size, and an event of this number under one budget.
+    fn budgeted(burst_size: u32, digest_after: usize) -> (Shard, Policy) {
+        let base = Settings { burst_size, qps: 0.01, spam_key: vec![Field::SourceComponent], ..Settings::default() };
+        let outbox = outbox::Settings { digest_after, ..outbox::Settings::default() };
+        let settings = shard::Settings { outbox, ..shard::Settings::default() };
+        (Shard::new(KeySecret(1, 2), settings, 1), Policy { base: Arc::new(base), rules: Vec::new() })
+    }
+
+    fn numbered(number: usize) -> Event {
+        let mut event = Event { count: 1, reason: "FailedScheduling".into(), ..Event::default() };
+        event.involved_object.name = format!("web-{number}").into();
+        event.metadata.name = event.involved_object.name.clone();
+        event
+    }
+
+    /// The names of what is pending.
+    fn pending(shard: &Shard) -> Vec<String> {
+        let mut names: Vec<String> = shard.pending().map(|(event, _)| event.metadata.name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    /// Fault: a planned restart during an outage cost the texts of most events.
+    #[test]
+    fn what_is_kept_and_has_a_token_does_not_fold_in_a_drain() {
+        for has_spool in [true, false] {
+            let (mut shard, policy) = budgeted(4, 100);
+            if has_spool {
+                shard.keep_journal();
+            }
+            let now = Now::at(1);
+            for number in 0..6 {
+                shard.accept(numbered(number), 1, now, &policy).unwrap();
+            }
+            shard.drain(now);
+            // Two are more than the budget can pay for.
+            let expected = if has_spool { 5 } else { 1 };
+            assert_eq!(pending(&shard).len(), expected, "{has_spool}");
+            assert!(shard.balance().is_exact());
+        }
+    }
+
+    /// Fault: each came to its own token later, minutes after the others.
+    #[test]
+    fn what_comes_while_a_digest_waits_for_its_token_joins_it() {
+        let (mut shard, policy) = budgeted(1, 3);
+        for number in 0..20 {
+            let now = Now::at(i64::try_from(number).unwrap() * 2_000_000_000);
+            shard.accept(numbered(number), 1, now, &policy).unwrap();
+        }
+        assert_eq!(pending(&shard).len(), 2, "the first, and the digest of the others");
     }
 }

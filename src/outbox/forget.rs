@@ -2,11 +2,21 @@
 //! what the upstream holds now. So a delete is never overwritten by a write that was already owed.
 
 use super::fold::FIRST_DIGEST;
-use super::record::{Occurrences, Phase};
-use super::{Outbox, Ticket};
+use super::record::{Kind, Occurrences, Phase};
+use super::stand::{Call, Held, IfMissing, Stand, Then};
+use super::{Outbox, Ticket, tag};
 use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
+
+/// Whether a client's change of an event says how often it happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// It does: what GET had shown is in it.
+    Stated,
+    /// It is about something else.
+    Unstated,
+}
 
 impl Outbox {
     /// Lets no write of this record go until [`resume`](Self::resume) or [`forget`](Self::forget); one that is on its way
@@ -29,10 +39,10 @@ impl Outbox {
         }
         let draining = self.draining;
         let Some(record) = self.records.get(&id) else { return };
-        let (account, is_digest) = (record.account, record.is_digest);
+        let (account, is_digest) = (record.account, record.kind == Kind::Digest);
         if !matches!(record.phase, Phase::Cooling) {
             // It is on its way, or waits for its next try.
-        } else if record.pending.total() == 0 {
+        } else if !record.owes() && record.stand.call(now.mono) != Some(Call::Read) {
             self.remove(id, now);
         } else if draining || record.next_write <= now.mono {
             if is_digest && self.journal.on {
@@ -48,14 +58,24 @@ impl Outbox {
         }
     }
 
-    /// Ends a pause by letting the record go with all that it owes; an answer that still comes means nothing any more.
-    /// Returns the occurrences that are given up, and who waited for them.
+    /// Ends a pause by letting the record go with all that it owes: a client has deleted it. An answer that still comes means
+    /// nothing any more. Returns the occurrences that are given up, and the tickets of clients that waited for them.
     pub fn forget(&mut self, id: RecordId, now: Now) -> (Occurrences, Vec<Ticket>) {
         self.end_pause(id);
         self.unqueue(id);
         let lost = self.records.get(&id).map(|record| record.waiting()).unwrap_or_default();
         self.note(id);
-        self.remove(id, now);
+        if let Some((until, record)) = self.records.get_mut(&id).and_then(|record| Some((record.limbo(now)?, record))) {
+            // A create of it may still be carried out: what arrives late is deleted then.
+            (record.pending, record.later) = (Occurrences::default(), Occurrences::default());
+            record.total = record.settled();
+            record.stand = Stand::Waiting { until, then: Then::Delete };
+            record.phase = Phase::Backoff(until);
+            record.timer_set = false;
+            self.set_record_timer(id);
+        } else {
+            self.remove(id, now);
+        }
         if id.0 >= FIRST_DIGEST {
             for (_, account) in self.accounts.iter_mut() {
                 if account.digest.as_ref().is_some_and(|digest| digest.record == id) {
@@ -66,25 +86,51 @@ impl Outbox {
         (lost, self.tickets.drop_record(id))
     }
 
-    /// Somebody replaced the record upstream by `stored`: what waits comes on top of it. Returns by how much its count moved;
-    /// `None` when nothing of it is here.
-    pub fn rebase(&mut self, id: RecordId, stored: &Event) -> Option<i32> {
+    /// Ends a pause after a client's DELETE that got no answer: the record is read first, and forgotten if it is gone.
+    /// Returns whether that is so; a record that the upstream is not known to hold can be forgotten at once.
+    pub fn doubt(&mut self, id: RecordId, now: Now) -> bool {
+        let Some(record) = self.records.get_mut(&id) else { return false };
+        let (Stand::On(held) | Stand::Unsure { held, .. }) = &record.stand else { return false };
+        record.stand = Stand::Unsure { held: held.clone(), if_missing: IfMissing::Forget };
+        if matches!(record.phase, Phase::Settled) {
+            // It has something to ask again.
+            record.phase = Phase::Cooling;
+        }
+        self.resume(id, now);
+        true
+    }
+
+    /// A client has replaced the record upstream by `stored`, which includes what waited: GET had shown that. Returns by how much
+    /// its count moved and how many occurrences are written by it; `None` when the record is not here.
+    pub fn rebase(&mut self, id: RecordId, stored: &Event, line: Line, now: Now) -> Option<(i32, Occurrences)> {
         self.note(id);
+        let count = self.settings.group.count(stored);
         let record = self.records.get_mut(&id)?;
+        let written = match line {
+            Line::Stated => {
+                let mut written = record.pending.take();
+                written.merge(record.later.take());
+                written
+            }
+            Line::Unstated => Occurrences::default(),
+        };
         let waiting = i32::try_from(record.waiting().total()).unwrap_or(i32::MAX);
-        let count = self.settings.group.count(stored).saturating_add(waiting);
-        let moved = count.saturating_sub(record.event.count);
+        let count_with_waiting = count.saturating_add(waiting);
+        let moved = count_with_waiting.saturating_sub(record.event.count);
         let last_timestamp = record.event.last_timestamp.max(stored.last_timestamp);
-        record.event = Event { count, last_timestamp, type_meta: None, ..stored.clone() };
-        record.stored = true;
-        record.base.follow(stored, record.writer.as_ref().or(self.annotation.as_ref()));
-        record.ambiguous = false;
-        record.look_first = false;
-        record.refusal = None;
+        record.event = Event { count: count_with_waiting, last_timestamp, type_meta: None, ..stored.clone() };
+        let own = record.tag.as_ref();
+        let held = Held {
+            version: stored.metadata.resource_version.clone(),
+            count: count.into(),
+            tag: record.settled(),
+            expired_tags: own.map_or_else(Vec::new, |own| tag::expired(stored, own, now)),
+        };
+        record.stand = Stand::On(held);
         let size = record.event.approximate_size();
         self.bytes.replace(record.size, size);
         record.size = size;
-        Some(moved)
+        Some((moved, written))
     }
 
     /// How many occurrences the record that is stored as `stored` tells of.
@@ -107,7 +153,7 @@ impl Outbox {
     /// The name of a record that is here, and whether the upstream holds it.
     #[must_use]
     pub fn name(&self, id: RecordId) -> Option<(smol_str::SmolStr, bool)> {
-        self.records.get(&id).map(|record| (record.event.metadata.name.clone(), record.stored))
+        self.records.get(&id).map(|record| (record.event.metadata.name.clone(), record.stand.held().is_some()))
     }
 
     /// Whether the record is still paused by somebody else.

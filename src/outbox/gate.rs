@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::write::Retry;
+use super::request::Retry;
 use crate::clock::Mono;
 use crate::correlator::{Rate, TokenBucket};
 

@@ -47,6 +47,8 @@ fn is_plain_new_style(event: &Event) -> bool {
 /// How many occurrences `stored`, written through `group`, tells of.
 pub(super) fn count(group: ApiGroup, stored: &Event) -> i32 {
     match group {
+        // An event that says nothing of it has happened once.
+        ApiGroup::Core if stored.count < 1 => spelling::occurrences(stored).max(1),
         ApiGroup::Core => stored.count,
         ApiGroup::Events => spelling::occurrences(stored),
     }

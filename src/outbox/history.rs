@@ -1,68 +1,67 @@
-//! What the upstream tells unasked: somebody else has changed, deleted or created a record. Our own writes come back this way
-//! too, and are told apart by their version.
+//! Watch events: a record was changed, deleted or created by another writer. Our own writes come back this way too, and are
+//! told apart by their version.
 
-use super::Outbox;
-use super::claim::tally;
 use super::record::Phase;
+use super::stand::{Held, Stand};
+use super::{Outbox, tag};
 use crate::clock::Now;
-use crate::correlator::{RecordId, is_newer, lacking};
+use crate::correlator::{RecordId, is_newer};
 use crate::event::Event;
 
-/// What became of news about a record.
+/// What became of a watch event about a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learned {
-    /// Nothing of the record is here: its correlator alone knows it.
+    /// The record is not here: its correlator alone knows it.
     Absent,
-    /// A request is on its way or about to be looked for, and tells more; or this is no news.
+    /// A request is on its way or due that tells more; or the event is not newer than what is known.
     Ignored,
     /// The record goes on from what the upstream holds; its count has moved by this much.
     Moved(i32),
 }
 
 impl Outbox {
-    /// How many occurrences `event`, read from the upstream, tells of.
+    /// How many occurrences `event`, read from the upstream, shows.
     #[must_use]
     pub fn counted(&self, event: &Event) -> i32 {
         self.settings.group.count(event)
     }
 
     /// The upstream holds `event` under the record's name.
-    pub fn learn(&mut self, id: RecordId, event: &Event) -> Learned {
+    pub fn learn(&mut self, id: RecordId, event: &Event, now: Now) -> Learned {
         self.note(id);
-        let stored = self.counted(event);
+        let count = i64::from(self.counted(event));
         let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
-        let asks = matches!(record.phase, Phase::InFlight(_)) || record.look_first || record.ambiguous;
-        if asks || !record.stored || !is_newer(&event.metadata.resource_version, &record.base.version) {
+        let is_in_flight = matches!(record.phase, Phase::InFlight(_));
+        let settled = record.settled();
+        let Stand::On(held) = &mut record.stand else { return Learned::Ignored };
+        if is_in_flight || !is_newer(&event.metadata.resource_version, &held.version) {
             return Learned::Ignored;
         }
-        // A record of an earlier process is counted under that one's name, whose last write may still come.
-        let annotation = record.writer.as_ref().or(self.annotation.as_ref());
-        let own = annotation.map_or(0, |annotation| tally(event, annotation));
-        if own > record.base.tally {
+        let own = record.tag.as_ref().and_then(|tag| tag::count(event, tag));
+        if own.is_some_and(|own| own > settled) {
+            // A write of an earlier process has arrived late; the next patch will be refused, and then it is read.
             return Learned::Ignored;
         }
-        let waiting = i32::try_from(record.pending.total()).unwrap_or(i32::MAX);
-        let count = stored.saturating_add(waiting).saturating_add(lacking(own, record.base.tally));
-        let moved = count.saturating_sub(record.event.count);
-        record.event.count = count;
+        // Without the tag it holds all that was acknowledged: it is as we left it, or somebody has made it again.
+        let tag = own.unwrap_or(held.tag);
+        let others = |count: i64, tag: u64| count.saturating_sub(i64::try_from(tag).unwrap_or(i64::MAX));
+        let moved = others(count, tag).saturating_sub(others(held.count, held.tag));
+        let expired_tags = record.tag.as_ref().map_or_else(Vec::new, |own| tag::expired(event, own, now));
+        *held = Held { version: event.metadata.resource_version.clone(), count, tag, expired_tags };
+        record.move_count(moved);
         record.event.first_timestamp = event.first_timestamp;
-        record.base.follow(event, annotation);
-        Learned::Moved(moved)
+        Learned::Moved(i32::try_from(moved).unwrap_or(if moved < 0 { i32::MIN } else { i32::MAX }))
     }
 
     /// The upstream, at `version`, no longer holds the record: its next write creates it, with its running count. It may have been
-    /// created again since, as an answer has told.
+    /// created again since, as an answer has said.
     pub fn learn_gone(&mut self, id: RecordId, version: &str, now: Now) -> Learned {
         let Some(record) = self.records.get(&id) else { return Learned::Absent };
-        let known = record.base.version.as_str();
-        let is_news = version == known || is_newer(version, known);
-        if is_news && !matches!(record.phase, Phase::InFlight(_)) && !record.ambiguous {
+        let Stand::On(held) = &record.stand else { return Learned::Ignored };
+        let is_news = version == held.version || is_newer(version, &held.version);
+        if is_news && !matches!(record.phase, Phase::InFlight(_)) {
             self.note(id);
-            self.change_in_queue(id, now, |record| {
-                record.stored = false;
-                record.look_first = false;
-                record.base.gone();
-            });
+            self.change_in_queue(id, now, |record| record.stand = Stand::Nowhere);
         }
         Learned::Ignored
     }

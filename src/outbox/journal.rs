@@ -10,9 +10,9 @@ use smol_str::SmolStr;
 
 use super::Outbox;
 use super::account::{Account, AccountId};
-use super::claim::Base;
 use super::fold::FIRST_DIGEST;
-use super::record::{Attempt, Occurrences, Phase, Record};
+use super::record::{Kind, Occurrences, Record};
+use super::stand::{Held, IfMissing, LIMBO, Mark, Stand};
 use crate::clock::Now;
 use crate::correlator::{Key, Rate, RecordId};
 use crate::event::Event;
@@ -26,20 +26,30 @@ pub struct Entry {
     pub key: Key,
     /// The budget that pays for its writes; `None` when they are free or paid.
     pub budget: Option<Key>,
+    /// What kind of record it is.
+    pub kind: Kind,
     /// Its desired state; its `resourceVersion` is the one that the upstream was last known to hold.
     pub event: Event,
-    /// The occurrences in it that the upstream has not acknowledged, those on their way included.
-    pub occurrences: Occurrences,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
-    /// How many occurrences `writer` is known to have counted on it.
-    pub tally: u32,
-    /// Whose tally that is: the annotation; empty where writes carry none.
-    pub writer: SmolStr,
-    /// Whether it is the digest of a budget.
-    pub is_digest: bool,
-    /// Whether its message changes from write to write.
-    pub varies: bool,
+    /// The tag that it is counted under; empty where writes carry none.
+    pub tag: SmolStr,
+    /// How many occurrences of it are known to be upstream, as the tag counts.
+    pub settled: u64,
+    /// Occurrences under the tag that the upstream has not acknowledged, those on their way included.
+    pub owed: Occurrences,
+    /// Occurrences that are to be counted under another tag, of which no write was ever sent.
+    pub later: Occurrences,
+}
+
+impl Entry {
+    /// All occurrences that the upstream has not acknowledged.
+    #[must_use]
+    pub fn occurrences(&self) -> Occurrences {
+        let mut occurrences = self.owed;
+        occurrences.merge(self.later);
+        occurrences
+    }
 }
 
 /// What has changed since the changes were last taken.
@@ -124,8 +134,9 @@ impl Outbox {
         self.journal.changed.extend(self.records.keys().copied());
     }
 
-    /// Takes in a record of an earlier process. Nobody knows whether a write of it was on its way when that one ended, so it
-    /// is not folded, and its first write pays with no token.
+    /// Takes in a record of an earlier process. A write of it may have been on its way when that process ended, and may have
+    /// carried more than was kept. So the record goes on under the earlier tag until it is settled what of the kept occurrences
+    /// has arrived, is not folded, and its first write pays with no token.
     ///
     /// LIMIT: as many as the earlier process let wait, whatever this one's limits are; new records are refused meanwhile.
     pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, now: Now) {
@@ -133,45 +144,42 @@ impl Outbox {
             Some(budget) => AccountId::of_budget(entry.source, budget),
             None => AccountId::prepaid(entry.source),
         };
-        let id = if entry.is_digest { self.digest_id() } else { id };
+        let id = if entry.kind == Kind::Digest { self.digest_id() } else { id };
         let rate = entry.budget.map(|_| rate);
         rate.map(|rate| self.rates.differ(rate));
         self.account(account_id, || Account::new(entry.source, rate)).members += 1;
-        let size = entry.event.approximate_size();
-        self.bytes += size;
+        let own_tag = self.own_tag(id);
         let version = entry.event.metadata.resource_version.clone();
-        let owed = u32::try_from(entry.occurrences.total()).unwrap_or(u32::MAX);
-        // Only who can tell his own occurrences from others' finds out anything by reading.
-        let tells = self.annotation.is_some() && !entry.writer.is_empty();
-        let record = Record {
-            source: entry.source,
-            key: entry.key,
-            account: account_id,
-            size,
-            stored: entry.stored,
-            look_first: tells && entry.stored && version.is_empty(),
-            base: Base { version, tally: entry.tally, removed: Vec::new() },
-            attempt: Attempt { count: entry.event.count, tally: entry.tally.saturating_add(owed) },
-            event: entry.event,
-            pending: Occurrences::default(),
-            since: now.mono,
-            newest: now.mono,
-            next_write: now.mono,
-            phase: Phase::Settled,
-            paid: true,
-            ambiguous: true,
-            refusal: None,
-            tries: 0,
-            failing_since: None,
-            timer_set: false,
-            is_digest: entry.is_digest,
-            varies: entry.varies,
-            repaired: Vec::new(),
-            writer: tells.then_some(entry.writer),
+        let mut record = Record::new(entry.source, account_id, entry.kind, entry.event, now.mono);
+        record.key = entry.key;
+        record.paid = true;
+        record.total = entry.settled + entry.owed.total();
+        record.later = entry.later;
+        // Only tags tell own occurrences from others', so only with them anything is found out by reading.
+        if own_tag.is_some() && !entry.tag.is_empty() {
+            (record.tag, record.is_inherited) = (Some(entry.tag), true);
+        } else {
+            record.tag = own_tag;
+            record.pending = record.later.take();
+            record.total += record.pending.total();
+        }
+        record.sent = Mark { count: record.count_to_write(), tag: record.total };
+        let owed = i64::try_from(entry.owed.total()).unwrap_or(i64::MAX);
+        let count = record.count_to_write().saturating_sub(owed);
+        let held = Held { version, count, tag: entry.settled, ..Held::default() };
+        record.stand = match (entry.stored, record.is_inherited) {
+            (true, true) => Stand::Unsure { held, if_missing: IfMissing::Create },
+            (true, false) => Stand::On(held),
+            (false, _) => Stand::Sent { until: now.mono.after(LIMBO) },
         };
+        if let Stand::Sent { until } = record.stand {
+            record.create_until = Some(until);
+        }
+        self.bytes += record.size;
+        record.pending.merge(entry.owed);
         self.put(id, record);
         self.note(id);
-        self.owe(id, entry.occurrences, now.mono, now);
+        self.owe(id, Occurrences::default(), now.mono, now);
         self.trim_accounts(now.mono);
     }
 
@@ -205,39 +213,24 @@ impl Outbox {
     }
 
     fn entry(&self, record: &Record) -> Entry {
-        let pays = |account: &Account| !account.is_prepaid() && !record.is_digest;
+        let pays = |account: &Account| !account.is_prepaid() && record.kind != Kind::Digest;
         let pays = self.accounts.peek(&record.account.0).is_some_and(pays);
         let budget = pays.then(|| record.account.budget(record.source));
         let mut event = record.event.clone();
-        event.metadata.resource_version = record.base.version.clone();
+        let held = record.stand.held();
+        event.metadata.resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
         Entry {
             source: record.source,
             key: record.key,
             budget,
+            kind: record.kind,
             event,
-            occurrences: record.waiting(),
-            stored: record.stored,
-            tally: record.base.tally,
-            writer: self.writer_of(record).cloned().unwrap_or_default(),
-            is_digest: record.is_digest,
-            varies: record.varies,
+            stored: held.is_some(),
+            tag: record.tag.clone().unwrap_or_default(),
+            settled: record.settled(),
+            owed: record.unsettled(),
+            later: record.later,
         }
-    }
-
-    /// Under which name occurrences are counted on a record: this process's own, but for a record of an earlier one.
-    pub(super) fn writer_of<'a>(&'a self, record: &'a Record) -> Option<&'a SmolStr> {
-        record.writer.as_ref().or(self.annotation.as_ref())
-    }
-}
-
-impl Record {
-    /// Occurrences that the upstream has not acknowledged.
-    pub(super) fn waiting(&self) -> Occurrences {
-        let mut waiting = self.pending;
-        if let Phase::InFlight(sent) = self.phase {
-            waiting.merge(sent.occurrences);
-        }
-        waiting
     }
 }
 
@@ -245,7 +238,7 @@ impl Record {
 mod tests {
     use super::*;
     use crate::correlator::Fold;
-    use crate::outbox::{Answer, Offer, Payment, Request, Settings, Why};
+    use crate::outbox::{Answer, Known, Offer, Payment, Request, Settings, Why};
 
     /// An outbox that keeps a journal, with records whose budget has no token.
     fn outbox(records: u64) -> Outbox {
@@ -264,13 +257,13 @@ mod tests {
         let (record, key) = (RecordId(number), Key(number.into()));
         let (fold, source) = (Fold::Created, Key(1));
         let budget = Key(2);
-        let offer = Offer { record, source, key, occurrences: 1, fold, stored: false, tally: 0, payment, budget };
+        let offer = Offer { record, source, key, occurrences: 1, fold, known: Known::default(), payment, budget };
         outbox.offer(offer, event, Now::at(0)).0
     }
 
     fn entries(changes: &Changes) -> Vec<u64> {
         let mut owed: Vec<u64> =
-            changes.records.iter().filter_map(|(_, entry)| Some(entry.as_ref()?.occurrences.total())).collect();
+            changes.records.iter().filter_map(|(_, entry)| Some(entry.as_ref()?.occurrences().total())).collect();
         owed.sort_unstable();
         owed
     }

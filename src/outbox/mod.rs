@@ -9,25 +9,24 @@
 //! - [`Outbox::take_forgotten`] after each of the above: records that the correlators must forget.
 
 mod account;
-mod claim;
 mod digest;
 mod fold;
 mod forget;
 mod gate;
 mod group;
 mod history;
-mod identity;
 mod journal;
-mod mend;
 mod offer;
 mod ready;
 mod record;
+mod request;
 mod settings;
 mod settle;
 mod share;
+mod stand;
+mod tag;
 mod tickets;
 mod timers;
-mod write;
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry as MapEntry;
@@ -36,24 +35,26 @@ use std::collections::{BinaryHeap, HashMap};
 use smol_str::SmolStr;
 
 pub use crate::correlator::{Patch, RecordId};
-pub use claim::{Claim, TALLY_PREFIX};
 pub use digest::DIGEST_REASON;
+pub use forget::Line;
 pub use gate::{Admission, Gate, GateSettings, HealthChange};
 pub use group::UpstreamGroup;
 pub use history::Learned;
 pub use journal::{Changes, Entry};
-pub use offer::{Forgotten, Offer, Payment};
-pub use record::{Occurrences, Why, WrittenAs};
+pub use offer::{Forgotten, Known, Offer, Payment};
+pub use record::{Kind, Occurrences, Why, WrittenAs};
+pub use request::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
 pub use share::Share;
+pub use tag::{Claim, TAG_PREFIX};
 pub use tickets::{Fate, OnTaken, Ticket};
-pub use write::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 
 use account::{Account, AccountId, Class, Order, Place, Rates};
 use journal::Journal;
 use ready::Ready;
-use record::{Attempt, Call, Phase, Record, Sent};
+use record::{Phase, Record, Sent};
+use stand::{Call, Mark, Tags};
 use tickets::Tickets;
 use timers::Timer;
 
@@ -90,8 +91,10 @@ pub struct Outbox {
     paused: Paused,
     jitter: fastrand::Rng,
     next_digest: u64,
-    /// Where this writer keeps its tally on a record; `None` leaves records as client-go writes them.
-    annotation: Option<smol_str::SmolStr>,
+    /// This process in the names of its tags; `None` leaves records as client-go writes them.
+    writer: Option<SmolStr>,
+    /// Whether the upstream was seen to keep tags.
+    tags: Tags,
     journal: Journal,
     draining: bool,
 }
@@ -122,7 +125,8 @@ impl Outbox {
             paused: HashMap::default(),
             jitter: fastrand::Rng::with_seed(seed),
             next_digest: 0,
-            annotation: None,
+            writer: None,
+            tags: Tags::Unproven,
             journal: Journal::default(),
             draining: false,
         }
@@ -240,9 +244,8 @@ impl Outbox {
         let mut waiting = [0; Why::ALL.len()];
         for record in self.records.values() {
             let why = record.why(|account| self.is_filed(account));
-            let sent = if let Phase::InFlight(sent) = record.phase { sent.occurrences.total() } else { 0 };
-            waiting[why as usize] += record.pending.total();
-            waiting[Why::InFlight as usize] += sent;
+            waiting[why as usize] += record.pending.total() + record.later.total();
+            waiting[Why::InFlight as usize] += record.in_flight().total();
         }
         waiting
     }
@@ -265,10 +268,13 @@ impl Outbox {
             record.paid |= self.draining || account.is_prepaid();
             let place = record.place();
             account.insert(order, place);
-            if place == Place::Foldable
-                && account.foldable_len() > self.settings.digest_after + account.tokens(now.mono)
-            {
-                self.fold_excess(account_id, now);
+            if place == Place::Foldable && account.foldable_len() > account.tokens(now.mono) {
+                let (number, tokens) = (account.foldable_len(), account.tokens(now.mono));
+                let digest = account.digest.as_ref().map(|digest| digest.record);
+                // What joins a digest that waits for a token anyway is shown with it.
+                if number > self.settings.digest_after + tokens || digest.is_some_and(|id| self.owes_digest(id)) {
+                    self.fold_excess(account_id, now);
+                }
             }
         }
         self.refile(account_id, now.mono);
@@ -309,33 +315,43 @@ impl Outbox {
     /// Makes the request of a record and marks it as on its way.
     fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let record = self.records.get_mut(&id)?;
+        let call = record.stand.call(now.mono)?;
         self.tickets.send(id);
-        let call = record.call();
         record.paid = true;
         record.next_write = now.mono.after(self.settings.coalesce_interval);
         let group = self.settings.group.of(&record.event);
-        let spelled = group::spelled(group, &record.event, now);
-        let sent = Sent { occurrences: record.pending.take(), count: group::count(group, &spelled), call, group };
-        let tally = record.tally_with(sent.occurrences.total());
-        if call != Call::Read {
-            record.attempt = Attempt { count: sent.count, tally };
+        let sent = Sent { occurrences: record.pending.take(), call, group };
+        let count = record.count_to_write();
+        let event = Event { count: i32::try_from(count).unwrap_or(i32::MAX), ..record.event.clone() };
+        if matches!(call, Call::Create | Call::Patch) {
+            record.sent = Mark { count, tag: record.total };
         }
-        let namespace = record.event.metadata.namespace.clone();
-        let annotation = record.writer.as_ref().or(self.annotation.as_ref());
+        let tag = record.tag.as_ref().map(|tag| (tag.clone(), tag::value(record.total, now)));
+        let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
+        let held = record.stand.held();
         let request = match call {
-            Call::Read => Request::Read { group, namespace, name: spelled.metadata.name.clone() },
+            Call::Read => {
+                Request::Read { group, namespace, name: group::spelled(group, &event, now).metadata.name.clone() }
+            }
+            Call::Delete => {
+                let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
+                Request::Delete { group, namespace, name, resource_version }
+            }
             Call::Patch => {
-                let patch = group::patch(group, &record.event, now);
-                let claim = annotation.map(|annotation| Box::new(record.claim(annotation, tally)));
-                Request::Patch { group, namespace, name: record.event.metadata.name.clone(), patch, claim }
+                let patch = group::patch(group, &event, now);
+                let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
+                let removed = held.map(|held| held.expired_tags.clone()).unwrap_or_default();
+                let claim = tag.map(|(tag, value)| Box::new(Claim { resource_version, tag, value, removed }));
+                Request::Patch { group, namespace, name, patch, claim }
             }
             Call::Create => {
-                // The desired state stays here: it may have to be created again.
-                let mut event = spelled.into_owned();
+                let mut event = group::spelled(group, &event, now).into_owned();
                 event.metadata.resource_version = SmolStr::default();
-                if let Some(annotation) = annotation {
-                    claim::mark(&mut event, annotation, tally);
+                if let Some((tag, value)) = tag {
+                    tag::mark(&mut event, &tag, value);
                 }
+                // What is counted there follows from what is written.
+                record.sent.count = group::count(group, &event).into();
                 Request::Create { group, event: Box::new(event) }
             }
         };
@@ -364,10 +380,10 @@ impl Outbox {
         self.bytes -= record.size;
         if let Some(account) = self.accounts.peek_mut(&record.account.0) {
             account.members -= 1;
-            if let Some(digest) = account.digest.as_mut().filter(|_| record.is_digest) {
-                digest.stored = record.stored;
+            if let Some(digest) = account.digest.as_mut().filter(|_| record.kind == Kind::Digest) {
+                digest.stand = record.stand;
+                digest.total = record.total;
                 digest.event = record.event;
-                digest.base = record.base;
             }
         }
         self.drop_if_idle(record.account, now.mono);

@@ -1,9 +1,11 @@
 //! What goes in and out of the outbox towards the correlators: a decision's record offered for writing, and a record to forget.
 
+use smol_str::SmolStr;
+
 use super::Outbox;
 use super::account::{Account, AccountId};
-use super::claim::Base;
-use super::record::{Attempt, Occurrences, Phase, Record, Why, WrittenAs};
+use super::record::{Kind, Occurrences, Phase, Record, Why, WrittenAs};
+use super::stand::{Held, Mark, Stand};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key, Rate, RecordId};
 use crate::event::Event;
@@ -21,14 +23,23 @@ pub struct Offer {
     pub occurrences: u32,
     /// How they show.
     pub fold: Fold,
-    /// Whether the upstream is known to hold the record.
-    pub stored: bool,
-    /// How much of it is this writer's own, where the upstream holds it.
-    pub tally: u32,
+    /// What the correlator remembers of the record, where it is not here.
+    pub known: Known,
     /// Who pays.
     pub payment: Payment,
     /// The spam key: whose budget it is.
     pub budget: Key,
+}
+
+/// What a correlator remembers of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Known {
+    /// Whether the upstream is known to hold it.
+    pub stored: bool,
+    /// How many occurrences it shows.
+    pub count: i32,
+    /// How many of them its tag counts.
+    pub tag: u64,
 }
 
 /// Who pays for the write of an offer.
@@ -115,36 +126,20 @@ impl Outbox {
             account.set_rate(rate);
         }
         account.members += 1;
-        let size = event.approximate_size();
-        self.bytes += size;
-        let version = if offer.stored { event.metadata.resource_version.clone() } else { Default::default() };
-        let base = Base { version, tally: offer.tally, removed: Vec::new() };
-        let record = Record {
-            source: offer.source,
-            key: offer.key,
-            account: account_id,
-            event,
-            size,
-            stored: offer.stored,
-            base,
-            attempt: Attempt::default(),
-            pending: Occurrences::default(),
-            since: now,
-            newest: now,
-            next_write: now,
-            phase: Phase::Settled,
-            paid: offer.payment == Payment::Paid,
-            ambiguous: false,
-            look_first: false,
-            refusal: None,
-            tries: 0,
-            failing_since: None,
-            timer_set: false,
-            is_digest: false,
-            varies: offer.fold == crate::correlator::Fold::Combined,
-            repaired: Vec::new(),
-            writer: None,
-        };
+        let Known { stored, count, tag } = offer.known;
+        let version = if offer.known.stored { event.metadata.resource_version.clone() } else { SmolStr::default() };
+        let kind = if offer.fold == Fold::Combined { Kind::Combined } else { Kind::Plain };
+        let mut record = Record::new(offer.source, account_id, kind, event, now);
+        record.key = offer.key;
+        record.tag = self.own_tag(offer.record);
+        record.total = tag;
+        record.paid = offer.payment == Payment::Paid;
+        if stored {
+            record.stand = Stand::On(Held { version, count: count.into(), tag, ..Held::default() });
+        }
+        // A record that is gone is created again with its running count, and never folds.
+        record.sent = Mark { count: count.into(), tag };
+        self.bytes += record.size;
         self.put(offer.record, record);
         self.trim_accounts(now);
     }
@@ -195,6 +190,8 @@ impl Outbox {
             Phase::Settled if record.next_write <= now.mono || self.draining => self.enqueue(id, now),
             Phase::Settled => {
                 record.phase = Phase::Cooling;
+                // One may be set for the end of a limbo.
+                record.timer_set = false;
                 self.set_record_timer(id);
             }
             Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) | Phase::Backoff(_) => {}
@@ -232,7 +229,7 @@ mod tests {
                 let count = match write.request {
                     Request::Create { event, .. } => event.count,
                     Request::Patch { patch, .. } => patch.count,
-                    Request::Read { .. } => unreachable!("nothing fails"),
+                    Request::Read { .. } | Request::Delete { .. } => unreachable!("nothing fails"),
                 };
                 let stored = Event { count, ..event.clone() };
                 shard.settle(write.record, crate::outbox::Answer::Stored(Box::new(stored)), now);
@@ -317,7 +314,7 @@ mod tests {
         assert_eq!(*outcomes.last().unwrap(), Outcome::Combined);
         let writes = std::iter::from_fn(|| shard.next_write(now)).filter_map(|write| match write.request {
             Request::Create { event, .. } => Some(*event),
-            Request::Patch { .. } | Request::Read { .. } => None,
+            Request::Patch { .. } | Request::Read { .. } | Request::Delete { .. } => None,
         });
         writes.last().unwrap()
     }

@@ -1,15 +1,17 @@
 //! One record: its desired state, what of it the upstream has not acknowledged, and what it waits for.
 
+use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::account::{AccountId, Order, Place};
-use super::claim::Base;
+use super::group;
 use super::settings::Settings;
-use super::write::Refusal;
-use crate::clock::Mono;
+use super::stand::{Call, Held, LIMBO, Mark, Seen, Stand};
+use super::tag;
+use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key};
-use crate::event::repair::Repair;
-use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, cut};
+use crate::event::repair::{self, Objection, Repair};
+use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, ObjectReference, cut};
 
 /// How an occurrence shows upstream; the ledger's label of what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,6 +137,18 @@ impl Why {
     }
 }
 
+/// What kind of record it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Of equal events.
+    Plain,
+    /// Of similar events: its message is that of the newest.
+    Combined,
+    /// Of events that their budget could not pay for: its message names them.
+    Digest,
+}
+
 /// A record that is unsettled, or was written a moment ago.
 #[derive(Debug)]
 pub(super) struct Record {
@@ -142,50 +156,47 @@ pub(super) struct Record {
     pub(super) phase: Phase,
     /// The budget that pays for its writes.
     pub(super) account: AccountId,
-    /// Occurrences in `event` that no request carries yet.
-    pub(super) pending: Occurrences,
-    /// Since when the oldest of `pending` has waited.
-    pub(super) since: Mono,
-    /// When its newest occurrence came.
-    pub(super) newest: Mono,
-    /// Bytes of `event` as counted against the limit.
-    pub(super) size: usize,
-    /// Whether the upstream holds the record: decides between create and patch.
-    pub(super) stored: bool,
-    /// Its next write needs no token: paid by the correlator, or a repeat of a write that paid.
-    pub(super) paid: bool,
-    /// A write was sent whose fate is unknown: what is found upstream may be our own doing.
-    pub(super) ambiguous: bool,
-    /// The next request reads: a create was answered "exists", or nobody knows what a patch met.
-    pub(super) look_first: bool,
-    /// A timer of this record is set for what it waits for now.
-    pub(super) timer_set: bool,
-    /// It is the digest of its budget.
-    pub(super) is_digest: bool,
-    /// Its message changes from write to write, and does not identify it.
-    pub(super) varies: bool,
-    /// What was repaired of `event` after the upstream had refused it.
-    pub(super) repaired: Vec<Repair>,
-    /// Desired state. Its name is fixed once a create was sent.
-    pub(super) event: Event,
     /// Who reports; fairness is between sources.
     pub(super) source: Key,
     /// Where the correlator remembers the record.
     pub(super) key: Key,
-    /// What the upstream is known to hold of it.
-    pub(super) base: Base,
+    pub(super) kind: Kind,
+    /// Desired state. Its count is that of all writers. Its name is fixed once a create was sent.
+    pub(super) event: Event,
+    /// Bytes of `event` as counted against the limit.
+    pub(super) size: usize,
+    /// Where it stands upstream.
+    pub(super) stand: Stand,
+    /// Until when a create of it that was given up may be carried out, where a later one was answered.
+    pub(super) create_until: Option<Mono>,
+    /// The tag that it is counted under; `None` where writes carry none.
+    pub(super) tag: Option<SmolStr>,
+    /// Whether that is the tag of an earlier process, under which nothing is written but what that one may have written already.
+    pub(super) is_inherited: bool,
+    /// Occurrences under the tag: acknowledged, on their way and pending.
+    pub(super) total: u64,
     /// The newest write that was sent.
-    pub(super) attempt: Attempt,
+    pub(super) sent: Mark,
+    /// Occurrences under the tag that no request carries yet.
+    pub(super) pending: Occurrences,
+    /// Occurrences that came while the tag was inherited. They are counted under the record's own tag once that is settled.
+    pub(super) later: Occurrences,
+    /// Since when the oldest occurrence that waits has waited.
+    pub(super) since: Mono,
+    /// When its newest occurrence came.
+    pub(super) newest: Mono,
     /// The coalescing interval ends then.
     pub(super) next_write: Mono,
-    /// A refusal that came while the fate of an earlier try is unknown; it holds when reading finds nothing.
-    pub(super) refusal: Option<Box<Refusal>>,
+    /// Its next write needs no token: paid by the correlator, or a repeat of a write that paid.
+    pub(super) paid: bool,
+    /// A timer of this record is set for what it waits for now.
+    pub(super) timer_set: bool,
+    /// What was repaired of `event` after the upstream had refused it.
+    pub(super) repaired: Vec<Repair>,
     /// Failed tries since the last success.
     pub(super) tries: u32,
     /// When the first of them failed.
     pub(super) failing_since: Option<Mono>,
-    /// The annotation of an earlier process, under which it was counted until that one ended; `None` for our own.
-    pub(super) writer: Option<SmolStr>,
 }
 
 /// Life of a record in the outbox.
@@ -208,37 +219,145 @@ pub(super) enum Phase {
 pub(super) struct Sent {
     /// The occurrences it makes visible.
     pub(super) occurrences: Occurrences,
-    /// The count it writes.
-    pub(super) count: i32,
     /// What was asked.
     pub(super) call: Call,
     /// The group it was asked through.
     pub(super) group: ApiGroup,
 }
 
-/// A write as it was sent: what the upstream holds if it arrived.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Attempt {
-    /// The count it writes.
-    pub(super) count: i32,
-    /// The writer's own tally after it.
-    pub(super) tally: u32,
-}
-
-/// The kind of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Call {
-    Create,
-    Patch,
-    Read,
-}
-
 impl Record {
+    /// A record of which nothing waits yet.
+    pub(super) fn new(source: Key, account: AccountId, kind: Kind, event: Event, now: Mono) -> Self {
+        Self {
+            phase: Phase::Settled,
+            account,
+            source,
+            key: Key(0),
+            kind,
+            size: event.approximate_size(),
+            event,
+            stand: Stand::Nowhere,
+            create_until: None,
+            tag: None,
+            is_inherited: false,
+            total: 0,
+            sent: Mark::default(),
+            pending: Occurrences::default(),
+            later: Occurrences::default(),
+            since: now,
+            newest: now,
+            next_write: now,
+            paid: false,
+            timer_set: false,
+            repaired: Vec::new(),
+            tries: 0,
+            failing_since: None,
+        }
+    }
+
     /// Adds occurrences, waiting since `since`, that no request carries yet.
     pub(super) fn gain(&mut self, occurrences: Occurrences, since: Mono, now: Mono) {
-        self.since = if self.pending.total() == 0 { since } else { self.since.min(since) };
+        self.since = if self.owes() { self.since.min(since) } else { since };
         self.newest = now;
-        self.pending.merge(occurrences);
+        if self.is_inherited {
+            self.later.merge(occurrences);
+        } else {
+            self.pending.merge(occurrences);
+            self.total += occurrences.total();
+        }
+    }
+
+    /// Whether something of it waits to be sent.
+    pub(super) fn owes(&self) -> bool {
+        self.pending.total() + self.later.total() > 0
+    }
+
+    /// Occurrences on their way.
+    pub(super) fn in_flight(&self) -> Occurrences {
+        if let Phase::InFlight(sent) = self.phase { sent.occurrences } else { Occurrences::default() }
+    }
+
+    /// Occurrences under the tag that the upstream has not acknowledged.
+    pub(super) fn unsettled(&self) -> Occurrences {
+        let mut unsettled = self.pending;
+        unsettled.merge(self.in_flight());
+        unsettled
+    }
+
+    /// Occurrences that the upstream has not acknowledged.
+    pub(super) fn waiting(&self) -> Occurrences {
+        let mut waiting = self.unsettled();
+        waiting.merge(self.later);
+        waiting
+    }
+
+    /// Occurrences under the tag that are known to be upstream.
+    pub(super) fn settled(&self) -> u64 {
+        self.total - self.unsettled().total()
+    }
+
+    /// The count that a write of all that is under the tag writes.
+    pub(super) fn count_to_write(&self) -> i64 {
+        i64::from(self.event.count).saturating_sub(i64::try_from(self.later.total()).unwrap_or(i64::MAX))
+    }
+
+    /// Occurrences of which a request that was not answered may have shown the upstream.
+    pub(super) fn in_doubt(&self) -> u64 {
+        let is_in_doubt = match (&self.phase, &self.stand) {
+            (Phase::InFlight(Sent { call: Call::Create | Call::Patch, .. }), _) => true,
+            (_, Stand::Sent { .. } | Stand::Unsure { .. } | Stand::Waiting { .. }) => true,
+            (_, Stand::Taken { until, .. }) => until.is_some(),
+            (_, Stand::Nowhere | Stand::On(_) | Stand::Unwanted(_)) => false,
+        };
+        if is_in_doubt { self.sent.tag.saturating_sub(self.settled()) } else { 0 }
+    }
+
+    /// Moves the desired count.
+    pub(super) fn move_count(&mut self, by: i64) {
+        let moved = i64::from(self.event.count).saturating_add(by);
+        self.event.count = i32::try_from(moved).unwrap_or(if moved < 0 { 0 } else { i32::MAX });
+    }
+
+    /// What was inherited is settled: the record goes on under its own tag. `tag` is that.
+    pub(super) fn go_on_under(&mut self, tag: Option<SmolStr>) {
+        self.tag = tag;
+        self.is_inherited = false;
+        self.pending = self.later.take();
+        self.total = self.pending.total();
+        if let Stand::On(held) | Stand::Unsure { held, .. } = &mut self.stand {
+            held.tag = 0;
+        }
+    }
+
+    /// When it may go once nothing is owed: its deletion by a client has to know of creates in limbo.
+    pub(super) fn goes_at(&self) -> Mono {
+        self.create_until.map_or(self.next_write, |until| until.max(self.next_write))
+    }
+
+    /// Until when a create of it that was given up may be carried out; `None` if there is none.
+    pub(super) fn limbo(&self, now: Now) -> Option<Mono> {
+        let is_creating = matches!(self.phase, Phase::InFlight(Sent { call: Call::Create, .. }));
+        match &self.stand {
+            _ if is_creating => Some(now.mono.after(LIMBO)),
+            Stand::Sent { until } | Stand::Taken { until: Some(until), .. } | Stand::Waiting { until, .. } => {
+                Some(*until)
+            }
+            _ => self.create_until,
+        }
+        .filter(|until| *until > now.mono)
+    }
+
+    /// The object of an answer, as the record sees it.
+    pub(super) fn see(&self, found: &Event, group: ApiGroup, now: Now) -> Seen {
+        let tag_count = self.tag.as_ref().and_then(|tag| tag::count(found, tag));
+        let held = Held {
+            version: found.metadata.resource_version.clone(),
+            count: group::count(group, found).into(),
+            tag: tag_count.unwrap_or(0),
+            expired_tags: self.tag.as_ref().map_or_else(Vec::new, |tag| tag::expired(found, tag, now)),
+        };
+        let is_alike = self.is_alike(&group::spelled(group, &self.event, now), found, now);
+        Seen { held, is_tagged: tag_count.is_some(), is_alike, is_bare: !tag::has_any(found) }
     }
 
     /// Takes over the content of a newer occurrence. The name and the version stay: requests may be on their way under them.
@@ -263,16 +382,6 @@ impl Record {
         self.size = size;
     }
 
-    pub(super) fn call(&self) -> Call {
-        if self.look_first {
-            Call::Read
-        } else if self.stored {
-            Call::Patch
-        } else {
-            Call::Create
-        }
-    }
-
     /// What its write waits for; `is_filed` tells whether an account can be written now.
     pub(super) fn why(&self, is_filed: impl FnOnce(AccountId) -> bool) -> Why {
         match self.phase {
@@ -285,10 +394,11 @@ impl Record {
 
     /// How it waits in its account: what was never written and has to pay can fold into a digest.
     pub(super) const fn place(&self) -> Place {
-        match (self.paid, self.stored || self.is_digest) {
+        let was_never_sent = matches!(self.stand, Stand::Nowhere) && self.sent.tag == 0 && self.sent.count == 0;
+        match (self.paid, was_never_sent && !matches!(self.kind, Kind::Digest)) {
             (true, _) => Place::Paid,
-            (false, true) => Place::Owed,
-            (false, false) => Place::Foldable,
+            (false, false) => Place::Owed,
+            (false, true) => Place::Foldable,
         }
     }
 
@@ -296,4 +406,41 @@ impl Record {
     pub(super) fn backoff(tries: u32, jitter: f64, settings: &Settings) -> std::time::Duration {
         super::gate::backoff(tries, jitter, settings.first_backoff, settings.max_backoff)
     }
+
+    /// Whether an event found under the record's name reads as the record does: everything that identifies it is equal, or would
+    /// be if the record had been repaired as an upstream that refused it would have it. Combined records and digests carry their
+    /// newest message, so there the message may differ.
+    fn is_alike(&self, ours: &Event, found: &Event, now: Now) -> bool {
+        let varies = self.kind != Kind::Plain;
+        if identifies(ours, found, varies) {
+            return true;
+        }
+        let mut repaired = ours.clone();
+        if repair::refused_message(&mut repaired, &Objection::TooLarge).is_some()
+            && identifies(&repaired, found, varies)
+        {
+            return true;
+        }
+        let identifying = Objection::Fields(&["message", "reportingInstance", "involvedObject.namespace"]);
+        !repair::refused(&mut repaired, &identifying, now.wall).is_empty() && identifies(&repaired, found, varies)
+    }
+}
+
+/// Whether all that identifies a record is equal. What varies is what the aggregate key leaves out.
+fn identifies(ours: &Event, found: &Event, varies: bool) -> bool {
+    let object = |event: &Event| {
+        let ObjectReference { kind, namespace, name, uid, api_version, .. } = &event.involved_object;
+        [kind, namespace, name, uid, api_version].map(Clone::clone)
+    };
+    let rest = |event: &Event| {
+        let field_path = event.involved_object.field_path.clone();
+        (event.message.clone(), field_path, event.action.clone(), event.related.clone())
+    };
+    ours.reason == found.reason
+        && ours.event_type == found.event_type
+        && ours.source == found.source
+        && ours.reporting_controller == found.reporting_controller
+        && ours.reporting_instance == found.reporting_instance
+        && object(ours) == object(found)
+        && (varies || rest(ours) == rest(found))
 }

@@ -1,15 +1,12 @@
-//! Answers: what the upstream's reply does to a record, its place in the ledger, and what its correlator has to know.
+//! Answers: what an upstream's reply does to a record, to its place in the ledger, and to its correlator. What it says of the
+//! record upstream is decided in `stand.rs`; here that is carried out.
 
-use smol_str::SmolStr;
-
-use super::claim::{Base, tally};
-use super::group::{count, spelled};
-use super::identity;
-use super::record::{Call, Occurrences, Phase, Record, Sent};
-use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
+use super::record::{Kind, Occurrences, Phase, Record, Sent};
+use super::stand::{Call, Effect, Fact, Facts, Loss, Mark, Stand, Tags, step};
+use super::{Answer, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId, Settled, record_name};
-use crate::event::repair::Repair;
+use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event};
 use crate::status::Status;
 
@@ -54,11 +51,13 @@ pub enum LostReason {
     Deleted,
     /// The upstream kept putting their record off until the newest of them was older than `max_age`.
     Expired,
+    /// The process ended while a request with them was on its way or in doubt: they may be shown.
+    Unknown,
 }
 
 impl LostReason {
     /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Suppressed,
         Self::Refused(RefusalReason::Invalid),
         Self::Refused(RefusalReason::Forbidden),
@@ -69,6 +68,7 @@ impl LostReason {
         Self::Shutdown,
         Self::Deleted,
         Self::Expired,
+        Self::Unknown,
     ];
 
     /// The metric label.
@@ -80,6 +80,7 @@ impl LostReason {
             Self::Shutdown => "shutdown",
             Self::Deleted => "deleted",
             Self::Expired => "expired",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -90,188 +91,86 @@ const IMMEDIATE_TRIES: u32 = 4;
 impl Outbox {
     /// Takes the answer to a write that [`next_write`](Self::next_write) returned.
     pub fn settle(&mut self, id: RecordId, answer: Answer, now: Now) -> Settlement {
+        self.note(id);
+        let (tags, refuses_taken) = (self.tags, self.tickets.refuses_taken(id));
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let Phase::InFlight(sent) = record.phase else { return Settlement::default() };
-        record.phase = Phase::Cooling;
-        self.note(id);
-        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        match (answer, sent.call) {
-            (Answer::Stored(found), Call::Read) => self.settle_read(id, sent, &found, now),
-            (Answer::Stored(stored), Call::Create | Call::Patch) => self.acknowledge(id, sent, &stored, now),
-            (Answer::Exists, Call::Create) if !record.ambiguous && self.tickets.refuses_taken(id) => {
-                let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
-                self.refuse(id, sent, &Refusal { reason: RefusalReason::Exists, status }, now)
-            }
-            (Answer::Exists, Call::Create) => self.look(id, sent, now),
-            (Answer::Missing, Call::Patch | Call::Read) => {
-                if let Some(refusal) = record.refusal.take() {
-                    return self.refuse(id, sent, &refusal, now);
-                }
-                record.stored = false;
-                record.look_first = false;
-                record.base.gone();
+        let retry = if let Answer::Retry(retry) = &answer { Some(*retry) } else { None };
+        let is_refused = matches!((&answer, &record.stand), (Answer::Exists, Stand::Nowhere)) && refuses_taken;
+        let found = if let Answer::Stored(found) = &answer { Some((**found).clone()) } else { None };
+        let fact = if is_refused {
+            let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
+            Fact::Refused(Refusal { reason: RefusalReason::Exists, status })
+        } else {
+            fact(record, sent, answer, now)
+        };
+        let facts = Facts {
+            now: now.mono,
+            tags: if record.tag.is_none() { Tags::Off } else { tags },
+            settled: record.settled(),
+            in_flight: sent.occurrences.total(),
+            sent: record.sent,
+            adopts: record.kind != Kind::Digest,
+        };
+        if let (Fact::Stored(seen), Call::Create | Call::Patch) = (&fact, sent.call)
+            && record.tag.is_some()
+        {
+            self.tags = if seen.is_tagged { Tags::Kept } else { Tags::Unproven };
+        }
+        let stand = std::mem::replace(&mut record.stand, Stand::Nowhere);
+        let (stand, effect) = step(stand, sent.call, fact, &facts);
+        (record.stand, record.phase) = (stand, Phase::Cooling);
+        if let Stand::Sent { until } = record.stand {
+            record.create_until = Some(until);
+        }
+        match effect {
+            Effect::Held { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_ref(), now),
+            Effect::Again => {
                 self.try_again(id, sent, now);
                 Settlement::default()
             }
-            (Answer::Refused(refusal), Call::Read) => self.refuse_read(id, sent, &refusal, now),
-            (Answer::Refused(refusal), Call::Create | Call::Patch) if record.ambiguous && self.annotation.is_some() => {
-                // An earlier try may have been stored before things changed.
-                record.refusal = Some(Box::new(refusal));
-                self.look(id, sent, now)
-            }
-            (Answer::Refused(refusal), Call::Create | Call::Patch) => self.refuse(id, sent, &refusal, now),
-            (Answer::Retry(Retry { fault: Fault::Conflict, .. }), Call::Patch) if self.annotation.is_some() => {
-                self.look(id, sent, now)
-            }
-            (Answer::Retry(retry), Call::Create | Call::Patch | Call::Read) => self.retry(id, sent, retry, now),
-            // Answers that do not fit their request; the answer table makes none of them.
-            (Answer::Exists, Call::Patch | Call::Read) | (Answer::Missing, Call::Create) => {
-                self.back_off(id, sent, None, now);
-                Settlement::default()
-            }
+            Effect::Later => self.later(id, sent, retry, now),
+            Effect::Rename { is_gone } => self.rename(id, sent, is_gone, now),
+            Effect::Lost(loss) => self.repair(id, sent, &loss, now).unwrap_or_else(|| self.lose(id, sent, &loss, now)),
+            Effect::Forget => self.give_up_deleted(id, sent, now),
         }
     }
 
-    /// The upstream holds what was sent.
-    fn acknowledge(&mut self, id: RecordId, sent: Sent, stored: &Event, now: Now) -> Settlement {
-        // Another writer or admission may have moved the count; the difference is theirs and stays.
-        let moved = count(sent.group, stored).saturating_sub(sent.count);
-        self.hold(id, sent, stored, moved, now)
-    }
-
-    /// Reads the record before anything else is asked.
-    fn look(&mut self, id: RecordId, sent: Sent, now: Now) -> Settlement {
-        if let Some(record) = self.records.get_mut(&id) {
-            record.look_first = true;
-        }
-        self.try_again(id, sent, now);
-        Settlement::default()
-    }
-
-    /// A try failed in passing: once more after a pause, unless it has become too old for an upstream that is there.
-    fn retry(&mut self, id: RecordId, sent: Sent, retry: Retry, now: Now) -> Settlement {
+    /// The upstream holds the record as `found`; so many of what was sent have arrived.
+    fn hold(
+        &mut self,
+        id: RecordId,
+        sent: Sent,
+        arrived: u64,
+        moved: i64,
+        found: Option<&Event>,
+        now: Now,
+    ) -> Settlement {
+        let own_tag = self.own_tag(id);
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        let perhaps = retry.applied == Applied::Perhaps;
-        match sent.call {
-            Call::Create => record.ambiguous |= perhaps,
-            // A blind repeat is good enough where nobody else writes: the count in it is absolute.
-            Call::Patch if self.annotation.is_some() && perhaps => {
-                record.ambiguous = true;
-                record.look_first = true;
-            }
-            Call::Patch | Call::Read => {}
+        record.move_count(moved);
+        if let (Some(found), ApiGroup::Core) = (found, sent.group) {
+            record.event.first_timestamp = found.first_timestamp;
         }
-        let answers = matches!(retry.fault, Fault::Overloaded | Fault::ServerError);
-        // The time that a record waited for its budget is not the upstream's doing.
-        let since = (*record.failing_since.get_or_insert(now.mono)).max(record.newest);
-        if answers && since.after(self.settings.max_age) <= now.mono {
-            return self.give_up_on(id, sent, now);
-        }
-        self.back_off(id, sent, Some(retry), now);
-        Settlement::default()
-    }
-
-    /// The record's name is taken: by the record itself, or by a stranger.
-    fn settle_read(&mut self, id: RecordId, sent: Sent, found: &Event, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        record.look_first = false;
-        let found_count = count(sent.group, found);
-        if !identity::is_same_record(&spelled(sent.group, &record.event, now), found, record.varies, now) {
-            // A stranger has the name: ours gets another one.
-            // Not the plain time: two records of one object that are renamed in one instant must not meet.
-            let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
-            let name = record_name(&record.event.involved_object.name, Now { wall, ..now });
-            record.event.metadata.name = name;
-            record.ambiguous = false;
-            record.stored = false;
-            record.base.gone();
-            self.try_again(id, sent, now);
-            self.hold_until_kept(id);
-            return Settlement::default();
-        }
-        if let Some(annotation) = record.writer.clone().or_else(|| self.annotation.clone()) {
-            return self.settle_tally(id, sent, found, &annotation, now);
-        }
-        if record.ambiguous && found_count >= sent.count {
-            // Our own create, whose answer was lost.
-            return self.hold(id, sent, found, found_count.saturating_sub(sent.count), now);
-        }
-        // Ours, with an older count; or the same event from before this process: its occurrences come on top.
-        let moved = if record.ambiguous { 0 } else { found_count };
-        record.event.count = record.event.count.saturating_add(moved);
-        adopt(record, found, sent.group);
-        record.base.follow(found, None);
-        let feedback = Some(feedback(id, record, found, moved));
-        self.try_again(id, sent, now);
-        Settlement { feedback, ..Settlement::default() }
-    }
-
-    /// The record as it stands, after a write whose fate is unknown, or somebody else's: our own tally on it tells what of ours
-    /// it holds already, and the rest comes on top of whatever others have counted.
-    fn settle_tally(&mut self, id: RecordId, sent: Sent, found: &Event, annotation: &SmolStr, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        let own = tally(found, annotation);
-        let found_count = count(sent.group, found);
-        let arrived = own.saturating_sub(record.base.tally);
-        // What the count is if nobody else has moved it. Without a tally it holds everything that was acknowledged: it is as
-        // we left it, or somebody has created it again with what we both knew.
-        let held = if own == 0 { record.base.tally } else { own };
-        let missing = record.attempt.tally.saturating_sub(held);
-        let expected = if found.metadata.resource_version == record.base.version {
-            found_count
-        } else {
-            record.attempt.count.saturating_sub_unsigned(missing)
-        };
-        let moved = found_count.saturating_sub(expected);
         let mut rest = sent.occurrences;
-        let written = rest.take_first(u64::from(arrived));
-        if rest.total() == 0 {
-            return self.hold(id, Sent { occurrences: written, ..sent }, found, moved, now);
-        }
-        record.event.count = record.event.count.saturating_add(moved);
-        adopt(record, found, sent.group);
-        record.ambiguous = false;
-        record.refusal = None;
-        record.base.follow(found, Some(annotation));
-        let feedback = Some(feedback(id, record, found, moved));
-        self.try_again(id, Sent { occurrences: rest, ..sent }, now);
-        Settlement { written, feedback, ..Settlement::default() }
-    }
-
-    /// Reading is refused. Without the right to read, a patch is repeated blindly, as client-go does; a taken name is lost.
-    fn refuse_read(&mut self, id: RecordId, sent: Sent, refusal: &Refusal, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        if let Some(earlier) = record.refusal.take() {
-            return self.refuse(id, sent, &earlier, now);
-        }
-        if !record.stored {
-            return self.refuse(id, sent, refusal, now);
-        }
-        record.look_first = false;
-        record.base.version = SmolStr::default();
-        self.try_again(id, sent, now);
-        Settlement::default()
-    }
-
-    /// The upstream holds the record as `stored`; its count is by `moved` ahead of ours.
-    fn hold(&mut self, id: RecordId, sent: Sent, stored: &Event, moved: i32, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        record.event.count = record.event.count.saturating_add(moved);
-        adopt(record, stored, sent.group);
-        let is_switched = record.writer.take().is_some();
+        let written = rest.take_first(arrived);
+        record.pending.merge(rest);
+        let is_switched = record.is_inherited && record.pending.total() == 0;
         if is_switched {
-            // Whatever the process before us has sent was for an older version: from here on we count under our own name.
-            record.base = Base::default();
+            record.go_on_under(own_tag);
         }
-        record.base.follow(stored, self.annotation.as_ref());
+        let feedback = Some(feedback(id, record, moved));
+        let mut settlement = Settlement { written, feedback, ..Settlement::default() };
+        if rest.total() > 0 {
+            self.ask_again(id, now);
+            return settlement;
+        }
         record.paid = false;
-        record.ambiguous = false;
-        record.refusal = None;
         record.tries = 0;
         record.failing_since = None;
-        let feedback = Some(feedback(id, record, stored, moved));
-        let owes = record.pending.total() > 0;
-        match (owes, record.next_write <= now.mono || self.draining) {
+        let owes = record.owes();
+        let next = if owes { record.next_write } else { record.goes_at() };
+        match (owes, next <= now.mono || self.draining) {
             (true, true) => self.enqueue(id, now),
             (true, false) => self.set_record_timer(id),
             (false, true) => self.remove(id, now),
@@ -281,30 +180,70 @@ impl Outbox {
             }
         }
         if is_switched && owes {
-            // What is kept still says that this is counted under the earlier name.
+            // What is kept still says that this is counted under the earlier tag.
             self.hold_until_kept(id);
         }
-        let mut settlement = Settlement { written: sent.occurrences, feedback, ..Settlement::default() };
-        self.tickets.resolve(id, || Fate::Written(Box::new(stored.clone())), &mut settlement);
+        if let Some(found) = found {
+            self.tickets.resolve(id, || Fate::Written(Box::new(found.clone())), &mut settlement);
+        }
         settlement
     }
 
     /// Sends the record again at once, in another way; the write has paid already.
     pub(super) fn try_again(&mut self, id: RecordId, sent: Sent, now: Now) {
+        if let Some(record) = self.records.get_mut(&id) {
+            record.pending.merge(sent.occurrences);
+            self.ask_again(id, now);
+        }
+    }
+
+    fn ask_again(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         if record.tries >= IMMEDIATE_TRIES {
-            self.back_off(id, sent, None, now);
+            self.pause_for(id, None, now);
             return;
         }
         record.tries += 1;
-        record.pending.merge(sent.occurrences);
         self.enqueue(id, now);
     }
 
-    /// Sends the record again after a pause.
-    fn back_off(&mut self, id: RecordId, sent: Sent, retry: Option<Retry>, now: Now) {
-        let Some(record) = self.records.get_mut(&id) else { return };
+    /// A try failed in passing: once more after a pause, unless it has become too old for an upstream that is there.
+    fn later(&mut self, id: RecordId, sent: Sent, retry: Option<Retry>, now: Now) -> Settlement {
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
+        if let Stand::Waiting { until, .. } = record.stand
+            && until > now.mono
+        {
+            record.pending.merge(sent.occurrences);
+            record.phase = Phase::Backoff(until);
+            record.timer_set = false;
+            self.set_record_timer(id);
+            return Settlement::default();
+        }
+        // The time that a record waited for its budget is not the upstream's doing.
+        let since = (*record.failing_since.get_or_insert(now.mono)).max(record.newest);
+        let answers = retry.is_some_and(|retry| matches!(retry.fault, Fault::Overloaded | Fault::ServerError));
+        if answers && since.after(self.settings.max_age) <= now.mono {
+            let status = Status::new(504, "Timeout", "the upstream has put the event off for too long");
+            let refusal = Refusal { reason: RefusalReason::Other, status: Box::new(status) };
+            let loss = Loss { reason: LostReason::Expired, refusal };
+            match record.stand {
+                Stand::Nowhere | Stand::On(_) => return self.lose(id, sent, &loss, now),
+                // Whether an earlier try has arrived comes first.
+                Stand::Sent { until } if record.tag.is_some() => {
+                    record.stand = Stand::Taken { until: Some(until), loss: Some(Box::new(loss)) };
+                }
+                Stand::Sent { .. } => return self.lose(id, sent, &loss, now),
+                Stand::Taken { .. } | Stand::Unsure { .. } | Stand::Waiting { .. } | Stand::Unwanted(_) => {}
+            }
+        }
         record.pending.merge(sent.occurrences);
+        self.pause_for(id, retry, now);
+        Settlement::default()
+    }
+
+    /// Sends the record again after a pause.
+    fn pause_for(&mut self, id: RecordId, retry: Option<Retry>, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
         record.tries = record.tries.saturating_add(1);
         let pause = Record::backoff(record.tries, self.jitter.f64(), &self.settings);
         let asked = retry.and_then(|retry| retry.after).unwrap_or_default();
@@ -314,70 +253,143 @@ impl Outbox {
         self.set_record_timer(id);
     }
 
-    /// Refused for good, unless it can be mended: what was sent is lost, what has come since may try on its own.
-    fn refuse(&mut self, id: RecordId, sent: Sent, refusal: &Refusal, now: Now) -> Settlement {
-        if let Some(mended) = self.mend(id, sent, refusal, now) {
-            return mended;
-        }
-        self.lose(id, sent, LostReason::Refused(refusal.reason), refusal, now)
-    }
-
-    /// The upstream answers, but not with what was asked, for longer than anybody wants to know of the occurrences.
-    fn give_up_on(&mut self, id: RecordId, sent: Sent, now: Now) -> Settlement {
-        let status = Box::new(Status::new(504, "Timeout", "the upstream has put the event off for too long"));
-        self.lose(id, sent, LostReason::Expired, &Refusal { reason: RefusalReason::Other, status }, now)
-    }
-
-    fn lose(&mut self, id: RecordId, sent: Sent, reason: LostReason, refusal: &Refusal, now: Now) -> Settlement {
+    /// The name is somebody else's. The record begins again under another one: whole where the upstream has nothing of it any
+    /// more, and otherwise with what nobody has acknowledged.
+    fn rename(&mut self, id: RecordId, sent: Sent, is_gone: bool, now: Now) -> Settlement {
+        // Not the plain time: two records of one object that are renamed in one instant must not meet.
+        let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
+        let own_tag = self.own_tag(id);
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        let mut lost = sent.occurrences;
-        if record.is_digest {
-            lost.merge(record.pending.take());
+        record.pending.merge(sent.occurrences);
+        if record.is_inherited || !is_gone {
+            record.pending.merge(record.later.take());
+            (record.tag, record.is_inherited) = (own_tag, false);
+            record.total = record.pending.total();
+            record.event.count = i32::try_from(record.total).unwrap_or(i32::MAX);
         }
-        record.look_first = false;
-        record.ambiguous = false;
-        record.refusal = None;
+        record.event.metadata.name = record_name(&record.event.involved_object.name, Now { wall, ..now });
+        (record.sent, record.create_until) = (Mark::default(), None);
+        let settled = Settled::BegunAgain { count: record.event.count };
+        let feedback = Some(Feedback { source: record.source, key: record.key, record: id, settled });
+        self.ask_again(id, now);
+        self.hold_until_kept(id);
+        Settlement { feedback, ..Settlement::default() }
+    }
+
+    /// Repairs what the upstream has refused as invalid or too large, where the refusal names what we know how to repair, and
+    /// writes it again. Each thing is repaired once, because it is right afterwards. `None` where nothing can be repaired.
+    fn repair(&mut self, id: RecordId, sent: Sent, loss: &Loss, now: Now) -> Option<Settlement> {
+        let record = self.records.get_mut(&id).filter(|_| self.settings.repair)?;
+        let causes = loss.refusal.status.details.iter().flat_map(|details| &details.causes);
+        let fields: Vec<&str> = causes.map(|cause| cause.field.as_str()).collect();
+        let objection = match loss.reason {
+            LostReason::Refused(RefusalReason::Invalid) => Objection::Fields(&fields),
+            LostReason::Refused(RefusalReason::TooLarge) => Objection::TooLarge,
+            _ => return None,
+        };
+        let name = record.event.metadata.name.clone();
+        let repairs = match (record.stand.held(), sent.group) {
+            (None, _) => repair::refused(&mut record.event, &objection, now.wall),
+            // A patch has nothing else that could be wrong, and at events.k8s.io not even that.
+            (Some(_), ApiGroup::Core) => repair::refused_message(&mut record.event, &objection).into_iter().collect(),
+            (Some(_), ApiGroup::Events) => Vec::new(),
+        };
+        if repairs.is_empty() {
+            return None;
+        }
+        record.repaired.extend(&repairs);
+        let size = record.event.approximate_size();
+        self.bytes.replace(record.size, size);
+        record.size = size;
+        let is_renamed = record.event.metadata.name != name;
+        self.try_again(id, sent, now);
+        if is_renamed {
+            self.hold_until_kept(id);
+        }
+        Some(Settlement { repairs, ..Settlement::default() })
+    }
+
+    /// Refused for good: what was sent is lost, what has come since may try on its own.
+    fn lose(&mut self, id: RecordId, sent: Sent, loss: &Loss, now: Now) -> Settlement {
+        let own_tag = self.own_tag(id);
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
+        record.pending.merge(sent.occurrences);
+        let settled = record.settled();
+        // A read has them all in flight, and the write that was refused had fewer.
+        let number = match (sent.call, record.kind) {
+            (_, Kind::Digest) => record.pending.total(),
+            (Call::Read, _) => record.sent.tag.saturating_sub(settled).min(record.pending.total()),
+            _ => sent.occurrences.total(),
+        };
+        let mut lost = record.pending.take_first(number);
+        record.total -= lost.total();
+        if record.kind == Kind::Digest {
+            lost.merge(record.later.take());
+        }
+        if record.is_inherited && record.pending.total() == 0 {
+            record.go_on_under(own_tag);
+        }
         record.paid = false;
         record.tries = 0;
         record.failing_since = None;
-        let lost_count = i32::try_from(lost.total()).unwrap_or(i32::MAX);
-        let left = i32::try_from(record.pending.total()).unwrap_or(i32::MAX);
-        let count = if record.stored { record.event.count.saturating_sub(lost_count) } else { left };
-        let settled = if record.stored || left > 0 { Settled::CountReset(count) } else { Settled::Forgotten };
+        let is_stored = record.stand.held().is_some();
+        let left = record.waiting().total();
+        if is_stored {
+            record.move_count(-i64::try_from(lost.total()).unwrap_or(i64::MAX));
+        } else {
+            record.event.count = i32::try_from(record.total.saturating_add(record.later.total())).unwrap_or(i32::MAX);
+        }
+        let settled = if is_stored || left > 0 { Settled::CountReset(record.event.count) } else { Settled::Forgotten };
         let feedback = Some(Feedback { source: record.source, key: record.key, record: id, settled });
-        record.event.count = count;
         if left > 0 {
+            record.sent = Mark { count: record.sent.count, tag: record.settled() };
             self.set_record_timer(id);
         } else {
-            let (account, is_digest) = (record.account, record.is_digest);
+            let (account, is_digest) = (record.account, record.kind == Kind::Digest);
             self.remove(id, now);
             if is_digest && let Some(account) = self.accounts.peek_mut(&account.0) {
                 self.bytes -= account.digest.take().map_or(0, |digest| digest.size());
             }
         }
-        let mut settlement = Settlement { lost: Some((reason, lost)), feedback, ..Settlement::default() };
-        self.tickets.resolve(id, || Fate::Refused(refusal.clone()), &mut settlement);
+        let mut settlement = Settlement { lost: Some((loss.reason, lost)), feedback, ..Settlement::default() };
+        self.tickets.resolve(id, || Fate::Refused(loss.refusal.clone()), &mut settlement);
         settlement
     }
-}
 
-/// What the upstream alone decides becomes the record's own.
-fn adopt(record: &mut Record, stored: &Event, group: ApiGroup) {
-    record.event.metadata.name = stored.metadata.name.clone();
-    if group == ApiGroup::Core {
-        record.event.first_timestamp = stored.first_timestamp;
+    /// A client has deleted the record, and that has come true.
+    fn give_up_deleted(&mut self, id: RecordId, sent: Sent, now: Now) -> Settlement {
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
+        record.pending.merge(sent.occurrences);
+        let lost = record.waiting();
+        let settled = Settled::Forgotten;
+        let feedback = Some(Feedback { source: record.source, key: record.key, record: id, settled });
+        self.remove(id, now);
+        // Their clients are not answered any more.
+        drop(self.tickets.drop_record(id));
+        let lost = (lost.total() > 0).then_some((LostReason::Deleted, lost));
+        Settlement { lost, feedback, ..Settlement::default() }
     }
-    record.stored = true;
 }
 
-fn feedback(id: RecordId, record: &Record, stored: &Event, count_moved: i32) -> Feedback {
+/// An answer, as far as it matters to where the record stands.
+fn fact(record: &Record, sent: Sent, answer: Answer, now: Now) -> Fact {
+    match answer {
+        Answer::Stored(found) => Fact::Stored(record.see(&found, sent.group, now)),
+        Answer::Missing => Fact::Missing,
+        Answer::Exists => Fact::Exists,
+        Answer::Refused(refusal) => Fact::Refused(refusal),
+        Answer::Retry(Retry { fault: Fault::Conflict, .. }) => Fact::Conflict,
+        Answer::Retry(retry) => Fact::Retry(retry.applied),
+    }
+}
+
+fn feedback(id: RecordId, record: &Record, count_moved: i64) -> Feedback {
     let settled = Settled::Stored {
-        name: stored.metadata.name.clone(),
-        resource_version: stored.metadata.resource_version.clone(),
+        name: record.event.metadata.name.clone(),
+        resource_version: record.stand.held().map(|held| held.version.clone()).unwrap_or_default(),
         first_timestamp: record.event.first_timestamp,
-        count_moved,
-        // The correlator knows of our own tally only.
-        tally: if record.writer.is_none() { record.base.tally } else { 0 },
+        count_moved: i32::try_from(count_moved).unwrap_or(if count_moved < 0 { i32::MIN } else { i32::MAX }),
+        tag: if record.is_inherited { 0 } else { record.settled() },
     };
     Feedback { source: record.source, key: record.key, record: id, settled }
 }

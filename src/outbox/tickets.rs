@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::write::Refusal;
+use super::request::Refusal;
 use super::{Outbox, Settlement};
 use crate::correlator::RecordId;
 use crate::event::Event;
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::clock::Now;
     use crate::correlator::{Fold, Key, Rate};
-    use crate::outbox::{Offer, Payment, Settings};
+    use crate::outbox::{Known, Offer, Payment, Settings};
 
     #[test]
     fn a_client_that_gives_up_leaves_nothing_behind_even_when_its_record_has_folded() {
@@ -112,8 +112,7 @@ mod tests {
                 key: Key(u128::from(number)),
                 occurrences: 1,
                 fold: Fold::Created,
-                stored: false,
-                tally: 0,
+                known: Known::default(),
                 payment: Payment::Owed { rate: Rate { qps: 0.0, burst: 0 } },
                 budget: Key(2),
             };

@@ -37,7 +37,7 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return };
         record.timer_set = false;
         match record.phase {
-            Phase::Settled if record.next_write <= now.mono => self.remove(id, now),
+            Phase::Settled if record.goes_at() <= now.mono => self.remove(id, now),
             Phase::Cooling if record.next_write <= now.mono => self.enqueue(id, now),
             Phase::Backoff(until) if until <= now.mono => self.enqueue(id, now),
             Phase::Settled | Phase::Cooling | Phase::Backoff(_) => self.set_record_timer(id),
@@ -62,7 +62,11 @@ impl Outbox {
             return;
         }
         record.timer_set = true;
-        let at = if let Phase::Backoff(until) = record.phase { until } else { record.next_write };
+        let at = match record.phase {
+            Phase::Backoff(until) => until,
+            Phase::Settled => record.goes_at(),
+            Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) => record.next_write,
+        };
         self.timers.push(Reverse((at, Timer::Record(id))));
     }
 

@@ -5,6 +5,8 @@
 //! too (`events`): a component never loses an event because eventweir stands there. What the apiserver would refuse as well is
 //! refused by the event half.
 //!
+//! What a web page of another origin makes a browser send is refused first, whatever it asks for.
+//!
 //! Here nobody is authenticated: the apiserver does that with the caller's token, and for events the layers of the event
 //! half do.
 
@@ -33,7 +35,7 @@ use tower::{Service, ServiceExt as _, service_fn};
 
 pub use metrics::Metrics;
 
-use crate::server::Answer;
+use crate::server::{Answer, Origins};
 use crate::upstream::apiserver::Forwarder;
 use metrics::Kind;
 use names::Names;
@@ -94,16 +96,25 @@ impl Passthrough {
         }))
     }
 
-    /// Answers every request, with `face` for events.
+    /// Answers every request of these origins, with `face` for events.
     pub fn service<S: Answer>(
         self,
         face: S,
+        origins: Origins,
     ) -> impl Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync
     {
         let face = Arc::new(face);
         service_fn(move |request: Request<Body>| {
+            let (parts, body) = request.into_parts();
+            let refusal = origins.refusal(&parts);
             let (passthrough, face) = (self.clone(), Arc::clone(&face));
-            async move { Ok(passthrough.answer(&face, request).await) }
+            async move {
+                let Some(reason) = refusal else {
+                    return Ok(passthrough.answer(&face, Request::from_parts(parts, body)).await);
+                };
+                passthrough.0.metrics.count(Kind::Refused);
+                Ok(refusal::response(&refusal::foreign(reason)))
+            }
         })
     }
 

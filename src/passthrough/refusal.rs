@@ -42,6 +42,11 @@ pub(super) fn certificate_alone() -> Status {
     Status::new(401, "Unauthorized", message)
 }
 
+/// 403: a request that a web page of another origin may have made a browser send.
+pub(super) fn foreign(reason: &str) -> Status {
+    Status::new(403, "Forbidden", reason)
+}
+
 /// 405: a tunnel to anywhere is not ours to give.
 pub(super) fn connect() -> Status {
     Status::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")

@@ -43,9 +43,10 @@ impl Shard {
         if settings.correlation == Correlation::Off || event.reason == DIGEST_REASON {
             return;
         }
-        let (count, tally) = (self.outbox.counted(event), self.outbox.own_tally(event));
+        let count = self.outbox.counted(event);
         if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
-            let learned = self.outbox.learn(handle.record, event);
+            let tag = self.outbox.tag_count(handle.record, event);
+            let learned = self.outbox.learn(handle.record, event, now);
             match learned {
                 Learned::Ignored => {}
                 Learned::Moved(count_moved) => {
@@ -54,23 +55,23 @@ impl Shard {
                         resource_version: event.metadata.resource_version.clone(),
                         first_timestamp: event.first_timestamp,
                         count_moved,
-                        tally,
+                        tag: self.outbox.settled(handle.record).unwrap_or(0),
                     };
                     self.tell(&handle, &settled);
                 }
                 Learned::Absent => {
                     if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source)) {
-                        correlator.learn(key, event, count, tally);
+                        correlator.learn(key, event, count, tag);
                     }
                 }
             }
             return;
         }
-        self.adopt(event, count, tally, settings);
+        self.adopt(event, count, settings);
     }
 
     /// Somebody's record that is not known here.
-    fn adopt(&mut self, event: &Event, count: i32, tally: u32, settings: &crate::correlator::Settings) {
+    fn adopt(&mut self, event: &Event, count: i32, settings: &crate::correlator::Settings) {
         if count < 1 || self.tracked_keys.all() >= self.settings.max_tracked_keys.get() {
             return;
         }
@@ -86,7 +87,7 @@ impl Shard {
         let is_live = |record: RecordId| outbox.name(record).is_some();
         if let Some(correlator) = self.sources.peek_mut(&source) {
             let before = correlator.tracked_keys();
-            correlator.adopt(event, count, tally, settings, &mut self.next_record, is_live);
+            correlator.adopt(event, count, settings, &mut self.next_record, is_live);
             self.tracked_keys.replace(before, correlator.tracked_keys());
         }
     }
@@ -143,7 +144,7 @@ mod tests {
     fn tallied(count: i32, tally: &str) -> Event {
         let mut event = Event { count, ..event(tally) };
         let rare = event.metadata.rare.get_or_insert_default();
-        rare.annotations.insert("tally.eventweir/me".into(), tally.into());
+        rare.annotations.insert("tally.eventweir/me.0".into(), tally.into());
         event
     }
 
@@ -293,7 +294,7 @@ mod tests {
         shard.learn(&tallied(2, "2"), later, &policy);
         let Request::Patch { patch, claim, .. } = shard.next_write(later).unwrap().request else { unreachable!() };
         let claim = claim.unwrap();
-        assert_eq!((patch.count, claim.tally, claim.resource_version.as_str()), (2, 2, "1"));
+        assert_eq!((patch.count, claim.value.as_str(), claim.resource_version.as_str()), (2, "2@9", "1"));
         let conflict = Retry { after: None, applied: Applied::No, fault: Fault::Conflict };
         shard.settle(id, Answer::Retry(conflict), later);
         assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
@@ -329,7 +330,11 @@ mod tests {
             }
             let Request::Patch { patch, claim, .. } = shard.next_write(later).unwrap().request else { unreachable!() };
             let claim = claim.unwrap();
-            assert_eq!((patch.count, claim.tally, claim.resource_version.as_str()), (4, 4, "8"), "{waits}");
+            assert_eq!(
+                (patch.count, claim.value.as_str(), claim.resource_version.as_str()),
+                (4, "4@9", "8"),
+                "{waits}"
+            );
         }
     }
 }

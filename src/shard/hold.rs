@@ -10,7 +10,7 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, LostReason, Ticket};
+use crate::outbox::{DIGEST_REASON, Line, LostReason, Ticket};
 
 /// Which record a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +66,18 @@ impl Shard {
         routed.filter(|_| lead == Lead::Alias)
     }
 
+    /// How many occurrences the record of this name tells of, with those that wait; 0 if none of it is known here.
+    #[must_use]
+    pub fn count_under(&self, event: &Event, name: &str, now: Now, policy: &Policy) -> i64 {
+        let Some(correlator) = self.sources.peek(&self.secret.source(event)) else { return 0 };
+        let mut known = correlator.candidates(event, now, policy.select(event)).into_iter();
+        let count = known.find_map(|(_, observation)| {
+            let known = self.outbox.name(observation.record).map_or_else(|| observation.name.clone(), |(name, _)| name);
+            (known == name).then_some(observation.count)
+        });
+        count.unwrap_or(0).into()
+    }
+
     /// Whether a request of the record is on its way.
     #[must_use]
     pub fn is_in_flight(&self, handle: &Handle) -> bool {
@@ -86,18 +98,39 @@ impl Shard {
         waiting
     }
 
-    /// The record was replaced by `stored`: it counts on from there, with what waits on top.
-    pub fn follow(&mut self, handle: &Handle, stored: &Event, now: Now) {
-        let moved = self.outbox.rebase(handle.record, stored);
-        if moved.is_none() {
-            self.tell(handle, &Settled::CountReset(self.outbox.count(stored)));
+    /// A client's DELETE of the record got no answer. What was owed to it is written if it is still there; the next occurrence
+    /// begins a new record. Returns the tickets of clients that waited for it.
+    pub fn doubt(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
+        if !self.outbox.doubt(handle.record, now) {
+            return self.forget_record(handle, now);
         }
+        self.tell(handle, &Settled::Forgotten);
+        Vec::new()
+    }
+
+    /// The record was replaced by `stored`. What waits comes on top, unless the client has stated how often it happened: then that
+    /// includes what GET had shown it.
+    pub fn follow(&mut self, handle: &Handle, stored: &Event, line: Line, now: Now) {
+        let count = self.outbox.counted(stored);
+        let moved = match self.outbox.rebase(handle.record, stored, line, now) {
+            Some((moved, written)) => {
+                self.ledger.write(written);
+                moved
+            }
+            None => {
+                self.tell(handle, &Settled::CountReset(count));
+                0
+            }
+        };
         let settled = Settled::Stored {
             name: stored.metadata.name.clone(),
             resource_version: stored.metadata.resource_version.clone(),
             first_timestamp: stored.first_timestamp,
-            count_moved: moved.unwrap_or(0),
-            tally: self.outbox.own_tally(stored),
+            count_moved: moved,
+            tag: self
+                .outbox
+                .settled(handle.record)
+                .unwrap_or_else(|| self.outbox.tag_count(handle.record, stored).unwrap_or(0)),
         };
         self.tell(handle, &settled);
         self.outbox.resume(handle.record, now);
@@ -131,6 +164,15 @@ impl Shards {
     }
 }
 
+impl Shards {
+    /// As [`Shard::count_under`].
+    #[must_use]
+    pub fn count_under(&self, event: &Event, name: &str) -> i64 {
+        let policy = self.policy();
+        self.with(self.shard_of(event), |shard, now| shard.count_under(event, name, now, &policy))
+    }
+}
+
 impl Held {
     /// The record's name upstream.
     #[must_use]
@@ -159,10 +201,19 @@ impl Held {
         }
     }
 
-    /// The record was replaced by `stored`.
-    pub fn follow(mut self, stored: &Event) {
+    /// The client's DELETE got no answer: the record is read before anything else is written, and forgotten if it is gone.
+    pub fn doubt(mut self) {
         if let Some(handle) = self.handle.take() {
-            self.shards.with(self.shard, |shard, now| shard.follow(&handle, stored, now));
+            let waiting = self.shards.with(self.shard, |shard, now| shard.doubt(&handle, now));
+            self.shards.dismiss(&waiting);
+            self.shards.wake();
+        }
+    }
+
+    /// The record was replaced by `stored`; see [`Shard::follow`].
+    pub fn follow(mut self, stored: &Event, line: Line) {
+        if let Some(handle) = self.handle.take() {
+            self.shards.with(self.shard, |shard, now| shard.follow(&handle, stored, line, now));
             self.shards.wake();
         }
     }
@@ -197,7 +248,7 @@ mod tests {
     fn stored(request: Request) -> Answer {
         match request {
             Request::Create { event, .. } => Answer::Stored(event),
-            Request::Patch { .. } | Request::Read { .. } => Answer::Missing,
+            Request::Patch { .. } | Request::Read { .. } | Request::Delete { .. } => Answer::Missing,
         }
     }
 
@@ -257,7 +308,7 @@ mod tests {
         shard.settle(write.record, stored(write.request), now);
         shard.accept(event("b"), 2, now, &policy).unwrap();
         let handle = shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
-        shard.follow(&handle, &Event { count: 10, message: "theirs".into(), ..event("a") }, now);
+        shard.follow(&handle, &Event { count: 10, message: "theirs".into(), ..event("a") }, Line::Unstated, now);
         shard.accept(event("c"), 1, now, &policy).unwrap();
         assert_eq!(shard.pending().map(|(event, _)| event.count).max(), Some(13));
         let later = Now::at(3_600_000_000_000);

@@ -3,7 +3,7 @@
 use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Correlator, Observation, Policy, Rate, RecordId, namespace_tag};
-use crate::outbox::{Changes, Entry};
+use crate::outbox::{Changes, Entry, Kind};
 
 impl Shard {
     /// From now on changes are noted; see [`Outbox::keep_journal`](crate::outbox::Outbox::keep_journal).
@@ -35,11 +35,11 @@ impl Shard {
     /// Takes in a record of an earlier process: it is owed, and repeats of its event count on it. Its occurrences enter the
     /// ledger as received.
     pub fn restore(&mut self, entry: Entry, now: Now, policy: &Policy) {
-        self.ledger.receive(entry.occurrences.total());
+        self.ledger.receive(entry.occurrences().total());
         let settings = policy.select(&entry.event);
         let record = RecordId(self.next_record);
         self.next_record += 1;
-        if !entry.is_digest {
+        if entry.kind != Kind::Digest {
             let secret = self.secret;
             let correlator = self.sources.get_or_insert_mut(entry.source, || Correlator::new(secret));
             let before = correlator.tracked_keys();
@@ -49,7 +49,7 @@ impl Shard {
                 name: entry.event.metadata.name.clone(),
                 resource_version: entry.event.metadata.resource_version.clone(),
                 record,
-                tally: 0,
+                tag: 0,
                 stored: entry.stored,
                 namespace: namespace_tag(&entry.event.metadata.namespace),
             };

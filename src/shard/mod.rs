@@ -26,7 +26,9 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{Correlation, Correlator, Decision, Fold, KeySecret, LruMap, Policy, Verdict};
 use crate::event::Event;
 use crate::ledger::{Balance, Ledger, RejectReason};
-use crate::outbox::{self, Answer, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Share, Ticket, Why, Write};
+use crate::outbox::{
+    self, Answer, Known, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Share, Ticket, Why, Write,
+};
 
 /// LIMIT: sources that are forgotten in one go, while everybody else waits for the shard.
 const TRIMMED: usize = 16;
@@ -175,6 +177,7 @@ impl Shard {
         if settings.correlation == Correlation::On {
             // A record is written in our name; only where it is its client's own does the client's claim go with it.
             event.metadata.managed_fields = None;
+            event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
         self.ledger.receive(u64::from(occurrences));
         if self.closed || !self.outbox.has_room(source) && !self.would_fold(prepared, &event, now) {
@@ -224,8 +227,7 @@ impl Shard {
             key: decision.key,
             occurrences,
             fold: decision.fold,
-            stored: decision.stored,
-            tally: decision.tally,
+            known: Known { stored: decision.stored, count: decision.before, tag: decision.tag },
             payment,
             budget: decision.budget,
         };
@@ -305,11 +307,12 @@ impl Shard {
         self.forget_folded();
     }
 
-    /// Gives up what the drain could not deliver; it is counted as lost. Nothing more is accepted afterwards.
+    /// Gives up what the drain could not deliver; it is counted as lost, or as unknown where a request of it is in doubt. Nothing more is accepted afterwards.
     pub fn abandon(&mut self) {
         self.closed = true;
-        let lost = self.outbox.abandon();
+        let (lost, unknown) = self.outbox.abandon();
         self.ledger.lose(LostReason::Shutdown, lost.total());
+        self.ledger.lose(LostReason::Unknown, unknown.total());
     }
 
     /// Whether something is still owed to the upstream.

@@ -148,11 +148,11 @@ impl Shards {
         accepted
     }
 
-    /// Accepts one occurrence of each event, as [`accept_under`](Self::accept_under) would, those of one source in their order, and
+    /// Accepts so many occurrences of each event, as [`accept_under`](Self::accept_under) would, those of one source in their order, and
     /// returns what became of each. Events are grouped by shard, so that each shard is locked once for several of them.
     #[must_use]
-    pub fn accept_all(&self, policy: &Policy, mut events: Vec<Event>) -> Vec<Result<Accepted, Full>> {
-        let prepared: Vec<_> = events.iter().map(|event| Prepared::new(self.0.secret, event, policy)).collect();
+    pub fn accept_all(&self, policy: &Policy, mut events: Vec<(Event, u32)>) -> Vec<Result<Accepted, Full>> {
+        let prepared: Vec<_> = events.iter().map(|(event, _)| Prepared::new(self.0.secret, event, policy)).collect();
         let mut order: Vec<(usize, usize)> =
             prepared.iter().map(|one| self.shard_of_source(one.source)).zip(0..).collect();
         // The place breaks ties, so events of one source stay in their order.
@@ -162,7 +162,8 @@ impl Shards {
             let mut shard = self.0.shards[group[0].0].lock();
             let now = self.0.clock.now();
             for &(_, place) in group {
-                results[place] = shard.accept_prepared(&prepared[place], std::mem::take(&mut events[place]), 1, now);
+                let (event, occurrences) = std::mem::take(&mut events[place]);
+                results[place] = shard.accept_prepared(&prepared[place], event, occurrences, now);
             }
             self.note_changes(&shard);
         }
@@ -411,13 +412,14 @@ mod tests {
             let (together, alone) = (shards(count, max_records, clock.clone()), shards(count, max_records, clock.clone()));
             let policy = Policy::default();
             for round in rounds {
-                let events: Vec<Event> = round.iter().copied().map(event).collect();
+                let events: Vec<(Event, u32)> = round.iter().map(|spec| (event(*spec), 1 + u32::from(spec.1))).collect();
                 // By shards, because their room is shared: whoever comes first gets it.
                 let mut order: Vec<usize> = (0..events.len()).collect();
-                order.sort_by_key(|place| alone.shard_of(&events[*place]));
+                order.sort_by_key(|place| alone.shard_of(&events[*place].0));
                 let mut expected = vec![Err(Full); events.len()];
                 for place in order {
-                    expected[place] = alone.accept(events[place].clone(), 1);
+                    let (event, occurrences) = events[place].clone();
+                    expected[place] = alone.accept(event, occurrences);
                 }
                 prop_assert_eq!(together.accept_all(&policy, events), expected);
                 prop_assert_eq!(together.balance(), alone.balance());

@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::correlator::Key;
 use crate::event::{Event, core_v1};
-use crate::outbox::{Entry, Occurrences, WrittenAs};
+use crate::outbox::{Entry, Kind, Occurrences, WrittenAs};
 
 /// Begins every entry; the digit is the version of what follows.
-const MAGIC: &[u8; 8] = b"eventwe1";
+const MAGIC: &[u8; 8] = b"eventwe2";
+/// The same of version 0.1, which counted all records of a process under one annotation. Read, and written no more.
+const OLD_MAGIC: &[u8; 8] = b"eventwe1";
 /// Magic, checksum and length.
 const FRAME: usize = 16;
 /// LIMIT: bytes of an entry; a longer length is taken for rubbish. A request's body has at most 64 MiB.
@@ -29,12 +31,52 @@ struct Head {
     source: String,
     key: String,
     budget: Option<String>,
+    kind: Kind,
+    stored: bool,
+    tag: String,
+    settled: u64,
+    owed: Numbers,
+    later: Numbers,
+}
+
+/// Occurrences by how they will show.
+type Numbers = [u64; WrittenAs::ALL.len()];
+
+/// A head of version 0.1.
+#[derive(Debug, Deserialize)]
+struct OldHead {
+    id: String,
+    round: u64,
+    source: String,
+    key: String,
+    budget: Option<String>,
     occurrences: [u64; 4],
     stored: bool,
-    tally: u32,
+    tally: u64,
     writer: String,
     digest: bool,
     varies: bool,
+}
+
+impl From<OldHead> for Head {
+    fn from(old: OldHead) -> Self {
+        let OldHead { id, round, source, key, budget, occurrences, stored, tally, writer, digest, varies } = old;
+        let kind = match (digest, varies) {
+            (true, _) => Kind::Digest,
+            (false, true) => Kind::Combined,
+            (false, false) => Kind::Plain,
+        };
+        let (tag, settled, owed, later) = (writer, tally, occurrences, Numbers::default());
+        Self { id, round, source, key, budget, kind, stored, tag, settled, owed, later }
+    }
+}
+
+fn occurrences(numbers: Numbers) -> Occurrences {
+    let mut occurrences = Occurrences::default();
+    for (shown, number) in WrittenAs::ALL.into_iter().zip(numbers) {
+        occurrences.add(shown, number);
+    }
+    occurrences
 }
 
 /// An entry that was found in a damaged file.
@@ -47,18 +89,19 @@ pub(super) struct Found {
 
 /// The entry of the record `id` as bytes.
 pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
+    let numbers = |occurrences: Occurrences| WrittenAs::ALL.map(|shown| occurrences.get(shown));
     let head = Head {
         id: id.to_owned(),
         round,
         source: hex(entry.source),
         key: hex(entry.key),
         budget: entry.budget.map(hex),
-        occurrences: WrittenAs::ALL.map(|shown| entry.occurrences.get(shown)),
+        kind: entry.kind,
         stored: entry.stored,
-        tally: entry.tally,
-        writer: entry.writer.to_string(),
-        digest: entry.is_digest,
-        varies: entry.varies,
+        tag: entry.tag.to_string(),
+        settled: entry.settled,
+        owed: numbers(entry.owed),
+        later: numbers(entry.later),
     };
     let mut body = serde_json::to_vec(&head).unwrap_or_default();
     body.push(b'\n');
@@ -80,12 +123,11 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
     }
     let end = body.iter().position(|byte| *byte == b'\n')?;
     let (head, event) = body.split_at_checked(end)?;
-    let head: Head = serde_json::from_slice(head).ok()?;
+    let head: Head = match bytes.get(..MAGIC.len())? == OLD_MAGIC {
+        true => serde_json::from_slice::<OldHead>(head).ok()?.into(),
+        false => serde_json::from_slice(head).ok()?,
+    };
     let event = core_v1::from_json(event).ok()?;
-    let mut occurrences = Occurrences::default();
-    for (shown, number) in WrittenAs::ALL.into_iter().zip(head.occurrences) {
-        occurrences.add(shown, number);
-    }
     let entry = Entry {
         source: key(&head.source)?,
         key: key(&head.key)?,
@@ -93,13 +135,13 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
             Some(budget) => Some(key(budget)?),
             None => None,
         },
+        kind: head.kind,
         event: Event { type_meta: None, ..event },
-        occurrences,
         stored: head.stored,
-        tally: head.tally,
-        writer: head.writer.into(),
-        is_digest: head.digest,
-        varies: head.varies,
+        tag: head.tag.into(),
+        settled: head.settled,
+        owed: occurrences(head.owed),
+        later: occurrences(head.later),
     };
     Some(Found { id: head.id, round: head.round, entry })
 }
@@ -124,7 +166,7 @@ fn scan(window: &[u8], is_end: bool, found: &mut impl FnMut(Found)) -> usize {
     let mut at = 0_usize;
     loop {
         let rest = window.get(at..).unwrap_or_default();
-        let Some(offset) = rest.windows(MAGIC.len()).position(|bytes| bytes == MAGIC) else {
+        let Some(offset) = rest.windows(MAGIC.len()).position(|bytes| bytes == MAGIC || bytes == OLD_MAGIC) else {
             // Its beginning may be the end of this window.
             return window.len().saturating_sub(MAGIC.len()).max(at);
         };
@@ -146,7 +188,7 @@ fn scan(window: &[u8], is_end: bool, found: &mut impl FnMut(Found)) -> usize {
 
 /// Checksum and length of the body.
 fn frame(bytes: &[u8]) -> Option<(u32, usize)> {
-    let rest = bytes.strip_prefix(MAGIC)?;
+    let rest = bytes.strip_prefix(MAGIC).or_else(|| bytes.strip_prefix(OLD_MAGIC))?;
     let (sum, rest) = rest.split_first_chunk::<4>()?;
     let (length, _) = rest.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
@@ -182,12 +224,12 @@ mod tests {
             key: Key(1),
             budget: Some(Key(0)),
             event,
-            occurrences: Occurrences::of(WrittenAs::Counted, 3),
+            kind: Kind::Combined,
             stored: true,
-            tally: 4,
-            writer: "tally.eventweir/a".into(),
-            is_digest: false,
-            varies: true,
+            tag: "tally.eventweir/a.1".into(),
+            settled: 4,
+            owed: Occurrences::of(WrittenAs::Counted, 3),
+            later: Occurrences::of(WrittenAs::Combined, 2),
         }
     }
 
@@ -196,6 +238,21 @@ mod tests {
         let bytes = encode("0-1", 5, &entry("öä\n\""));
         let found = decode(&bytes).unwrap();
         assert_eq!((found.id.as_str(), found.round, found.entry), ("0-1", 5, entry("öä\n\"")));
+    }
+
+    /// As version 0.1 has left it.
+    #[test]
+    fn an_entry_of_the_old_format_is_read() {
+        let head = concat!(
+            r#"{"id":"0-1","round":5,"source":"ffffffffffffffffffffffffffffffff","key":"1","budget":"0","occurrences":[0,3,0,0],"#,
+            r#""stored":true,"tally":4,"writer":"tally.eventweir/a.1","digest":false,"varies":true}"#,
+        );
+        let expected = Entry { later: Occurrences::default(), ..entry("m") };
+        let mut body = [head.as_bytes(), b"\n"].concat();
+        core_v1::write_item(&expected.event, &mut body);
+        let length = u32::try_from(body.len()).unwrap().to_le_bytes();
+        let bytes = [&OLD_MAGIC[..], &checksum(&body).to_le_bytes(), &length, &body].concat();
+        assert_eq!(decode(&bytes).unwrap().entry, expected);
     }
 
     #[test]
@@ -212,7 +269,7 @@ mod tests {
     #[test]
     fn whole_entries_are_found_among_rubbish_wherever_a_chunk_ends() {
         let long = "x".repeat(CHUNK + CHUNK / 2);
-        let mut file = b"rubbish eventwe eventwe1eventwe1".to_vec();
+        let mut file = b"rubbish eventwe eventwe1eventwe2".to_vec();
         for (number, message) in ["a", &long, "b", "c"].into_iter().enumerate() {
             file.extend(encode(&format!("0-{number}"), 1, &entry(message)));
             file.extend_from_slice(&[0; 77]);

@@ -251,7 +251,7 @@ impl Spool {
         if entries.is_empty() {
             return;
         }
-        let occurrences = entries.iter().map(|entry| entry.occurrences.total()).sum();
+        let occurrences = entries.iter().map(|entry| entry.occurrences().total()).sum();
         tracing::info!(records = entries.len(), occurrences, "an earlier process has left these to be written");
         self.0.metrics.restored.inc_by(occurrences);
         for entry in entries {

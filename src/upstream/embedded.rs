@@ -244,6 +244,11 @@ impl fmt::Debug for Embedded {
 
 /// Carries out what a record needs on a store that nobody else uses: for replays.
 pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answer {
+    if let Request::Delete { namespace, name, resource_version, .. } = request {
+        let options = DeleteOptions { resource_version: Some(resource_version.clone()), ..DeleteOptions::default() };
+        let gone = store.delete_with(namespace, name, &options, now);
+        return gone.map_or_else(|status| judge(Verb::Delete, &Failure::Denied(status.into())), |_| Answer::Missing);
+    }
     sorted(Verb::of(request), ask(store, request, now))
 }
 
@@ -254,7 +259,9 @@ fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> 
         Request::Patch { group, namespace, name, patch, claim } => {
             store.patch(namespace, name, patch, claim.as_deref(), *group, now)
         }
-        Request::Read { namespace, name, .. } => store.get(namespace, name, now),
+        Request::Read { namespace, name, .. } | Request::Delete { namespace, name, .. } => {
+            store.get(namespace, name, now)
+        }
     }
 }
 

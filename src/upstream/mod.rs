@@ -254,6 +254,7 @@ impl Verb {
             Request::Create { .. } => Self::Create,
             Request::Patch { .. } => Self::Patch,
             Request::Read { .. } => Self::Get,
+            Request::Delete { .. } => Self::Delete,
         }
     }
 

@@ -101,14 +101,14 @@ fn write_metadata(claim: &Claim, out: &mut Vec<u8>) {
         out.push(b',');
     }
     out.extend_from_slice(br#""annotations":{"#);
-    for name in claim.removed.iter().filter(|name| **name != claim.annotation) {
+    for name in claim.removed.iter().filter(|name| **name != claim.tag) {
         json::write_text(name, out);
         out.extend_from_slice(b":null,");
     }
-    json::write_text(&claim.annotation, out);
-    out.extend_from_slice(br#":""#);
-    json::write_integer(claim.tally.into(), out);
-    out.extend_from_slice(br#""}}"#);
+    json::write_text(&claim.tag, out);
+    out.push(b':');
+    json::write_text(&claim.value, out);
+    out.extend_from_slice(b"}}");
 }
 
 fn metadata(claim: &Claim) -> Map<String, Value> {
@@ -117,7 +117,7 @@ fn metadata(claim: &Claim) -> Map<String, Value> {
         metadata.insert("resourceVersion".to_owned(), claim.resource_version.as_str().into());
     }
     let removed = claim.removed.iter().map(|name| (name.to_string(), Value::Null));
-    let own = (claim.annotation.to_string(), Value::from(claim.tally.to_string()));
+    let own = (claim.tag.to_string(), Value::from(claim.value.as_str()));
     metadata.insert("annotations".to_owned(), Value::Object(removed.chain([own]).collect()));
     metadata
 }
@@ -130,7 +130,7 @@ fn stake(claim: &Claim, event: &mut Event) -> Result<(), Status> {
     }
     let annotations = &mut metadata.rare.get_or_insert_default().annotations;
     annotations.retain(|name, _| !claim.removed.contains(name));
-    annotations.insert(claim.annotation.clone(), claim.tally.to_string().into());
+    annotations.insert(claim.tag.clone(), claim.value.clone());
     Ok(())
 }
 
@@ -152,7 +152,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::event::json::go;
 
     /// The document by way of a tree, as it was written before it was written directly.
     fn by_tree(patch: &Patch, claim: Option<&Claim>) -> String {
@@ -169,7 +168,9 @@ mod tests {
         if !patch.message.is_empty() {
             document.insert("message".to_owned(), patch.message.as_str().into());
         }
-        go::escaped(&Value::Object(document).to_string())
+        let mut text = Vec::new();
+        json::escape(&Value::Object(document).to_string(), &mut text);
+        String::from_utf8(text).unwrap()
     }
 
     proptest! {
@@ -178,13 +179,13 @@ mod tests {
             count in prop_oneof![Just(0), any::<i32>()],
             time in proptest::option::of(prop_oneof![Just(0), -62_135_596_800..253_402_300_800_i64]),
             message in "(\\PC|[\u{0}-\u{7f}<>&\u{2028}\u{2029}]){0,40}",
-            claim in proptest::option::of(("[0-9]{0,3}", "[a-c<]", any::<u32>(), proptest::collection::vec("[d-f\"]", 0..3))),
+            claim in proptest::option::of(("[0-9]{0,3}", "[a-c<]", "[0-9]{1,3}@[0-9]{1,3}", proptest::collection::vec("[d-f\"]", 0..3))),
         ) {
             let patch = Patch { count, last_timestamp: time.map(Time), message: message.into() };
-            let claim = claim.map(|(version, annotation, tally, mut removed)| {
+            let claim = claim.map(|(version, tag, value, mut removed)| {
                 removed.dedup();
                 let removed = removed.into_iter().map(Into::into).collect();
-                Claim { resource_version: version.into(), annotation: annotation.into(), tally, removed }
+                Claim { resource_version: version.into(), tag: tag.into(), value: value.into(), removed }
             });
             let unique = claim.as_ref().is_none_or(|claim| {
                 let names: std::collections::HashSet<_> = claim.removed.iter().collect();
@@ -210,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_names_version_and_tally_and_holds_for_its_version_only() {
-        let annotation: smol_str::SmolStr = "tally.eventweir/b".into();
+    fn a_claim_names_version_and_tag_and_holds_for_its_version_only() {
+        let tag: smol_str::SmolStr = "tally.eventweir/b".into();
         let removed = vec!["tally.eventweir/a".into()];
-        let claim = Claim { resource_version: "7".into(), annotation: annotation.clone(), tally: 3, removed };
+        let claim = Claim { resource_version: "7".into(), tag: tag.clone(), value: "3@4".into(), removed };
         let patch = Patch { count: 5, last_timestamp: None, message: "m".into() };
         let expected = concat!(
-            r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3"}},"#,
+            r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3@4"}},"#,
             r#""count":5,"lastTimestamp":null,"message":"m"}"#
         );
         assert_eq!(patch.to_json(Some(&claim)), expected);
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(event, before);
         event.metadata.resource_version = "7".into();
         apply(&patch, Some(&claim), core, &mut event).unwrap();
-        assert_eq!((event.count, event.metadata.rare.unwrap().annotations[&annotation].as_str()), (5, "3"));
+        assert_eq!((event.count, event.metadata.rare.unwrap().annotations[&tag].as_str()), (5, "3@4"));
     }
 
     #[test]

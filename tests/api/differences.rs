@@ -44,6 +44,7 @@ pub(crate) const ALWAYS: &[Row] = &[
             "transport-headers-403",
         ],
     ),
+    ("a request that a page of another origin makes a browser send is refused", &["transport-origin"]),
     ("it serves events only", &["auth-review", "auth-review-no", "auth-token-review", "auth-access-review"]),
     (
         "the embedded store is no etcd: it takes every event that the limit of bodies lets in",
@@ -103,7 +104,6 @@ pub(crate) const CORRELATED: &[Row] = &[
             "watch-too-old",
         ],
     ),
-    ("a record counts from 1 on; what its cells show follows", &["table-group", "table-kubectl"]),
     (
         "a record has a count where a new-style event has a series, so that the new door lets less of it be changed",
         &["put-new-same", "patch-old-via-group-series", "patch-json-series"],

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::IntoResponse;
+use eventweir::clock::Clock;
 use eventweir::event::core_v1::{self, EventList};
 use eventweir::ledger::Balance;
 use eventweir::outbox::LostReason;
@@ -17,9 +18,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::support::app::{DEADLINE, start, start_with_kubeconfig};
-use super::support::events::{event, plain};
-use super::support::fake::FakeApiserver;
+use super::support::app::{DEADLINE, start, start_before, start_with_kubeconfig};
+use super::support::events::{START, event, plain};
+use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::{EVENTS, json as json_of};
 
 fn deleted(balance: &Balance) -> u64 {
@@ -57,7 +58,7 @@ async fn nothing_of_the_name_is_left_when_its_client_has_changed_the_message() {
 }
 
 #[tokio::test]
-async fn a_strangers_event_of_the_same_name_stays() {
+async fn a_delete_leaves_nothing_of_the_name() {
     let program = start("").await;
     let mut stranger = plain();
     stranger.reason = "Strange".into();
@@ -71,9 +72,33 @@ async fn a_strangers_event_of_the_same_name_stays() {
     program.settle().await;
     assert_eq!(program.stored().await.len(), 2);
     assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
-    let left = program.stored().await;
-    assert_eq!((left.len(), left[0].reason.as_str()), (1, "Strange"));
+    assert_eq!(program.stored().await, []);
     program.stop().await;
+}
+
+/// Fault: the record was created again with its whole count.
+#[tokio::test(start_paused = true)]
+async fn what_a_delete_without_an_answer_has_deleted_begins_again() {
+    for fault in [Fault::After(500), Fault::After(504), Fault::Before(503)] {
+        let fake = FakeApiserver::new(Clock::simulated(START));
+        let program = start_before(&fake, "").await;
+        let client = &mut program.client().await;
+        let event = plain();
+        let path = format!("{EVENTS}/{}", event.metadata.name);
+        for _ in 0..5 {
+            client.post(&event).await;
+        }
+        program.settle().await;
+        // Its own GET comes first.
+        fake.fail_next(&[fault]);
+        let code = client.send("DELETE", &path, &[], b"").await.status;
+        assert!(code >= 500, "{code}");
+        client.post(&event).await;
+        program.settle().await;
+        let shown = if fault == Fault::Before(503) { 6 } else { 1 };
+        assert_eq!(fake.shown(), shown, "{fault:?}");
+        program.stop().await;
+    }
 }
 
 #[tokio::test]
@@ -149,7 +174,7 @@ async fn a_collection_is_forgotten_also_when_its_client_has_left() {
     client.post(&plain()).await;
     let stream = TokioIo::new(TcpStream::connect(program.app.address()).await.unwrap());
     let (mut impatient, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
-    let deletion = Request::delete(format!("http://eventweir{EVENTS}")).body(Empty::<Bytes>::new()).unwrap();
+    let deletion = Request::delete(format!("http://localhost{EVENTS}")).body(Empty::<Bytes>::new()).unwrap();
     tokio::select! {
         reply = impatient.send_request(deletion) => panic!("answered: {reply:?}"),
         end = connection => panic!("disconnected: {end:?}"),

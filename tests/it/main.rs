@@ -38,6 +38,9 @@ mod ack;
 mod batch;
 mod admin;
 mod reload;
+mod tls;
+mod pages;
+mod web_config;
 mod tokens;
 // Where the apiserver stood.
 mod passthrough;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
 use eventweir::passthrough::{Metrics, Passthrough, Settings};
-use eventweir::server::{Peer, PeerCertificate};
+use eventweir::server::{Origins, Peer, PeerCertificate};
 use eventweir::upstream::Upstream;
 use http::{HeaderValue, Method, Request, Version};
 use http_body_util::BodyExt as _;
@@ -127,6 +127,8 @@ async fn the_callers_token_goes_on_and_nothing_of_ours_and_no_log_has_it() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(move || Sink(Arc::clone(&sink)))
         .finish();
+    // Beside one subscriber alone, a line that another test's thread comes to first is silent in all.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     let _logged_on_this_thread = tracing::subscriber::set_default(subscriber);
     let behind = Behind::tls(&["h2", "http/1.1"], |request| async move {
         if is_ours(&request) { created(request).await } else { answer(200, "{}") }
@@ -328,8 +330,8 @@ async fn a_client_with_a_certificate_alone_is_told_why_it_is_refused() {
     let face = service_fn(|_: Request<Body>| async { Ok(answer(201, "taken")) });
     let metrics = Metrics::new(&Registry::new()).unwrap();
     let forwarder = apiserver.forwarder().unwrap().clone();
-    let service =
-        Passthrough::new(settings, forwarder, metrics, TaskTracker::new(), CancellationToken::new()).service(face);
+    let passthrough = Passthrough::new(settings, forwarder, metrics, TaskTracker::new(), CancellationToken::new());
+    let service = passthrough.service(face, Origins::any_host());
     let certificate = PeerCertificate { common_name: "jane".to_owned(), organizations: Vec::new() };
     let peer = Peer { certificate: Some(certificate), ..Peer::default() };
     let ask = async |method: &str, path: &str, headers: &[(&'static str, &'static str)]| {
@@ -348,6 +350,40 @@ async fn a_client_with_a_certificate_alone_is_told_why_it_is_refused() {
     assert_eq!(ask("GET", "/api/v1/pods", &[CALLER]).await, (200, "{}".to_owned()));
     assert_eq!(ask("POST", EVENTS, &[]).await, (201, "taken".to_owned()), "events are written as us");
     assert_eq!(ask("CONNECT", "example.org:443", &[]).await.0, 405);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_page_of_another_origin_sends_is_refused_and_goes_nowhere() {
+    let behind = Behind::plain(|_| async { answer(200, "{}") }).await;
+    let program = behind.program("", "").await;
+    let client = &mut program.client().await;
+    for foreign in [("Host", "evil.example"), ("Origin", "http://evil.example"), ("Sec-Fetch-Site", "cross-site")] {
+        for (method, path, upgrade) in [
+            ("GET", "/api/v1/secrets", ""),
+            ("POST", "/api/v1/namespaces/a/pods", ""),
+            ("DELETE", EVENTS, ""),
+            ("POST", EVENTS, ""),
+            ("GET", "/eventweir/v1/events", ""),
+            ("GET", "/api/v1/namespaces/a/pods/b/exec", "websocket"),
+        ] {
+            let mut headers = vec![CALLER, foreign];
+            if !upgrade.is_empty() {
+                headers.extend([("Connection", "Upgrade"), ("Upgrade", upgrade)]);
+            }
+            let reply = client.send(method, path, &headers, b"").await;
+            assert_eq!(
+                (reply.status, &reply.json()["reason"]),
+                (403, &"Forbidden".into()),
+                "{foreign:?} {method} {path}"
+            );
+        }
+    }
+    assert_eq!((behind.seen().len(), count(&program, "refused").await), (0, 18.0));
+    // As Python's WebSocket client does it.
+    let host = program.app.address().to_string();
+    let own = [CALLER, ("Host", &host), ("Origin", &format!("http://{host}"))];
+    assert_eq!(client.send("GET", "/api/v1/pods", &own, b"").await.status, 200);
     program.stop().await;
 }
 

@@ -159,7 +159,7 @@ async fn shout(mut request: Request<Incoming>) -> axum::response::Response {
     answer
 }
 
-const EXEC: &str = "POST /api/v1/namespaces/a/pods/b/exec?command=sh&stdin=true HTTP/1.1\r\nHost: e\r\n\
+const EXEC: &str = "POST /api/v1/namespaces/a/pods/b/exec?command=sh&stdin=true HTTP/1.1\r\nHost: localhost\r\n\
     Authorization: Bearer caller's\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 0\r\n\
     X-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n";
 

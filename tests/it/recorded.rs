@@ -8,19 +8,16 @@
 //!   patch that was answered 404 there and 200 here;
 //! - a patch is repeated as recorded, also where its client would not have had to: a repeat must count nothing.
 //!
-//! What must come out follows from the lines alone. A create is one occurrence and a patch as many as its name's line has grown
-//! by since the request before: `count`, or `series.count`, or 1 where there is neither. The ledger must have written their
-//! sum. The store must show that sum too, and on top of it what a record keeps of the running count of a create
-//! (`docs/semantics.md`): `count` - 1 of an old-style event. A combined event and a series begin
-//! with one occurrence here whatever their client had counted: that was told before, to the program or to its predecessor. Where the recorded server forgets all, a second replay has a new program
-//! instead, which knows no names: patches hear 404, and the client's recorded creates with the running count follow.
+//! What must come out follows from the lines alone. A create is as many occurrences as its total says, and a patch as many as
+//! its name's line has grown by since the request before: `count`, or `series.count`, or 1 where there is neither. The ledger
+//! must have written their sum, and the store must show it. Where the recorded server forgets all, a second replay has a new
+//! program instead, which knows no names: patches hear 404, and the client's recorded creates with the running count follow.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eventweir::correlator::MESSAGE_PREFIX;
 use eventweir::event::{Time, spelling};
 use serde_json::Value;
 
@@ -44,8 +41,6 @@ struct Replay {
     api: String,
     told: BTreeMap<String, i64>,
     occurrences: u64,
-    /// What records keep of the running counts that they were created with.
-    kept: i64,
     missing: usize,
 }
 
@@ -53,7 +48,7 @@ impl Replay {
     async fn new(api: &str, elapsed: Duration) -> Self {
         let program = start(CONFIG).await;
         program.clock.advance(elapsed);
-        Self { program, api: api.to_owned(), told: BTreeMap::new(), occurrences: 0, kept: 0, missing: 0 }
+        Self { program, api: api.to_owned(), told: BTreeMap::new(), occurrences: 0, missing: 0 }
     }
 
     fn path(&self, namespace: &str) -> String {
@@ -80,10 +75,8 @@ impl Replay {
             let reply = client.send("POST", &path, &headers, event.to_string().as_bytes()).await;
             assert_eq!(reply.status, 201, "{line}: {}", reply.text());
             let line = line_of(event).unwrap_or(1);
-            let combined = event["message"].as_str().is_some_and(|message| message.starts_with(MESSAGE_PREFIX));
-            self.kept += if combined || event["series"].is_object() { 0 } else { line - 1 };
             self.told.insert(name.to_owned(), line);
-            self.occurrences += 1;
+            self.occurrences += u64::try_from(line).unwrap();
             return;
         }
         let name = line["name"].as_str().unwrap();
@@ -108,7 +101,7 @@ impl Replay {
         self.program.settle().await;
         let stored = self.program.stored().await;
         let shown: i64 = stored.iter().map(|event| i64::from(spelling::occurrences(event))).sum();
-        assert_eq!(shown, i64::try_from(self.occurrences).unwrap() + self.kept, "{}", file.display());
+        assert_eq!(shown, i64::try_from(self.occurrences).unwrap(), "{}", file.display());
         let balance = self.program.stop().await;
         assert_eq!(balance.ledger.total_written(), self.occurrences, "{}", file.display());
         assert_eq!((balance.ledger.total_lost(), balance.ledger.total_rejected()), (0, 0), "{}", file.display());

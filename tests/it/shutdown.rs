@@ -90,7 +90,7 @@ async fn an_answer_that_never_comes_does_not_hold_up_the_end() {
     offer(&program, plain());
     tokio::time::sleep(Duration::from_millis(10)).await;
     let balance = program.stop().await;
-    assert_eq!(balance.ledger.lost(LostReason::Shutdown), 1);
+    assert_eq!(balance.ledger.lost(LostReason::Unknown), 1);
 }
 
 /// One that keeps its connection sends on through the stop, each time as soon as it has its answer.
@@ -145,6 +145,8 @@ async fn delivery_that_is_cut_off_leaves_everything_in_the_outbox() {
     assert_eq!(bench.balance().total_waiting(), 50);
     bench.check();
     bench.shards.abandon();
-    assert_eq!((bench.lost(LostReason::Shutdown), bench.balance().total_waiting()), (50, 0));
+    // As many as may be on their way at once.
+    assert_eq!((bench.lost(LostReason::Unknown), bench.lost(LostReason::Shutdown)), (32, 18));
+    assert_eq!(bench.balance().total_waiting(), 0);
     bench.check();
 }

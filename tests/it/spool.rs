@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use eventweir::correlator::{Key, KeySecret, RecordId};
-use eventweir::outbox::{Changes, Entry, Occurrences, WrittenAs};
+use eventweir::outbox::{Changes, Entry, Kind, Occurrences, WrittenAs};
 use eventweir::spool::{Directory, Error, Keeper, Opened};
 use proptest::prelude::*;
 
@@ -23,12 +23,12 @@ fn entry(record: u64, count: i32) -> Entry {
         key: Key(record.into()),
         budget: Some(Key(2)),
         event,
-        occurrences: Occurrences::of(WrittenAs::Counted, 1),
+        kind: Kind::Plain,
         stored: false,
-        tally: 0,
-        writer: "tally.eventweir/a".into(),
-        is_digest: false,
-        varies: false,
+        tag: "tally.eventweir/a.1".into(),
+        settled: 0,
+        owed: Occurrences::of(WrittenAs::Counted, 1),
+        later: Occurrences::default(),
     }
 }
 

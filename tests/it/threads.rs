@@ -40,7 +40,7 @@ fn accept(shards: &Shards, seed: u64) -> (u64, u64) {
         }
         let policy = shards.policy();
         for part in [64, 3, 64, 1, 17, 64] {
-            let events = (0..part).map(|_| some_event(&mut random)).collect();
+            let events = (0..part).map(|_| (some_event(&mut random), 1)).collect();
             results.extend(shards.accept_all(&policy, events));
         }
     }
@@ -54,7 +54,7 @@ fn write(shards: &Shards) {
         for write in requests {
             let answer = match write.request {
                 Request::Create { event, .. } => Answer::Stored(event),
-                Request::Patch { .. } | Request::Read { .. } => Answer::Missing,
+                Request::Patch { .. } | Request::Read { .. } | Request::Delete { .. } => Answer::Missing,
             };
             shards.settle(index, write.record, answer);
         }

@@ -1,7 +1,9 @@
 //! Properties of the core, driven through simulated weeks with random events and a random upstream.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+mod cluster;
 mod exact;
+mod explore;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -170,7 +172,7 @@ impl World {
                 Some(event) => event.clone(),
                 None => return, // answered "not found" and created in the same try
             },
-            Request::Read { .. } => return,
+            Request::Read { .. } | Request::Delete { .. } => return,
         };
         let recreated = self.retried.remove(event.metadata.name.as_str()).is_some();
         if !recreated {
@@ -205,6 +207,10 @@ impl World {
                 Some(event) => Answer::Stored(Box::new(event.clone())),
                 None => Answer::Missing,
             },
+            Request::Delete { name, .. } => {
+                self.stored.remove(name.as_str());
+                Answer::Missing
+            }
         }
     }
 

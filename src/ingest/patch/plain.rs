@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::event::patching::{self, PatchType, Patched};
 use crate::event::{ApiGroup, Event};
-use crate::ingest::aliases::Line;
 use crate::ingest::{Face, not_found};
+use crate::outbox::Line;
 use crate::status::Status;
 use crate::upstream::{ClientPatch, PatchOptions, UpdateOptions, Writer};
 
@@ -62,7 +62,7 @@ async fn on_record(
         answer => answer,
     };
     let patched = under(name, &stored_name, patched)?;
-    held.follow(&patched.event);
+    held.follow(&patched.event, line(&patch));
     Ok(patched)
 }
 
@@ -142,7 +142,7 @@ fn line(patch: &ClientPatch) -> Line {
         }
         _ => false,
     };
-    if stated { Line::Stated } else { Line::Untold }
+    if stated { Line::Stated } else { Line::Unstated }
 }
 
 #[cfg(test)]
@@ -173,9 +173,9 @@ mod tests {
     fn a_line_is_stated_by_its_members_only() {
         let check = |patch_type, body: &str, expected| assert_eq!(line(&patch(patch_type, body)), expected, "{body}");
         check(PatchType::Merge, r#"{"count":2}"#, Line::Stated);
-        check(PatchType::Merge, r#"{"reason":"R"}"#, Line::Untold);
+        check(PatchType::Merge, r#"{"reason":"R"}"#, Line::Unstated);
         check(PatchType::Json, r#"[{"op":"remove","path":"/series/count"}]"#, Line::Stated);
-        check(PatchType::Json, r#"[{"op":"remove","path":"/source/host"}]"#, Line::Untold);
-        check(PatchType::Json, "{", Line::Untold);
+        check(PatchType::Json, r#"[{"op":"remove","path":"/source/host"}]"#, Line::Unstated);
+        check(PatchType::Json, "{", Line::Unstated);
     }
 }

@@ -42,6 +42,8 @@ pub enum News {
         error: String,
         /// Whether it is because we may not ask, which will hardly change by itself.
         is_forbidden: bool,
+        /// Whether it is only that the version to go on from is too old: the list that follows heals it.
+        is_expired: bool,
     },
 }
 
@@ -107,7 +109,11 @@ impl Apiserver {
             Ok(watcher::Event::InitDone) => News::Complete,
             Ok(watcher::Event::Apply(watched)) => News::Stored(Box::new(watched.event)),
             Ok(watcher::Event::Delete(watched)) => News::Gone(Box::new(watched.event)),
-            Err(error) => News::Trouble { is_forbidden: is_forbidden(&error), error: error.to_string() },
+            Err(error) => News::Trouble {
+                is_forbidden: code(&error) == Some(403),
+                is_expired: code(&error) == Some(410),
+                error: error.to_string(),
+            },
         })
     }
 }
@@ -130,12 +136,13 @@ fn impatient(exchange: Exchange, timeout: Duration) -> kube::Client {
     )
 }
 
-fn is_forbidden(error: &watcher::Error) -> bool {
+/// The apiserver's own code for an error.
+fn code(error: &watcher::Error) -> Option<u16> {
     let (watcher::Error::InitialListFailed(kube::Error::Api(status))
     | watcher::Error::WatchStartFailed(kube::Error::Api(status))
     | watcher::Error::WatchError(status)) = error
     else {
-        return false;
+        return None;
     };
-    status.code == 403
+    Some(status.code)
 }

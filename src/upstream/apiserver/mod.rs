@@ -124,6 +124,11 @@ impl Apiserver {
         let verb = Verb::of(request);
         let group = match request {
             Request::Create { group, .. } | Request::Patch { group, .. } | Request::Read { group, .. } => *group,
+            Request::Delete { .. } => {
+                let gone =
+                    self.exchange(verb, request::of_write(request), BODY_BYTES_MAX, |_| Ok::<_, String>(())).await;
+                return gone.map_or_else(|failure| judge(verb, &failure), |()| Answer::Missing);
+            }
         };
         match self.exchange_event(group, verb, request::of_write(request)).await {
             Ok(event) => Answer::Stored(Box::new(event)),

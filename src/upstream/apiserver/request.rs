@@ -21,7 +21,7 @@ const JSON: &str = "application/json";
 /// Room for most events.
 const USUAL_BYTES: usize = 1024;
 
-/// POST, PATCH or GET: what a record needs.
+/// POST, PATCH, GET or DELETE: what a record needs.
 pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
     match request {
         Request::Create { group, event } => create(*group, event, ""),
@@ -32,6 +32,10 @@ pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
         }
         Request::Read { group, namespace, name } => {
             start(Method::GET, through(*group, item(namespace, name))).body(Body::empty())
+        }
+        Request::Delete { group, namespace, name, resource_version } => {
+            let resource_version = Some(resource_version.clone());
+            delete(*group, namespace, name, &DeleteOptions { resource_version, ..DeleteOptions::default() })
         }
     }
 }

@@ -2,6 +2,7 @@
 //! request.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+use serde_json::json;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -363,6 +364,12 @@ impl FakeApiserver {
                 let options =
                     UpdateOptions { writer: Writer { manager: "fake".into(), group: request.group }, dry_run: false };
                 state.store.replace(request.event.clone().unwrap(), &options, now)?.event
+            }
+            Method::DELETE => {
+                state.store.delete(namespace, name, now)?;
+                let details = json!({ "name": name, "kind": "events" });
+                let success = json!({ "kind": "Status", "apiVersion": "v1", "status": "Success", "details": details });
+                return Ok(success.to_string().into_bytes());
             }
             _ => panic!("the upstream is never asked to {method}"),
         };

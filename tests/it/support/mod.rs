@@ -2,6 +2,7 @@
 
 pub(crate) mod app;
 pub(crate) mod behind;
+pub(crate) mod certificates;
 pub(crate) mod bench;
 pub(crate) mod disk;
 pub(crate) mod events;

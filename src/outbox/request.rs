@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use super::claim::Claim;
+use super::tag::Claim;
 use crate::correlator::{Patch, RecordId};
 use crate::event::{ApiGroup, Event};
 use crate::status::Status;
@@ -50,6 +50,17 @@ pub enum Request {
         namespace: SmolStr,
         /// Name in question.
         name: SmolStr,
+    },
+    /// DELETE of what a client has deleted before it arrived.
+    Delete {
+        /// The API group to ask.
+        group: ApiGroup,
+        /// Namespace of the record.
+        namespace: SmolStr,
+        /// Its name.
+        name: SmolStr,
+        /// The version that was read.
+        resource_version: SmolStr,
     },
 }
 

@@ -7,20 +7,29 @@ use axum::body::Body;
 use eventweir::passthrough::{Metrics, Passthrough, Settings};
 use eventweir::server::{Origins, Peer, PeerCertificate};
 use eventweir::upstream::Upstream;
+use futures_util::{StreamExt as _, stream};
+use http::header::UPGRADE;
 use http::{HeaderValue, Method, Request, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use hyper::client::conn::http2;
 use hyper_util::client::legacy::Client as HyperClient;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use prometheus::Registry;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{ServiceExt as _, service_fn};
 
+use super::passthrough_streams::{exec_over, line, shout};
 use super::support::app::{DEADLINE, Program};
 use super::support::behind::{Behind, OURS, answer, created};
+use super::support::certificates::Trust;
 use super::support::events::event;
 use super::support::http::{Client, EVENTS, json as json_of};
 
@@ -403,7 +412,7 @@ async fn beyond_the_limit_requests_are_asked_to_wait() {
     let held: Vec<_> = [program.client().await, program.client().await]
         .into_iter()
         .map(|mut client: Client| {
-            let mut tasks = tokio::task::JoinSet::new();
+            let mut tasks = JoinSet::new();
             tasks.spawn(async move { client.get("/api").await.status });
             tasks
         })
@@ -459,4 +468,58 @@ async fn more_watches_than_one_connection_allows_do_not_hold_up_the_rest() {
     program.stop().await;
     let broken = watches.remove(0).into_body().collect().await;
     assert!(broken.is_err(), "a watch that is cut is no watch that has ended");
+}
+
+#[tokio::test]
+async fn a_client_over_tls_needs_nothing_but_the_authority_and_its_token() {
+    let behind = Behind::tls(&["h2", "http/1.1"], |request| async move {
+        if is_ours(&request) {
+            return created(request).await;
+        }
+        if request.headers().contains_key(UPGRADE) {
+            return shout(request).await;
+        }
+        let watch = stream::once(async { Ok::<_, String>("a line\n") }).chain(stream::pending());
+        answer(200, if request.uri().query().is_some() { Body::from_stream(watch) } else { Body::from("the list") })
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().display();
+    let program = behind.program("", &format!("tls: {{selfSigned: {{dir: {dir}}}}}\n")).await;
+    let address = program.app.address();
+    let authority = CertificateDer::from_pem_file(folder.path().join("ca.crt")).unwrap();
+    let connected = Trust { protocol: "h2", ..Trust::of(&authority) }.connect_as("127.0.0.1", address).await.unwrap();
+    assert_eq!(connected.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(connected)).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { connection.await.is_ok() });
+    let send = |method: Method, path: &str, body: Vec<u8>| {
+        let request = Request::builder().method(method).uri(format!("https://{address}{path}"));
+        let request = request.header(CALLER.0, CALLER.1).header("Content-Type", "application/json");
+        let (mut sender, request) = (sender.clone(), request.body(Body::from(body)).unwrap());
+        async move { sender.send_request(request).await.unwrap() }
+    };
+    for _ in 0..10 {
+        let body = json_of(&event("node-1", "web-0", "BackOff", "restarting"));
+        assert_eq!(send(Method::POST, EVENTS, body).await.status(), 201);
+    }
+    let list = send(Method::GET, "/api/v1/pods", Vec::new()).await;
+    assert_eq!((list.status().as_u16(), list.version()), (200, Version::HTTP_2));
+    assert_eq!(list.into_body().collect().await.unwrap().to_bytes(), "the list");
+    let mut watch = send(Method::GET, "/api/v1/pods?watch=1", Vec::new()).await;
+    let first = tokio::time::timeout(DEADLINE, watch.frame()).await.unwrap().unwrap().unwrap();
+    assert_eq!(first.into_data().unwrap(), "a line\n");
+    // Tunnels are of HTTP/1.1, for which such a client has a connection of its own.
+    let (mut tunnel, head) = exec_over(Trust::of(&authority).connect(address).await.unwrap()).await;
+    assert!(head.starts_with("http/1.1 101 "), "{head}");
+    assert_eq!(line(&mut tunnel).await, "hello\n");
+    tunnel.write_all(b"ls\n").await.unwrap();
+    assert_eq!(line(&mut tunnel).await, "LS\n");
+    let ours = behind.seen().iter().filter(|seen| seen.is_ours() && seen.line.starts_with("POST")).count();
+    assert_eq!((ours, count(&program, "events").await), (1, 10.0));
+    for seen in behind.passed_on() {
+        assert_eq!((seen.header("authorization"), seen.has_certificate), (Some(CALLER.1), false), "{seen:?}");
+    }
+    drop((watch, tunnel));
+    program.app.stop().await;
 }

@@ -14,7 +14,9 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as HttpBody, Frame, Incoming};
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
@@ -135,7 +137,7 @@ async fn a_watchs_line_arrives_before_the_next_is_made_and_it_ends_with_its_clie
 }
 
 /// Answers in upper case until its client closes its side, then says goodbye.
-async fn shout(mut request: Request<Incoming>) -> axum::response::Response {
+pub(super) async fn shout(mut request: Request<Incoming>) -> axum::response::Response {
     if request.headers().get(UPGRADE).is_none_or(|protocol| protocol != "SPDY/3.1") {
         return answer(400, "you must upgrade");
     }
@@ -165,7 +167,12 @@ const EXEC: &str = "POST /api/v1/namespaces/a/pods/b/exec?command=sh&stdin=true 
 
 /// Opens a tunnel and returns its head.
 async fn exec(program: &Program) -> (BufReader<TcpStream>, String) {
-    let mut stream = BufReader::new(TcpStream::connect(program.app.address()).await.unwrap());
+    exec_over(TcpStream::connect(program.app.address()).await.unwrap()).await
+}
+
+/// Does the same on a connection of any kind.
+pub(super) async fn exec_over<S: AsyncRead + AsyncWrite + Unpin>(stream: S) -> (BufReader<S>, String) {
+    let mut stream = BufReader::new(stream);
     stream.write_all(EXEC.as_bytes()).await.unwrap();
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -174,7 +181,7 @@ async fn exec(program: &Program) -> (BufReader<TcpStream>, String) {
     (stream, head.to_lowercase())
 }
 
-async fn line(stream: &mut BufReader<TcpStream>) -> String {
+pub(super) async fn line(stream: &mut (impl AsyncBufRead + Unpin)) -> String {
     let mut line = String::new();
     tokio::time::timeout(DEADLINE, stream.read_line(&mut line)).await.unwrap().unwrap();
     line

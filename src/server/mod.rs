@@ -5,6 +5,7 @@
 //! First every answer over HTTP/1.1 carries `Connection: close`, and new connections are still accepted. Then idle
 //! connections are closed; HTTP/2 connections get a GOAWAY.
 
+mod peer;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt as _};
+
+pub use peer::{Peer, PeerCertificate};
 
 use stream::ClientStream;
 

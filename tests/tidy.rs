@@ -29,8 +29,25 @@ const MODULES: &[Row] = &[
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),
     ("server", &[], &["axum", "hyper", "hyper_util", "prometheus", "tokio", "tokio_util", "tower", "tracing"]),
     (
+        "access",
+        &["clock", "correlator", "event", "server", "status"],
+        &["arc_swap", "parking_lot", "prometheus", "tokio", "tracing"],
+    ),
+    (
         "ingest",
-        &["clock", "correlator", "event", "event_log", "ledger", "shard", "spool", "status", "upstream"],
+        &[
+            "access",
+            "clock",
+            "correlator",
+            "event",
+            "event_log",
+            "ledger",
+            "server",
+            "shard",
+            "spool",
+            "status",
+            "upstream",
+        ],
         &["axum", "hyper", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
     ),
     ("metrics", &[], &["prometheus"]),
@@ -40,11 +57,12 @@ const MODULES: &[Row] = &[
         &["arc_swap", "axum", "parking_lot", "prometheus", "tokio"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.
-    ("config", &["correlator", "event", "history", "ingest", "outbox", "shard", "spool", "upstream"], &[]),
+    ("config", &["access", "correlator", "event", "history", "ingest", "outbox", "shard", "spool", "upstream"], &[]),
     ("logging", &["config"], &["tracing", "tracing_subscriber"]),
     (
         "app",
         &[
+            "access",
             "admin",
             "clock",
             "config",
@@ -58,6 +76,7 @@ const MODULES: &[Row] = &[
             "server",
             "shard",
             "spool",
+            "status",
             "upstream",
         ],
         &["parking_lot", "prometheus", "tokio", "tokio_util", "tracing"],

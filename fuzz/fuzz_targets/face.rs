@@ -1,9 +1,11 @@
 //! The HTTP face without a network: one request after an event is there.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use eventweir::access::{self, Access};
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Policy};
 use eventweir::event_log::EventLog;
@@ -28,6 +30,9 @@ impl Fixture {
             Shards::new(one, &shard::Settings::default(), Policy::default(), clock.clone(), KeySecret(7, 9), 1);
         let metrics = Metrics::new(&registry).expect("a new registry");
         let store = store::Store::new(store::Settings::default(), 1);
+        let ask: access::Ask = Arc::new(|_, _| Box::pin(std::future::pending()));
+        let counted = access::Metrics::new(&registry).expect("a new registry");
+        let access = Access::new(access::Settings::default(), ask, clock.clone(), KeySecret(1, 2), counted);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
         let settings = ingest::Settings {
             max_body_bytes: 1 << 20,
@@ -37,7 +42,7 @@ impl Fixture {
             repair: Repair::On { message_bytes: 4096 },
         };
         let metrics = ingest::Metrics::new(&registry).expect("a new registry");
-        let life = Life { tasks: Default::default(), stop: Default::default(), spool: Default::default() };
+        let life = Life { access, tasks: Default::default(), stop: Default::default(), spool: Default::default() };
         let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"), KeySecret(8, 10));
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), life);
         Self { face, shards }

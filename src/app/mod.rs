@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::{self, Access};
 use crate::admin::{Admin, ShardCollector};
 use crate::clock::Clock;
 use crate::config::{self, Config, Writes};
@@ -27,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::server;
 use crate::shard::Shards;
 use crate::spool::{Beginning, Spool};
+use crate::status::Status;
 use crate::upstream::{self, Apiserver, Embedded, Upstream};
 
 /// LIMIT: connections to the admin port.
@@ -83,6 +85,7 @@ pub struct App {
     shards: Shards,
     spool: Option<Spool>,
     upstream: Upstream,
+    access: Access,
     monitor: Monitor,
     collector: ShardCollector,
     history: history::Monitor,
@@ -154,6 +157,7 @@ impl App {
         let collector = ShardCollector::new(shards.clone(), monitor.clone(), config.shard.clone())?;
         registry.register(Box::new(collector.clone()))?;
         let metrics = Metrics::new(&registry)?;
+        let access = access(&config, &upstream, shards.clock().clone(), &registry)?;
         let mode = match upstream {
             Upstream::Apiserver(_) => config.upstream.history,
             Upstream::Embedded(_) => history::Mode::Off,
@@ -173,6 +177,7 @@ impl App {
             shards,
             spool,
             upstream,
+            access,
             monitor,
             collector,
             metrics,
@@ -204,8 +209,12 @@ impl App {
         };
         let connections = ingest_metrics.connections.clone();
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
-        let life =
-            ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone(), spool: self.spool.clone() };
+        let life = ingest::Life {
+            access: self.access.clone(),
+            tasks: self.tasks.clone(),
+            stop: self.stop_serving.clone(),
+            spool: self.spool.clone(),
+        };
         let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
         self.registry.register(Box::new(ingest::NamesCollector::new(face.clone())?))?;
         let limits = server::Settings {
@@ -384,6 +393,25 @@ impl App {
         tracing::info!(received, rejected = ledger.total_rejected(), written, lost, "stopped");
         balance
     }
+}
+
+/// What decides who may use the listener; the apiserver is asked where it is the upstream.
+fn access(config: &Config, upstream: &Upstream, clock: Clock, registry: &Registry) -> Result<Access, Error> {
+    let ask: access::Ask = match upstream {
+        Upstream::Apiserver(apiserver) => {
+            let apiserver = apiserver.clone();
+            Arc::new(move |review, question| {
+                let apiserver = apiserver.clone();
+                Box::pin(async move { apiserver.review(review.path(), &question).await })
+            })
+        }
+        Upstream::Embedded(_) => Arc::new(|_, _| {
+            let status = Status::new(501, "NotImplemented", "the embedded store answers no reviews");
+            Box::pin(std::future::ready(Err(status)))
+        }),
+    };
+    let secret = KeySecret(fastrand::u64(..), fastrand::u64(..));
+    Ok(Access::new(config.access.clone(), ask, clock, secret, access::Metrics::new(registry)?))
 }
 
 /// This process's name on the records that it writes; no other process ever has the same.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::auth;
 use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, NAMING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
 use super::read::{ACK, HISTORY, UPSTREAM_GROUP, WRITES};
@@ -70,6 +71,8 @@ fn tree(config: &Config) -> Value {
         shard: shard::Settings { max_sources, max_tracked_keys, outbox },
         spool: spool::Settings { dir, commit_interval },
         ingest,
+        access,
+        limits_file,
         shutdown,
         shards,
     } = config;
@@ -82,7 +85,7 @@ fn tree(config: &Config) -> Value {
     correlation_tree.insert("rules".into(), rules(policy));
     correlation_tree.insert("maxSources".into(), json!(max_sources));
     correlation_tree.insert("maxTrackedKeys".into(), json!(max_tracked_keys));
-    json!({
+    let mut tree = json!({
         "listen": listen.to_string(),
         "insecureListen": insecure_listen,
         "adminListen": admin_listen.to_string(),
@@ -113,8 +116,18 @@ fn tree(config: &Config) -> Value {
             }),
         },
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
+        "auth": auth::auth_tree(access),
+        "fairness": auth::fairness_tree(&access.fairness),
         "shards": match shards { Shards::Auto => json!("auto"), Shards::Fixed(number) => json!(number) },
-    })
+    });
+    let limits = match limits_file {
+        Some(path) => ("limitsFile", json!(path.display().to_string())),
+        None => ("limits", auth::limits_tree(&access.limits)),
+    };
+    if let Value::Object(members) = &mut tree {
+        members.insert(limits.0.to_owned(), limits.1);
+    }
+    tree
 }
 
 fn outbox_tree(outbox: &outbox::Settings) -> Value {

@@ -7,6 +7,7 @@
 
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+mod auth;
 mod correlation;
 mod effective;
 mod error;
@@ -20,13 +21,14 @@ mod values;
 
 use std::io::Read;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use error::{Error, Errors};
 pub use parts::{Backend, EventLog, Ingest, Log, LogFormat, Shards, Shutdown, Upstream, Writes};
 pub use raw::RawConfig;
 pub use reload::{FileStamp, ReloadDiff};
 
+use crate::access;
 use crate::correlator::Policy;
 use crate::outbox::GateSettings;
 use crate::shard;
@@ -62,6 +64,10 @@ pub struct Config {
     pub spool: spool::Settings,
     /// What clients may send.
     pub ingest: Ingest,
+    /// Who may use `listen`, and how much; `auth`, `limits` and `fairness` in the file. Default everybody, without limits.
+    pub access: access::Settings,
+    /// The file that `access.limits` were read from. Default none.
+    pub limits_file: Option<PathBuf>,
     /// The orderly stop.
     pub shutdown: Shutdown,
     /// Number of shards. Default eight per core.
@@ -129,7 +135,14 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors
         }
         None => RawConfig::default(),
     };
-    Config::from_raw(raw, overrides)
+    let mut config = Config::from_raw(raw, overrides)?;
+    if let Some(path) = &config.limits_file {
+        let name = path.display().to_string();
+        let text = read_file(path)
+            .map_err(|reason| Error::new(&name, Origin::Nowhere, String::new(), Problem::File(reason)))?;
+        config.access.limits = RawConfig::parse(&name, &text)?.limits()?;
+    }
+    Ok(config)
 }
 
 fn read_file(path: &Path) -> Result<String, String> {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::auth;
 use super::correlation::correlation;
 use super::parts::MESSAGE_BYTES;
 use super::raw::Value;
@@ -13,6 +14,7 @@ use super::{
     Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Upstream,
     Writes, values,
 };
+use crate::access;
 use crate::correlator::{Policy, Rate};
 use crate::event::ApiGroup;
 use crate::history;
@@ -45,6 +47,8 @@ impl Default for Config {
             shard: shard::Settings::default(),
             spool: spool::Settings::default(),
             ingest: Ingest::default(),
+            access: access::Settings::default(),
+            limits_file: None,
             shutdown: Shutdown::default(),
             shards: Shards::Auto,
         }
@@ -63,6 +67,18 @@ impl Config {
         let config = collector.read(&root, String::new(), config);
         let errors = collector.into_errors();
         if errors.is_empty() { Ok(config) } else { Err(errors) }
+    }
+}
+
+impl RawConfig {
+    /// The limits of an EventRateLimit plugin's file.
+    pub(super) fn limits(self) -> Result<Vec<access::Limit>, Errors> {
+        let file = self.file().to_owned();
+        let (root, twice) = self.overlaid(&Overrides::default());
+        let collector = Collector::new(&file, twice);
+        let limits = collector.read(&root, String::new(), auth::plugin);
+        let errors = collector.into_errors();
+        if errors.is_empty() { Ok(limits) } else { Err(errors) }
     }
 }
 
@@ -102,6 +118,16 @@ fn config(section: &mut Section<'_>) -> Config {
     let has_spool = spool.dir.is_some();
     let ingest = section.within("ingest", |section| ingest(section, has_spool));
     shard.outbox.repair = ingest.repair != Repair::Off;
+    let backend = upstream.backend;
+    let access = access::Settings {
+        limits: auth::limits(section),
+        fairness: section.within("fairness", auth::fairness),
+        ..section.within("auth", |section| auth::auth(section, backend))
+    };
+    let limits_file = section.optional("limitsFile", values::text(4096)).map(|path| PathBuf::from(path.as_str()));
+    if limits_file.is_some() && !access.limits.is_empty() {
+        section.conflict("limitsFile", "stands beside limits; allowed: one of the two");
+    }
     Config {
         listen,
         insecure_listen,
@@ -114,6 +140,8 @@ fn config(section: &mut Section<'_>) -> Config {
         shard,
         spool,
         ingest,
+        access,
+        limits_file,
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
     }

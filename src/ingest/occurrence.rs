@@ -14,7 +14,7 @@ pub(super) struct Taken {
 }
 
 impl Face {
-    /// Hands occurrences of a valid event to their shard. Where events are not correlated the record is its client's own, and
+    /// Hands occurrences of a valid event to their shard; `user` reported them. Where events are not correlated the record is its client's own, and
     /// marked by `claim`.
     ///
     /// # Errors
@@ -24,6 +24,7 @@ impl Face {
         event: &Event,
         occurrences: u32,
         ack: Ack,
+        user: &str,
         claim: impl FnOnce() -> ManagedFields,
     ) -> Result<Taken, Full> {
         let shards = &self.0.shards;
@@ -33,7 +34,7 @@ impl Face {
             Ack::Accepted | Ack::Durable => (shards.accept_under(&policy, occurrence, occurrences)?, None),
             Ack::Written => shards.accept_and_wait(occurrence, occurrences, &policy)?,
         };
-        self.note(event, occurrences, accepted.outcome);
+        self.note(event, occurrences, accepted.outcome, user);
         Ok(Taken { outcome: accepted.outcome, waiting })
     }
 
@@ -42,10 +43,11 @@ impl Face {
         &self,
         events: Vec<Event>,
         ack: Ack,
+        user: &str,
         claim: impl Fn() -> ManagedFields,
     ) -> Vec<Result<Taken, Full>> {
         if ack == Ack::Written {
-            return events.iter().map(|event| self.accept(event, 1, ack, &claim)).collect();
+            return events.iter().map(|event| self.accept(event, 1, ack, user, &claim)).collect();
         }
         let policy = self.0.shards.policy();
         let logged = if self.0.event_log.is_kept() { events.clone() } else { Vec::new() };
@@ -56,7 +58,7 @@ impl Face {
             let event = logged.next();
             let Accepted { outcome, .. } = accepted?;
             match &event {
-                Some(event) => self.note(event, 1, outcome),
+                Some(event) => self.note(event, 1, outcome, user),
                 None => self.0.metrics.count_outcome(outcome, 1),
             }
             Ok(Taken { outcome, waiting: None })
@@ -65,9 +67,9 @@ impl Face {
     }
 
     /// Counts and logs what became of occurrences.
-    fn note(&self, event: &Event, occurrences: u32, outcome: Outcome) {
+    fn note(&self, event: &Event, occurrences: u32, outcome: Outcome, user: &str) {
         self.0.metrics.count_outcome(outcome, occurrences.into());
-        self.0.event_log.write(event, occurrences, outcome, self.0.shards.clock());
+        self.0.event_log.write(event, occurrences, outcome, user, self.0.shards.clock());
     }
 }
 

@@ -33,6 +33,7 @@ mod patches;
 mod deletes;
 mod websocket;
 mod http_limits;
+mod access;
 mod doors;
 mod ack;
 mod batch;

@@ -24,7 +24,7 @@ pub enum Command {
     /// alone: events end in an embedded store that can be read back at the same address.
     ///
     /// SIGTERM drains what waits (up to shutdown.drainTimeout) and exits 0; SIGHUP reloads the configuration file.
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// See a storm folded: no cluster, no flags.
     ///
     /// Starts two proxies with embedded upstreams, one that behaves like client-go's own correlator and one with eventweir's
@@ -62,7 +62,7 @@ pub struct Serve {
 /// The principal settings.
 #[derive(Debug, Args, Default)]
 pub struct Flags {
-    /// Where components post their events [default: 127.0.0.1:8080].
+    /// Where components post their events: an address, or unix:/path [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
     /// Allow --listen on an address that other machines reach, although nobody is authenticated.
@@ -71,6 +71,28 @@ pub struct Flags {
     /// Where /metrics, /livez and /readyz are [default: 127.0.0.1:9090].
     #[arg(long, value_name = "ADDR")]
     pub admin_listen: Option<String>,
+    /// TLS, users and headers of --admin-listen, in the format of Prometheus' exporter-toolkit.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    pub web_config_file: Option<String>,
+    /// Hosts that requests to a loopback address may name: regular expressions with commas between them
+    /// [default: ^localhost$,^127\.0\.0\.1$,^\[::1\]$].
+    #[arg(long, value_name = "REGEXPS")]
+    pub accept_hosts: Option<String>,
+    /// The certificate of --listen in PEM, and those between it and its authority; read again when it changes.
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert_file: Option<String>,
+    /// The private key of --tls-cert-file in PEM.
+    #[arg(long, value_name = "FILE")]
+    pub tls_private_key_file: Option<String>,
+    /// The oldest TLS that is spoken: `VersionTLS12` (the default) or `VersionTLS13`.
+    #[arg(long, value_name = "VERSION")]
+    pub tls_min_version: Option<String>,
+    /// Cipher suites of TLS 1.2 by Go's names, with commas between them [default: all that are known].
+    #[arg(long, value_name = "NAMES")]
+    pub tls_cipher_suites: Option<String>,
+    /// Authorities of client certificates in PEM; a certificate of another one is refused.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<String>,
     /// Where records live: `embedded` (in memory, the default) or `apiserver`.
     #[arg(long, value_name = "KIND")]
     pub upstream: Option<String>,
@@ -151,6 +173,13 @@ impl Flags {
             listen: self.listen,
             insecure_listen: self.insecure_listen,
             admin_listen: self.admin_listen,
+            admin_web_config_file: self.web_config_file,
+            accept_hosts: self.accept_hosts,
+            tls_cert_file: self.tls_cert_file,
+            tls_private_key_file: self.tls_private_key_file,
+            tls_min_version: self.tls_min_version,
+            tls_cipher_suites: self.tls_cipher_suites,
+            client_ca_file: self.client_ca_file,
             upstream: self.upstream,
             kubeconfig: self.kubeconfig,
             context: self.context,

@@ -44,6 +44,8 @@ struct Inner {
     /// Whether the upstream is down: since that many nanoseconds of monotonic time, 0 while it is up.
     down: AtomicI64,
     outages: AtomicU64,
+    /// Whether the upstream has answered, or failed to.
+    is_tried: AtomicBool,
     /// What was mended of records that the upstream had refused.
     repairs: [AtomicU64; Repair::ALL.len()],
     /// Whether the newest answer was 403, for each of [`Verb::OF_DELIVERY`].
@@ -86,6 +88,12 @@ impl Monitor {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.0.down.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether anything has been sent to the upstream, and has come to an end.
+    #[must_use]
+    pub fn is_tried(&self) -> bool {
+        self.0.is_tried.load(Ordering::Relaxed)
     }
 
     /// How often the upstream went down.
@@ -288,6 +296,7 @@ impl Delivery {
     }
 
     fn note_health(&mut self, jitter: f64, trouble: Option<Retry>, sent: Mono, now: Mono) {
+        self.monitor.0.is_tried.store(true, Ordering::Relaxed);
         match self.gate.settle(trouble, sent, now, jitter) {
             HealthChange::None => {}
             HealthChange::WentDown => {

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         Err(error) => return commands::usage(&error),
     };
     let outcome = match cli.command {
-        Command::Serve(serve) => commands::serve(serve),
+        Command::Serve(serve) => commands::serve(*serve),
         Command::Demo(demo) => commands::demo(&demo),
         Command::Replay(replay) => commands::replay(&replay),
         Command::CheckConfig(check) => commands::check_config(&check),

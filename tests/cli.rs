@@ -115,7 +115,11 @@ fn replay_names_the_line_that_is_no_event() {
     write!(file, "{{}}\n\n{{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}}\n").unwrap();
     let output = eventweir(&["replay", &file.path().display().to_string()]);
     assert_eq!(output.status.code(), Some(64));
-    assert!(stderr(&output).contains(":3: Pod in version"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains(":3: expected an object of kind Event and apiVersion v1, found kind \"Pod\""),
+        "{}",
+        stderr(&output)
+    );
     let output = eventweir(&["replay", "/no/such/file"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));
@@ -231,7 +235,7 @@ fn try_post(address: &str, name: &str) -> std::io::Result<String> {
     let body = format!(
         r#"{{"metadata":{{"name":"{name}"}},"involvedObject":{{"kind":"Pod","name":"web-0","namespace":"default"}},"reason":"BackOff","message":"m","type":"Normal"}}"#
     );
-    let head = "POST /api/v1/namespaces/default/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json";
+    let head = "POST /api/v1/namespaces/default/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
     try_request(address, &format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
 }
 
@@ -245,7 +249,7 @@ fn serve_writes_an_event_log_and_ends_in_order() {
         let outcome = if number == 0 { "eventweir-outcome: created" } else { "eventweir-outcome: counted" };
         assert!(answer.starts_with("HTTP/1.1 201 Created") && answer.contains(outcome), "{answer}");
     }
-    let ready = request(&server.admin, "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let ready = request(&server.admin, "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(ready.starts_with("HTTP/1.1 200 OK"), "{ready}");
     assert_eq!(server.terminate(), Some(0));
     let lines = std::fs::read_to_string(&log).unwrap();
@@ -256,7 +260,7 @@ fn serve_writes_an_event_log_and_ends_in_order() {
 
 /// Occurrences that the next process finds in the spool.
 fn restored(server: &Server) -> u64 {
-    let metrics = request(&server.admin, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let metrics = request(&server.admin, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let name = "eventweir_spool_restored_occurrences_total ";
     metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
 }

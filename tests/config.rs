@@ -13,9 +13,16 @@ use eventweir::config::{
     Backend, Config, Errors, EventLog, FILE_BYTES_MAX, FileStamp, LogFormat, Overrides, RawConfig, Shards, load,
 };
 use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, SPAM_KEY, Suppression};
+use eventweir::server::tls::MinVersion;
 use proptest::prelude::*;
 
-const KEYS_WITHOUT_DEFAULT: [&str; 7] = [
+const KEYS_WITHOUT_DEFAULT: [&str; 13] = [
+    "adminWebConfigFile",
+    "tls.certFile",
+    "tls.keyFile",
+    "tls.cipherSuites",
+    "tls.selfSigned.dir",
+    "auth.clientCAFile",
     "auth.callerAnnotation",
     "limitsFile",
     "upstream.kubeconfig",
@@ -171,6 +178,13 @@ fn flags_override_the_file_and_are_checked_like_it() {
         listen: Some("0.0.0.0:1".into()),
         insecure_listen: true,
         admin_listen: Some("127.0.0.1:2".into()),
+        admin_web_config_file: Some("/w".into()),
+        accept_hosts: Some("^a$, ^b$".into()),
+        tls_cert_file: Some("/t".into()),
+        tls_private_key_file: Some("/u".into()),
+        tls_min_version: Some("VersionTLS13".into()),
+        tls_cipher_suites: Some("TLS_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".into()),
+        client_ca_file: Some("/v".into()),
         upstream: Some("apiserver".into()),
         kubeconfig: Some("/k".into()),
         context: Some("c".into()),
@@ -182,7 +196,13 @@ fn flags_override_the_file_and_are_checked_like_it() {
     };
     for file in ["", "listen: nonsense\nlog: {level: loud}\nupstream: ~\ncorrelation: {suppression: x}"] {
         let config = with_flags(file, &overrides).unwrap();
-        assert_eq!((config.listen.port(), config.admin_listen.port(), config.insecure_listen), (1, 2, true));
+        let port = config.listen.tcp().unwrap().port();
+        assert_eq!((port, config.admin_listen.port(), config.insecure_listen), (1, 2, true));
+        assert_eq!(config.admin_web_config_file.as_deref(), Some(Path::new("/w")));
+        assert_eq!(config.accept_hosts, ["^a$", "^b$"]);
+        assert_eq!(config.tls.files, Some(("/t".into(), "/u".into())));
+        assert_eq!((config.tls.min_version, config.tls.cipher_suites.len()), (MinVersion::Tls13, 2));
+        assert_eq!(config.auth.client_ca_file.as_deref(), Some(Path::new("/v")));
         assert_eq!((config.upstream.backend, &config.event_log), (Backend::Apiserver, &EventLog::Stdout));
         assert_eq!(config.upstream.apiserver.kubeconfig.as_deref(), Some(Path::new("/k")));
         assert_eq!(config.upstream.apiserver.context.as_deref(), Some("c"));
@@ -214,7 +234,9 @@ fn files_are_refused_with_their_name() {
     fs::write(&path, b"a: \xff\n").unwrap();
     assert!(fault().starts_with(": is not UTF-8: "));
     fs::write(&path, "a: 1\n").unwrap();
-    assert!(fault().starts_with(":1: a: no such key; allowed: listen, insecureListen, adminListen, log, "));
+    assert!(fault().starts_with(
+        ":1: a: no such key; allowed: listen, insecureListen, adminListen, adminWebConfigFile, acceptHosts, tls, log, "
+    ));
     fs::write(&path, "#".repeat(usize::try_from(FILE_BYTES_MAX).unwrap())).unwrap();
     assert_eq!(load(Some(&path), &Overrides::default()).unwrap(), Config::default());
 }
@@ -360,6 +382,13 @@ fn documentation_names_every_flag_and_field() {
         "--listen",
         "--insecure-listen",
         "--admin-listen",
+        "--web.config.file",
+        "--accept-hosts",
+        "--tls-cert-file",
+        "--tls-private-key-file",
+        "--tls-min-version",
+        "--tls-cipher-suites",
+        "--client-ca-file",
         "--upstream",
         "--kubeconfig",
         "--context",

@@ -171,7 +171,8 @@ fn bodies_are_decoded_and_refused_as_recorded() {
                 }
                 Err(status) => {
                     assert_eq!(response["status"], status.code, "{at}: {status:?}");
-                    assert_same(&at, recorded, &serde_json::from_slice(&status.to_json()).unwrap());
+                    let ours = serde_json::from_slice(&status.to_json()).unwrap();
+                    assert_same(&at, &without_messages(recorded), &without_messages(&ours));
                 }
             }
             replayed += 1;
@@ -179,6 +180,18 @@ fn bodies_are_decoded_and_refused_as_recorded() {
     }
     assert_eq!(seen, left_out, "a listed step is missing from the files");
     println!("{replayed} steps replayed, {} left out", left_out.len());
+}
+
+/// A refusal without its messages, of which there is one: texts are eventweir's own.
+fn without_messages(status: &Value) -> Value {
+    let mut status = status.clone();
+    let causes = status.pointer("/details/causes").and_then(Value::as_array).map_or(0, Vec::len);
+    let paths = (0..causes).map(|index| format!("/details/causes/{index}/message"));
+    for path in std::iter::once("/message".to_owned()).chain(paths) {
+        let message = status.pointer_mut(&path).unwrap().take();
+        assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{path}");
+    }
+    status
 }
 
 /// Decodes a recorded object, compares it with its recorded JSON, writes it and compares the bytes. False for kinds that are

@@ -81,7 +81,7 @@ struct Answer {
 impl Answer {
     async fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(String, String)], body: &[u8]) -> Self {
         let mut stream = BufReader::new(TcpStream::connect(address).await.unwrap());
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: eventweir\r\nContent-Length: {}\r\n", body.len());
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n", body.len());
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
         }

@@ -10,6 +10,7 @@ use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Policy};
 use eventweir::event_log::EventLog;
 use eventweir::ingest::{self, Ack, Aliases, Face, Life, Repair};
+use eventweir::server::Origins;
 use eventweir::shard::{self, Shards};
 use eventweir::upstream::{Embedded, Metrics, Upstream, store};
 use http::{Request, Response};
@@ -50,7 +51,7 @@ impl Fixture {
 
     /// Sends a request and reads the whole answer.
     pub async fn send(&self, request: Request<Body>) -> Response<Vec<u8>> {
-        let Ok(response) = self.face.service().oneshot(request).await;
+        let Ok(response) = self.face.service(Origins::any_host()).oneshot(request).await;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
         Response::from_parts(parts, body)

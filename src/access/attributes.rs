@@ -3,7 +3,6 @@
 use smol_str::SmolStr;
 
 use super::key::Key;
-use crate::event::json::go::quote;
 use crate::status::{Status, StatusDetails};
 
 /// What a request asks to do.
@@ -72,23 +71,19 @@ impl Attributes {
     #[must_use]
     pub fn forbidden(&self, user: &str, reason: &str) -> Status {
         let Self { verb, target } = self;
-        let user = quote(user);
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         match target {
             Target::Path(path) => {
-                let message = format!("forbidden: User {user} cannot {verb} path {}{reason}", quote(path));
+                let message = format!("forbidden: User {user:?} cannot {verb} path {path:?}{reason}");
                 Status::new(403, "Forbidden", message).with_details(StatusDetails::default())
             }
             Target::Resource { group, resource, namespace, name } => {
                 let place = match namespace.as_str() {
                     "" => "at the cluster scope".to_owned(),
-                    namespace => format!("in the namespace {}", quote(namespace)),
+                    namespace => format!("in the namespace {namespace:?}"),
                 };
-                let cannot = format!(
-                    "User {user} cannot {verb} resource {} in API group {} {place}",
-                    quote(resource),
-                    quote(group)
-                );
+                let cannot =
+                    format!("User {user:?} cannot {verb} resource {resource:?} in API group {group:?} {place}");
                 refused(group, resource, name, &format!("{cannot}{reason}"))
             }
         }
@@ -98,7 +93,7 @@ impl Attributes {
 /// 403 about an object or a collection (`errors.NewForbidden`).
 pub(super) fn refused(group: &str, resource: &str, name: &str, why: &str) -> Status {
     let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-    let object = if name.is_empty() { qualified } else { format!("{qualified} {}", quote(name)) };
+    let object = if name.is_empty() { qualified } else { format!("{qualified} {name:?}") };
     Status::new(403, "Forbidden", format!("{object} is forbidden: {why}")).with_details(StatusDetails {
         name: name.to_owned(),
         group: group.to_owned(),

@@ -9,7 +9,6 @@ use smol_str::SmolStr;
 use super::attributes::refused;
 use super::caller::Caller;
 use crate::correlator::Pattern;
-use crate::event::json::go::quote;
 use crate::event::{ApiGroup, Event};
 use crate::status::{Status, StatusCause};
 
@@ -84,7 +83,7 @@ pub(crate) fn check_operations(caller: &Caller, group: ApiGroup, name: &str, pat
     match paths.into_iter().find(|path| touched(path)) {
         Some(path) => {
             let field = path.trim_start_matches('/').replace('/', ".");
-            let why = format!("User {} cannot patch {field}", quote(&caller.name));
+            let why = format!("User {:?} cannot patch {field}", caller.name);
             Err(with_cause(refused(group.name(), "events", name, &why), "may not be patched by this user", &field))
         }
         None => Ok(()),
@@ -110,8 +109,8 @@ fn check(
     let is_nameless = extent == Extent::Whole && fields.iter().all(|(_, text)| text.is_empty());
     let wrong = fields.iter().find(|(_, text)| is_nameless || (!text.is_empty() && !allows(text)));
     let Some((field, text)) = wrong else { return Ok(()) };
-    let why = format!("User {} cannot report {field} {}", quote(&caller.name), quote(text));
-    let message = format!("{}: not a source of this user", quote(text));
+    let why = format!("User {:?} cannot report {field} {text:?}", caller.name);
+    let message = format!("{text:?}: not a source of this user");
     Err(with_cause(refused(group.name(), "events", &event.metadata.name, &why), &message, field))
 }
 

@@ -1,34 +1,48 @@
-//! Metrics, health and reload, on a port of their own.
+//! Metrics, health, the effective configuration and reload, on a port of their own.
 //!
 //! Liveness tells whether the loops turn, readiness whether events can be accepted. An upstream that is down makes neither
 //! fail: events wait in the outbox, and a restart would only lose them. Nor does one that forbids us to write: no other
 //! replica would be allowed to. The body of the answer tells of both.
 
 mod collector;
+mod web;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use prometheus::Registry;
 use tokio::sync::Notify;
+use tower::{Service, ServiceBuilder};
 
 pub use collector::ShardCollector;
+pub use web::Web;
 
 use crate::deliver::Monitor;
 use crate::history;
 use crate::metrics;
+use crate::server::Origins;
 use crate::shard::{Settings, Shards};
 use crate::upstream::Verb;
+use web::Passwords;
 
 /// Delivery's loop turns every five seconds at the least; after this long it counts as stuck.
 const STUCK: Duration = Duration::from_secs(30);
+
+/// Paths that tell whether the program lives.
+const LIVE: [&str; 3] = ["/livez", "/healthz", "/-/healthy"];
+/// Paths that tell whether it is ready.
+const READY: [&str; 2] = ["/readyz", "/-/ready"];
+/// The page at `/`.
+const LINKS: &str = include_str!("links.html");
 
 /// What the admin endpoints look at.
 #[derive(Debug, Clone)]
@@ -43,6 +57,20 @@ struct Inner {
     limits: ArcSwap<Settings>,
     draining: AtomicBool,
     reload: Notify,
+    access: Access,
+    web: ArcSwap<Web>,
+    passwords: Passwords,
+    /// The configuration in force, as YAML.
+    config: ArcSwap<String>,
+}
+
+/// Who reaches the port.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// Which requests are taken, by the host and the page that they name.
+    pub origins: Origins,
+    /// Whether other machines reach it without a client certificate, so that only passwords can keep them out.
+    pub is_open: bool,
 }
 
 impl Admin {
@@ -54,23 +82,60 @@ impl Admin {
         monitor: Monitor,
         history: history::Monitor,
         limits: Settings,
+        access: Access,
     ) -> Self {
         let (draining, reload) = (AtomicBool::new(false), Notify::new());
-        let limits = ArcSwap::from_pointee(limits);
-        Self(Arc::new(Inner { registry, shards, monitor, history, limits, draining, reload }))
+        let passwords = Passwords::new(shards.clock().clone());
+        let (limits, web, config) = (ArcSwap::from_pointee(limits), ArcSwap::default(), ArcSwap::default());
+        Self(Arc::new(Inner {
+            registry,
+            shards,
+            monitor,
+            history,
+            limits,
+            draining,
+            reload,
+            access,
+            web,
+            passwords,
+            config,
+        }))
+    }
+
+    /// Everything that a request meets, from the outermost. There is no way past it.
+    pub fn service(
+        &self,
+    ) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + use<>
+    {
+        ServiceBuilder::new()
+            // Gives every answer the headers that are configured.
+            .layer(from_fn_with_state(self.clone(), with_headers))
+            // Refuses what a web page of another origin makes a browser send.
+            .layer(from_fn_with_state(self.clone(), of_our_origin))
+            // Asks who it is, but for health.
+            .layer(from_fn_with_state(self.clone(), authenticated))
+            .service(self.router())
     }
 
     /// The table of paths: Kubernetes' names and Prometheus' names for the same things.
-    pub fn router(&self) -> Router {
-        Router::new()
+    fn router(&self) -> Router {
+        let router = Router::new()
+            .route("/", get(async || Html(LINKS)))
             .route("/metrics", get(scrape))
-            .route("/livez", get(livez))
-            .route("/healthz", get(livez))
-            .route("/-/healthy", get(livez))
-            .route("/readyz", get(readyz))
-            .route("/-/ready", get(readyz))
-            .route("/-/reload", post(reload))
-            .with_state(self.clone())
+            .route("/config", get(config))
+            .route("/-/reload", post(reload));
+        let router = LIVE.iter().fold(router, |router, path| router.route(path, get(livez)));
+        READY.iter().fold(router, |router, path| router.route(path, get(readyz))).with_state(self.clone())
+    }
+
+    /// Takes over users and headers.
+    pub fn set_web(&self, web: Web) {
+        self.0.web.store(Arc::new(web));
+    }
+
+    /// Takes over the configuration that is shown.
+    pub fn set_config(&self, yaml: String) {
+        self.0.config.store(Arc::new(yaml));
     }
 
     /// Takes over reloaded limits.
@@ -104,6 +169,8 @@ impl Admin {
         let forbidden: Vec<_> = forbidden.map(Verb::label).collect();
         if !monitor.is_up() {
             "down: events wait in the outbox".to_owned()
+        } else if !monitor.is_tried() {
+            "not tried yet: nothing has been written".to_owned()
         } else if !forbidden.is_empty() {
             format!("forbidden: it answers 403 to {} of events", forbidden.join(", "))
         } else {
@@ -130,10 +197,50 @@ async fn readyz(State(admin): State<Admin>) -> Response {
     verdict(&admin.checks(), Some(&admin.upstream()))
 }
 
+async fn config(State(admin): State<Admin>) -> Response {
+    let text = admin.0.config.load().as_str().to_owned();
+    ([(header::CONTENT_TYPE, "application/yaml; charset=utf-8")], text).into_response()
+}
+
 async fn reload(State(admin): State<Admin>) -> Response {
+    if admin.0.access.is_open && admin.0.web.load().users.is_empty() {
+        return (
+            StatusCode::FORBIDDEN,
+            "reload is off: other machines reach this port without showing who they are; \
+            see --web.config.file\n",
+        )
+            .into_response();
+    }
     admin.0.reload.notify_one();
     (StatusCode::ACCEPTED, "reload asked for; see the log and eventweir_config_last_reload_successful\n")
         .into_response()
+}
+
+async fn with_headers(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    for (name, value) in &admin.0.web.load().headers {
+        response.headers_mut().insert(name, value.clone());
+    }
+    response
+}
+
+async fn of_our_origin(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match admin.0.access.origins.refusal(&parts) {
+        Some(reason) => (StatusCode::FORBIDDEN, format!("{reason}\n")).into_response(),
+        None => next.run(Request::from_parts(parts, body)).await,
+    }
+}
+
+async fn authenticated(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+    let web = admin.0.web.load_full();
+    let is_health = LIVE.iter().chain(&READY).any(|path| *path == request.uri().path());
+    if web.users.is_empty() || is_health || admin.0.passwords.are_right(&web, request.headers()).await {
+        return next.run(request).await;
+    }
+    let mut response = (StatusCode::UNAUTHORIZED, "Unauthorized\n").into_response();
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic"));
+    response
 }
 
 /// One line a check, in the form of the apiserver's verbose health answers.
@@ -172,7 +279,7 @@ mod tests {
         let shards = Shards::new(NonZeroUsize::MIN, &limits, Policy::default(), clock, secret, 1);
         let monitor = Monitor::new(GateSettings::default());
         let history = history::Monitor::new(&Registry::new(), history::Mode::Off).unwrap();
-        let admin = Admin::new(Registry::new(), shards.clone(), monitor, history, limits.clone());
+        let admin = Admin::new(Registry::new(), shards.clone(), monitor, history, limits.clone(), Access::default());
         shards.accept(Event::default(), 1).unwrap();
         assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", false), ("history", true)]);
         limits.outbox.max_records = const { NonZeroUsize::new(2).unwrap() };

@@ -1,8 +1,9 @@
 //! Wiring: a checked configuration and bound listeners become a running program; it is reloaded, drained and stopped here.
 
+mod listeners;
 mod reload;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::{self, Access};
-use crate::admin::{Admin, ShardCollector};
+use crate::admin::{self, Admin, ShardCollector};
 use crate::clock::Clock;
 use crate::config::{self, Config, Writes};
 use crate::correlator::KeySecret;
@@ -31,6 +32,9 @@ use crate::spool::{Beginning, Spool};
 use crate::status::Status;
 use crate::upstream::{self, Apiserver, Embedded, Upstream};
 
+pub use listeners::Listeners;
+use listeners::Secured;
+
 /// LIMIT: connections to the admin port.
 const ADMIN_CONNECTIONS: usize = 64;
 /// Longest time for running requests once the listener is closed.
@@ -43,36 +47,22 @@ pub enum Error {
     #[error("listening on {address}")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: server::Address,
         /// The system's reason.
         source: std::io::Error,
     },
+    /// A listener's certificates cannot be used.
+    #[error("reading certificates: {0}")]
+    Tls(String),
+    /// The configuration of the admin port has become wrong since it was checked.
+    #[error("reading the web configuration: {0}")]
+    Web(#[from] config::Errors),
     /// There is no client for the apiserver.
     #[error("connecting to the apiserver")]
     Upstream(#[from] upstream::apiserver::Error),
     /// A metric was registered twice.
     #[error("registering metrics")]
     Metrics(#[from] prometheus::Error),
-}
-
-/// The two listeners, bound before anything else happens.
-#[derive(Debug)]
-pub struct Listeners {
-    /// For components.
-    pub face: TcpListener,
-    /// For metrics and health.
-    pub admin: TcpListener,
-}
-
-impl Listeners {
-    /// Binds the addresses of `config`.
-    ///
-    /// # Errors
-    /// When an address is taken or not ours.
-    pub async fn bind(config: &Config) -> Result<Self, Error> {
-        let bind = async |address| TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source });
-        Ok(Self { face: bind(config.listen).await?, admin: bind(config.admin_listen).await? })
-    }
 }
 
 /// A running program.
@@ -102,7 +92,8 @@ pub struct App {
     stop_admin: CancellationToken,
     /// Cancelled when a task ended that never should.
     broken: CancellationToken,
-    address: SocketAddr,
+    secured: Secured,
+    address: server::Address,
     admin_address: SocketAddr,
 }
 
@@ -163,13 +154,18 @@ impl App {
             Upstream::Embedded(_) => history::Mode::Off,
         };
         let history = history::Monitor::new(&registry, mode)?;
-        let address = |listener: &TcpListener, wanted| {
-            listener.local_addr().map_err(|source| Error::Listen { address: wanted, source })
+        let (address, admin_address) = listeners.addresses(&config)?;
+        let secured = Secured::new(&config, shards.clock().now(), &registry)?;
+        let admin_access = admin::Access {
+            origins: listeners::origins(&config, &admin_address.into()),
+            is_open: !admin_address.ip().to_canonical().is_loopback() && !secured.admin_requires_certificate(),
         };
+        let limits = config.shard.clone();
         let app = Arc::new(Self {
-            address: address(&listeners.face, config.listen)?,
-            admin_address: address(&listeners.admin, config.admin_listen)?,
-            admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), history.clone(), config.shard.clone()),
+            address,
+            admin_address,
+            admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), history.clone(), limits, admin_access),
+            secured,
             history,
             started_with: config.clone(),
             config: Mutex::new(config),
@@ -197,6 +193,8 @@ impl App {
     fn run(self: &Arc<Self>, listeners: Listeners) -> Result<(), Error> {
         let config = self.config.lock().clone();
         self.metrics.config_loaded(&config.hash(), self.shards.clock().now().wall_seconds());
+        self.admin.set_config(config.to_yaml());
+        self.admin.set_web(self.secured.web());
         let event_log = self.start_event_log(&config)?;
         let ingest_metrics = ingest::Metrics::new(&self.registry)?;
         let aliases = Aliases::new(config.ingest.max_aliases, KeySecret(fastrand::u64(..), fastrand::u64(..)));
@@ -224,24 +222,20 @@ impl App {
         };
         let server = server::Server {
             listener: listeners.face,
+            tls: self.secured.face(),
             settings: limits.clone(),
             connections,
             tasks: self.tasks.clone(),
             end: server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() },
         };
-        let (serving, served) = (server.serve(face.service()), self.served.clone());
+        let origins = listeners::origins(&config, &self.address);
+        let (serving, served) = (server.serve(face.service(origins)), self.served.clone());
         self.guard(async move {
             serving.await;
             served.cancel();
         });
-        let admin = server::Server {
-            listener: listeners.admin,
-            settings: server::Settings { max_connections: ADMIN_CONNECTIONS, ..limits },
-            connections: prometheus::IntGauge::new("unregistered", "connections of the admin port")?,
-            tasks: self.tasks.clone(),
-            end: self.stop_admin.clone().into(),
-        };
-        self.guard(admin.serve(self.admin.router()));
+        self.serve_admin(listeners.admin, &limits)?;
+        self.follow_files();
         if let Some(spool) = self.spool.clone() {
             self.guard(spool.run(self.shards.clone(), self.stop_delivery.clone()));
         }
@@ -259,9 +253,25 @@ impl App {
             let (embedded, stop) = (embedded.clone(), self.stop_delivery.clone());
             self.guard(async move { stop.run_until_cancelled(embedded.expire_forever()).await.unwrap_or(()) });
         }
-        let (address, admin) = (self.address, self.admin_address);
+        let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
-        tracing::info!(listen = %address, admin = %admin, upstream, "listening");
+        tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.face().is_some(), "listening");
+        if !address.is_local() && !self.access.authenticates() {
+            tracing::warn!(listen = %address, "other machines reach this address, and nobody is authenticated there");
+        }
+        Ok(())
+    }
+
+    fn serve_admin(self: &Arc<Self>, listener: TcpListener, limits: &server::Settings) -> Result<(), Error> {
+        let admin = server::Server {
+            listener: listener.into(),
+            tls: self.secured.admin(),
+            settings: server::Settings { max_connections: ADMIN_CONNECTIONS, ..limits.clone() },
+            connections: prometheus::IntGauge::new("unregistered", "connections of the admin port")?,
+            tasks: self.tasks.clone(),
+            end: self.stop_admin.clone().into(),
+        };
+        self.guard(admin.serve(self.admin.service()));
         Ok(())
     }
 
@@ -299,10 +309,10 @@ impl App {
         Ok(log)
     }
 
-    /// Where components post to.
+    /// Where components post to, over TCP; an address of nobody where they do through a Unix domain socket.
     #[must_use]
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> SocketAddr {
+        self.address.tcp().unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
     /// Where metrics and health are.

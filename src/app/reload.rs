@@ -51,6 +51,7 @@ impl App {
 
     /// Loads the configuration anew. A bad one is refused and reported, and the old one stays in force.
     pub fn reload(&self) -> bool {
+        self.reread_files();
         let new = match config::load(self.source.path.as_deref(), &self.source.overrides) {
             Ok(new) => new,
             Err(errors) => {
@@ -71,8 +72,19 @@ impl App {
         self.collector.set_limits(new.shard.clone());
         self.admin.set_limits(new.shard.clone());
         self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());
+        self.admin.set_config(shown(&new, &at_restart));
         tracing::info!(fields = ?config.reload_diff(&new).at_run_time, "the configuration was reloaded");
         *config = new;
         true
+    }
+}
+
+/// The configuration as it is shown, with the fields that are not in force yet.
+fn shown(config: &config::Config, at_restart: &[String]) -> String {
+    let yaml = config.to_yaml();
+    if at_restart.is_empty() {
+        yaml
+    } else {
+        format!("# Not in force before a restart: {}\n{yaml}", at_restart.join(", "))
     }
 }

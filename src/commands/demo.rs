@@ -89,7 +89,7 @@ impl Proxy {
         config.shutdown.grace = std::time::Duration::ZERO;
         let io = |source| Error::Io { what: "opening a port for the demo".to_owned(), source };
         let bind = async || TcpListener::bind(("127.0.0.1", 0)).await.map_err(io);
-        let listeners = Listeners { face: bind().await?, admin: bind().await? };
+        let listeners = Listeners { face: bind().await?.into(), admin: bind().await? };
         let (registry, clock) = (Registry::new(), Clock::manual(START * 1_000_000_000));
         let metrics = upstream::Metrics::new(&registry).map_err(crate::app::Error::from)?;
         let store = Embedded::new(config.upstream.store.clone(), clock.clone(), metrics);
@@ -114,7 +114,7 @@ impl Proxy {
         let mut body = Vec::new();
         core_v1::write_json(&event, &mut body);
         let request = http::Request::post("/api/v1/namespaces/default/events")
-            .header(http::header::HOST, "eventweir")
+            .header(http::header::HOST, "localhost")
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(Body::from(body))
             .map_err(|error| Error::Demo(error.to_string()))?;

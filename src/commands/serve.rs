@@ -17,7 +17,7 @@ use crate::{logging, upstream};
 pub fn serve(serve: Serve) -> Result<(), Error> {
     let source = ConfigSource { path: serve.config, overrides: serve.flags.into_overrides() };
     // The whole configuration is checked before a port is opened.
-    let config = config::load(source.path.as_deref(), &source.overrides)?;
+    let config = config::load_for_start(source.path.as_deref(), &source.overrides)?;
     if serve.print_config {
         return print(&config.to_yaml());
     }

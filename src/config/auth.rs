@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use super::raw::{Entry, Value};
 use super::section::Section;
 use super::units::duration_text;
-use super::{Backend, values};
+use super::{Auth, Backend, values};
 use crate::access::{
     AccessReview, AllowPaths, Binding, Effect, Fairness, Kind, Limit, Rule, Settings, TokenReview, VERBS,
 };
@@ -201,9 +201,9 @@ pub(super) fn fairness(section: &mut Section<'_>) -> Fairness {
 }
 
 /// The tree of `auth`.
-pub(super) fn auth_tree(settings: &Settings) -> Json {
+pub(super) fn auth_tree(settings: &Settings, auth: &Auth) -> Json {
     let Settings {
-        certificates: _, // stands by the CA file
+        certificates: _, // the CA file says it
         tokens: TokenReview { is_on, audiences, cache_ttl },
         anonymous,
         reviews,
@@ -216,6 +216,9 @@ pub(super) fn auth_tree(settings: &Settings) -> Json {
     } = settings;
     let mut tree = Map::new();
     let mut put = |key: &str, value: Json| tree.insert(key.to_owned(), value);
+    if let Some(file) = &auth.client_ca_file {
+        put("clientCAFile", json!(file.display().to_string()));
+    }
     let audiences: Vec<&str> = audiences.iter().map(SmolStr::as_str).collect();
     put("tokenReview", json!({ "enabled": is_on, "audiences": audiences, "cacheTTL": duration_text(*cache_ttl) }));
     put("anonymous", json!(anonymous));

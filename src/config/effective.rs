@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use smol_str::SmolStr;
 
 use super::auth;
 use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, NAMING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
 use super::read::{ACK, HISTORY, UPSTREAM_GROUP, WRITES};
+use super::tls::MIN_VERSION;
 use super::units::{duration_text, size_text};
-use super::{Backend, Config, EventLog, LogFormat, Shards, Upstream};
+use super::{Backend, Config, EventLog, Ingest, LogFormat, Shards, Tls, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
 use crate::ingest::Repair;
 use crate::outbox::{self, GateSettings, UpstreamGroup};
@@ -63,6 +65,10 @@ fn tree(config: &Config) -> Value {
         listen,
         insecure_listen,
         admin_listen,
+        admin_web_config_file,
+        accept_hosts,
+        tls,
+        auth,
         log,
         event_log,
         upstream,
@@ -89,6 +95,8 @@ fn tree(config: &Config) -> Value {
         "listen": listen.to_string(),
         "insecureListen": insecure_listen,
         "adminListen": admin_listen.to_string(),
+        "acceptHosts": texts(accept_hosts),
+        "tls": tls_tree(tls),
         "log": {
             "format": match log.format { LogFormat::Text => "text", LogFormat::Json => "json" },
             "level": log.level.as_str(),
@@ -102,21 +110,9 @@ fn tree(config: &Config) -> Value {
         "correlation": correlation_tree,
         "outbox": outbox_tree(outbox),
         "spool": spool_tree,
-        "ingest": {
-            "maxBodyBytes": bytes(ingest.max_body_bytes.get()),
-            "maxConnections": ingest.max_connections,
-            "requestTimeout": duration(ingest.request_timeout),
-            "maxAliases": ingest.max_aliases,
-            "maxWatches": ingest.max_watches,
-            "ack": named(&ACK, ingest.ack),
-            "repair": if ingest.repair == Repair::Off { "off" } else { "on" },
-            "messageBytes": bytes(match ingest.repair {
-                Repair::On { message_bytes } => message_bytes,
-                Repair::Off => MESSAGE_BYTES.get(),
-            }),
-        },
+        "ingest": ingest_tree(ingest),
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
-        "auth": auth::auth_tree(access),
+        "auth": auth::auth_tree(access, auth),
         "fairness": auth::fairness_tree(&access.fairness),
         "shards": match shards { Shards::Auto => json!("auto"), Shards::Fixed(number) => json!(number) },
     });
@@ -124,10 +120,52 @@ fn tree(config: &Config) -> Value {
         Some(path) => ("limitsFile", json!(path.display().to_string())),
         None => ("limits", auth::limits_tree(&access.limits)),
     };
-    if let Value::Object(members) = &mut tree {
-        members.insert(limits.0.to_owned(), limits.1);
+    let web = admin_web_config_file.as_ref().map(|file| ("adminWebConfigFile", json!(file.display().to_string())));
+    if let Some(tree) = tree.as_object_mut() {
+        tree.extend(web.into_iter().chain([limits]).map(|(key, value)| (key.to_owned(), value)));
     }
     tree
+}
+
+fn ingest_tree(ingest: &Ingest) -> Value {
+    json!({
+        "maxBodyBytes": bytes(ingest.max_body_bytes.get()),
+        "maxConnections": ingest.max_connections,
+        "requestTimeout": duration(ingest.request_timeout),
+        "maxAliases": ingest.max_aliases,
+        "maxWatches": ingest.max_watches,
+        "ack": named(&ACK, ingest.ack),
+        "repair": if ingest.repair == Repair::Off { "off" } else { "on" },
+        "messageBytes": bytes(match ingest.repair {
+            Repair::On { message_bytes } => message_bytes,
+            Repair::Off => MESSAGE_BYTES.get(),
+        }),
+    })
+}
+
+fn tls_tree(tls: &Tls) -> Value {
+    let Tls { files, min_version, cipher_suites, self_signed_dir, self_signed_hosts } = tls;
+    let mut tree = Map::new();
+    if let Some((certificate, key)) = files {
+        tree.insert("certFile".to_owned(), json!(certificate.display().to_string()));
+        tree.insert("keyFile".to_owned(), json!(key.display().to_string()));
+    }
+    tree.insert("minVersion".to_owned(), named(&MIN_VERSION, *min_version));
+    if !cipher_suites.is_empty() {
+        let names = cipher_suites.iter().map(|suite| json!(suite.name()));
+        tree.insert("cipherSuites".to_owned(), names.collect());
+    }
+    let mut self_signed = Map::new();
+    if let Some(dir) = self_signed_dir {
+        self_signed.insert("dir".to_owned(), json!(dir.display().to_string()));
+    }
+    self_signed.insert("hosts".to_owned(), texts(self_signed_hosts));
+    tree.insert("selfSigned".to_owned(), Value::Object(self_signed));
+    Value::Object(tree)
+}
+
+fn texts(texts: &[SmolStr]) -> Value {
+    texts.iter().map(|text| json!(text.as_str())).collect()
 }
 
 fn outbox_tree(outbox: &outbox::Settings) -> Value {

@@ -63,6 +63,11 @@ impl Errors {
         self.kept.sort_by_key(|error| error.origin);
     }
 
+    pub(super) fn append(&mut self, errors: Self) {
+        self.further = self.further.saturating_add(errors.further);
+        errors.kept.into_iter().for_each(|error| self.push(error));
+    }
+
     pub(super) fn push(&mut self, error: Error) {
         if self.kept.len() < ERRORS_MAX {
             self.kept.push(error);

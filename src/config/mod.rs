@@ -7,6 +7,7 @@
 
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+mod admin_web;
 mod auth;
 mod correlation;
 mod effective;
@@ -16,6 +17,7 @@ mod raw;
 mod read;
 mod reload;
 mod section;
+mod tls;
 mod units;
 mod values;
 
@@ -23,18 +25,21 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+pub use admin_web::{AdminWeb, load_web};
 pub use error::{Error, Errors};
-pub use parts::{Backend, EventLog, Ingest, Log, LogFormat, Shards, Shutdown, Upstream, Writes};
+pub use parts::{Auth, Backend, EventLog, Ingest, Log, LogFormat, Shards, Shutdown, Tls, Upstream, Writes};
 pub use raw::RawConfig;
 pub use reload::{FileStamp, ReloadDiff};
 
 use crate::access;
 use crate::correlator::Policy;
 use crate::outbox::GateSettings;
+use crate::server::Address;
 use crate::shard;
 use crate::spool;
 use error::Problem;
 use raw::Origin;
+use smol_str::SmolStr;
 
 /// LIMIT: bytes of the configuration file; a larger one is refused unread.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -43,11 +48,19 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Where components post their events. Default `127.0.0.1:8080`.
-    pub listen: SocketAddr,
+    pub listen: Address,
     /// Whether `listen` may be reachable from other machines although nobody is authenticated. Default `false`.
     pub insecure_listen: bool,
     /// Where metrics and health are served. Default `127.0.0.1:9090`.
     pub admin_listen: SocketAddr,
+    /// The file with TLS, users and headers of `admin_listen`, in Prometheus' format.
+    pub admin_web_config_file: Option<PathBuf>,
+    /// Hosts that requests to a loopback address may name, as regular expressions. Default its names and addresses.
+    pub accept_hosts: Vec<SmolStr>,
+    /// TLS for clients. Default none.
+    pub tls: Tls,
+    /// Who clients are.
+    pub auth: Auth,
     /// The program's own log.
     pub log: Log,
     /// Where every occurrence is written as a JSON line. Default nowhere.
@@ -83,6 +96,20 @@ pub struct Overrides {
     pub insecure_listen: bool,
     /// `--admin-listen`
     pub admin_listen: Option<String>,
+    /// `--web.config.file`
+    pub admin_web_config_file: Option<String>,
+    /// `--accept-hosts`
+    pub accept_hosts: Option<String>,
+    /// `--tls-cert-file`
+    pub tls_cert_file: Option<String>,
+    /// `--tls-private-key-file`
+    pub tls_private_key_file: Option<String>,
+    /// `--tls-min-version`
+    pub tls_min_version: Option<String>,
+    /// `--tls-cipher-suites`
+    pub tls_cipher_suites: Option<String>,
+    /// `--client-ca-file`
+    pub client_ca_file: Option<String>,
     /// `--upstream`
     pub upstream: Option<String>,
     /// `--kubeconfig`
@@ -103,11 +130,18 @@ pub struct Overrides {
 
 impl Overrides {
     /// Flag, path of the field and value of each.
-    fn entries(&self) -> [(&'static str, &'static [&'static str], Option<String>); 11] {
+    fn entries(&self) -> [(&'static str, &'static [&'static str], Option<String>); 18] {
         [
             ("--listen", &["listen"], self.listen.clone()),
             ("--insecure-listen", &["insecureListen"], self.insecure_listen.then(|| "true".to_owned())),
             ("--admin-listen", &["adminListen"], self.admin_listen.clone()),
+            ("--web.config.file", &["adminWebConfigFile"], self.admin_web_config_file.clone()),
+            ("--accept-hosts", &["acceptHosts"], self.accept_hosts.clone()),
+            ("--tls-cert-file", &["tls", "certFile"], self.tls_cert_file.clone()),
+            ("--tls-private-key-file", &["tls", "keyFile"], self.tls_private_key_file.clone()),
+            ("--tls-min-version", &["tls", "minVersion"], self.tls_min_version.clone()),
+            ("--tls-cipher-suites", &["tls", "cipherSuites"], self.tls_cipher_suites.clone()),
+            ("--client-ca-file", &["auth", "clientCAFile"], self.client_ca_file.clone()),
             ("--upstream", &["upstream", "kind"], self.upstream.clone()),
             ("--kubeconfig", &["upstream", "kubeconfig"], self.kubeconfig.clone()),
             ("--context", &["upstream", "context"], self.context.clone()),
@@ -126,23 +160,31 @@ impl Overrides {
 /// Everything that is wrong, at once: the file cannot be read, is larger than [`FILE_BYTES_MAX`], is no YAML, or holds
 /// unknown keys or values that are not allowed.
 pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    let raw = match path {
-        Some(path) => {
-            let name = path.display().to_string();
-            let text = read_file(path)
-                .map_err(|reason| Error::new(&name, Origin::Nowhere, String::new(), Problem::File(reason)))?;
-            RawConfig::parse(&name, &text)?
-        }
-        None => RawConfig::default(),
-    };
-    let mut config = Config::from_raw(raw, overrides)?;
+    with_limits(Config::from_raw(read_raw(path)?, overrides)?)
+}
+
+/// Does the same before the start, and also looks whether the files of the listeners can be used.
+///
+/// # Errors
+/// Everything that is wrong, at once.
+pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
+    with_limits(Config::from_raw_and_files(read_raw(path)?, overrides)?)
+}
+
+/// Reads the file of limits, if one is named.
+fn with_limits(mut config: Config) -> Result<Config, Errors> {
     if let Some(path) = &config.limits_file {
-        let name = path.display().to_string();
-        let text = read_file(path)
-            .map_err(|reason| Error::new(&name, Origin::Nowhere, String::new(), Problem::File(reason)))?;
-        config.access.limits = RawConfig::parse(&name, &text)?.limits()?;
+        config.access.limits = read_raw(Some(path))?.limits()?;
     }
     Ok(config)
+}
+
+fn read_raw(path: Option<&Path>) -> Result<RawConfig, Errors> {
+    let Some(path) = path else { return Ok(RawConfig::default()) };
+    let name = path.display().to_string();
+    let text =
+        read_file(path).map_err(|reason| Error::new(&name, Origin::Nowhere, String::new(), Problem::File(reason)))?;
+    RawConfig::parse(&name, &text)
 }
 
 fn read_file(path: &Path) -> Result<String, String> {

@@ -8,10 +8,55 @@ use smol_str::SmolStr;
 
 use crate::history;
 use crate::ingest::{Ack, Repair};
+use crate::server::tls::{self, CipherSuite, Identity, MinVersion};
 use crate::upstream::{apiserver, store};
 
 /// Default of the bytes that an old-style event's message keeps.
 pub(super) const MESSAGE_BYTES: NonZeroUsize = const { NonZeroUsize::new(16 << 10).unwrap() };
+
+/// TLS for clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// Files of a certificate and its key; without these and `self_signed_dir` clients speak in plain.
+    pub files: Option<(PathBuf, PathBuf)>,
+    /// The oldest version that is spoken. Default 1.2.
+    pub min_version: MinVersion,
+    /// Suites of TLS 1.2. Default all that are known.
+    pub cipher_suites: Vec<CipherSuite>,
+    /// The folder of an authority of our own, used instead of `files`.
+    pub self_signed_dir: Option<PathBuf>,
+    /// What a certificate of our own is good for. Default `localhost`, `127.0.0.1` and `::1`.
+    pub self_signed_hosts: Vec<SmolStr>,
+}
+
+impl Tls {
+    /// What the listener works with, with the authorities of client certificates; nothing where clients speak in plain.
+    #[must_use]
+    pub fn settings(&self, auth: &Auth) -> Option<tls::Settings> {
+        let identity = match (&self.files, &self.self_signed_dir) {
+            (Some((certificate, key)), _) => Identity::Files { certificate: certificate.clone(), key: key.clone() },
+            (None, Some(dir)) => Identity::SelfSigned {
+                dir: dir.clone(),
+                hosts: self.self_signed_hosts.iter().map(ToString::to_string).collect(),
+            },
+            (None, None) => return None,
+        };
+        Some(tls::Settings {
+            identity,
+            min_version: self.min_version,
+            cipher_suites: self.cipher_suites.clone(),
+            client_ca: auth.client_ca_file.clone(),
+            requires_certificate: false,
+        })
+    }
+}
+
+/// Who clients are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Auth {
+    /// The authorities of client certificates; without them none is asked for.
+    pub client_ca_file: Option<PathBuf>,
+}
 
 /// The program's own log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,6 +174,18 @@ impl Shards {
                 NonZeroUsize::new(many).map_or(cores, |many| many.max(cores))
             }
             Self::Fixed(number) => number,
+        }
+    }
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            files: None,
+            min_version: MinVersion::Tls12,
+            cipher_suites: Vec::new(),
+            self_signed_dir: None,
+            self_signed_hosts: ["localhost", "127.0.0.1", "::1"].map(SmolStr::new_static).to_vec(),
         }
     }
 }

@@ -11,8 +11,8 @@ use super::raw::Value;
 use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
-    Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Upstream,
-    Writes, values,
+    Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Tls,
+    Upstream, Writes, tls, values,
 };
 use crate::access;
 use crate::correlator::{Policy, Rate};
@@ -20,10 +20,12 @@ use crate::event::ApiGroup;
 use crate::history;
 use crate::ingest::{Ack, Repair};
 use crate::outbox::{self, GateSettings, UpstreamGroup};
+use crate::server::{self, Address};
 use crate::shard;
 use crate::spool;
 use crate::upstream::store::Namespaces;
 use crate::upstream::{apiserver, store};
+use smol_str::SmolStr;
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -36,9 +38,13 @@ const MEMORY_MAX: usize = 64 << 30;
 impl Default for Config {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::new(LOOPBACK, 8080),
+            listen: Address::Tcp(SocketAddr::new(LOOPBACK, 8080)),
             insecure_listen: false,
             admin_listen: SocketAddr::new(LOOPBACK, 9090),
+            admin_web_config_file: None,
+            accept_hosts: server::ACCEPT_HOSTS.map(SmolStr::new_static).to_vec(),
+            tls: Tls::default(),
+            auth: Auth::default(),
             log: Log::default(),
             event_log: EventLog::None,
             upstream: Upstream::default(),
@@ -61,9 +67,18 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, at once.
     pub fn from_raw(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
+        Self::checked(raw, overrides, false)
+    }
+
+    /// Does the same, and also looks whether the files of the listeners can be used.
+    pub(super) fn from_raw_and_files(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
+        Self::checked(raw, overrides, true)
+    }
+
+    fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> Result<Self, Errors> {
         let file = if raw.file().is_empty() { "defaults" } else { raw.file() }.to_owned();
         let (root, twice) = raw.overlaid(overrides);
-        let collector = Collector::new(&file, twice);
+        let collector = Collector::new(&file, twice, checks_files);
         let config = collector.read(&root, String::new(), config);
         let errors = collector.into_errors();
         if errors.is_empty() { Ok(config) } else { Err(errors) }
@@ -75,28 +90,32 @@ impl RawConfig {
     pub(super) fn limits(self) -> Result<Vec<access::Limit>, Errors> {
         let file = self.file().to_owned();
         let (root, twice) = self.overlaid(&Overrides::default());
-        let collector = Collector::new(&file, twice);
+        let collector = Collector::new(&file, twice, false);
         let limits = collector.read(&root, String::new(), auth::plugin);
         let errors = collector.into_errors();
         if errors.is_empty() { Ok(limits) } else { Err(errors) }
     }
 }
 
-const BEYOND_LOOPBACK: &str = "can be reached from other machines, and this listener does not authenticate anybody yet; \
-    allowed: a loopback address such as 127.0.0.1:8080, or any with insecureListen: true (--insecure-listen)";
+const BEYOND_LOOPBACK: &str = "can be reached from other machines, and nobody is authenticated there; \
+    allowed: a loopback address such as 127.0.0.1:8080, a Unix domain socket such as unix:/run/eventweir.sock, any with \
+    auth.tokenReview.enabled: true or auth.clientCAFile, or any with insecureListen: true (--insecure-listen)";
+const TOKENS_IN_CLEAR: &str = "can be reached from other machines, and without TLS the network reads the callers' tokens; \
+    allowed: any with tls.certFile (--tls-cert-file) or tls.selfSigned.dir, a loopback address such as 127.0.0.1:8080, \
+    or any with insecureListen: true (--insecure-listen)";
 
 fn config(section: &mut Section<'_>) -> Config {
     let default = Config::default();
-    let listen = section.value("listen", default.listen, values::address);
+    let listen = section.value("listen", default.listen, values::listen_address);
     let insecure_listen = section.value("insecureListen", default.insecure_listen, values::truth);
     let admin_listen = section.value("adminListen", default.admin_listen, values::address);
-    if !listen.ip().to_canonical().is_loopback() && !insecure_listen {
-        section.conflict("listen", BEYOND_LOOPBACK);
-    }
-    if listen == admin_listen && listen.port() != 0 {
+    if listen == Address::Tcp(admin_listen) && admin_listen.port() != 0 {
         let key = if section.has("adminListen") { "adminListen" } else { "listen" };
         section.conflict(key, "is the address of both listeners; allowed: two different ones");
     }
+    let admin_web_config_file = tls::web_config_file(section);
+    let accept_hosts = section.value("acceptHosts", default.accept_hosts, values::expressions);
+    let tls = section.within("tls", tls::tls);
     let log = section.within("log", log);
     let event_log = section.value("eventLog", default.event_log, event_log);
     let Config { mut gate, mut shard, .. } = default;
@@ -109,6 +128,15 @@ fn config(section: &mut Section<'_>) -> Config {
         }
         upstream
     });
+    let backend = upstream.backend;
+    let (auth, access) = section.within("auth", |section| (tls::auth(section), auth::auth(section, backend)));
+    tls::check(section, &listen, &tls, &auth);
+    let keeps_out = access.authenticates() && (access.authorizes() || !access.anonymous);
+    if !server::may_bind(&listen, keeps_out, insecure_listen) {
+        section.conflict("listen", BEYOND_LOOPBACK);
+    } else if access.tokens.is_on && !server::may_bind(&listen, tls.settings(&auth).is_some(), insecure_listen) {
+        section.conflict("listen", TOKENS_IN_CLEAR);
+    }
     let policy = section.within("correlation", |section| correlation(section, &mut shard));
     section.within("outbox", |section| outbox(section, &mut shard.outbox));
     // The same pauses for a record that failed and for an upstream that is down.
@@ -118,11 +146,10 @@ fn config(section: &mut Section<'_>) -> Config {
     let has_spool = spool.dir.is_some();
     let ingest = section.within("ingest", |section| ingest(section, has_spool));
     shard.outbox.repair = ingest.repair != Repair::Off;
-    let backend = upstream.backend;
     let access = access::Settings {
         limits: auth::limits(section),
         fairness: section.within("fairness", auth::fairness),
-        ..section.within("auth", |section| auth::auth(section, backend))
+        ..access
     };
     let limits_file = section.optional("limitsFile", values::text(4096)).map(|path| PathBuf::from(path.as_str()));
     if limits_file.is_some() && !access.limits.is_empty() {
@@ -132,6 +159,10 @@ fn config(section: &mut Section<'_>) -> Config {
         listen,
         insecure_listen,
         admin_listen,
+        admin_web_config_file,
+        accept_hosts,
+        tls,
+        auth,
         log,
         event_log,
         upstream,

@@ -13,6 +13,8 @@ use super::raw::{Entry, Node, Origin, Value};
 pub(super) struct Collector {
     file: String,
     errors: RefCell<Errors>,
+    /// Whether the files that the configuration names are looked at.
+    checks_files: bool,
 }
 
 /// One map of the file, or nothing where the file has none.
@@ -27,8 +29,8 @@ pub(super) struct Section<'a> {
 
 impl Collector {
     /// With what is known to be wrong already.
-    pub(super) fn new(file: &str, errors: Errors) -> Self {
-        Self { file: file.to_owned(), errors: RefCell::new(errors) }
+    pub(super) fn new(file: &str, errors: Errors, checks_files: bool) -> Self {
+        Self { file: file.to_owned(), errors: RefCell::new(errors), checks_files }
     }
 
     /// The errors in the order of the file, then those of flags.
@@ -111,6 +113,42 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Reads each value of the map under `key`, whose keys are free.
+    pub(super) fn entries<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&Value) -> Result<T, String>,
+    ) -> Vec<(String, T)> {
+        let Some(node) = self.take(key) else { return Vec::new() };
+        let path = self.path_of(key);
+        let Value::Map(entries) = &node.value else {
+            let allowed = "a section of keys and values".to_owned();
+            self.collector.push(node.origin, path, Problem::Value { value: shown(&node.value), allowed });
+            return Vec::new();
+        };
+        let mut read = Vec::new();
+        for Entry { key, node, .. } in entries {
+            match parse(&node.value) {
+                Ok(value) => read.push((key.clone(), value)),
+                Err(allowed) => {
+                    let problem = Problem::Value { value: shown(&node.value), allowed };
+                    self.collector.push(node.origin, format!("{path}.{key}"), problem);
+                }
+            }
+        }
+        read
+    }
+
+    /// Whether the files that are named are to be looked at.
+    pub(super) const fn checks_files(&self) -> bool {
+        self.collector.checks_files
+    }
+
+    /// Reports what is wrong with another file.
+    pub(super) fn report(&self, errors: Errors) {
+        self.collector.errors.borrow_mut().append(errors);
+    }
+
     /// Whether the file or a flag gives `key`. Does not count as asking for it.
     pub(super) fn has(&self, key: &str) -> bool {
         self.find(key).is_some()
@@ -129,6 +167,24 @@ impl<'a> Section<'a> {
             None => (self.origin, String::new()),
         };
         self.collector.push(origin, self.path_of(key), Problem::Conflict(format!("{value}{reason}")));
+    }
+
+    /// Reports the same of a value in a section below this one.
+    pub(super) fn conflict_at(&self, keys: &[&str], reason: &str) {
+        let mut found = None;
+        let mut entries = self.entries;
+        for key in keys {
+            found = entries.iter().find(|entry| entry.key == *key).map(|entry| &entry.node);
+            entries = match found.map(|node| &node.value) {
+                Some(Value::Map(entries)) => entries,
+                _ => &[],
+            };
+        }
+        let (origin, value) = match found {
+            Some(node) => (node.origin, format!("{} ", shown(&node.value))),
+            None => (self.origin, String::new()),
+        };
+        self.collector.push(origin, self.path_of(&keys.join(".")), Problem::Conflict(format!("{value}{reason}")));
     }
 
     /// Path of `key` in this section; of the section itself when `key` is empty.

@@ -1,6 +1,6 @@
 //! What a value may be: each function makes a parser whose error text says what is allowed.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use super::raw::Value;
 use super::units::{duration_text, parse_duration, parse_rate, parse_size, size_text};
 use crate::correlator::Field;
 use crate::correlator::Pattern;
+use crate::server::tls::CipherSuite;
+use crate::server::{Address, Origins};
 
 /// LIMIT: bytes of a text value; longer ones are refused.
 const TEXT_MAX: usize = 4096;
@@ -122,6 +124,58 @@ pub(super) fn rate(most: f32, zero: Option<&'static str>) -> impl Fn(&Value) -> 
             None => format!("a rate per second such as 50 or 1/300, above 0 and up to {most}"),
         })
     }
+}
+
+/// An IP address and a port, or a Unix domain socket.
+pub(super) fn listen_address(value: &Value) -> Parsed<Address> {
+    scalar(value).and_then(|text| text.parse().ok()).ok_or_else(|| {
+        "an IP address and a port such as 127.0.0.1:8080 or [::]:8080, or unix: and an absolute path".to_owned()
+    })
+}
+
+/// A list of texts, or one text with commas between them.
+pub(super) fn listed(value: &Value) -> Option<Vec<&str>> {
+    match value {
+        Value::Scalar(text) => Some(text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect()),
+        Value::Null | Value::List(_) | Value::Map(_) => texts(value),
+    }
+}
+
+/// Regular expressions.
+pub(super) fn expressions(value: &Value) -> Parsed<Vec<SmolStr>> {
+    let expressions = listed(value).filter(|texts| Origins::hosts(texts).is_ok());
+    expressions.map(|texts| texts.into_iter().map(SmolStr::new).collect()).ok_or_else(|| {
+        format!(
+            "a list of up to {LIST_MAX} regular expressions such as ^localhost$, or one text with commas between them"
+        )
+    })
+}
+
+/// Cipher suites by Go's names.
+pub(super) fn cipher_suites(value: &Value) -> Parsed<Vec<CipherSuite>> {
+    let suites = listed(value).and_then(|names| names.into_iter().map(CipherSuite::of).collect::<Option<Vec<_>>>());
+    suites.ok_or_else(|| {
+        let known: Vec<String> = CipherSuite::all().map(CipherSuite::name).collect();
+        format!("a list of, or one text with commas between, {}", known.join(", "))
+    })
+}
+
+/// Names of hosts and IP addresses; one at least.
+pub(super) fn hosts(value: &Value) -> Parsed<Vec<SmolStr>> {
+    let is_host = |text: &&str| text.parse::<IpAddr>().is_ok() || is_host_name(text);
+    let hosts = listed(value).filter(|hosts| !hosts.is_empty() && hosts.iter().all(is_host));
+    hosts
+        .map(|hosts| hosts.into_iter().map(SmolStr::new).collect())
+        .ok_or_else(|| format!("a list of 1 to {LIST_MAX} names of hosts and IP addresses"))
+}
+
+fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '*'))
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 /// An IP address and a port.

@@ -11,6 +11,7 @@ pub mod managed_fields;
 pub mod patching;
 pub mod protobuf;
 pub mod repair;
+mod schema;
 pub mod spelling;
 mod time;
 pub mod validate;

@@ -39,10 +39,7 @@ pub(super) fn event(group: ApiGroup, media: Media, body: &[u8], strictness: Stri
         Media::Yaml => match yaml::to_json(body) {
             Ok(json) => json::decode(group, &json, strictness),
             Err(fault) => {
-                let message = format!(
-                    "the object provided is unrecognized (must be of type Event): {fault} ({})",
-                    json::go::summary(body)
-                );
+                let message = format!("the body is not YAML: {fault}");
                 return Err(Rejection::new(RejectReason::Malformed, Status::bad_request(message)));
             }
         },

@@ -13,7 +13,7 @@ use super::asked::Asked;
 use super::form::{Form, Media};
 use super::options::Faults;
 use super::{Face, QUIET, ack, decode, not_found, options, respond, yaml};
-use crate::event::json::{self, EventList, go};
+use crate::event::json::EventList;
 use crate::event::{Event, protobuf};
 use crate::shard::Lead;
 use crate::status::{Status, StatusDetails};
@@ -212,10 +212,8 @@ fn delete_options(query: Option<&str>, body: &Bytes) -> Result<DeleteOptions, St
         check(&dry_run, given("propagationPolicy").next().unwrap_or_default())?;
         return Ok(DeleteOptions { dry_run: !dry_run.is_empty(), ..DeleteOptions::default() });
     }
-    let document: Value = serde_json::from_slice(body).map_err(|_fault| {
-        let fault = json::syntax_fault(body);
-        Status::bad_request(format!("couldn't get version/kind; json parse error: {fault}"))
-    })?;
+    let document: Value =
+        serde_json::from_slice(body).map_err(|fault| Status::bad_request(format!("the body is not JSON: {fault}")))?;
     let text = |value: &Value| value.as_str().map(Into::into);
     let scopes = document["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default();
     let dry_run: Vec<&str> = scopes.iter().map(|scope| scope.as_str().unwrap_or_default()).collect();
@@ -229,8 +227,7 @@ fn delete_options(query: Option<&str>, body: &Bytes) -> Result<DeleteOptions, St
 fn check(dry_run: &[&str], policy: &str) -> Result<(), Status> {
     let mut faults = Faults::default();
     if !matches!(policy, "" | "Foreground" | "Background" | "Orphan") {
-        let supported = r#""Foreground", "Background", "Orphan", "nil""#;
-        faults.unsupported("propagationPolicy", &go::quote(policy), supported);
+        faults.unsupported("propagationPolicy", policy, &["Foreground", "Background", "Orphan"]);
     }
     options::check_dry_run(dry_run, &mut faults);
     faults.refuse("DeleteOptions")

@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, HeaderValue};
 use super::accept::{Clause, clauses};
 use super::rejection::Rejection;
 use crate::event::ApiGroup;
-use crate::event::json::go;
 use crate::ledger::RejectReason;
 use crate::status::{Status, StatusDetails};
 
@@ -246,11 +245,7 @@ fn include(query: Option<&str>) -> Result<Include, Rejection> {
         "Object" => Ok(Include::Object),
         "None" => Ok(Include::None),
         other => {
-            let message = format!(
-                "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', 'Object', \
-                 'None', or empty",
-                go::quote(other)
-            );
+            let message = format!("includeObject: {other:?} is not allowed; allowed is Metadata, Object, None");
             Err(Rejection::invalid(Status::bad_request(message)))
         }
     }

@@ -41,10 +41,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
 use axum::http::{StatusCode, Uri};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on, post};
 use tokio_util::sync::CancellationToken;
@@ -59,6 +59,7 @@ pub use metrics::{Metrics, NamesCollector};
 use crate::access::Access;
 use crate::event::ApiGroup;
 use crate::event_log::EventLog;
+use crate::server::Origins;
 use crate::shard::{Held, Lead, Shards};
 use crate::spool::Spool;
 use crate::status::Status;
@@ -156,6 +157,7 @@ impl Face {
     /// Everything that a request meets, from the outermost. There is no way past it.
     pub fn service(
         &self,
+        origins: Origins,
     ) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + use<>
     {
         ServiceBuilder::new()
@@ -163,6 +165,8 @@ impl Face {
             .layer(from_fn_with_state(self.clone(), metrics::count))
             // Puts refusals into the form that the client accepts, compresses, and sets the headers of every answer.
             .layer(from_fn(finish::finish))
+            // Refuses what a web page of another origin makes a browser send.
+            .layer(from_fn_with_state(origins, of_our_origin))
             // Ends the request when its client's time is over.
             .layer(from_fn_with_state(self.clone(), deadline::deadline))
             // Knows the caller, shares places between callers, and asks whether the caller may. Not for health.
@@ -231,6 +235,15 @@ fn routes() -> Vec<(String, MethodRouter<Face>)> {
 /// These methods and no others; not even HEAD, which would come with GET.
 fn only(methods: MethodRouter<Face>) -> MethodRouter<Face> {
     on(MethodFilter::HEAD, method_not_allowed).merge(methods.fallback(method_not_allowed))
+}
+
+/// Refuses requests that name another host, or come from a page of another origin.
+async fn of_our_origin(State(origins): State<Origins>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match origins.refusal(&parts) {
+        Some(reason) => respond::refusal(&Status::new(403, "Forbidden", reason)),
+        None => next.run(Request::from_parts(parts, body)).await,
+    }
 }
 
 fn without_last_slash(mut request: Request) -> Request {
@@ -332,12 +345,16 @@ mod tests {
             for method in &methods {
                 let request = Request::builder().method(method).uri(format!("{path}?timeout=abc"));
                 let before = requests();
-                let Ok(answer) = face.service().oneshot(request.body(Body::empty()).unwrap()).await;
+                let Ok(answer) = face.service(Origins::any_host()).oneshot(request.body(Body::empty()).unwrap()).await;
                 assert_eq!(requests() - before, 1.0, "{method} {path} is not counted");
                 assert!(answer.headers().contains_key(CACHE_CONTROL), "{method} {path} is not finished");
                 // A watch ends by `timeoutSeconds` instead.
                 let has_deadline = answer.status() == StatusCode::BAD_REQUEST;
                 assert_eq!(has_deadline, !path.contains("/watch/"), "{method} {path}: {answer:?}");
+                let foreign = Request::builder().method(method).uri(path).header("Origin", "http://evil.example");
+                let foreign = foreign.header("Host", "localhost").body(Body::empty()).unwrap();
+                let Ok(answer) = face.service(Origins::any_host()).oneshot(foreign).await;
+                assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{method} {path} is answered to any page");
             }
         }
     }
@@ -364,7 +381,7 @@ mod tests {
         {
             for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD] {
                 let request = Request::builder().method(&method).uri(path).body(Body::empty()).unwrap();
-                let Ok(answer) = face.service().oneshot(request).await;
+                let Ok(answer) = face.service(Origins::any_host()).oneshot(request).await;
                 let is_refused = answer.status() == StatusCode::UNAUTHORIZED;
                 assert_eq!(is_refused, !health.contains(&path), "{method} {path}");
             }
@@ -383,7 +400,7 @@ mod tests {
             ("/api/v1/events", StatusCode::METHOD_NOT_ALLOWED),
         ] {
             let request = Request::builder().method(Method::POST).uri(path).body(Body::from(event)).unwrap();
-            let Ok(answer) = face().0.service().oneshot(request).await;
+            let Ok(answer) = face().0.service(Origins::any_host()).oneshot(request).await;
             assert_eq!(answer.status(), status, "{path}");
         }
     }

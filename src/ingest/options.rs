@@ -4,14 +4,20 @@
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
+use std::str::FromStr;
 
-use crate::event::json::{FieldValidation, StrictFault, Strictness, go};
-use crate::event::{ApiGroup, validate};
+use crate::event::ApiGroup;
+use crate::event::json::{FieldValidation, StrictFault, Strictness};
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchOptions};
 
 /// LIMIT: bytes of a fieldManager; a longer one is refused.
 const FIELD_MANAGER_MAX: usize = 128;
+/// LIMIT: faults of a fieldManager's letters that are told.
+const FAULTS_MAX: usize = 1000;
+const VERSION: &str = "resourceVersion";
+/// How a version is meant.
+const RULE: &str = "resourceVersionMatch";
 /// The only rule that a watch knows.
 const NOT_OLDER_THAN: &str = "NotOlderThan";
 
@@ -45,41 +51,28 @@ impl Options {
 pub(super) struct Faults(Vec<StatusCause>);
 
 impl Faults {
-    fn push(&mut self, reason: &str, field: &str, message: String) {
-        self.0.push(StatusCause { reason: reason.to_owned(), message, field: field.to_owned() });
-    }
-
-    /// A value of the wrong form.
-    pub(super) fn invalid(&mut self, field: &str, value: &str, detail: &str) {
-        self.push("FieldValueInvalid", field, format!("Invalid value: {}: {detail}", go::quote(value)));
+    fn push(&mut self, reason: &str, field: &str, message: impl Into<String>) {
+        self.0.push(StatusCause { reason: reason.to_owned(), message: message.into(), field: field.to_owned() });
     }
 
     /// A value that must not be there.
-    pub(super) fn forbidden(&mut self, field: &str, detail: &str) {
-        self.push("FieldValueForbidden", field, format!("Forbidden: {detail}"));
+    fn forbidden(&mut self, field: &str, message: &str) {
+        self.push("FieldValueForbidden", field, message);
     }
 
-    /// A value that is none of the supported ones; both as Go shows them.
-    pub(super) fn unsupported(&mut self, field: &str, value: &str, supported: &str) {
-        let message = format!("Unsupported value: {value}: supported values: {supported}");
+    /// A value that is none of those allowed.
+    pub(super) fn unsupported(&mut self, field: &str, value: &str, allowed: &[&str]) {
+        let message = format!("{value:?} is not allowed; allowed is {}", allowed.join(", "));
         self.push("FieldValueNotSupported", field, message);
-    }
-
-    /// Whether enough is known to be wrong: each unprintable letter of a fieldManager shows all of it, and there may be thousands.
-    // DIFFERENCE(apiserver): that one tells of all faults, however many; here enough is enough, as in an event.
-    fn is_enough(&self) -> bool {
-        self.0.iter().map(|cause| cause.message.len()).sum::<usize>() >= validate::FAULT_BYTES_MAX
     }
 
     /// The 422 of these options, if there is a fault.
     pub(super) fn refuse(self, kind: &str) -> Result<(), Status> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
         let told: Vec<String> = self.0.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
-        let text = match told.as_slice() {
-            [] => return Ok(()),
-            [only] => only.clone(),
-            several => format!("[{}]", several.join(", ")),
-        };
-        let message = format!("{kind}.meta.k8s.io \"\" is invalid: {text}");
+        let message = format!("invalid {kind}: {}", told.join("; "));
         Err(Status::new(422, "Invalid", message).with_details(StatusDetails {
             group: "meta.k8s.io".to_owned(),
             kind: kind.to_owned(),
@@ -110,16 +103,13 @@ impl<'q> Parameters<'q> {
         self.first(name).map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
-    fn integer(&self, name: &str) -> Result<i64, Status> {
+    /// A whole number; 0 where there is none.
+    fn number<N: FromStr + Default>(&self, name: &str) -> Result<N, Status> {
         match self.text(name) {
-            "" => Ok(0),
-            text => text.parse().map_err(|error: std::num::ParseIntError| {
-                let fault = match error.kind() {
-                    std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => "value out of range",
-                    _ => "invalid syntax",
-                };
-                Status::bad_request(format!("strconv.ParseInt: parsing {}: {fault}", go::quote(text)))
-            }),
+            "" => Ok(N::default()),
+            text => text
+                .parse()
+                .map_err(|_not_whole| Status::bad_request(format!("{name}: {text:?} is not a whole number in range"))),
         }
     }
 }
@@ -129,7 +119,7 @@ pub(super) fn asks_for_watch(query: Option<&str>) -> bool {
     Parameters::of(query).truth("watch").unwrap_or(false)
 }
 
-/// How long the request may take, in Go's words.
+/// How long the request may take, as it is given.
 pub(super) fn timeout(query: &str) -> Option<String> {
     Parameters::of(Some(query)).first("timeout").filter(|text| !text.is_empty()).map(str::to_owned)
 }
@@ -144,7 +134,7 @@ pub(super) fn of_patch(query: Option<&str>) -> Result<Options, Status> {
     let parameters = Parameters::of(query);
     let mut faults = Faults::default();
     if parameters.first("force").is_some() {
-        faults.forbidden("force", "may not be specified for non-apply patch");
+        faults.forbidden("force", "is allowed for an apply patch only");
     }
     check_write("PatchOptions", &parameters, faults)
 }
@@ -154,7 +144,7 @@ pub(super) fn of_apply(query: Option<&str>) -> Result<(Options, bool), Status> {
     let parameters = Parameters::of(query);
     let mut faults = Faults::default();
     if parameters.text("fieldManager").is_empty() {
-        faults.push("FieldValueRequired", "fieldManager", "Required value: is required for apply patch".to_owned());
+        faults.push("FieldValueRequired", "fieldManager", "is required for an apply patch");
     }
     let options = check_write("PatchOptions", &parameters, faults)?;
     Ok((options, parameters.truth("force").unwrap_or(false)))
@@ -170,7 +160,7 @@ fn check_write(kind: &str, parameters: &Parameters<'_>, mut faults: Faults) -> R
         "Ignore" => FieldValidation::Ignore,
         "Strict" => FieldValidation::Strict,
         other => {
-            faults.unsupported("fieldValidation", &go::quote(other), r#""", "Ignore", "Strict", "Warn""#);
+            faults.unsupported("fieldValidation", other, &["Ignore", "Strict", "Warn"]);
             FieldValidation::Warn
         }
     };
@@ -180,40 +170,45 @@ fn check_write(kind: &str, parameters: &Parameters<'_>, mut faults: Faults) -> R
 
 /// `dryRun`: nothing or `All`, however often.
 pub(super) fn check_dry_run(values: &[&str], faults: &mut Faults) {
-    if values.iter().any(|value| *value != "All") {
-        let shown: Vec<String> = values.iter().map(|value| go::quote(value)).collect();
-        faults.unsupported("dryRun", &format!("[{}]", shown.join(",")), r#""All""#);
+    if let Some(other) = values.iter().find(|value| **value != "All") {
+        faults.unsupported("dryRun", other, &["All"]);
     }
 }
 
 fn check_field_manager(manager: &str, faults: &mut Faults) {
     if manager.len() > FIELD_MANAGER_MAX {
-        let message = format!("Too long: may not be more than {FIELD_MANAGER_MAX} bytes");
-        faults.push("FieldValueTooLong", "fieldManager", message);
+        faults.push("FieldValueTooLong", "fieldManager", format!("must have at most {FIELD_MANAGER_MAX} bytes"));
     }
-    for (position, letter) in manager.char_indices().filter(|(_, letter)| !go::is_print(*letter)) {
-        if faults.is_enough() {
-            break;
-        }
-        let detail = format!("invalid character U+{:04X} (at position {position})", u32::from(letter));
-        faults.invalid("fieldManager", manager, &detail);
+    // DIFFERENCE(apiserver): that one tells of all such letters, however many.
+    for letter in manager.chars().filter(|letter| !is_print(*letter)).take(FAULTS_MAX) {
+        let message = format!("must have printable characters only, found U+{:04X}", u32::from(letter));
+        faults.push("FieldValueInvalid", "fieldManager", message);
     }
+}
+
+/// `unicode.IsPrint`, as near as the standard library knows it: its escaping of a letter that follows another one tells
+/// printable letters (combining marks among them) from the rest.
+fn is_print(letter: char) -> bool {
+    if letter.is_ascii() {
+        return !letter.is_ascii_control();
+    }
+    !format!("a{letter}").escape_debug().to_string().contains('\\')
 }
 
 /// Options of a list or of a deletecollection.
 pub(super) fn of_list(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> {
     let parameters = Parameters::of(query);
     // COMPAT(apiserver): a negative limit is none.
-    let limit = usize::try_from(parameters.integer("limit")?).unwrap_or(0);
-    let (rule, version) = (parameters.text("resourceVersionMatch"), parameters.text("resourceVersion"));
+    let limit = usize::try_from(parameters.number::<i64>("limit")?).unwrap_or(0);
+    let (rule, version) = (parameters.text(RULE), parameters.text(VERSION));
     let continue_token = parameters.text("continue").to_owned();
     let label_selector = LabelSelector::parse(parameters.text("labelSelector"))?;
     check_list(&parameters)?;
     let field_selector = FieldSelector::parse(parameters.text("fieldSelector"), group)?;
     if !continue_token.is_empty() && !matches!(version, "" | "0") {
-        return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        return Err(Status::bad_request("resourceVersion: is not allowed together with continue"));
     }
-    let version = match (resource_version(version)?, rule) {
+    let version = match (parameters.number(VERSION)?, rule) {
         (0, _) => Version::Newest,
         (version, "Exact") => Version::Exact(version),
         (version, NOT_OLDER_THAN) => Version::NotOlderThan(version),
@@ -224,25 +219,24 @@ pub(super) fn of_list(group: ApiGroup, query: Option<&str>) -> Result<ListOption
 
 /// `ValidateListOptions`.
 fn check_list(parameters: &Parameters<'_>) -> Result<(), Status> {
-    const RULE: &str = "resourceVersionMatch";
-    let (rule, version) = (parameters.text(RULE), parameters.text("resourceVersion"));
+    let (rule, version) = (parameters.text(RULE), parameters.text(VERSION));
     let mut faults = Faults::default();
     if !rule.is_empty() {
         if version.is_empty() {
-            faults.forbidden(RULE, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+            faults.forbidden(RULE, "is allowed together with resourceVersion only");
         }
         if !parameters.text("continue").is_empty() {
-            faults.forbidden(RULE, "resourceVersionMatch is forbidden when continue is provided");
+            faults.forbidden(RULE, "is not allowed together with continue");
         }
         if !matches!(rule, "Exact" | NOT_OLDER_THAN) {
-            faults.unsupported(RULE, &go::quote(rule), r#""Exact", "NotOlderThan", """#);
+            faults.unsupported(RULE, rule, &["Exact", NOT_OLDER_THAN]);
         }
         if rule == "Exact" && version == "0" {
-            faults.forbidden(RULE, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+            faults.forbidden(RULE, "Exact is not allowed for resourceVersion 0");
         }
     }
     if parameters.first("sendInitialEvents").is_some() {
-        faults.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list");
+        faults.forbidden("sendInitialEvents", "is allowed for a watch only");
     }
     faults.refuse("ListOptions")
 }
@@ -251,14 +245,14 @@ fn check_list(parameters: &Parameters<'_>) -> Result<(), Status> {
 pub(super) fn of_watch(group: ApiGroup, query: Option<&str>) -> Result<WatchOptions, Status> {
     let parameters = Parameters::of(query);
     // COMPAT(apiserver): a limit means nothing to a watch, and has to be a number all the same.
-    parameters.integer("limit")?;
-    let timeout_seconds = u64::try_from(parameters.integer("timeoutSeconds")?).unwrap_or(0);
+    parameters.number::<i64>("limit")?;
+    let timeout_seconds = u64::try_from(parameters.number::<i64>("timeoutSeconds")?).unwrap_or(0);
     let label_selector = LabelSelector::parse(parameters.text("labelSelector"))?;
     check_watch(&parameters)?;
     Ok(WatchOptions {
         field_selector: FieldSelector::parse(parameters.text("fieldSelector"), group)?,
         label_selector,
-        resource_version: resource_version(parameters.text("resourceVersion"))?,
+        resource_version: parameters.number(VERSION)?,
         send_initial_events: parameters.truth("sendInitialEvents"),
         bookmarks: parameters.truth("allowWatchBookmarks").unwrap_or(false),
         timeout_seconds,
@@ -267,21 +261,20 @@ pub(super) fn of_watch(group: ApiGroup, query: Option<&str>) -> Result<WatchOpti
 
 /// `validateWatchOptions`.
 fn check_watch(parameters: &Parameters<'_>) -> Result<(), Status> {
-    const RULE: &str = "resourceVersionMatch";
     let (rule, sends) = (parameters.text(RULE), parameters.first("sendInitialEvents").is_some());
     let mut faults = Faults::default();
     if sends && rule != NOT_OLDER_THAN {
-        faults.forbidden(RULE, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+        faults.forbidden(RULE, "must be NotOlderThan together with sendInitialEvents");
     }
     if !rule.is_empty() {
         if !sends {
-            faults.forbidden(RULE, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+            faults.forbidden(RULE, "is allowed for a watch together with sendInitialEvents only");
         }
         if rule != NOT_OLDER_THAN {
-            faults.unsupported(RULE, &go::quote(rule), r#""NotOlderThan""#);
+            faults.unsupported(RULE, rule, &[NOT_OLDER_THAN]);
         }
         if !parameters.text("continue").is_empty() {
-            faults.forbidden(RULE, "resourceVersionMatch is forbidden when continue is provided");
+            faults.forbidden(RULE, "is not allowed together with continue");
         }
     }
     faults.refuse("ListOptions")
@@ -289,23 +282,7 @@ fn check_watch(parameters: &Parameters<'_>) -> Result<(), Status> {
 
 /// The version that a GET has to have reached; 0 for any.
 pub(super) fn version_of_get(query: Option<&str>) -> Result<u64, Status> {
-    resource_version(Parameters::of(query).text("resourceVersion"))
-}
-
-fn resource_version(text: &str) -> Result<u64, Status> {
-    if text.is_empty() {
-        return Ok(0);
-    }
-    text.parse().map_err(|error: std::num::ParseIntError| {
-        let fault = match error.kind() {
-            std::num::IntErrorKind::PosOverflow => "value out of range",
-            _ => "invalid syntax",
-        };
-        let text = go::quote(text);
-        Status::bad_request(format!(
-            "invalid resource version: resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: {fault}"
-        ))
-    })
+    Parameters::of(query).number(VERSION)
 }
 
 #[cfg(test)]
@@ -319,25 +296,21 @@ mod tests {
         assert_eq!(status.code, 422);
         assert_eq!(
             status.message,
-            "UpdateOptions.meta.k8s.io \"\" is invalid: [fieldManager: Invalid value: \"\\a\": invalid character U+0007 (at \
-             position 0), dryRun: Unsupported value: [\"All\",\"Some\"]: supported values: \"All\", fieldValidation: \
-             Unsupported value: \"Loud\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"]"
+            "invalid UpdateOptions: fieldManager: must have printable characters only, found U+0007; dryRun: \"Some\" is not \
+             allowed; allowed is All; fieldValidation: \"Loud\" is not allowed; allowed is Ignore, Strict, Warn"
         );
         let long = format!("fieldManager={}", "m".repeat(129));
         let status = of_write("CreateOptions", Some(&long)).unwrap_err();
-        assert!(status.message.ends_with("fieldManager: Too long: may not be more than 128 bytes"), "{status:?}");
+        assert!(status.message.ends_with("fieldManager: must have at most 128 bytes"), "{status:?}");
         let options = of_write("CreateOptions", Some("dryRun=All&fieldValidation=Strict&fieldManager=a")).unwrap();
         assert_eq!(options, Options { validation: FieldValidation::Strict, dry_run: true });
     }
 
     #[test]
     fn enough_faults_of_a_manager_are_told_and_no_more() {
-        // Each shows twice the letters' number of bytes, and some 60 more.
-        for (letters, told) in [(100, 100), (4_000, 131)] {
+        for (letters, told) in [(100, 100), (4_000, FAULTS_MAX)] {
             let query = format!("fieldManager={}&dryRun=Some", "%07".repeat(letters));
-            let status = of_write("CreateOptions", Some(&query)).unwrap_err();
-            let (length, causes) = (status.message.len(), status.details.unwrap().causes);
-            assert!(length < 2 << 20, "{length}");
+            let causes = of_write("UpdateOptions", Some(&query)).unwrap_err().details.unwrap().causes;
             let each = causes.iter().filter(|cause| cause.reason == "FieldValueInvalid").count();
             assert_eq!(each, told, "{letters}");
             assert_eq!(causes[0].reason == "FieldValueTooLong", letters > FIELD_MANAGER_MAX);
@@ -350,8 +323,7 @@ mod tests {
         let status = of_apply(Some("force=true&dryRun=Some")).unwrap_err();
         assert_eq!(
             status.message,
-            "PatchOptions.meta.k8s.io \"\" is invalid: [fieldManager: Required value: is required for apply patch, dryRun: \
-             Unsupported value: [\"Some\"]: supported values: \"All\"]"
+            "invalid PatchOptions: fieldManager: is required for an apply patch; dryRun: \"Some\" is not allowed; allowed is All"
         );
         let forces = |query: &str| of_apply(Some(query)).map(|(_, force)| force);
         assert_eq!(forces("fieldManager=m"), Ok(false));

@@ -110,9 +110,6 @@ async fn watch_with(
 }
 
 async fn open(face: &Face, form: Form, namespace: Option<&str>, options: WatchOptions, upgrade: Upgrade) -> Response {
-    if let Err(status) = upgrade.check() {
-        return respond::refusal(&status);
-    }
     let Some(place) = face.0.watches.place() else {
         return respond::refusal(&Status::too_many_requests("Too many watches, please try again later", 1));
     };

@@ -9,17 +9,13 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::FromRequestParts;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
-use axum::http::header::{HOST, ORIGIN};
 use axum::http::request::Parts;
-use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use tokio_util::sync::CancellationToken;
 
 use super::Face;
 use super::form::Media;
 use super::watch::Stream;
-use crate::status::Status;
 
 /// How long a client may take to let go: for the message on its way when the server stops, and for its own close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -30,29 +26,18 @@ const MAX_RECEIVED: usize = 4096;
 /// The request's wish for a WebSocket, if it has one.
 pub(super) struct Upgrade {
     asked: Option<WebSocketUpgrade>,
-    /// A page of another site asks, through somebody's browser.
-    foreign: bool,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Upgrade {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
-        let foreign = is_foreign(&parts.headers);
         let asked = WebSocketUpgrade::from_request_parts(parts, state).await.ok();
-        Ok(Self { asked, foreign })
+        Ok(Self { asked })
     }
 }
 
 impl Upgrade {
-    /// Browsers let every page open a WebSocket to every address, and the page may read it.
-    pub(super) fn check(&self) -> Result<(), Status> {
-        match self.asked {
-            Some(_) if self.foreign => Err(Status::new(403, "Forbidden", "a WebSocket of another origin is refused")),
-            _ => Ok(()),
-        }
-    }
-
     /// Answers with the stream over a WebSocket; gives the stream back where none was asked for.
     pub(super) fn accept(self, face: &Face, stream: Stream) -> Result<Response, Box<Stream>> {
         let Some(mut upgrade) = self.asked else { return Err(Box::new(stream)) };
@@ -69,18 +54,6 @@ impl Upgrade {
             carry(socket, stream, stop).await;
             drop(token);
         }))
-    }
-}
-
-/// Whether the request comes from a page of another host. Clients that are no browsers send no origin, or the server's own.
-fn is_foreign(headers: &HeaderMap) -> bool {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let Some(origin) = headers.get(ORIGIN) else { return false };
-    let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
-    let host = text(HOST).and_then(|host| host.parse::<Authority>().ok());
-    match (origin.as_ref().and_then(Uri::host), host.as_ref().map(Authority::host)) {
-        (Some(origin), Some(host)) => !origin.eq_ignore_ascii_case(host),
-        _ => true,
     }
 }
 

@@ -1,17 +1,21 @@
-//! Serves HTTP/1.1, and HTTP/2 with prior knowledge, on a listener: limits connections, times clients out, shuts down
-//! in order.
+//! Serves HTTP/1.1 and HTTP/2 on a listener, plain or over TLS: limits connections, times clients out, shuts down in
+//! order.
 //!
 //! Shutdown has two steps, because closing an idle connection races with a request that its client may be sending.
 //! First every answer over HTTP/1.1 carries `Connection: close`, and new connections are still accepted. Then idle
 //! connections are closed; HTTP/2 connections get a GOAWAY.
 
+mod listen;
+mod origin;
 mod peer;
 mod stream;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,6 +25,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use futures_util::TryFutureExt as _;
+use futures_util::future::Either;
 use http::header::CONNECTION;
 use http::{HeaderValue, Method, Request, Version};
 use hyper::body::{Body as _, Incoming};
@@ -29,16 +34,20 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::{Builder, UpgradeableConnection};
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt as _};
 
+pub use listen::{Address, Listener, SocketFile, may_bind};
+pub use origin::{ACCEPT_HOSTS, Origins};
 pub use peer::{Peer, PeerCertificate};
 
+use listen::Accepted;
 use stream::ClientStream;
+use tls::Tls;
 
 /// Pause after a failed accept, for example without a free file descriptor, so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -94,7 +103,9 @@ impl<S> Answer for S where
 #[derive(Debug)]
 pub struct Server {
     /// Where clients connect to.
-    pub listener: TcpListener,
+    pub listener: Listener,
+    /// How TLS is spoken with clients that come over TCP; without it they speak in plain.
+    pub tls: Option<Tls>,
     /// Its limits.
     pub settings: Settings,
     /// Counts open connections.
@@ -111,28 +122,36 @@ impl Server {
         self.serve_over(std::convert::identity, service).await;
     }
 
-    /// Serves over the stream that `wrap` makes of an accepted connection, for example for TLS.
+    /// Serves over the stream that `wrap` makes of a plain connection over TCP.
     async fn serve_over<S>(self, wrap: impl Fn(TcpStream) -> S, answer: impl Answer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Self { listener, settings, connections, tasks, end } = self;
+        let Self { listener, tls, settings, connections, tasks, end } = self;
         let limit = Arc::new(Semaphore::new(settings.max_connections));
         let (open, stop) = (TaskTracker::new(), CancellationToken::new());
         let builder = builder(&settings);
-        let take = |stream: TcpStream, permit: OwnedSemaphorePermit| {
-            let progress = Arc::new(Progress::default());
+        let take = |accepted: Accepted, permit: OwnedSemaphorePermit| {
             // A token has a lock; each connection has its own.
             let (closing, stop) = (end.closing.child_token(), stop.child_token());
-            let service = service(answer.clone(), closing, Arc::clone(&progress));
-            // Small answers must not wait for more; without the option they still arrive.
-            let _best_effort = stream.set_nodelay(true);
-            let stream = ClientStream::new(wrap(stream), settings.client_timeout, Arc::clone(&progress));
-            let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-            let (connections, timeout) = (connections.clone(), settings.client_timeout);
+            let client = Client { builder: builder.clone(), timeout: settings.client_timeout, closing, stop };
+            let (answer, connections) = (answer.clone(), connections.clone());
             connections.inc();
+            let served = match (accepted, tls.clone()) {
+                (Accepted::Unix(stream), _) => Either::Left(client.serve(stream, Peer::default(), answer)),
+                (Accepted::Tcp(stream, address), None) => {
+                    // Small answers must not wait for more; without the option they still arrive.
+                    let _best_effort = stream.set_nodelay(true);
+                    let peer = Peer { address: Some(address), ..Peer::default() };
+                    Either::Right(Either::Left(client.serve(wrap(stream), peer, answer)))
+                }
+                (Accepted::Tcp(stream, address), Some(tls)) => {
+                    let _best_effort = stream.set_nodelay(true);
+                    Either::Right(Either::Right(client.serve_tls(tls, stream, address, answer)))
+                }
+            };
             tasks.spawn(open.track_future(async move {
-                if let Err(error) = drive(connection, &progress, timeout, stop).await {
+                if let Err(error) = served.await {
                     tracing::debug!(%error, "a connection ended abnormally");
                 }
                 connections.dec();
@@ -142,9 +161,9 @@ impl Server {
         let is_announced = accept(&listener, &limit, &end, &open, &take).await;
         if is_announced {
             // Connected clients have not been refused, and may have sent a request.
-            for stream in queued(listener) {
+            for accepted in listener.queued() {
                 let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else { break };
-                take(stream, permit);
+                take(accepted, permit);
             }
         } else {
             drop(listener);
@@ -160,13 +179,50 @@ impl Server {
     }
 }
 
+/// How a client is served.
+struct Client {
+    builder: Builder<TokioExecutor>,
+    timeout: Duration,
+    closing: CancellationToken,
+    stop: CancellationToken,
+}
+
+/// Why a connection ended abnormally.
+type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+impl Client {
+    async fn serve<S>(self, stream: S, peer: Peer, answer: impl Answer) -> Result<(), Fault>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let progress = Arc::new(Progress::default());
+        let service = service(answer, peer, self.closing, Arc::clone(&progress));
+        let stream = ClientStream::new(stream, self.timeout, Arc::clone(&progress));
+        let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+        drive(connection, &progress, self.timeout, self.stop).await
+    }
+
+    async fn serve_tls(
+        self,
+        tls: Tls,
+        stream: TcpStream,
+        address: SocketAddr,
+        answer: impl Answer,
+    ) -> Result<(), Fault> {
+        // Nobody has asked anything yet.
+        let Some(shaken) = self.stop.run_until_cancelled(tls.shake(stream)).await else { return Ok(()) };
+        let (stream, certificate) = shaken?;
+        self.serve(stream, Peer { address: Some(address), certificate, is_tls: true }, answer).await
+    }
+}
+
 /// Accepts connections until the end. Returns whether clients have been asked to close before.
 async fn accept(
-    listener: &TcpListener,
+    listener: &Listener,
     limit: &Arc<Semaphore>,
     end: &End,
     open: &TaskTracker,
-    take: impl Fn(TcpStream, OwnedSemaphorePermit),
+    take: impl Fn(Accepted, OwnedSemaphorePermit),
 ) -> bool {
     let mut is_announced = false;
     loop {
@@ -187,22 +243,13 @@ async fn accept(
             accepted = accepting => accepted,
         };
         match accepted {
-            (Ok((stream, _)), permit) => take(stream, permit),
+            (Ok(accepted), permit) => take(accepted, permit),
             (Err(error), _) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-}
-
-/// Returns the connections that wait to be accepted. Asks the system itself, because tokio may not have seen them yet.
-fn queued(listener: TcpListener) -> impl Iterator<Item = TcpStream> {
-    let listener = listener.into_std().ok();
-    std::iter::from_fn(move || {
-        let (stream, _) = listener.as_ref()?.accept().ok()?;
-        stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).ok()
-    })
 }
 
 fn builder(settings: &Settings) -> Builder<TokioExecutor> {
@@ -226,9 +273,11 @@ struct Progress {
     is_watched: AtomicBool,
 }
 
-/// Adapts `answer` to hyper. Once `closing` is cancelled, its answers ask their clients to close the connection.
+/// Adapts `answer` to hyper, and tells it of the peer. Once `closing` is cancelled, its answers ask their clients to close
+/// the connection.
 fn service(
     answer: impl Answer,
+    peer: Peer,
     closing: CancellationToken,
     progress: Arc<Progress>,
 ) -> impl hyper::service::Service<
@@ -237,7 +286,8 @@ fn service(
     Error = Infallible,
     Future = impl Future<Output = Result<Response, Infallible>> + Send + 'static,
 > {
-    service_fn(move |request: Request<Incoming>| {
+    service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer.clone());
         let (version, is_get) = (request.version(), request.method() == Method::GET);
         progress.version.get_or_init(|| version);
         progress.is_watched.store(false, Ordering::Relaxed);
@@ -263,7 +313,7 @@ async fn drive<S, V>(
     progress: &Progress,
     timeout: Duration,
     stop: CancellationToken,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+) -> Result<(), Fault>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     V: hyper::service::Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send + 'static>,

@@ -9,6 +9,7 @@ use futures_util::stream::{once, unfold};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::client::conn::http2;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio_util::io::InspectWriter;
@@ -21,7 +22,8 @@ const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
 async fn server() -> Server {
     Server {
-        listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        listener: TcpListener::bind("127.0.0.1:0").await.unwrap().into(),
+        tls: None,
         settings: Settings { max_connections: 1000, client_timeout: LIMIT, close_timeout: LIMIT },
         connections: IntGauge::new("unregistered", "connections").unwrap(),
         tasks: TaskTracker::new(),
@@ -43,7 +45,7 @@ where
     F: Future<Output = Response> + Send + 'static,
 {
     let server = server().await;
-    let address = server.listener.local_addr().unwrap();
+    let address = server.listener.local().unwrap().tcp().unwrap();
     server.tasks.clone().spawn(server.serve(answering(answer)));
     TcpStream::connect(address).await.unwrap()
 }
@@ -138,7 +140,7 @@ async fn a_client_that_reads_slowly_is_not_closed_and_one_that_reads_nothing_is(
 #[tokio::test(start_paused = true)]
 async fn a_client_that_closes_its_side_after_its_request_is_answered() {
     let server = server().await;
-    let address = server.listener.local_addr().unwrap();
+    let address = server.listener.local().unwrap().tcp().unwrap();
     server.tasks.clone().spawn(server.serve(answering(async |request: Request<Body>| {
         let response = slow(SECOND).await;
         match *request.method() {
@@ -161,7 +163,7 @@ async fn a_client_that_closes_its_side_after_its_request_is_answered() {
 #[tokio::test(start_paused = true)]
 async fn clients_are_asked_to_close_and_the_last_one_in_the_queue_is_answered_before_idle_ones_are_closed() {
     let (server, closing, stop) = (server().await, CancellationToken::new(), CancellationToken::new());
-    let address = server.listener.local_addr().unwrap();
+    let address = server.listener.local().unwrap().tcp().unwrap();
     let mut serving = JoinSet::new();
     let end = End { closing: closing.clone(), stop: stop.clone() };
     serving.spawn(Server { end, ..server }.serve(answering(|_| slow(Duration::ZERO))));
@@ -191,7 +193,7 @@ async fn is_asked_to_close(mut client: TcpStream) {
 async fn a_request_that_is_running_at_the_end_has_its_time_to_be_answered() {
     for (time, is_in_time) in [(LIMIT / 3, true), (LIMIT, false)] {
         let (server, stop) = (server().await, CancellationToken::new());
-        let (address, started) = (server.listener.local_addr().unwrap(), Arc::new(Barrier::new(2)));
+        let (address, started) = (server.listener.local().unwrap().tcp().unwrap(), Arc::new(Barrier::new(2)));
         let (mut serving, has_started) = (JoinSet::new(), Arc::clone(&started));
         serving.spawn(Server { end: stop.clone().into(), ..server }.serve(answering(move |_| {
             let has_started = Arc::clone(&has_started);
@@ -251,7 +253,7 @@ async fn answers_over_http2_that_are_ready_together_share_a_write() {
     const COUNT: usize = 4;
     const LENGTH: usize = 900;
     let (server, writes) = (server().await, Arc::new(Mutex::new(Vec::new())));
-    let (address, seen) = (server.listener.local_addr().unwrap(), Arc::clone(&writes));
+    let (address, seen) = (server.listener.local().unwrap().tcp().unwrap(), Arc::clone(&writes));
     let wrap = move |stream| {
         let seen = Arc::clone(&seen);
         InspectWriter::new(stream, move |written: &[u8]| seen.lock().unwrap().push(written.len()))

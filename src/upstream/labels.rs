@@ -7,7 +7,6 @@ use std::fmt;
 use smol_str::SmolStr;
 
 use crate::event::Event;
-use crate::event::json::go;
 use crate::event::validate::{label_key_faults, label_value_faults};
 use crate::status::Status;
 
@@ -39,10 +38,11 @@ impl LabelSelector {
     /// Reads a selector.
     ///
     /// # Errors
-    /// 400 in the apiserver's words for a text that is none.
+    /// 400 for a text that is none.
     pub fn parse(text: &str) -> Result<Self, Status> {
         let mut parser = Parser { tokens: tokens(text), position: 0 };
-        parser.selector().map(|requirements| Self { requirements }).map_err(Status::bad_request)
+        let refused = |fault| Status::bad_request(format!("labelSelector: {fault}"));
+        parser.selector().map(|requirements| Self { requirements }).map_err(refused)
     }
 
     /// True when the event meets every requirement.
@@ -133,23 +133,15 @@ impl<'t> Parser<'t> {
 
     fn selector(&mut self) -> Result<Vec<Requirement>, String> {
         let mut requirements = Vec::new();
+        if self.peek().is_empty() {
+            return Ok(requirements);
+        }
         loop {
-            match self.peek() {
-                "" => return Ok(requirements),
-                token if token == "!" || is_word(token) => {}
-                token => return Err(format!("found '{token}', expected: !, identifier, or 'end of string'")),
-            }
-            let requirement = self.requirement().map_err(|fault| format!("unable to parse requirement: {fault}"))?;
-            requirements.push(requirement);
+            requirements.push(self.requirement()?);
             match self.next() {
                 "" => return Ok(requirements),
-                "," => {
-                    let token = self.peek();
-                    if token != "!" && !is_word(token) {
-                        return Err(format!("found '{token}', expected: identifier after ','"));
-                    }
-                }
-                token => return Err(format!("found '{token}', expected: ',' or 'end of string'")),
+                "," => {}
+                token => return Err(expected("a comma or the end", token)),
             }
         }
     }
@@ -159,40 +151,36 @@ impl<'t> Parser<'t> {
         if missing {
             self.next();
         }
-        let key = self.next();
-        if !is_word(key) {
-            return Err(format!("found '{key}', expected: identifier"));
-        }
-        let faults = label_key_faults(key);
-        if !faults.is_empty() {
-            return Err(format!("<nil>: Invalid value: {}: {}", go::quote(key), faults.join("; ")));
+        let key = match self.next() {
+            key if is_word(key) => key,
+            token => return Err(expected("a label's name", token)),
+        };
+        if let Some(fault) = label_key_faults(key).first() {
+            return Err(format!("{key:?} is no label's name: {fault}"));
         }
         let relation = match (missing, self.peek()) {
             (true, _) => Relation::Missing,
             (false, "" | ",") => Relation::Exists,
-            (false, _) => self.relation(key)?,
+            (false, _) => self.relation()?,
         };
         Ok(Requirement { key: key.into(), relation })
     }
 
-    fn relation(&mut self, key: &str) -> Result<Relation, String> {
+    fn relation(&mut self) -> Result<Relation, String> {
         let operator = self.next();
         let values = match operator {
             "in" | "notin" => self.values()?,
-            "=" | "==" | "!=" | ">" | "<" => BTreeSet::from([self.value()?]),
-            other => return Err(format!("found '{other}', expected: in, notin, =, ==, !=, gt, lt")),
+            "=" | "==" | "!=" | ">" | "<" => BTreeSet::from([self.value(&["", ","])?]),
+            other => return Err(expected("one of =, ==, !=, in, notin, >, <", other)),
         };
-        for (index, value) in values.iter().enumerate() {
-            let faults = label_value_faults(value);
-            if !faults.is_empty() {
-                let value = go::quote(value);
-                return Err(format!("values[{index}][{key}]: Invalid value: {value}: {}", faults.join("; ")));
+        for value in &values {
+            if let Some(fault) = label_value_faults(value).first() {
+                return Err(format!("{value:?} is no label's value: {fault}"));
             }
         }
         let number = || {
             let value = values.first().map_or("", SmolStr::as_str);
-            let fault = "for 'Gt', 'Lt' operators, the value must be an integer";
-            value.parse().map_err(|_fault| format!("values[0]: Invalid value: {}: {fault}", go::quote(value)))
+            value.parse().map_err(|_fault| format!("{value:?} is no whole number, which > and < need"))
         };
         Ok(match operator {
             ">" => Relation::Above(number()?),
@@ -202,40 +190,36 @@ impl<'t> Parser<'t> {
         })
     }
 
-    /// What follows `=`; nothing is the empty value.
-    fn value(&mut self) -> Result<SmolStr, String> {
+    /// A value; before one of `ends` it is the empty one.
+    fn value(&mut self, ends: &[&str]) -> Result<SmolStr, String> {
         match self.peek() {
-            "" | "," => Ok(SmolStr::default()),
+            token if ends.contains(&token) => Ok(SmolStr::default()),
             token if is_word(token) => Ok(self.next().into()),
-            token => Err(format!("found '{token}', expected: identifier")),
+            token => Err(expected("a value", token)),
         }
     }
 
-    /// A list in parentheses; nothing between two commas is the empty value.
+    /// A list in parentheses.
     fn values(&mut self) -> Result<BTreeSet<SmolStr>, String> {
-        let open = self.next();
-        if open != "(" {
-            return Err(format!("found '{open}' expected: '('"));
+        match self.next() {
+            "(" => {}
+            token => return Err(expected("a list in parentheses", token)),
         }
         let mut values = BTreeSet::new();
         loop {
-            let value = self.value_in_list()?;
-            values.insert(value);
+            values.insert(self.value(&[",", ")"])?);
             match self.next() {
                 "," => {}
                 ")" => return Ok(values),
-                token => return Err(format!("found '{token}', expected: ',' or ')'")),
+                token => return Err(expected("a comma or a closing parenthesis", token)),
             }
         }
     }
+}
 
-    fn value_in_list(&mut self) -> Result<SmolStr, String> {
-        match self.peek() {
-            "," | ")" => Ok(SmolStr::default()),
-            token if is_word(token) => Ok(self.next().into()),
-            token => Err(format!("found '{token}', expected: ',', ')' or identifier")),
-        }
-    }
+fn expected(what: &str, found: &str) -> String {
+    let found = if found.is_empty() { "the end".to_owned() } else { format!("{found:?}") };
+    format!("expected {what}, found {found}")
 }
 
 #[cfg(test)]
@@ -277,18 +261,26 @@ mod tests {
     }
 
     #[test]
-    fn wrong_selectors_are_refused_in_the_apiservers_words() {
+    fn wrong_selectors_are_refused() {
         let check = |text: &str, expected: &str| {
             let status = LabelSelector::parse(text).unwrap_err();
-            assert_eq!((status.code, status.message.as_str()), (400, expected));
+            assert_eq!((status.code, status.message), (400, format!("labelSelector: {expected}")));
         };
-        check("=x", "found '=', expected: !, identifier, or 'end of string'");
-        check("a=x,", "found '', expected: identifier after ','");
-        check("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt");
-        check("a in x", "unable to parse requirement: found 'x' expected: '('");
-        check(
-            "a>x",
-            "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer",
+        check("=x", "expected a label's name, found \"=\"");
+        check("a=x,", "expected a label's name, found the end");
+        check(",", "expected a label's name, found \",\"");
+        check("a b", "expected one of =, ==, !=, in, notin, >, <, found \"b\"");
+        check("!a=x", "expected a comma or the end, found \"=\"");
+        check("a in x", "expected a list in parentheses, found \"x\"");
+        check("a in (x", "expected a comma or a closing parenthesis, found the end");
+        check("a in (=)", "expected a value, found \"=\"");
+        check("a==(", "expected a value, found \"(\"");
+        check("a>x", "\"x\" is no whole number, which > and < need");
+        assert!(
+            LabelSelector::parse("-a").unwrap_err().message.starts_with("labelSelector: \"-a\" is no label's name: ")
+        );
+        assert!(
+            LabelSelector::parse("a=-").unwrap_err().message.starts_with("labelSelector: \"-\" is no label's value: ")
         );
     }
 }

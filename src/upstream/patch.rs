@@ -152,7 +152,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::event::json::go;
 
     /// The document by way of a tree, as it was written before it was written directly.
     fn by_tree(patch: &Patch, claim: Option<&Claim>) -> String {
@@ -169,7 +168,9 @@ mod tests {
         if !patch.message.is_empty() {
             document.insert("message".to_owned(), patch.message.as_str().into());
         }
-        go::escaped(&Value::Object(document).to_string())
+        let mut text = Vec::new();
+        json::escape(&Value::Object(document).to_string(), &mut text);
+        String::from_utf8(text).unwrap()
     }
 
     proptest! {

@@ -12,8 +12,6 @@ use serde_json::{Map, Value};
 pub(crate) struct Known {
     values: BTreeMap<String, String>,
     correlates: bool,
-    /// Whether a refusal says why in words of our own.
-    own_words: bool,
 }
 
 /// Whether a document's members have to come in the recorded order.
@@ -26,18 +24,12 @@ pub(crate) enum Order {
 impl Known {
     /// Nothing is known yet. Where events are correlated, they are shown as the records that they begin.
     pub(crate) fn new(correlates: bool) -> Self {
-        Self { values: BTreeMap::new(), correlates, own_words: false }
+        Self { values: BTreeMap::new(), correlates }
     }
 
     /// Whether what comes next is shown as a record.
     pub(crate) fn expect_records(&mut self, correlates: bool) {
         self.correlates = correlates;
-    }
-
-    /// Whether what comes next may say in words of our own why it is refused. Code, reason, and the causes' field and reason are the
-    /// recorded ones all the same.
-    pub(crate) fn expect_own_words(&mut self, own_words: bool) {
-        self.own_words = own_words;
     }
 
     /// Puts the values in the place of their placeholders.
@@ -48,9 +40,7 @@ impl Known {
     /// Compares documents.
     pub(crate) fn document(&mut self, expected: &Value, given: &Value, order: Order) -> Result<(), String> {
         let mut expected = without_managed(expected);
-        if self.own_words {
-            take_messages(&mut expected, given);
-        }
+        take_messages(&mut expected, given);
         if self.correlates {
             as_records(&mut expected);
         }
@@ -140,7 +130,8 @@ impl Known {
             return Err(format!("{kind} of {version} instead of {wanted}"));
         }
         if kind == "Status" {
-            let status: Status = serde_json::from_value(decoded["object"].clone()).unwrap();
+            let mut status: Status = serde_json::from_value(decoded["object"].clone()).unwrap();
+            take_messages_of_protobuf(&mut status, &raw).ok_or("no Status")?;
             let mut expected = Vec::new();
             protobuf::write_status(&status, &mut expected);
             return if expected == given { Ok(()) } else { Err(format!("{:?}", String::from_utf8_lossy(given))) };
@@ -210,17 +201,25 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The length-delimited fields of a message, by number; of several the last.
-fn fields(mut message: &[u8]) -> Option<BTreeMap<u64, Vec<u8>>> {
-    let mut fields = BTreeMap::new();
+fn fields(message: &[u8]) -> Option<BTreeMap<u64, Vec<u8>>> {
+    Some(every_field(message)?.into_iter().collect())
+}
+
+/// The length-delimited fields of a message with their numbers; numbers are passed over.
+fn every_field(mut message: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
+    let mut fields = Vec::new();
     while !message.is_empty() {
         let tag = varint(&mut message)?;
-        if tag & 7 != 2 {
-            return None;
+        let number = varint(&mut message)?;
+        match tag & 7 {
+            0 => {}
+            2 => {
+                let (value, rest) = message.split_at_checked(usize::try_from(number).ok()?)?;
+                fields.push((tag >> 3, value.to_vec()));
+                message = rest;
+            }
+            _ => return None,
         }
-        let length = usize::try_from(varint(&mut message)?).ok()?;
-        let (value, rest) = message.split_at_checked(length)?;
-        fields.insert(tag >> 3, value.to_vec());
-        message = rest;
     }
     Some(fields)
 }
@@ -286,20 +285,49 @@ fn as_records(value: &mut Value) {
     }
 }
 
-/// Puts the messages of a refusal, and of its causes, in the place of the recorded ones; one that is empty is no message.
-fn take_messages(expected: &mut Value, given: &Value) {
-    let is_said = |message: &Value| message.as_str().is_some_and(|message| !message.is_empty());
-    if expected["kind"] != "Status" || !is_said(&given["message"]) {
+/// Puts the messages of a refusal, and of its causes, in the place of the recorded ones: texts are eventweir's own, but there is
+/// one. All else of a refusal is compared.
+pub(crate) fn take_messages(expected: &mut Value, given: &Value) {
+    if expected["type"] == "ERROR" {
+        return take_messages(&mut expected["object"], &given["object"]);
+    }
+    if expected["kind"] != "Status" || expected["status"] != "Failure" {
         return;
     }
-    expected["message"] = given["message"].clone();
+    let take = |expected: &mut Value, given: &Value| {
+        if given["message"].as_str().is_some_and(|message| !message.is_empty()) {
+            expected["message"] = given["message"].clone();
+        }
+    };
+    take(expected, given);
     let causes = expected.pointer_mut("/details/causes").and_then(Value::as_array_mut);
     for (index, cause) in causes.into_iter().flatten().enumerate() {
-        let message = &given["details"]["causes"][index]["message"];
-        if is_said(message) {
-            cause["message"] = message.clone();
+        take(cause, &given["details"]["causes"][index]);
+    }
+}
+
+/// The same for a Status in protobuf.
+fn take_messages_of_protobuf(expected: &mut Status, given: &[u8]) -> Option<()> {
+    const MESSAGE: u64 = 3;
+    const DETAILS: u64 = 5;
+    const CAUSES: u64 = 4;
+    const CAUSE_MESSAGE: u64 = 2;
+    let text = |bytes: &Vec<u8>| String::from_utf8(bytes.clone()).ok().filter(|text| !text.is_empty());
+    let status = every_field(given)?;
+    for (number, bytes) in &status {
+        match *number {
+            MESSAGE => expected.message = text(bytes)?,
+            DETAILS => {
+                let causes = every_field(bytes)?.into_iter().filter(|(number, _)| *number == CAUSES);
+                let expected = expected.details.as_mut()?.causes.iter_mut();
+                for (expected, (_, cause)) in expected.zip(causes) {
+                    expected.message = text(fields(&cause)?.get(&CAUSE_MESSAGE)?)?;
+                }
+            }
+            _ => {}
         }
     }
+    Some(())
 }
 
 /// A recorded document without the one member that the embedded store does not keep.

@@ -44,6 +44,7 @@ pub(crate) const ALWAYS: &[Row] = &[
             "transport-headers-403",
         ],
     ),
+    ("a request that a page of another origin makes a browser send is refused", &["transport-origin"]),
     ("it serves events only", &["auth-review", "auth-review-no", "auth-token-review", "auth-access-review"]),
     (
         "the embedded store is no etcd: it takes every event that the limit of bodies lets in",

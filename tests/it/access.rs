@@ -17,7 +17,7 @@ use eventweir::event::Event;
 use eventweir::event::core_v1;
 use eventweir::event_log::EventLog;
 use eventweir::ingest::{self, Ack, Aliases, Face, Life, Repair};
-use eventweir::server::{Peer, PeerCertificate};
+use eventweir::server::{Origins, Peer, PeerCertificate};
 use eventweir::shard::{self, Shards};
 use eventweir::status::Status;
 use eventweir::upstream::{self, Embedded, Upstream, store};
@@ -111,7 +111,7 @@ impl Guarded {
     }
 
     async fn send(&self, request: Request<Body>) -> Answer {
-        let Ok(response): Result<Response<Body>, _> = self.face.service().oneshot(request).await;
+        let Ok(response): Result<Response<Body>, _> = self.face.service(Origins::any_host()).oneshot(request).await;
         let (head, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let retry = head.headers.get("retry-after").map(|value| value.to_str().unwrap().to_owned());

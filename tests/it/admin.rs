@@ -21,10 +21,51 @@ async fn health_is_told_under_every_name() {
         let reply = admin.get(path).await;
         assert_eq!(
             (reply.status, reply.text().as_str()),
-            (200, "[+]accepting ok\n[+]outbox-has-room ok\n[+]history ok\nupstream up\n")
+            (
+                200,
+                "[+]accepting ok\n[+]outbox-has-room ok\n[+]history ok\nupstream not tried yet: nothing has been written\n"
+            )
         );
     }
     assert_eq!(admin.get("/nothing").await.status, 404);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn readiness_says_of_the_upstream_what_is_known() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    let (mut admin, client) = (program.admin().await, &mut program.client().await);
+    let mut upstream = async || admin.get("/readyz").await.text().lines().last().unwrap().to_owned();
+    assert_eq!(upstream().await, "upstream not tried yet: nothing has been written");
+    client.post(&plain()).await;
+    program.settle().await;
+    assert_eq!(upstream().await, "upstream up");
+    fake.set_up(false);
+    client.post(&event("node-1", "web-1", "R", "m")).await;
+    program
+        .until("it fails", || fake.shown() == 1 && program.app.metrics_text().contains("eventweir_upstream_up 0"))
+        .await;
+    assert_eq!(upstream().await, "upstream down: events wait in the outbox");
+    fake.set_up(true);
+    program.settle().await;
+    assert_eq!(upstream().await, "upstream up");
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn the_page_links_to_what_there_is_and_the_configuration_is_the_one_in_force() {
+    let program = start("correlation: {burstSize: 7}\n").await;
+    let admin = &mut program.admin().await;
+    let page = admin.get("/").await;
+    assert_eq!((page.status, page.header("Content-Type")), (200, Some("text/html; charset=utf-8")));
+    let text = page.text();
+    let links: Vec<&str> = text.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert!(links.len() >= 4);
+    for link in links {
+        assert_eq!(admin.get(&format!("/{link}")).await.status, 200, "{link}");
+    }
+    assert!(admin.get("/config").await.text().contains("\n  burstSize: 7\n"));
     program.stop().await;
 }
 

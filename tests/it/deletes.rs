@@ -149,7 +149,7 @@ async fn a_collection_is_forgotten_also_when_its_client_has_left() {
     client.post(&plain()).await;
     let stream = TokioIo::new(TcpStream::connect(program.app.address()).await.unwrap());
     let (mut impatient, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
-    let deletion = Request::delete(format!("http://eventweir{EVENTS}")).body(Empty::<Bytes>::new()).unwrap();
+    let deletion = Request::delete(format!("http://localhost{EVENTS}")).body(Empty::<Bytes>::new()).unwrap();
     tokio::select! {
         reply = impatient.send_request(deletion) => panic!("answered: {reply:?}"),
         end = connection => panic!("disconnected: {end:?}"),

@@ -110,7 +110,7 @@ async fn a_watch_gives_its_place_back_when_its_client_leaves() {
     let watch = format!("{EVENTS}?watch=true");
     for leaves in [true, false] {
         let mut stream = tokio::net::TcpStream::connect(program.app.address()).await.unwrap();
-        stream.write_all(format!("GET {watch} HTTP/1.1\r\nHost: e\r\n\r\n").as_bytes()).await.unwrap();
+        stream.write_all(format!("GET {watch} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
         let mut status = [0; 12];
         stream.read_exact(&mut status).await.unwrap();
         assert_eq!(&status, b"HTTP/1.1 200");
@@ -174,8 +174,9 @@ async fn a_client_that_goes_away_in_the_middle_of_its_body_is_one_unread_occurre
     use tokio::io::AsyncWriteExt as _;
     let program = start("").await;
     let mut stream = tokio::net::TcpStream::connect(program.app.address()).await.unwrap();
-    let head =
-        format!("POST {EVENTS} HTTP/1.1\r\nHost: e\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{");
+    let head = format!(
+        "POST {EVENTS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     // Its request is being read once another one is answered on a connection made later.
     Client::connect(program.app.address()).await.get(EVENTS).await;

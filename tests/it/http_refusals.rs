@@ -1,4 +1,4 @@
-//! What the face refuses: status, reason, message and causes are the apiserver's, and nothing is recorded.
+//! What the face refuses: status, reason and the causes' fields and reasons are the apiserver's, and nothing is recorded.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use eventweir::ledger::RejectReason;
@@ -22,7 +22,7 @@ async fn refused(client: &mut Client, headers: &[(&str, &str)], body: &[u8], cod
 }
 
 #[tokio::test]
-async fn bad_posts_are_refused_in_the_apiservers_words_and_not_recorded() {
+async fn bad_posts_are_refused_and_not_recorded() {
     let program = start("ingest: {maxBodyBytes: 4096}\n").await;
     let client = &mut program.client().await;
     let of = |change: &dyn Fn(&mut Value)| {
@@ -32,27 +32,11 @@ async fn bad_posts_are_refused_in_the_apiservers_words_and_not_recorded() {
         body.to_string().into_bytes()
     };
     let namespace = "does not match event.namespace";
-    let cut = "couldn't get version/kind; json parse error: unexpected end of JSON input ({\"k)";
-    refused(
-        client,
-        &[JSON],
-        b"{\"k",
-        400,
-        "BadRequest",
-        &format!("the object provided is unrecognized (must be of type Event): {cut}"),
-    )
-    .await;
+    let cut = "the body is not JSON: EOF while parsing a string at line 1 column 3";
+    refused(client, &[JSON], b"{\"k", 400, "BadRequest", cut).await;
     let kind = of(&|body| body["kind"] = json!("Foo"));
-    let unknown = "no kind \"Foo\" is registered for version \"v1\" in scheme \"pkg/runtime/scheme.go:111\"";
-    refused(
-        client,
-        &[JSON],
-        &kind,
-        400,
-        "BadRequest",
-        &format!("Foo in version \"v1\" cannot be handled as a Event: {unknown}"),
-    )
-    .await;
+    let unknown = "expected an object of kind Event and apiVersion v1, found kind \"Foo\" and apiVersion \"v1\"";
+    refused(client, &[JSON], &kind, 400, "BadRequest", unknown).await;
     let lost = of(&|body| body["involvedObject"]["namespace"] = json!(null));
     let invalid = format!("Event \"e\" is invalid: involvedObject.namespace: Invalid value: \"\": {namespace}");
     refused(client, &[JSON], &lost, 422, "Invalid", &invalid).await;
@@ -206,6 +190,18 @@ fn differs(case: &Value) -> Option<&'static str> {
     (headers.contains("yaml") || headers.contains("protobuf")).then_some("YAML and protobuf")
 }
 
+/// A refusal without its messages, of which there is one: texts are eventweir's own.
+fn without_messages(status: &Value) -> Value {
+    let mut status = status.clone();
+    let causes = status.pointer("/details/causes").and_then(Value::as_array).map_or(0, Vec::len);
+    let paths = (0..causes).map(|index| format!("/details/causes/{index}/message"));
+    for path in std::iter::once("/message".to_owned()).chain(paths) {
+        let message = status.pointer_mut(&path).unwrap().take();
+        assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{path}");
+    }
+    status
+}
+
 #[tokio::test]
 async fn recorded_refusals_are_answered_alike_over_http() {
     let program = start("ingest: {repair: off}\n").await;
@@ -231,7 +227,7 @@ async fn recorded_refusals_are_answered_alike_over_http() {
             let client = &mut program.client().await;
             let reply = client.send("POST", &format!("{path}{query}"), &headers, body.as_bytes()).await;
             let recorded = &response["body"];
-            if reply.status != response["status"] || reply.json() != *recorded {
+            if reply.status != response["status"] || without_messages(&reply.json()) != without_messages(recorded) {
                 faults.push(format!("{}: want {recorded}\n  have {}", case["id"], reply.text()));
             }
             replayed += 1;

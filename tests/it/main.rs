@@ -39,4 +39,7 @@ mod ack;
 mod batch;
 mod admin;
 mod reload;
+mod tls;
+mod pages;
+mod web_config;
 mod tokens;

@@ -1,15 +1,16 @@
-//! Lists of events: written as answers to LIST, read from a real apiserver's answers.
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+//! Several events in one document: an `EventList`, written as the answer to a LIST and read from an apiserver's answer, and what
+//! a batch comes in.
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
-use super::decoder::Decoder;
-use super::path::Path;
-use super::reader::{Kind, Malformed};
-use super::sniff::TypeMeta;
-use super::write::{integer, text, write_item};
-use super::{DecodeError, fields, syntax, unrecognized};
-use crate::event::{ApiGroup, Event};
+use super::read::{Pass, document};
+use super::text::repaired;
+use super::write::{integer, name, text, write_item};
+use super::{ApiGroup, DecodeError, Event};
 
 /// An `EventList` of either group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,12 +32,10 @@ pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
     out.extend_from_slice(br#"","metadata":"#);
     write_list_meta(list, out);
     out.extend_from_slice(br#","items":["#);
-    let mut items = list.items.iter();
-    if let Some(item) = items.next() {
-        write_item(group, item, out);
-    }
-    for item in items {
-        out.push(b',');
+    for (index, item) in list.items.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
         write_item(group, item, out);
     }
     out.extend_from_slice(b"]}");
@@ -45,87 +44,119 @@ pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
 /// Appends a list's metadata.
 pub(crate) fn write_list_meta(list: &EventList, out: &mut Vec<u8>) {
     out.push(b'{');
-    let start = out.len();
-    let name = |name: &[u8], out: &mut Vec<u8>| {
-        if out.len() > start {
-            out.push(b',');
+    for (key, value) in [("resourceVersion", &list.resource_version), ("continue", &list.continue_token)] {
+        if !value.is_empty() {
+            name(key, out);
+            text(value, out);
         }
-        out.extend_from_slice(name);
-    };
-    if !list.resource_version.is_empty() {
-        name(br#""resourceVersion":"#, out);
-        text(&list.resource_version, out);
-    }
-    if !list.continue_token.is_empty() {
-        name(br#""continue":"#, out);
-        text(&list.continue_token, out);
     }
     if let Some(count) = list.remaining_item_count {
-        name(br#""remainingItemCount":"#, out);
+        name("remainingItemCount", out);
         integer(count, out);
     }
     out.push(b'}');
 }
 
+/// A list whose events are not read yet.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct List<'j> {
+    metadata: Option<ListMeta>,
+    #[serde(borrow)]
+    items: Option<Vec<&'j RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ListMeta {
+    resource_version: Option<String>,
+    r#continue: Option<String>,
+    remaining_item_count: Option<i64>,
+}
+
 /// Reads a list; kind and apiVersion are not looked at, unknown members are passed over.
 pub(in crate::event) fn list_from_json(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<DecodeError>> {
-    let mut decoder = Decoder::new(body);
-    let mut list = EventList::default();
-    if document(&mut decoder, group, &mut list).is_err() {
-        return Err(unrecognized(body, &syntax::fault(body)));
+    let refused = |fault: serde_json::Error| DecodeError::bad_request(format!("an EventList cannot be read: {fault}"));
+    let json = repaired(body);
+    let list: List<'_> = serde_json::from_str(&json).map_err(refused)?;
+    let metadata = list.metadata.unwrap_or_default();
+    let mut items = Vec::with_capacity(list.items.as_ref().map_or(0, Vec::len));
+    for item in list.items.unwrap_or_default() {
+        let mut event = Event::default();
+        document(item.get(), &mut event, &mut Pass::new(group)).map_err(refused)?;
+        items.push(event);
     }
-    match decoder.finish() {
-        (Some(fault), _strict) => Err(DecodeError::bad_request(fault)),
-        (None, _strict) => Ok(list),
-    }
-}
-
-fn document(decoder: &mut Decoder<'_>, group: ApiGroup, list: &mut EventList) -> Result<(), Malformed> {
-    if decoder.is_object(&Path::ROOT, "v1.EventList")? {
-        decoder.members(|decoder, key| {
-            let at = Path::field(&Path::ROOT, "EventList", key);
-            match key {
-                "metadata" => metadata(decoder, &at, list),
-                "items" => items(decoder, &at, group, &mut list.items),
-                _ => decoder.reader.skip(),
-            }
-        })?;
-    }
-    decoder.reader.end()
-}
-
-fn metadata(decoder: &mut Decoder<'_>, at: &Path<'_>, list: &mut EventList) -> Result<(), Malformed> {
-    if !decoder.is_object(at, "v1.ListMeta")? {
-        return Ok(());
-    }
-    decoder.members(|decoder, key| {
-        let at = Path::field(at, "ListMeta", key);
-        match key {
-            "resourceVersion" => decoder.string(&at, &mut list.resource_version),
-            "continue" => decoder.string(&at, &mut list.continue_token),
-            "remainingItemCount" => decoder.optional_integer(&at, &mut list.remaining_item_count),
-            _ => decoder.reader.skip(),
-        }
+    Ok(EventList {
+        resource_version: metadata.resource_version.unwrap_or_default().into(),
+        continue_token: metadata.r#continue.unwrap_or_default().into(),
+        remaining_item_count: metadata.remaining_item_count,
+        items,
     })
 }
 
-fn items(decoder: &mut Decoder<'_>, at: &Path<'_>, group: ApiGroup, items: &mut Vec<Event>) -> Result<(), Malformed> {
-    if decoder.is_null()? {
-        items.clear();
-        return Ok(());
-    }
-    if decoder.reader.kind()? != Kind::Array {
-        return decoder.mismatch(at, "[]v1.Event");
-    }
-    let mut more = decoder.reader.enter_array()?;
-    while more {
-        let mut event = Event::default();
-        let at = Path::index(at, items.len());
-        if decoder.is_object(&at, "v1.Event")? {
-            fields::event(decoder, &at, group, &mut TypeMeta::default(), &mut event)?;
+/// The events of a document as the texts that they are: each is then decoded by itself, so that one that cannot be read does not
+/// cost the others.
+#[derive(Debug)]
+pub struct Many<'j> {
+    /// The group that a list names as that of its events.
+    pub group: Option<ApiGroup>,
+    /// Their texts, in order.
+    pub items: Vec<&'j RawValue>,
+}
+
+impl<'j> Many<'j> {
+    /// Reads an array, or an object with `items`: an `EventList`, or a `List` as kubectl prints it. Of members given twice the last
+    /// one counts.
+    ///
+    /// # Errors
+    /// Says what is wrong with the document.
+    pub fn read(json: &'j str) -> Result<Self, String> {
+        let fault = |fault: serde_json::Error| fault.to_string();
+        if json.trim_start().starts_with('[') {
+            return Ok(Self { group: None, items: serde_json::from_str(json).map_err(fault)? });
         }
-        items.push(event);
-        more = decoder.reader.next_element()?;
+        let members: BTreeMap<String, &RawValue> = serde_json::from_str(json).map_err(fault)?;
+        let items = members.get("items").ok_or("there are no items")?;
+        // Go writes an empty list as null.
+        let items: Option<Vec<&RawValue>> = serde_json::from_str(items.get()).map_err(fault)?;
+        let version = members.get("apiVersion").and_then(|version| serde_json::from_str::<String>(version.get()).ok());
+        let group = [ApiGroup::Core, ApiGroup::Events]
+            .into_iter()
+            .find(|group| version.as_deref() == Some(group.api_version()));
+        Ok(Self { group, items: items.unwrap_or_default() })
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<(Option<ApiGroup>, Vec<&str>), String> {
+        let many = Many::read(body)?;
+        Ok((many.group, many.items.into_iter().map(RawValue::get).collect()))
+    }
+
+    #[test]
+    fn items_are_what_stands_there() {
+        let some = |group, items: &[&'static str]| Ok((group, items.to_vec()));
+        assert_eq!(
+            read(" [ {\"a\":[1,{}]} ,\n null,\"\\ud83d\",1e999 ]\n"),
+            some(None, &[r#"{"a":[1,{}]}"#, "null", r#""\ud83d""#, "1e999"])
+        );
+        assert_eq!(read("[]"), some(None, &[]));
+        let list = r#"{"kind":"EventList","items":[{"b":2}],"apiVersion":"events.k8s.io/v1","metadata":{"items":[3]}}"#;
+        assert_eq!(read(list), some(Some(ApiGroup::Events), &[r#"{"b":2}"#]));
+        assert_eq!(read(r#"{"apiVersion":"v1","items":null}"#), some(Some(ApiGroup::Core), &[]));
+        assert_eq!(read(r#"{"apiVersion":7,"items":[1],"items":[2]}"#), some(None, &["2"]));
+        let deep = format!("[{}{}]", "[".repeat(9000), "]".repeat(9000));
+        assert_eq!(read(&deep).unwrap().1.len(), 1);
+    }
+
+    #[test]
+    fn what_holds_none_is_refused() {
+        for body in ["{}", "1", "null", r#"{"items":{}}"#, "", "[1,", "[1] 2"] {
+            assert!(read(body).is_err(), "{body}");
+        }
+        assert!(read(&"[".repeat(20_000)).is_err());
+    }
 }

@@ -1,49 +1,34 @@
 //! JSON, both groups: the wire form <-> [`Event`]. Never touches I/O, and never judges an event (that is `validate`).
 //!
-//! Decoding mirrors the apiserver's path through `serializer/json` and `endpoints/handlers/create.go`: a sniff for kind and
-//! apiVersion, the typed decode, conversion to the internal Event, strict faults, and last the version against the door.
+//! `serde_json` reads, and visitors that walk over the members' list (`event/schema.rs`) put what it finds straight into an
+//! Event. Accepted is what the apiserver accepts; the texts of refusals are our own.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-mod decoder;
-mod fields;
-pub(crate) mod go;
-mod kinds;
 mod list;
-mod many;
-mod meta;
-mod path;
-mod reader;
-mod scan;
-mod sniff;
-mod syntax;
+mod read;
 #[cfg(test)]
 mod tests;
+mod text;
 mod tree;
-mod unescape;
-#[cfg(test)]
-mod ways;
 mod write;
 
-use std::ops::Range;
-
+use serde_json::error::Category;
 use smol_str::SmolStr;
 
 pub(super) use list::list_from_json;
 pub(crate) use list::write_list_meta;
-pub use list::{EventList, write_list};
-pub use many::{Items, Many};
+pub use list::{EventList, Many, write_list};
+pub(super) use text::lossy;
+pub use text::repaired;
 pub(super) use tree::tree;
+#[cfg(test)]
+pub(crate) use write::escape;
 pub(crate) use write::{integer as write_integer, object_meta as write_meta, text as write_text};
-pub(super) use write::{owner as write_owner, owners as write_owners, texts as write_texts};
 pub use write::{write_item, write_json};
 
 use crate::event::{ApiGroup, Event};
 use crate::status::Status;
-use decoder::Decoder;
-use kinds::Registration;
-use path::Path;
-use reader::Kind;
-use sniff::TypeMeta;
+use read::Pass;
 
 /// A body, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +68,7 @@ impl std::fmt::Display for StrictFault {
             StrictFaultKind::Unknown => "unknown",
             StrictFaultKind::Duplicate => "duplicate",
         };
-        write!(f, "{what} field {}", go::quote(&self.path))
+        write!(f, "{what} field {:?}", self.path)
     }
 }
 
@@ -98,42 +83,27 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// A body that the apiserver would not decode, with the Status it would answer.
+/// A body that the apiserver would not decode, with the Status for its client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .status.message)]
 pub struct DecodeError {
     /// 400 `BadRequest`.
     pub status: Status,
-    /// Where in the status' message Go's own text stands.
-    fault: Range<usize>,
 }
 
 impl DecodeError {
-    /// Go's own text, without what the handler of a create puts around it.
+    /// What is wrong with the body.
     pub(super) fn fault(&self) -> &str {
-        self.status.message.get(self.fault.clone()).unwrap_or_default()
+        &self.status.message
     }
 
-    pub(super) fn bad_request(message: String) -> Box<Self> {
-        Box::new(Self { fault: 0..message.len(), status: Status::bad_request(message) })
+    /// The refusal of an Event that cannot be read.
+    pub(super) fn unhandled(fault: &str) -> Box<Self> {
+        Self::bad_request(format!("Event in version \"v1\" cannot be handled as a Event: {fault}"))
     }
 
-    /// Go's text, with what the handler of a create puts around it.
-    fn around(before: &str, fault: &str, after: &str) -> Box<Self> {
-        let end = before.len().saturating_add(fault.len());
-        Box::new(Self { status: Status::bad_request([before, fault, after].concat()), fault: before.len()..end })
-    }
-
-    /// The refusal of an Event that cannot be read: `Event in version "v1" cannot be handled as a Event: …`.
-    pub(super) fn unhandled(kind: &str, version: &str, fault: &str) -> Box<Self> {
-        let version = go::quote(version);
-        Self::around(&format!("{kind} in version {version} cannot be handled as a Event: "), fault, "")
-    }
-
-    /// The refusal of a body that does not say what it is.
-    pub(super) fn unrecognized(body: &[u8], fault: &str) -> Box<Self> {
-        let summary = format!(" ({})", go::summary(body));
-        Self::around("the object provided is unrecognized (must be of type Event): ", fault, &summary)
+    pub(super) fn bad_request(message: impl Into<String>) -> Box<Self> {
+        Box::new(Self { status: Status::bad_request(message) })
     }
 }
 
@@ -146,35 +116,37 @@ pub enum Strictness {
     Refuse,
 }
 
-/// Go's text for the first syntax fault of a body that is not JSON.
-#[must_use]
-pub fn syntax_fault(body: &[u8]) -> String {
-    syntax::fault(body)
-}
-
 /// Decodes a body that came through the door of `group`.
 ///
 /// # Errors
-/// The apiserver's 400 for a body that is not JSON, has members of a wrong type, or is of another kind or version; and for
-/// strict faults where they refuse.
+/// 400 for a body that is not JSON, has members of a wrong type, or is of another kind or version; and for strict faults where
+/// they refuse.
 pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
-    let mut event = Event::default();
-    let mut pass = Pass::into(&mut event);
-    pass.run(group, body)?;
-    let registration = kinds::register(group, &pass.type_meta, body)?;
-    let stated = match registration {
-        Registration::Event { group } => group,
-        Registration::EventBeta => ApiGroup::Events,
-        Registration::Other => group,
-    };
-    if stated != group {
-        // An Event of the other group is decoded as what it says it is: its own faults come before the mismatch.
-        event = Event::default();
-        pass = Pass::into(&mut event);
-        pass.run(stated, body)?;
+    let (mut event, mut pass) = (Event::default(), Pass::new(group));
+    let read = read::document(&repaired(body), &mut event, &mut pass);
+    if let Err(error) = &read
+        && error.classify() != Category::Data
+    {
+        return Err(DecodeError::bad_request(format!("the body is not JSON: {error}")));
     }
-    pass.check(group, strictness, registration)?;
-    let (TypeMeta { kind, api_version, .. }, strict_faults) = (pass.type_meta, pass.strict_faults);
+    let Pass { stated: [kind, api_version], fault_at, strict: strict_faults, .. } = pass;
+    check_kind(group, &kind, &api_version)?;
+    if let Err(error) = read {
+        // The path says where, also of a document that its client has not seen: an event after a patch.
+        let fault = error.to_string();
+        let fault = fault.rsplit_once(" at line ").map_or(fault.as_str(), |(fault, _position)| fault);
+        return Err(DecodeError::unhandled(&match fault_at.unwrap_or_default().as_str() {
+            "" => fault.to_owned(),
+            at => format!("{at}: {fault}"),
+        }));
+    }
+    if strictness == Strictness::Refuse && !strict_faults.is_empty() {
+        let faults: Vec<String> = strict_faults.iter().map(ToString::to_string).collect();
+        return Err(DecodeError::unhandled(&format!("strict decoding error: {}", faults.join(", "))));
+    }
+    if !(kind.is_empty() && api_version.is_empty()) {
+        event.type_meta = Some(group);
+    }
     Ok(Decoded { event, strict_faults, kind, api_version })
 }
 
@@ -186,91 +158,18 @@ pub fn decode_event(group: ApiGroup, body: &[u8]) -> Result<Event, Box<DecodeErr
     decode(group, body, Strictness::Report).map(|decoded| decoded.event)
 }
 
-/// One pass over a body.
-#[derive(Debug)]
-struct Pass<'e> {
-    event: &'e mut Event,
-    type_meta: TypeMeta,
-    fault: Option<String>,
-    strict_faults: Vec<StrictFault>,
-}
-
-impl<'e> Pass<'e> {
-    fn into(event: &'e mut Event) -> Self {
-        Self { event, type_meta: TypeMeta::default(), fault: None, strict_faults: Vec::new() }
+/// Refuses what is no Event of `group`. What is not said is taken from the door, also the version of a group that is its own.
+pub(super) fn check_kind(group: ApiGroup, kind: &str, api_version: &str) -> Result<(), Box<DecodeError>> {
+    let (stated, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let is_served = match version {
+        "" => stated.is_empty() || stated == group.name(),
+        version => stated == group.name() && version == "v1",
+    };
+    if is_served && matches!(kind, "" | "Event") {
+        return Ok(());
     }
-
-    fn run(&mut self, group: ApiGroup, body: &[u8]) -> Result<(), Box<DecodeError>> {
-        let mut decoder = Decoder::new(body);
-        if document(&mut decoder, group, &mut self.type_meta, self.event).is_err() {
-            return Err(unrecognized(body, &syntax::fault(body)));
-        }
-        if let Some(fault) = &self.type_meta.fault {
-            return Err(unrecognized(body, fault));
-        }
-        (self.fault, self.strict_faults) = decoder.finish();
-        Ok(())
-    }
-
-    /// What the apiserver says to a body that it could read.
-    fn check(
-        &mut self,
-        group: ApiGroup,
-        strictness: Strictness,
-        registration: Registration,
-    ) -> Result<(), Box<DecodeError>> {
-        let identity = || kinds::identity(group, &self.type_meta);
-        let (Registration::Event { .. } | Registration::EventBeta) = registration else {
-            let identity = identity();
-            return Err(identity.unhandled(&format!(
-                "converting ({}.{}) to (core.Event): unknown conversion",
-                identity.version, identity.kind
-            )));
-        };
-        if let Some(fault) = &self.fault {
-            return Err(identity().unhandled(fault));
-        }
-        if strictness == Strictness::Refuse && !self.strict_faults.is_empty() {
-            let faults: Vec<String> = self.strict_faults.iter().map(ToString::to_string).collect();
-            return Err(identity().unhandled(&format!("strict decoding error: {}", faults.join(", "))));
-        }
-        if registration != (Registration::Event { group }) {
-            return Err(DecodeError::bad_request(format!(
-                "the API version in the data ({}) does not match the expected API version ({})",
-                identity().group_version(),
-                group.api_version()
-            )));
-        }
-        if !(self.type_meta.kind.is_empty() && self.type_meta.api_version.is_empty()) {
-            self.event.type_meta = Some(group);
-        }
-        Ok(())
-    }
-}
-
-fn document(
-    decoder: &mut Decoder<'_>,
-    group: ApiGroup,
-    type_meta: &mut TypeMeta,
-    event: &mut Event,
-) -> Result<(), reader::Malformed> {
-    match decoder.reader.kind()? {
-        Kind::Object => fields::event(decoder, &Path::ROOT, group, type_meta, event)?,
-        // `null` is an empty event.
-        Kind::Null => decoder.reader.null()?,
-        kind => {
-            type_meta.fault = Some(format!(
-                "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \
-                 \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
-                kind.go_name()
-            ));
-            decoder.reader.skip()?;
-        }
-    }
-    decoder.reader.end()
-}
-
-/// The refusal of a body whose kind could not be read.
-fn unrecognized(body: &[u8], fault: &str) -> Box<DecodeError> {
-    DecodeError::unrecognized(body, &format!("couldn't get version/kind; json parse error: {fault}"))
+    let expected = group.api_version();
+    Err(DecodeError::bad_request(format!(
+        "expected an object of kind Event and apiVersion {expected}, found kind {kind:?} and apiVersion {api_version:?}"
+    )))
 }

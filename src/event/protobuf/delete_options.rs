@@ -31,16 +31,16 @@ pub struct DeleteOptions {
 pub fn decode_delete_options(body: &[u8]) -> Result<DeleteOptions, Box<DecodeError>> {
     let mut options = DeleteOptions::default();
     let read = Envelope::read(body).and_then(|envelope| {
-        fields(envelope.raw, "DeleteOptions", |field| match field.number {
-            1 => field.long("GracePeriodSeconds").map(|seconds| options.grace_period_seconds = Some(seconds)),
-            2 => fields(field.bytes("Preconditions")?, "Preconditions", |field| match field.number {
-                1 => field.text("UID").map(|uid| options.uid = Some(uid.into())),
-                2 => field.text("ResourceVersion").map(|version| options.resource_version = Some(version.into())),
+        fields(envelope.raw, |field| match field.number {
+            1 => field.long().map(|seconds| options.grace_period_seconds = Some(seconds)),
+            2 => fields(field.bytes()?, |field| match field.number {
+                1 => field.text().map(|uid| options.uid = Some(uid.into())),
+                2 => field.text().map(|version| options.resource_version = Some(version.into())),
                 _ => field.skip(),
             }),
-            3 => field.boolean("OrphanDependents").map(|flag| options.orphan_dependents = Some(flag)),
-            4 => field.text("PropagationPolicy").map(|policy| options.propagation_policy = Some(policy.into())),
-            5 => field.text("DryRun").map(|scope| options.dry_run.push(scope.into())),
+            3 => field.boolean().map(|flag| options.orphan_dependents = Some(flag)),
+            4 => field.text().map(|policy| options.propagation_policy = Some(policy.into())),
+            5 => field.text().map(|scope| options.dry_run.push(scope.into())),
             _ => field.skip(),
         })
     });

@@ -1,105 +1,113 @@
-//! The fields of an Event under either group's numbers, read into the one model.
+//! The fields of an Event under either group's numbers, read into the one model. It walks over the list of members.
 //!
 //! A message field that stands there twice is merged, as Go's generated code does it: what the second one carries counts,
 //! and Kubernetes' own writers carry everything. See `k8s.io/api/{core,events}/v1/generated.proto`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use super::meta;
+use std::collections::BTreeMap;
+
+use smol_str::SmolStr;
+
+use super::managed_fields;
 use super::reader::{Fault, Field, fields};
 use crate::event::core_v1::EventList;
-use crate::event::{ApiGroup, Event, EventSeries, EventSource, MicroTime, ObjectReference, Time};
+use crate::event::schema::{Object, with_access};
+use crate::event::{ApiGroup, Event, EventSeries, ManagedFields, MicroTime, ObjectReference, Time};
 
-/// Reads an Event.
-pub(super) fn event(group: ApiGroup, data: &[u8], event: &mut Event) -> Result<(), Fault> {
-    match group {
-        ApiGroup::Core => fields(data, "Event", |field| core_field(field, event)),
-        ApiGroup::Events => fields(data, "Event", |field| events_field(field, event)),
+/// Reads a message into an object.
+pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) -> Result<(), Fault> {
+    let members = T::members(group);
+    // The place of the member that comes next, if the members come as they are listed.
+    let mut next = 0_usize;
+    fields(data, |field| {
+        let mut places = members.iter().enumerate().cycle().skip(next).take(members.len());
+        let Some((place, member)) = places.find(|(_, member)| member.number(group).cast_signed() == field.number)
+        else {
+            return field.skip();
+        };
+        next = place.saturating_add(1);
+        with_access!(&member.slot, access => (access.get_mut)(object).read(group, field))
+    })?;
+    object.settle();
+    Ok(())
+}
+
+/// What can be read.
+trait Read {
+    fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault>;
+}
+
+impl<T: Object> Read for T {
+    fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
+        object(group, field.bytes()?, self)
     }
 }
 
-fn core_field<'b>(field: &mut Field<'_, 'b>, event: &mut Event) -> Result<(), Fault> {
-    match field.number {
-        1 => meta::object_meta(field.bytes("ObjectMeta")?, &mut event.metadata),
-        2 => reference(field.bytes("InvolvedObject")?, &mut event.involved_object),
-        3 => field.string("Reason", &mut event.reason),
-        4 => field.string("Message", &mut event.message),
-        5 => source(field.bytes("Source")?, &mut event.source),
-        6 => time(field.bytes("FirstTimestamp")?, &mut event.first_timestamp),
-        7 => time(field.bytes("LastTimestamp")?, &mut event.last_timestamp),
-        8 => field.integer("Count").map(|count| event.count = count),
-        9 => field.string("Type", &mut event.event_type),
-        10 => micro_time(field.bytes("EventTime")?, &mut event.event_time),
-        11 => series(field.bytes("Series")?, event.series.get_or_insert_default()),
-        12 => field.string("Action", &mut event.action),
-        13 => reference(field.bytes("Related")?, event.related.get_or_insert_default()),
-        14 => field.string("ReportingController", &mut event.reporting_controller),
-        15 => field.string("ReportingInstance", &mut event.reporting_instance),
-        _ => field.skip(),
+/// Values that one expression reads.
+macro_rules! by_value {
+    ($($value:ty: |$slot:ident, $field:ident| $read:expr);+ $(;)?) => {
+        $(impl Read for $value {
+            fn read(&mut self, _group: ApiGroup, $field: &mut Field<'_, '_>) -> Result<(), Fault> {
+                let $slot = self;
+                $read
+            }
+        })+
+    };
+}
+by_value!(
+    SmolStr: |slot, field| field.string(slot);
+    i32: |slot, field| field.integer().map(|number| *slot = number);
+    i64: |slot, field| field.long().map(|number| *slot = number);
+    Option<i64>: |slot, field| field.long().map(|number| *slot = Some(number));
+    Option<bool>: |slot, field| field.boolean().map(|flag| *slot = Some(flag));
+    Option<Time>: |slot, field| time(field.bytes()?, slot);
+    Option<MicroTime>: |slot, field| micro_time(field.bytes()?, slot);
+    BTreeMap<SmolStr, SmolStr>: |slot, field| field.entry().map(|(key, value)| drop(slot.insert(key, value)));
+);
+
+/// Reads all entries of the message at the first of them.
+impl Read for ManagedFields {
+    fn read(&mut self, _group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
+        if self.is_none() {
+            *self = managed_fields::read(field.message())?;
+        }
+        field.skip()
     }
 }
 
-fn events_field<'b>(field: &mut Field<'_, 'b>, event: &mut Event) -> Result<(), Fault> {
-    match field.number {
-        1 => meta::object_meta(field.bytes("ObjectMeta")?, &mut event.metadata),
-        2 => micro_time(field.bytes("EventTime")?, &mut event.event_time),
-        3 => series(field.bytes("Series")?, event.series.get_or_insert_default()),
-        4 => field.string("ReportingController", &mut event.reporting_controller),
-        5 => field.string("ReportingInstance", &mut event.reporting_instance),
-        6 => field.string("Action", &mut event.action),
-        7 => field.string("Reason", &mut event.reason),
-        8 => reference(field.bytes("Regarding")?, &mut event.involved_object),
-        9 => reference(field.bytes("Related")?, event.related.get_or_insert_default()),
-        10 => field.string("Note", &mut event.message),
-        11 => field.string("Type", &mut event.event_type),
-        12 => source(field.bytes("DeprecatedSource")?, &mut event.source),
-        13 => time(field.bytes("DeprecatedFirstTimestamp")?, &mut event.first_timestamp),
-        14 => time(field.bytes("DeprecatedLastTimestamp")?, &mut event.last_timestamp),
-        15 => field.integer("DeprecatedCount").map(|count| event.count = count),
-        _ => field.skip(),
+impl<T: Read + Default> Read for Vec<T> {
+    fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
+        let mut item = T::default();
+        item.read(group, field)?;
+        self.push(item);
+        Ok(())
     }
 }
 
-fn reference(data: &[u8], object: &mut ObjectReference) -> Result<(), Fault> {
-    fields(data, "ObjectReference", |field| match field.number {
-        1 => field.string("Kind", &mut object.kind),
-        2 => field.string("Namespace", &mut object.namespace),
-        3 => field.string("Name", &mut object.name),
-        4 => field.string("UID", &mut object.uid),
-        5 => field.string("APIVersion", &mut object.api_version),
-        6 => field.string("ResourceVersion", &mut object.resource_version),
-        7 => field.string("FieldPath", &mut object.field_path),
-        _ => field.skip(),
-    })
+impl Read for Option<Box<ObjectReference>> {
+    fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
+        self.get_or_insert_default().as_mut().read(group, field)
+    }
 }
 
-fn source(data: &[u8], source: &mut EventSource) -> Result<(), Fault> {
-    fields(data, "EventSource", |field| match field.number {
-        1 => field.string("Component", &mut source.component),
-        2 => field.string("Host", &mut source.host),
-        _ => field.skip(),
-    })
-}
-
-fn series(data: &[u8], series: &mut EventSeries) -> Result<(), Fault> {
-    fields(data, "EventSeries", |field| match field.number {
-        1 => field.integer("Count").map(|count| series.count = count),
-        2 => micro_time(field.bytes("LastObservedTime")?, &mut series.last_observed_time),
-        _ => field.skip(),
-    })
+impl Read for Option<EventSeries> {
+    fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
+        self.get_or_insert_default().read(group, field)
+    }
 }
 
 /// Reads an `EventList`.
 pub(super) fn list(group: ApiGroup, data: &[u8], list: &mut EventList) -> Result<(), Fault> {
-    fields(data, "EventList", |field| match field.number {
-        1 => fields(field.bytes("ListMeta")?, "ListMeta", |field| match field.number {
-            2 => field.string("ResourceVersion", &mut list.resource_version),
-            3 => field.string("Continue", &mut list.continue_token),
-            4 => field.long("RemainingItemCount").map(|count| list.remaining_item_count = Some(count)),
+    fields(data, |field| match field.number {
+        1 => fields(field.bytes()?, |field| match field.number {
+            2 => field.string(&mut list.resource_version),
+            3 => field.string(&mut list.continue_token),
+            4 => field.long().map(|count| list.remaining_item_count = Some(count)),
             _ => field.skip(),
         }),
         2 => {
             let mut item = Event::default();
-            event(group, field.bytes("Items")?, &mut item)?;
+            object(group, field.bytes()?, &mut item)?;
             list.items.push(item);
             Ok(())
         }
@@ -137,9 +145,9 @@ fn timestamp(data: &[u8]) -> Result<Option<(i64, i32)>, Fault> {
         return Ok(None);
     }
     let (mut seconds, mut nanos) = (0, 0);
-    fields(data, "Timestamp", |field| match field.number {
-        1 => field.long("Seconds").map(|number| seconds = number),
-        2 => field.integer("Nanos").map(|number| nanos = number),
+    fields(data, |field| match field.number {
+        1 => field.long().map(|number| seconds = number),
+        2 => field.integer().map(|number| nanos = number),
         _ => field.skip(),
     })?;
     Ok(Some((seconds, nanos)))

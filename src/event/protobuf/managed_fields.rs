@@ -11,6 +11,9 @@ use super::write;
 use super::writer::{bytes, message, text};
 use crate::event::{ManagedFields, Time};
 
+/// The field of `ObjectMeta`.
+const NUMBER: i32 = 17;
+
 /// An entry. LIMIT: `fieldsV1` that is no JSON, or nests deeper than `serde_json` reads (128), is dropped; the apiserver makes
 /// neither.
 #[derive(Debug, Serialize, Deserialize, Default)]
@@ -32,29 +35,38 @@ pub(super) struct Entry {
     subresource: String,
 }
 
-/// Reads one entry.
-pub(super) fn read(data: &[u8]) -> Result<Entry, Fault> {
+/// Reads the entries of an object's metadata, as an event carries them.
+pub(super) fn read(metadata: &[u8]) -> Result<ManagedFields, Fault> {
+    let mut entries = Vec::new();
+    fields(metadata, |field| match field.number {
+        NUMBER => entry(field.bytes()?).map(|entry| entries.push(entry)),
+        _ => field.skip(),
+    })?;
+    Ok(serde_json::to_string(&entries).ok().filter(|_| !entries.is_empty()).map(Into::into))
+}
+
+fn entry(data: &[u8]) -> Result<Entry, Fault> {
     let mut entry = Entry::default();
-    fields(data, "ManagedFieldsEntry", |field| {
+    fields(data, |field| {
         match field.number {
-            1 => entry.manager = field.text("Manager")?.into(),
-            2 => entry.operation = field.text("Operation")?.into(),
-            3 => entry.api_version = field.text("APIVersion")?.into(),
+            1 => entry.manager = field.text()?.into(),
+            2 => entry.operation = field.text()?.into(),
+            3 => entry.api_version = field.text()?.into(),
             4 => {
                 let mut at = None;
-                time(field.bytes("Time")?, &mut at)?;
+                time(field.bytes()?, &mut at)?;
                 entry.time = at.map(|at: Time| at.to_string());
             }
-            6 => entry.fields_type = field.text("FieldsType")?.into(),
-            7 => fields(field.bytes("FieldsV1")?, "FieldsV1", |field| match field.number {
+            6 => entry.fields_type = field.text()?.into(),
+            7 => fields(field.bytes()?, |field| match field.number {
                 1 => {
-                    let value: Option<Value> = serde_json::from_slice(field.bytes("Raw")?).ok();
+                    let value: Option<Value> = serde_json::from_slice(field.bytes()?).ok();
                     entry.fields_v1 = value.and_then(|value| RawValue::from_string(value.to_string()).ok());
                     Ok(())
                 }
                 _ => field.skip(),
             })?,
-            8 => entry.subresource = field.text("Subresource")?.into(),
+            8 => entry.subresource = field.text()?.into(),
             _ => field.skip()?,
         }
         Ok(())
@@ -62,15 +74,10 @@ pub(super) fn read(data: &[u8]) -> Result<Entry, Fault> {
     Ok(entry)
 }
 
-/// Returns the entries as an event carries them.
-pub(super) fn carried(entries: &[Entry]) -> ManagedFields {
-    if entries.is_empty() { None } else { serde_json::to_string(entries).ok().map(Into::into) }
-}
-
 /// Writes what an event carries; entries that are none are left out.
 pub(super) fn write_carried(carried: &str, out: &mut Vec<u8>) {
     for entry in serde_json::from_str::<Vec<Entry>>(carried).unwrap_or_default() {
-        message(17, out, |out| {
+        message(NUMBER.cast_unsigned(), out, |out| {
             text(1, &entry.manager, out);
             text(2, &entry.operation, out);
             text(3, &entry.api_version, out);

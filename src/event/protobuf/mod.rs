@@ -1,8 +1,8 @@
 //! Protobuf (`application/vnd.kubernetes.protobuf`), both groups: the wire form <-> [`Event`]. What client-go's newer event
 //! recorder sends unasked and what kubectl asks for. Never touches I/O, and never judges an event (that is `validate`).
 //!
-//! Written by hand, because what matters is what Go does and a protobuf library does not: it writes empty members and its
-//! readers have their own words for a broken body. Mirrors `k8s.io/apimachinery/pkg/runtime/serializer/protobuf`, the
+//! Written by hand over the members' list (`event/schema`), because Go does what a protobuf library does not: it writes empty
+//! members, and its readers take some bodies that others refuse. Mirrors `k8s.io/apimachinery/pkg/runtime/serializer/protobuf`, the
 //! `generated.pb.go` of the messages, and `endpoints/handlers/create.go`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -10,7 +10,6 @@ mod delete_options;
 mod envelope;
 mod fields;
 mod managed_fields;
-mod meta;
 mod partial;
 mod reader;
 #[cfg(test)]
@@ -62,16 +61,10 @@ impl WatchEvent<'_> {
 /// # Errors
 /// The apiserver's 400 for a body that is no protobuf of Kubernetes, breaks off, or is of another kind or version.
 pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>> {
-    let envelope = Envelope::read(body).map_err(|fault| DecodeError::unrecognized(body, &fault.to_string()))?;
-    let identity = envelope.identity(group);
+    let envelope = read(body)?;
+    envelope.check_kind(group)?;
     let mut event = Event::default();
-    // The other door's Event is read as what it says it is: its own faults come before the mismatch.
-    if let Some(stated) = identity.event_group() {
-        fields::event(stated, envelope.raw, &mut event).map_err(|fault| identity.unhandled(&fault))?;
-    }
-    if !identity.fits(group) {
-        return Err(identity.refusal(group));
-    }
+    fields::object(group, envelope.raw, &mut event).map_err(|fault| DecodeError::unhandled(&fault.to_string()))?;
     if !(envelope.kind.is_empty() && envelope.api_version.is_empty()) {
         event.type_meta = Some(group);
     }
@@ -84,8 +77,13 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>>
 /// # Errors
 /// When the body is no protobuf of Kubernetes or breaks off.
 pub fn decode_list(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<DecodeError>> {
-    let envelope = Envelope::read(body).map_err(|fault| DecodeError::unrecognized(body, &fault.to_string()))?;
+    let envelope = read(body)?;
     let mut list = EventList::default();
     fields::list(group, envelope.raw, &mut list).map_err(|fault| DecodeError::bad_request(fault.to_string()))?;
     Ok(list)
+}
+
+fn read(body: &[u8]) -> Result<Envelope<'_>, Box<DecodeError>> {
+    Envelope::read(body)
+        .map_err(|fault| DecodeError::bad_request(format!("the body is no object in protobuf: {fault}")))
 }

@@ -1,12 +1,12 @@
 //! Metadata alone: `PartialObjectMetadata` and its list, of `meta.k8s.io`.
 
-use super::write::{envelope, list_meta, object_meta};
+use super::write::{envelope, list_meta, object};
 use super::writer::message;
 use crate::event::core_v1::EventList;
-use crate::event::{Event, ObjectMeta};
+use crate::event::{ApiGroup, Event, ObjectMeta};
 
 fn fields(metadata: &ObjectMeta, out: &mut Vec<u8>) {
-    message(1, out, |out| object_meta(metadata, out));
+    message(1, out, |out| object(ApiGroup::Core, metadata, out));
 }
 
 /// Appends an event's metadata with its envelope; `api_version` is one of `meta.k8s.io`.

@@ -1,85 +1,64 @@
-//! Reading protobuf: fields of a message one after another, as the generated Go code of `k8s.io/api` reads them, with its
-//! words for what cannot be read. Nothing here recurses: how deep a body nests is up to the schema, not to the client.
+//! Reading protobuf: fields of a message one after another, as the generated Go code of `k8s.io/api` reads them.
+//! Nothing here recurses: how deep a body nests is up to the schema, not to the client.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
 
 use smol_str::SmolStr;
 
-use crate::event::json::go;
+use crate::event::json::lossy;
 
-/// Why a body cannot be read, in Go's words.
+/// Why a body cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
-    /// Nothing was sent.
-    #[error("empty data")]
-    Empty,
     /// The four bytes in front of every object are missing.
-    #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
+    #[error("it does not begin with the bytes 6b 38 73 00")]
     NoPrefix,
     /// The four bytes and no more.
-    #[error("empty body")]
+    #[error("nothing follows the bytes 6b 38 73 00")]
     OnlyPrefix,
     /// A value goes on behind the end of its message.
-    #[error("unexpected EOF")]
+    #[error("a value is cut off")]
     Eof,
     /// A number of more than ten bytes.
-    #[error("proto: integer overflow")]
+    #[error("a number has more than 64 bits")]
     Overflow,
     /// A length of 2^63 or more.
-    #[error("proto: negative length found during unmarshaling")]
-    NegativeLength,
-    /// The end of a group that did not begin, inside a map's entry.
-    #[error("proto: unexpected end of group")]
-    EndOfGroup,
+    #[error("a length has more than 63 bits")]
+    Length,
     /// The end of a group that did not begin.
-    #[error("proto: {message}: wiretype end group for non-group")]
-    EndGroup {
-        /// The Go type.
-        message: &'static str,
-    },
+    #[error("a group ends that did not begin")]
+    EndOfGroup,
     /// A field number below 1.
-    #[error("proto: {message}: illegal tag {number} (wire type {tag})")]
-    IllegalTag {
-        /// The Go type.
-        message: &'static str,
+    #[error("{0} is no field number")]
+    Number(i32),
+    /// A wire type that there is not, or a known field of another one than its own.
+    #[error("field {number} has wire type {wire_type}")]
+    WireType {
         /// The field number.
         number: i32,
-        /// The tag as it stands in the body.
-        tag: u64,
-    },
-    /// An unknown field of wire type 6 or 7.
-    #[error("proto: illegal wireType {0}")]
-    IllegalWireType(u8),
-    /// A known field of another wire type than its own.
-    #[error("proto: wrong wireType = {wire_type} for field {field}")]
-    WrongWireType {
         /// What it has.
         wire_type: u8,
-        /// The Go name of the field.
-        field: &'static str,
     },
 }
 
 const VARINT: u8 = 0;
 const LENGTH: u8 = 2;
 
-/// Hands the fields of a message, the Go type `message`, to `read` in the body's order. `read` must take or skip each.
+/// Hands the fields of a message to `read` in the body's order. `read` must take or skip each.
 pub(super) fn fields<'b>(
     data: &'b [u8],
-    message: &'static str,
     mut read: impl FnMut(&mut Field<'_, 'b>) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let mut reader = Reader { data, at: 0 };
     while reader.at < data.len() {
         let start = reader.at;
-        let tag = reader.varint()?;
-        let (number, wire_type) = split(tag);
+        let (number, wire_type) = split(reader.varint()?);
         if wire_type == 4 {
-            return Err(Fault::EndGroup { message });
+            return Err(Fault::EndOfGroup);
         }
         if number <= 0 {
-            return Err(Fault::IllegalTag { message, number, tag });
+            return Err(Fault::Number(number));
         }
         read(&mut Field { reader: &mut reader, start, number, wire_type })?;
     }
@@ -98,51 +77,56 @@ pub(super) struct Field<'r, 'b> {
 }
 
 impl<'b> Field<'_, 'b> {
-    fn expect(&self, wire_type: u8, field: &'static str) -> Result<(), Fault> {
+    fn expect(&self, wire_type: u8) -> Result<(), Fault> {
         if self.wire_type == wire_type {
             return Ok(());
         }
-        Err(Fault::WrongWireType { wire_type: self.wire_type, field })
+        Err(Fault::WireType { number: self.number, wire_type: self.wire_type })
+    }
+
+    /// The whole message that it is a field of.
+    pub(super) fn message(&self) -> &'b [u8] {
+        self.reader.data
     }
 
     /// A message or bytes, still to be read.
-    pub(super) fn bytes(&mut self, name: &'static str) -> Result<&'b [u8], Fault> {
-        self.expect(LENGTH, name)?;
+    pub(super) fn bytes(&mut self) -> Result<&'b [u8], Fault> {
+        self.expect(LENGTH)?;
         self.reader.bytes()
     }
 
     /// A string.
-    pub(super) fn text(&mut self, name: &'static str) -> Result<Cow<'b, str>, Fault> {
-        self.bytes(name).map(text)
+    pub(super) fn text(&mut self) -> Result<Cow<'b, str>, Fault> {
+        self.bytes().map(text)
     }
 
     /// A string into its place; the last one counts.
-    pub(super) fn string(&mut self, name: &'static str, slot: &mut impl From<Cow<'b, str>>) -> Result<(), Fault> {
-        *slot = self.text(name)?.into();
+    pub(super) fn string(&mut self, slot: &mut impl From<Cow<'b, str>>) -> Result<(), Fault> {
+        *slot = self.text()?.into();
         Ok(())
     }
 
     /// An `int64`.
-    pub(super) fn long(&mut self, name: &'static str) -> Result<i64, Fault> {
-        self.expect(VARINT, name)?;
+    pub(super) fn long(&mut self) -> Result<i64, Fault> {
+        self.expect(VARINT)?;
         self.reader.varint().map(u64::cast_signed)
     }
 
     /// An `int32`: like Go, of a larger number the low bits.
-    pub(super) fn integer(&mut self, name: &'static str) -> Result<i32, Fault> {
-        self.long(name).map(|number| low_bits(number.cast_unsigned()))
+    pub(super) fn integer(&mut self) -> Result<i32, Fault> {
+        self.long().map(|number| low_bits(number.cast_unsigned()))
     }
 
     /// A `bool`.
-    pub(super) fn boolean(&mut self, name: &'static str) -> Result<bool, Fault> {
-        self.long(name).map(|number| number != 0)
+    pub(super) fn boolean(&mut self) -> Result<bool, Fault> {
+        self.long().map(|number| number != 0)
     }
 
     /// An entry of a `map<string, string>`.
     // COMPAT(gogo): key and value are bounded by the message around the map, not by their entry, and their wire types are
     // not looked at. The generated code does so, and what it accepts we accept.
-    pub(super) fn entry(&mut self, name: &'static str) -> Result<(SmolStr, SmolStr), Fault> {
-        let entry = self.bytes(name)?;
+    pub(super) fn entry(&mut self) -> Result<(SmolStr, SmolStr), Fault> {
+        let entry = self.bytes()?;
         let end = self.reader.at;
         self.reader.at = end.saturating_sub(entry.len());
         let (mut key, mut value) = (SmolStr::default(), SmolStr::default());
@@ -190,12 +174,12 @@ impl<'b> Reader<'b> {
     }
 
     fn bytes(&mut self) -> Result<&'b [u8], Fault> {
-        let Ok(length) = isize::try_from(self.varint()?) else { return Err(Fault::NegativeLength) };
+        let Ok(length) = isize::try_from(self.varint()?) else { return Err(Fault::Length) };
         self.advance(length)
     }
 
     fn advance(&mut self, length: isize) -> Result<&'b [u8], Fault> {
-        let end = self.at.cast_signed().checked_add(length).ok_or(Fault::NegativeLength)?.cast_unsigned();
+        let end = self.at.cast_signed().checked_add(length).ok_or(Fault::Length)?.cast_unsigned();
         let bytes = self.data.get(self.at..end).ok_or(Fault::Eof)?;
         self.at = end;
         Ok(bytes)
@@ -206,7 +190,8 @@ impl<'b> Reader<'b> {
         self.at = start;
         let mut depth: usize = 0;
         while self.at < self.data.len() {
-            match split(self.varint()?).1 {
+            let (number, wire_type) = split(self.varint()?);
+            match wire_type {
                 VARINT => {
                     self.varint()?;
                 }
@@ -221,7 +206,7 @@ impl<'b> Reader<'b> {
                 5 => {
                     self.advance(4)?;
                 }
-                wire_type => return Err(Fault::IllegalWireType(wire_type)),
+                _ => return Err(Fault::WireType { number, wire_type }),
             }
             if depth == 0 {
                 return Ok(());
@@ -246,6 +231,6 @@ const fn low_bits(number: u64) -> i32 {
 fn text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),
-        Err(_) => go::lossy(bytes).into(),
+        Err(_) => lossy(bytes).into(),
     }
 }

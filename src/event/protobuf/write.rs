@@ -1,5 +1,6 @@
 //! An Event, a list, a Status and a watch's frame as Go writes them: every string, number and struct even when it is empty,
-//! an unset time as an empty message; a pointer, a list and a map only when there is something.
+//! an unset time as an empty message; a pointer, a list and a map only when there is something. An Event is written by a walk over
+//! the list of its members.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +9,8 @@ use smol_str::SmolStr;
 use super::writer::{integer, message, text};
 use super::{WatchEvent, managed_fields};
 use crate::event::core_v1::EventList;
-use crate::event::{
-    ApiGroup, Event, EventSeries, EventSource, MicroTime, ObjectMeta, ObjectReference, OwnerReference, RareMeta, Time,
-};
+use crate::event::schema::{Object, with_access};
+use crate::event::{ApiGroup, Event, EventSeries, ManagedFields, MicroTime, ObjectReference, Time};
 use crate::status::{Status, StatusDetails};
 
 /// What stands in front of every object.
@@ -30,7 +30,7 @@ pub(super) fn envelope(api_version: &str, kind: &str, out: &mut Vec<u8>, write: 
 
 /// Appends an Event with its envelope.
 pub fn write(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
-    envelope(group.api_version(), "Event", out, |out| event_fields(group, event, out));
+    envelope(group.api_version(), "Event", out, |out| object(group, event, out));
 }
 
 /// Appends an `EventList` with its envelope.
@@ -40,7 +40,7 @@ pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
             list_meta(&list.resource_version, &list.continue_token, list.remaining_item_count, out);
         });
         for item in &list.items {
-            message(2, out, |out| event_fields(group, item, out));
+            message(2, out, |out| object(group, item, out));
         }
     });
 }
@@ -79,129 +79,83 @@ pub fn write_watch_frame(group: ApiGroup, event: WatchEvent<'_>, out: &mut Vec<u
     }
 }
 
-fn event_fields(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
-    message(1, out, |out| object_meta(&event.metadata, out));
-    match group {
-        ApiGroup::Core => core_fields(event, out),
-        ApiGroup::Events => events_fields(event, out),
-    }
-}
-
-fn core_fields(event: &Event, out: &mut Vec<u8>) {
-    message(2, out, |out| reference(&event.involved_object, out));
-    text(3, &event.reason, out);
-    text(4, &event.message, out);
-    message(5, out, |out| source(&event.source, out));
-    time(6, event.first_timestamp, out);
-    time(7, event.last_timestamp, out);
-    integer(8, event.count.into(), out);
-    text(9, &event.event_type, out);
-    micro_time(10, event.event_time, out);
-    if let Some(given) = &event.series {
-        message(11, out, |out| series(given, out));
-    }
-    text(12, &event.action, out);
-    if let Some(related) = &event.related {
-        message(13, out, |out| reference(related, out));
-    }
-    text(14, &event.reporting_controller, out);
-    text(15, &event.reporting_instance, out);
-}
-
-fn events_fields(event: &Event, out: &mut Vec<u8>) {
-    micro_time(2, event.event_time, out);
-    if let Some(given) = &event.series {
-        message(3, out, |out| series(given, out));
-    }
-    text(4, &event.reporting_controller, out);
-    text(5, &event.reporting_instance, out);
-    text(6, &event.action, out);
-    text(7, &event.reason, out);
-    message(8, out, |out| reference(&event.involved_object, out));
-    if let Some(related) = &event.related {
-        message(9, out, |out| reference(related, out));
-    }
-    text(10, &event.message, out);
-    text(11, &event.event_type, out);
-    message(12, out, |out| source(&event.source, out));
-    time(13, event.first_timestamp, out);
-    time(14, event.last_timestamp, out);
-    integer(15, event.count.into(), out);
-}
-
-fn reference(object: &ObjectReference, out: &mut Vec<u8>) {
-    text(1, &object.kind, out);
-    text(2, &object.namespace, out);
-    text(3, &object.name, out);
-    text(4, &object.uid, out);
-    text(5, &object.api_version, out);
-    text(6, &object.resource_version, out);
-    text(7, &object.field_path, out);
-}
-
-fn source(source: &EventSource, out: &mut Vec<u8>) {
-    text(1, &source.component, out);
-    text(2, &source.host, out);
-}
-
-fn series(series: &EventSeries, out: &mut Vec<u8>) {
-    integer(1, series.count.into(), out);
-    micro_time(2, series.last_observed_time, out);
-}
-
-pub(super) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
-    let rare = meta.rare.as_deref();
-    text(1, &meta.name, out);
-    text(2, rare.map_or("", |rare| &rare.generate_name), out);
-    text(3, &meta.namespace, out);
-    text(4, rare.map_or("", |rare| &rare.self_link), out);
-    text(5, &meta.uid, out);
-    text(6, &meta.resource_version, out);
-    integer(7, rare.map_or(0, |rare| rare.generation), out);
-    time(8, meta.creation_timestamp, out);
-    if let Some(rare) = rare {
-        rare_meta(rare, out);
-    }
-    if let Some(fields) = &meta.managed_fields {
-        managed_fields::write_carried(fields, out);
-    }
-}
-
-fn rare_meta(rare: &RareMeta, out: &mut Vec<u8>) {
-    if rare.deletion_timestamp.is_some() {
-        time(9, rare.deletion_timestamp, out);
-    }
-    if let Some(seconds) = rare.deletion_grace_period_seconds {
-        integer(10, seconds, out);
-    }
-    string_map(11, &rare.labels, out);
-    string_map(12, &rare.annotations, out);
-    for owner in &rare.owner_references {
-        message(13, out, |out| owner_reference(owner, out));
-    }
-    for finalizer in &rare.finalizers {
-        text(14, finalizer, out);
-    }
-}
-
-fn string_map(number: u32, map: &BTreeMap<SmolStr, SmolStr>, out: &mut Vec<u8>) {
-    for (key, value) in map {
-        message(number, out, |out| {
-            text(1, key, out);
-            text(2, value, out);
+/// Appends the fields of an object.
+pub(super) fn object<T: Object>(group: ApiGroup, object: &T, out: &mut Vec<u8>) {
+    for member in T::by_number(group) {
+        let number = member.number(group);
+        with_access!(&member.slot, access => {
+            let value = (access.get)(object);
+            if !(member.is_pointer() && is_empty(value)) {
+                value.write(number, group, out);
+            }
         });
     }
 }
 
-fn owner_reference(owner: &OwnerReference, out: &mut Vec<u8>) {
-    text(1, &owner.kind, out);
-    text(3, &owner.name, out);
-    text(4, &owner.uid, out);
-    text(5, &owner.api_version, out);
-    for (number, flag) in [(6, owner.controller), (7, owner.block_owner_deletion)] {
-        if let Some(flag) = flag {
-            integer(number, flag.into(), out);
-        }
+fn is_empty<M: Default + PartialEq>(value: &M) -> bool {
+    *value == M::default()
+}
+
+/// What can be written.
+trait Write {
+    /// Appends the value as a field.
+    fn write(&self, number: u32, group: ApiGroup, out: &mut Vec<u8>);
+}
+
+impl<T: Object> Write for T {
+    fn write(&self, number: u32, group: ApiGroup, out: &mut Vec<u8>) {
+        message(number, out, |out| object(group, self, out));
+    }
+}
+
+/// Values that one expression writes.
+macro_rules! by_value {
+    ($($value:ty: |$given:ident, $number:ident, $out:ident| $write:expr);+ $(;)?) => {
+        $(impl Write for $value {
+            fn write(&self, $number: u32, _group: ApiGroup, $out: &mut Vec<u8>) {
+                let $given = self;
+                $write;
+            }
+        })+
+    };
+}
+by_value!(
+    SmolStr: |given, number, out| text(number, given, out);
+    i32: |given, number, out| integer(number, i64::from(*given), out);
+    i64: |given, number, out| integer(number, *given, out);
+    bool: |given, number, out| integer(number, i64::from(*given), out);
+    Option<Time>: |given, number, out| time(number, *given, out);
+    Option<MicroTime>: |given, number, out| micro_time(number, *given, out);
+    ManagedFields: |given, _number, out| managed_fields::write_carried(given.as_deref().unwrap_or("[]"), out);
+    BTreeMap<SmolStr, SmolStr>: |given, number, out| for (key, value) in given {
+        message(number, out, |out| {
+            text(1, key, out);
+            text(2, value, out);
+        });
+    };
+);
+
+impl<T: Write> Write for Vec<T> {
+    fn write(&self, number: u32, group: ApiGroup, out: &mut Vec<u8>) {
+        self.iter().for_each(|item| item.write(number, group, out));
+    }
+}
+
+/// What a pointer in Go leads to.
+macro_rules! optional {
+    ($($value:ty),+) => {
+        $(impl Write for Option<$value> {
+            fn write(&self, number: u32, group: ApiGroup, out: &mut Vec<u8>) {
+                self.iter().for_each(|value| value.write(number, group, out));
+            }
+        })+
+    };
+}
+optional!(i64, bool, EventSeries);
+
+impl Write for Option<Box<ObjectReference>> {
+    fn write(&self, number: u32, group: ApiGroup, out: &mut Vec<u8>) {
+        self.iter().for_each(|object| (**object).write(number, group, out));
     }
 }
 

@@ -7,6 +7,8 @@ mod parse;
 
 use std::fmt;
 
+use smol_str::SmolStr;
+
 /// `metav1.Time`: whole seconds since 1970, in UTC. Fractions are cut when read. The zero time (year 1) is `None` wherever
 /// a time is optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -16,10 +18,22 @@ pub struct Time(pub i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MicroTime(pub i64);
 
-/// Why a text is not a time, in the words of Go's `time.ParseError`.
+/// A text that is not a time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TimeError(pub(super) String);
+#[error("{text:?} is not a time such as {example}")]
+pub struct TimeError {
+    text: SmolStr,
+    example: &'static str,
+}
+
+impl TimeError {
+    /// LIMIT: bytes of the text that are shown.
+    const SHOWN_BYTES: usize = 40;
+
+    fn new(text: &str, example: &'static str) -> Self {
+        Self { text: super::cut(text, Self::SHOWN_BYTES), example }
+    }
+}
 
 /// Seconds from 0001-01-01T00:00:00Z (Go's zero time) to 1970-01-01T00:00:00Z, negative.
 pub(crate) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
@@ -28,18 +42,13 @@ impl Time {
     /// Go's zero time, `0001-01-01T00:00:00Z`, which the API treats as "not set".
     pub const ZERO: Self = Self(ZERO_TIME_SECONDS);
 
-    /// Whether a text that reads as a time is how the apiserver writes that time.
-    #[must_use]
-    pub fn is_as_written(text: &str) -> bool {
-        parse::is_as_written(text, parse::Layout::Seconds)
-    }
-
     /// Reads RFC 3339 as Go does; any fraction is cut.
     ///
     /// # Errors
-    /// Go's words for a text that is not a time.
+    /// Names a text that is not a time.
     pub fn parse(text: &str) -> Result<Self, TimeError> {
-        parse::parse(text, parse::Layout::Seconds).map(|(seconds, _micros)| Self(seconds))
+        let time = parse::parse(text, parse::Layout::Seconds).map(|(seconds, _micros)| Self(seconds));
+        time.ok_or_else(|| TimeError::new(text, "2026-01-02T15:04:05Z"))
     }
 
     /// Appends the time as the apiserver writes it, without quotes.
@@ -59,18 +68,14 @@ impl MicroTime {
     /// Go's zero time.
     pub const ZERO: Self = Self(ZERO_TIME_SECONDS * 1_000_000);
 
-    /// Whether a text that reads as a time is how the apiserver writes that time.
-    #[must_use]
-    pub fn is_as_written(text: &str) -> bool {
-        parse::is_as_written(text, parse::Layout::Micros)
-    }
-
     /// Reads RFC 3339 with exactly six digits of fraction, as Go does.
     ///
     /// # Errors
-    /// Go's words for a text that is not such a time.
+    /// Names a text that is not such a time.
     pub fn parse(text: &str) -> Result<Self, TimeError> {
-        parse::parse(text, parse::Layout::Micros).map(|(seconds, micros)| Self(seconds * 1_000_000 + micros))
+        let time = parse::parse(text, parse::Layout::Micros);
+        let time = time.map(|(seconds, micros)| Self(seconds * 1_000_000 + micros));
+        time.ok_or_else(|| TimeError::new(text, "2026-01-02T15:04:05.000000Z"))
     }
 
     /// Appends the time as the apiserver writes it, without quotes.

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use crate::event::json::{self, go};
 use crate::status::{Status, StatusCause, StatusDetails};
 
 /// A fault of one field.
@@ -53,7 +52,7 @@ impl FaultKind {
 /// LIMIT: faults of an event that are told, about; an event may have hundreds of thousands of labels, each with several.
 const FAULTS_MAX: usize = 1000;
 /// LIMIT: bytes of the texts of faults that are told, about; one owner too many shows all owners.
-pub const FAULT_BYTES_MAX: usize = 1 << 20;
+const FAULT_BYTES_MAX: usize = 1 << 20;
 
 /// Whether enough is known to be wrong: nobody looks for more.
 pub(super) fn is_enough(faults: &[Fault]) -> bool {
@@ -76,7 +75,7 @@ pub fn invalid(name: &str, faults: &[Fault]) -> Status {
         message: fault.body.clone(),
         field: fault.field.clone(),
     });
-    Status::new(422, "Invalid", format!("Event {} is invalid: {joined}", go::quote(name))).with_details(StatusDetails {
+    Status::new(422, "Invalid", format!("Event {name:?} is invalid: {joined}")).with_details(StatusDetails {
         name: name.to_owned(),
         kind: "Event".to_owned(),
         causes: causes.collect(),
@@ -86,11 +85,11 @@ pub fn invalid(name: &str, faults: &[Fault]) -> Status {
 
 /// An invalid string.
 pub(super) fn invalid_text(field: &str, value: &str, detail: &str) -> Fault {
-    invalid_json(field, &go::quote(value), detail)
+    invalid_value(field, &format!("{value:?}"), detail)
 }
 
-/// An invalid value of another type, already written as Go shows it.
-pub(super) fn invalid_json(field: &str, value: &str, detail: &str) -> Fault {
+/// An invalid value of another type, as it is shown.
+pub(super) fn invalid_value(field: &str, value: &str, detail: &str) -> Fault {
     Fault { kind: FaultKind::Invalid, field: field.to_owned(), body: format!("Invalid value: {value}: {detail}") }
 }
 
@@ -102,18 +101,6 @@ pub(super) fn required(field: &str, detail: &str) -> Fault {
 pub(super) fn plain(kind: FaultKind, field: &str, detail: &str) -> Fault {
     let separator = if detail.is_empty() { "" } else { ": " };
     Fault { kind, field: field.to_owned(), body: format!("{}{separator}{detail}", kind.text()) }
-}
-
-/// A string as Go's JSON encoder writes it.
-pub(super) fn json_text(text: &str) -> String {
-    shown(|out| json::write_text(text, out))
-}
-
-/// What a writer writes, as text.
-pub(super) fn shown(write: impl FnOnce(&mut Vec<u8>)) -> String {
-    let mut out = Vec::new();
-    write(&mut out);
-    go::lossy(&out)
 }
 
 #[cfg(test)]

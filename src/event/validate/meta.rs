@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use smol_str::SmolStr;
 
-use super::fault::{Fault, FaultKind, invalid_json, invalid_text, is_enough, json_text, plain, required, shown};
+use super::fault::{Fault, FaultKind, invalid_text, invalid_value, is_enough, plain, required};
 use super::names::{NameRule, dns_label, label_value, name, name_prefix, qualified_name};
-use crate::event::{ObjectMeta, OwnerReference, RareMeta, Time, json};
+use crate::event::{ObjectMeta, OwnerReference, RareMeta, Time};
 
 /// LIMIT: bytes of all annotations' keys and values together.
 const ANNOTATIONS_MAX: usize = 256 << 10;
@@ -42,7 +42,7 @@ pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, rule: NameRule, fa
     }
     if generation < 0 {
         let detail = "must be greater than or equal to 0";
-        faults.push(invalid_json("metadata.generation", &generation.to_string(), detail));
+        faults.push(invalid_value("metadata.generation", &generation.to_string(), detail));
     }
     let Some(rare) = meta.rare.as_deref() else { return };
     maps(rare, faults);
@@ -67,19 +67,19 @@ pub(super) fn update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Vec<Fault>
         }
     }
     if !new.uid.is_empty() && old.uid != new.uid {
-        faults.push(invalid_json("metadata.uid", &json_text(&new.uid), IMMUTABLE));
+        faults.push(invalid_text("metadata.uid", &new.uid, IMMUTABLE));
     }
     let time = |time: Option<Time>| time.map_or_else(|| "null".to_owned(), |time| format!("\"{time}\""));
     if old.creation_timestamp.is_none() && new.creation_timestamp.is_some() {
-        faults.push(invalid_json("metadata.creationTimestamp", &time(new.creation_timestamp), IMMUTABLE));
+        faults.push(invalid_value("metadata.creationTimestamp", &time(new.creation_timestamp), IMMUTABLE));
     }
     if old_rare.deletion_timestamp.is_none() && new_rare.deletion_timestamp.is_some() {
-        faults.push(invalid_json("metadata.deletionTimestamp", &time(new_rare.deletion_timestamp), IMMUTABLE));
+        faults.push(invalid_value("metadata.deletionTimestamp", &time(new_rare.deletion_timestamp), IMMUTABLE));
     }
     if let Some(seconds) = new_rare.deletion_grace_period_seconds
         && old_rare.deletion_grace_period_seconds != Some(seconds)
     {
-        faults.push(invalid_json("metadata.deletionGracePeriodSeconds", &seconds.to_string(), IMMUTABLE));
+        faults.push(invalid_value("metadata.deletionGracePeriodSeconds", &seconds.to_string(), IMMUTABLE));
     }
     maps(new_rare, faults);
     owners(&new_rare.owner_references, faults);
@@ -137,8 +137,7 @@ fn owners(owners: &[OwnerReference], faults: &mut Vec<Fault>) {
             }
         }
         if (group, version, owner.kind.as_str()) == ("", "v1", "Event") {
-            let value = shown(|out| json::write_owner(owner, out));
-            faults.push(invalid_json(FIELD, &value, "/v1, Kind=Event is disallowed from being an owner"));
+            faults.push(invalid_text(FIELD, &owner.name, "/v1, Kind=Event is disallowed from being an owner"));
         }
         if owner.controller != Some(true) {
             continue;
@@ -148,7 +147,7 @@ fn owners(owners: &[OwnerReference], faults: &mut Vec<Fault>) {
             let detail = format!(
                 "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {current}"
             );
-            faults.push(invalid_json(FIELD, &shown(|out| json::write_owners(owners, out)), &detail));
+            faults.push(invalid_text(FIELD, &current, &detail));
         } else {
             controller = Some(current);
         }
@@ -167,8 +166,8 @@ fn finalizers(finalizers: &[SmolStr], faults: &mut Vec<Fault>) {
     }
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     if has("orphan") && has("foregroundDeletion") {
-        let value = shown(|out| json::write_texts(finalizers, out));
-        faults.push(invalid_json(FIELD, &value, "finalizer orphan and foregroundDeletion cannot be both set"));
+        let value = finalizers.join(", ");
+        faults.push(invalid_text(FIELD, &value, "finalizer orphan and foregroundDeletion cannot be both set"));
     }
 }
 
@@ -177,10 +176,7 @@ fn no_new_finalizers(old: &[SmolStr], new: &[SmolStr], faults: &mut Vec<Fault>) 
     if added.is_empty() {
         return;
     }
-    let added: Vec<String> = added.into_iter().map(json::go::quote).collect();
-    let detail = format!(
-        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-        added.join(", ")
-    );
+    let detail =
+        format!("no new finalizers can be added if the object is being deleted, found new finalizers {added:?}");
     faults.push(plain(FaultKind::Forbidden, "metadata.finalizers", &detail));
 }

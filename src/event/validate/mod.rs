@@ -8,11 +8,12 @@ mod fault;
 mod meta;
 mod names;
 
-pub use fault::{FAULT_BYTES_MAX, Fault, FaultKind, invalid};
+pub use fault::{Fault, FaultKind, invalid};
 
-use super::{ApiGroup, Event, MicroTime, ObjectReference};
+use super::schema::{Object as _, with_access};
+use super::{ApiGroup, Event, MicroTime};
 use crate::status::Status;
-use fault::{invalid_json, invalid_text, required};
+use fault::{invalid_text, plain, required};
 use names::{NameRule, qualified_name};
 
 /// LIMIT: bytes of reportingInstance, action and reason of a new-style event; more is refused.
@@ -205,53 +206,20 @@ fn series(event: &Event, faults: &mut Vec<Fault>) {
 
 /// What an update through events.k8s.io/v1 must leave as it is: everything but metadata and series.
 fn immutable(old: &Event, new: &Event, faults: &mut Vec<Fault>) {
-    const IMMUTABLE: &str = "field is immutable";
-    let text = |field: &str, old: &str, new: &str, faults: &mut Vec<Fault>| {
-        if old != new {
-            faults.push(invalid_text(field, new, IMMUTABLE));
+    // A zero time is the same as none.
+    let [old, new] = [old, new].map(|event| {
+        let event_time = event.event_time.filter(|&time| time != MicroTime::ZERO);
+        Event { event_time, ..event.clone() }
+    });
+    for member in Event::members(ApiGroup::Core) {
+        // The apiserver's own names are core/v1's but for one.
+        let field = match member.name(ApiGroup::Core) {
+            "metadata" | "series" => continue,
+            "reportingComponent" => member.name(ApiGroup::Events),
+            name => name,
+        };
+        if with_access!(&member.slot, access => (access.get)(&old) != (access.get)(&new)) {
+            faults.push(plain(FaultKind::Invalid, field, "field is immutable"));
         }
-    };
-    let json = |field: &str, same: bool, new: &dyn Fn() -> String, faults: &mut Vec<Fault>| {
-        if !same {
-            faults.push(invalid_json(field, &new(), IMMUTABLE));
-        }
-    };
-    let time = |time: Option<super::Time>| time.map_or_else(|| "null".to_owned(), |time| format!("\"{time}\""));
-    let event_time = |event: &Event| event.event_time.filter(|&time| time != MicroTime::ZERO);
-    let same_object = old.involved_object == new.involved_object;
-    json("involvedObject", same_object, &|| reference(&new.involved_object), faults);
-    text("reason", &old.reason, &new.reason, faults);
-    text("message", &old.message, &new.message, faults);
-    let source = || {
-        let [component, host] = [&new.source.component, &new.source.host].map(|text| fault::json_text(text));
-        format!("{{\"Component\":{component},\"Host\":{host}}}")
-    };
-    json("source", old.source == new.source, &source, faults);
-    json("firstTimestamp", old.first_timestamp == new.first_timestamp, &|| time(new.first_timestamp), faults);
-    json("lastTimestamp", old.last_timestamp == new.last_timestamp, &|| time(new.last_timestamp), faults);
-    json("count", old.count == new.count, &|| new.count.to_string(), faults);
-    text("type", &old.event_type, &new.event_type, faults);
-    let shown = || event_time(new).map_or_else(|| "null".to_owned(), |time| format!("\"{time}\""));
-    json("eventTime", event_time(old) == event_time(new), &shown, faults);
-    text("action", &old.action, &new.action, faults);
-    let related = || new.related.as_deref().map_or_else(|| "null".to_owned(), reference);
-    json("related", old.related == new.related, &related, faults);
-    text("reportingController", &old.reporting_controller, &new.reporting_controller, faults);
-    text("reportingInstance", &old.reporting_instance, &new.reporting_instance, faults);
-}
-
-/// A reference as Go shows its internal type, which has no JSON names.
-fn reference(object: &ObjectReference) -> String {
-    let members = [
-        ("Kind", &object.kind),
-        ("Namespace", &object.namespace),
-        ("Name", &object.name),
-        ("UID", &object.uid),
-        ("APIVersion", &object.api_version),
-        ("ResourceVersion", &object.resource_version),
-        ("FieldPath", &object.field_path),
-    ];
-    let members: Vec<String> =
-        members.into_iter().map(|(name, text)| format!("\"{name}\":{}", fault::json_text(text))).collect();
-    format!("{{{}}}", members.join(","))
+    }
 }

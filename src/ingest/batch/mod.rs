@@ -183,9 +183,11 @@ impl Batch {
 
     /// Takes the items of an array or an `EventList`.
     async fn take_document(&mut self, text: &[u8]) {
-        match Many::read(text) {
+        let json = json::repaired(text);
+        match Many::read(&json) {
             Ok(Many { group, items }) => {
-                let _last = self.take_texts(items, group.unwrap_or(ApiGroup::Core)).await;
+                let texts = items.into_iter().map(|item| item.get().as_bytes());
+                let _last = self.take_texts(texts, group.unwrap_or(ApiGroup::Core)).await;
             }
             Err(fault) => {
                 let message = format!("neither an array nor an EventList: {fault}");

@@ -47,7 +47,12 @@ pub(crate) async fn start(yaml: &str) -> Program {
 
 /// The same, with a file to reload.
 pub(crate) async fn start_from(yaml: &str, source: ConfigSource) -> Program {
-    let (config, clock, registry) = (config(yaml), Clock::manual(START), Registry::new());
+    start_as(config(yaml), source).await
+}
+
+/// The same, with a configuration that has its own addresses.
+pub(crate) async fn start_as(config: Config, source: ConfigSource) -> Program {
+    let (clock, registry) = (Clock::manual(START), Registry::new());
     let metrics = Metrics::new(&registry).unwrap();
     let embedded = Embedded::new(config.upstream.store.clone(), clock.clone(), metrics);
     launch(config, source, Upstream::Embedded(embedded), registry, clock).await

@@ -5,9 +5,8 @@ use std::net::SocketAddr;
 
 use eventweir::event::{Event, core_v1};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::app::DEADLINE;
 
@@ -15,8 +14,10 @@ use super::app::DEADLINE;
 pub(crate) const EVENTS: &str = "/api/v1/namespaces/shop/events";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
+type Reader = BufReader<Box<dyn AsyncRead + Send + Unpin>>;
+
 /// Reads answers while it still sends: a batch is answered line by line.
-pub(crate) struct Client(BufReader<OwnedReadHalf>, OwnedWriteHalf);
+pub(crate) struct Client(Reader, Box<dyn AsyncWrite + Send + Unpin>);
 
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -54,17 +55,22 @@ impl Reply {
 
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        let (reader, writer) = TcpStream::connect(address).await.unwrap().into_split();
-        Self(BufReader::new(reader), writer)
+        Self::try_connect(address).await.unwrap()
     }
 
     /// `None` when nobody listens.
     pub(crate) async fn try_connect(address: SocketAddr) -> Option<Self> {
         let (reader, writer) = TcpStream::connect(address).await.ok()?.into_split();
-        Some(Self(BufReader::new(reader), writer))
+        Some(Self(BufReader::new(Box::new(reader)), Box::new(writer)))
     }
 
-    /// Sends a request and reads its answer. `Host` and `Content-Length` are added.
+    /// On a connection of any kind.
+    pub(crate) fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Self(BufReader::new(Box::new(reader)), Box::new(writer))
+    }
+
+    /// Sends a request and reads its answer. `Content-Length` is added, and `Host` where it is not given.
     pub(crate) async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         let exchange = self.exchange(method, path, headers, body);
         tokio::time::timeout(DEADLINE, exchange).await.unwrap().unwrap()
@@ -78,7 +84,8 @@ impl Client {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> std::io::Result<Reply> {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: eventweir\r\nContent-Length: {}\r\n", body.len());
+        let host = if headers.iter().any(|(name, _)| *name == "Host") { "" } else { "Host: localhost\r\n" };
+        let mut head = format!("{method} {path} HTTP/1.1\r\n{host}Content-Length: {}\r\n", body.len());
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
         }
@@ -91,7 +98,7 @@ impl Client {
     /// POSTs a body in pieces, each a chunk of its own and so read by itself.
     pub(crate) async fn post_pieces(&mut self, path: &str, pieces: impl Iterator<Item = &[u8]>) -> Reply {
         let mut request =
-            format!("POST {path} HTTP/1.1\r\nHost: eventweir\r\nTransfer-Encoding: chunked\r\n\r\n").into_bytes();
+            format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n").into_bytes();
         for piece in pieces {
             request.extend_from_slice(&[format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
         }
@@ -130,7 +137,7 @@ pub(crate) fn json(event: &Event) -> Vec<u8> {
     body
 }
 
-async fn read(reader: &mut BufReader<OwnedReadHalf>, method: &str) -> std::io::Result<Reply> {
+async fn read(reader: &mut Reader, method: &str) -> std::io::Result<Reply> {
     let first = line(reader).await?;
     let status = first.split(' ').nth(1).and_then(|code| code.parse().ok());
     let status = status.ok_or_else(|| std::io::Error::other(format!("no status: {first:?}")))?;
@@ -161,7 +168,7 @@ async fn read(reader: &mut BufReader<OwnedReadHalf>, method: &str) -> std::io::R
     Ok(reply)
 }
 
-async fn line(reader: &mut BufReader<OwnedReadHalf>) -> std::io::Result<String> {
+async fn line(reader: &mut Reader) -> std::io::Result<String> {
     let mut line = String::new();
     if reader.read_line(&mut line).await? == 0 {
         return Err(std::io::ErrorKind::UnexpectedEof.into());

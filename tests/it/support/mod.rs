@@ -1,6 +1,7 @@
 //! What the scenarios are made of.
 
 pub(crate) mod app;
+pub(crate) mod certificates;
 pub(crate) mod bench;
 pub(crate) mod disk;
 pub(crate) mod events;

@@ -1,0 +1,154 @@
+//! The two listeners: their addresses, their certificates, and what they are told to refuse.
+
+use std::net::SocketAddr;
+
+use parking_lot::Mutex;
+use prometheus::Registry;
+use tokio::net::TcpListener;
+
+use super::{ADMIN_CONNECTIONS, App, Error};
+use crate::admin::Web;
+use crate::clock::Now;
+use crate::config::{self, AdminWeb, Config};
+use crate::server::tls::{self, Fault, Limits, Tls};
+use crate::server::{Address, Listener, Origins};
+
+/// The two listeners, bound before anything else happens.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For components.
+    pub face: Listener,
+    /// For metrics and health.
+    pub admin: TcpListener,
+}
+
+impl Listeners {
+    /// Binds the addresses of `config`.
+    ///
+    /// # Errors
+    /// When an address is taken or not ours.
+    pub async fn bind(config: &Config) -> Result<Self, Error> {
+        let failed = |address: Address| |source| Error::Listen { address, source };
+        let face = Listener::bind(&config.listen).await.map_err(failed(config.listen.clone()))?;
+        let admin = TcpListener::bind(config.admin_listen).await.map_err(failed(config.admin_listen.into()))?;
+        Ok(Self { face, admin })
+    }
+
+    /// The addresses that are bound.
+    pub(super) fn addresses(&self, config: &Config) -> Result<(Address, SocketAddr), Error> {
+        let failed = |address: Address| |source| Error::Listen { address, source };
+        let face = self.face.local().map_err(failed(config.listen.clone()))?;
+        let admin = self.admin.local_addr().map_err(failed(config.admin_listen.into()))?;
+        Ok((face, admin))
+    }
+}
+
+/// The requests that are taken at `address`. A name that a browser resolves to a loopback address may be anybody's.
+pub(super) fn origins(config: &Config, address: &Address) -> Origins {
+    match address {
+        Address::Tcp(_) if address.is_local() => Origins::hosts(&config.accept_hosts).unwrap_or_default(),
+        Address::Tcp(_) | Address::Unix(_) => Origins::any_host(),
+    }
+}
+
+/// TLS of the listeners, and what the file of the admin port says.
+#[derive(Debug)]
+pub(super) struct Secured {
+    face: Option<Tls>,
+    admin: Option<Tls>,
+    /// What was last read of the admin port's file, or why it could not be used.
+    web: Mutex<Result<AdminWeb, config::Errors>>,
+}
+
+impl Secured {
+    /// Reads all files.
+    pub(super) fn new(config: &Config, now: Now, registry: &Registry) -> Result<Self, Error> {
+        let web = config.admin_web_config_file.as_deref().map(config::load_web).transpose()?.unwrap_or_default();
+        let settings = [config.tls.settings(&config.auth), web.tls.clone()];
+        let names = ["main", "admin"].into_iter().zip(&settings).filter(|(_, settings)| settings.is_some());
+        let mut metrics = tls::Metrics::new(registry, names.map(|(name, _)| name))?.into_iter();
+        let [face, admin] = settings;
+        let mut open = |settings: Option<tls::Settings>, connections: usize| {
+            let Some(settings) = settings else { return Ok(None) };
+            let Some(metrics) = metrics.next() else { return Ok(None) };
+            // Half-open handshakes must leave room for the connections of others.
+            let at_once = tls::MAX_HANDSHAKES.min(connections.div_ceil(2));
+            let tls = Tls::new(settings, Limits { at_once, ..Limits::default() }, now, metrics);
+            tls.map(Some).map_err(|faults| {
+                let reasons: Vec<String> = faults.into_iter().map(|Fault { reason, .. }| reason).collect();
+                Error::Tls(reasons.join("; "))
+            })
+        };
+        let face = open(face, config.ingest.max_connections.get())?;
+        Ok(Self { face, admin: open(admin, ADMIN_CONNECTIONS)?, web: Mutex::new(Ok(web)) })
+    }
+
+    pub(super) fn face(&self) -> Option<Tls> {
+        self.face.clone()
+    }
+
+    pub(super) fn admin(&self) -> Option<Tls> {
+        self.admin.clone()
+    }
+
+    /// Users and headers of the admin port.
+    pub(super) fn web(&self) -> Web {
+        self.web.lock().as_ref().map(|file| file.web.clone()).unwrap_or_default()
+    }
+
+    /// Whether nobody reaches the admin port without a client certificate.
+    pub(super) fn admin_requires_certificate(&self) -> bool {
+        let web = self.web.lock();
+        web.as_ref().is_ok_and(|file| file.tls.as_ref().is_some_and(|tls| tls.requires_certificate))
+    }
+
+    /// Reads the admin port's file again. Returns users and headers if they are new and can be used.
+    fn reread_web(&self, config: &Config) -> Option<Web> {
+        let path = config.admin_web_config_file.as_deref()?;
+        let new = config::load_web(path);
+        let mut old = self.web.lock();
+        if *old == new {
+            return None;
+        }
+        match &new {
+            Ok(new) => {
+                if old.as_ref().is_ok_and(|old| old.tls != new.tls) {
+                    tracing::warn!("tls_server_config has changed; that applies after a restart");
+                }
+                tracing::info!("the web configuration was read again");
+            }
+            Err(errors) => tracing::error!(%errors, "the web configuration cannot be used; the old one stays in force"),
+        }
+        let web = new.as_ref().ok().map(|new| new.web.clone());
+        *old = new;
+        web
+    }
+}
+
+impl App {
+    /// Looks at the files of the listeners now and then, until the program stops.
+    pub(super) fn follow_files(self: &std::sync::Arc<Self>) {
+        let (app, stop) = (std::sync::Arc::downgrade(self), self.stop_admin.clone());
+        self.tasks.spawn(async move {
+            let following = async {
+                loop {
+                    tokio::time::sleep(tls::POLL).await;
+                    let Some(app) = app.upgrade() else { return };
+                    app.reread_files();
+                }
+            };
+            stop.run_until_cancelled(following).await;
+        });
+    }
+
+    /// Reads certificates, users and headers of the listeners again. What cannot be used changes nothing.
+    pub fn reread_files(&self) {
+        let now = self.shards.clock().now();
+        for tls in [&self.secured.face, &self.secured.admin].into_iter().flatten() {
+            tls.reread(now);
+        }
+        if let Some(web) = self.secured.reread_web(&self.started_with) {
+            self.admin.set_web(web);
+        }
+    }
+}

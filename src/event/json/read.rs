@@ -1,0 +1,431 @@
+//! Reading: `serde` visitors that walk over the schema, straight into the members of an Event. No tree.
+//!
+//! As Go's decoder does it: `null` is no value, of a member given twice the last one counts (objects, lists and maps are read
+//! over what is there), unknown members are passed over. What a strict decode refuses is noted beside.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use smol_str::SmolStr;
+
+use super::{StrictFault, StrictFaultKind};
+use crate::event::schema::{Member, Object, with_access};
+use crate::event::{ApiGroup, EventSeries, ManagedFields, MicroTime, ObjectReference, Time, cut};
+
+/// LIMIT: `sigs.k8s.io/json` keeps this many strict faults and forgets the rest, and so does this decoder.
+const STRICT_FAULTS_MAX: usize = 100;
+
+/// LIMIT: bytes of a value that are shown where it cannot be read.
+const SHOWN_BYTES: usize = 40;
+
+/// Reads a whole JSON document into `object`; `null` leaves it as it is.
+pub(super) fn document<T: Object>(json: &str, object: &mut T, pass: &mut Pass) -> Result<(), serde_json::Error> {
+    let mut reader = serde_json::Deserializer::from_str(json);
+    Seed { into: object, at: &Path::Root, pass }.deserialize(&mut reader)?;
+    reader.end()
+}
+
+/// One decode of one body.
+#[derive(Debug)]
+pub(super) struct Pass {
+    group: ApiGroup,
+    /// `kind` and `apiVersion` of the document; empty when it gave none.
+    pub(super) stated: [SmolStr; 2],
+    /// Which of the two it gave.
+    has_stated: [bool; 2],
+    /// Where the value stands that could not be read.
+    pub(super) fault_at: Option<String>,
+    pub(super) strict: Vec<StrictFault>,
+    strict_seen: HashSet<StrictFault>,
+}
+
+impl Pass {
+    pub(super) fn new(group: ApiGroup) -> Self {
+        let (stated, has_stated) = (<[SmolStr; 2]>::default(), [false; 2]);
+        Self { group, stated, has_stated, fault_at: None, strict: Vec::new(), strict_seen: HashSet::new() }
+    }
+
+    /// Notes an unknown member.
+    fn unknown(&mut self, at: &Path<'_>) {
+        self.strict_fault(at, StrictFaultKind::Unknown);
+    }
+
+    /// Notes a member given twice.
+    #[cold]
+    pub(super) fn duplicate(&mut self, at: &Path<'_>) {
+        self.strict_fault(at, StrictFaultKind::Duplicate);
+    }
+
+    fn strict_fault(&mut self, at: &Path<'_>, kind: StrictFaultKind) {
+        if self.strict.len() >= STRICT_FAULTS_MAX {
+            return;
+        }
+        let fault = StrictFault { kind, path: at.to_string() };
+        if self.strict_seen.insert(fault.clone()) {
+            self.strict.push(fault);
+        }
+    }
+
+    /// Takes the value of `kind` or `apiVersion`; false where `name` is another member of the document. The apiserver's look at them
+    /// does not mind capitals, its decode does.
+    fn take_stated<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        const NAMES: [&str; 2] = ["kind", "apiVersion"];
+        let Some(place) = NAMES.iter().position(|known| known.eq_ignore_ascii_case(name)) else { return Ok(false) };
+        let (Some(known), Some(has_stated)) = (NAMES.get(place), self.has_stated.get_mut(place)) else {
+            return Ok(false);
+        };
+        let at = Path::Name(&Path::Root, name);
+        if *known != name {
+            self.unknown(&at);
+        } else if std::mem::replace(has_stated, true) {
+            self.duplicate(&at);
+        }
+        let mut text = self.stated.get_mut(place).map(std::mem::take).unwrap_or_default();
+        map.next_value_seed(Seed { into: &mut text, at: &at, pass: self })?;
+        if let Some(stated) = self.stated.get_mut(place) {
+            *stated = text;
+        }
+        Ok(true)
+    }
+}
+
+/// Where in the document a value stands.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Path<'p> {
+    Root,
+    /// A member of an object.
+    Name(&'p Path<'p>, &'p str),
+    /// An element of a list.
+    Index(&'p Path<'p>, usize),
+}
+
+/// `metadata.ownerReferences[0].name`
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Name(Self::Root, name) => f.write_str(name),
+            Self::Name(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+/// A value that is about to be read.
+#[derive(Debug)]
+struct Seed<'s, M> {
+    into: &'s mut M,
+    at: &'s Path<'s>,
+    pass: &'s mut Pass,
+}
+
+/// What can be read.
+trait Read: Sized {
+    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error>;
+}
+
+impl<'de, M: Read> DeserializeSeed<'de> for Seed<'_, M> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        let Self { into, at, pass } = self;
+        M::read(Seed { into, at, pass: &mut *pass }, from).inspect_err(|_error| {
+            pass.fault_at.get_or_insert_with(|| at.to_string());
+        })
+    }
+}
+
+impl<T: Object> Read for T {
+    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(seed)
+    }
+}
+
+impl<'de, T: Object> Visitor<'de> for Seed<'_, T> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Self { into, at: parent, pass } = self;
+        let members = T::members(pass.group);
+        let (mut seen, mut next) = (0_u32, 0_usize);
+        while let Some(key) = map.next_key_seed(Key { members, next, group: pass.group })? {
+            match key {
+                Found::Member(place, member) => {
+                    let at = Path::Name(parent, member.name(pass.group));
+                    let bit = u32::try_from(place).ok().and_then(|place| 1_u32.checked_shl(place)).unwrap_or_default();
+                    if seen & bit != 0 {
+                        pass.duplicate(&at);
+                    }
+                    seen |= bit;
+                    next = place.saturating_add(1);
+                    with_access!(&member.slot, access => {
+                        map.next_value_seed(Seed { into: (access.get_mut)(into), at: &at, pass: &mut *pass })?;
+                    });
+                }
+                Found::Other(name) => {
+                    if !(matches!(parent, Path::Root) && pass.take_stated(&name, &mut map)?) {
+                        pass.unknown(&Path::Name(parent, &name));
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+            }
+        }
+        into.settle();
+        Ok(())
+    }
+}
+
+/// A name that is about to be read.
+struct Key<T: 'static> {
+    members: &'static [&'static Member<T>],
+    /// The place of the member that comes next, if the members come as they are written.
+    next: usize,
+    group: ApiGroup,
+}
+
+enum Found<T: 'static> {
+    /// A member, and its place.
+    Member(usize, &'static Member<T>),
+    /// The name of something else.
+    Other(SmolStr),
+}
+
+impl<'de, T> DeserializeSeed<'de> for Key<T> {
+    type Value = Found<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Found<T>, D::Error> {
+        from.deserialize_str(self)
+    }
+}
+
+impl<T> Visitor<'_> for Key<T> {
+    type Value = Found<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Found<T>, E> {
+        let mut members = self.members.iter().enumerate().cycle().skip(self.next).take(self.members.len());
+        let found = members.find(|(_, member)| member.name(self.group) == name);
+        Ok(found.map_or_else(|| Found::Other(name.into()), |(place, member)| Found::Member(place, member)))
+    }
+}
+
+/// Values that are read by what stands there.
+macro_rules! by_value {
+    ($($value:ty),+ $(,)?) => {
+        $(impl Read for $value {
+            fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
+                from.deserialize_any(seed)
+            }
+        })+
+    };
+}
+by_value!(
+    SmolStr,
+    Option<Time>,
+    Option<MicroTime>,
+    BTreeMap<SmolStr, SmolStr>,
+    Option<Box<ObjectReference>>,
+    Option<EventSeries>,
+);
+
+impl Visitor<'_> for Seed<'_, SmolStr> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        *self.into = SmolStr::new(text);
+        Ok(())
+    }
+}
+
+impl Read for i32 {
+    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
+        *seed.into = whole_number(from)?.unwrap_or(*seed.into);
+        Ok(())
+    }
+}
+
+impl Read for i64 {
+    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
+        *seed.into = whole_number(from)?.unwrap_or(*seed.into);
+        Ok(())
+    }
+}
+
+impl Read for Option<i64> {
+    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
+        *seed.into = whole_number(from)?;
+        Ok(())
+    }
+}
+
+/// A number as Go reads one into an integer: by its digits, so that `2.0` and `1e2` are none. `None` for `null`.
+fn whole_number<'de, D: Deserializer<'de>, N: FromStr>(from: D) -> Result<Option<N>, D::Error> {
+    match <&RawValue>::deserialize(from)?.get() {
+        "null" => Ok(None),
+        text => text.parse().map(Some).map_err(|_not_whole| {
+            let bits = size_of::<N>().saturating_mul(8);
+            D::Error::custom(format_args!("expected a whole number of {bits} bits, found {}", cut(text, SHOWN_BYTES)))
+        }),
+    }
+}
+
+impl Read for Option<bool> {
+    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
+        *seed.into = Self::deserialize(from)?;
+        Ok(())
+    }
+}
+
+/// Any list, kept as text. LIMIT: what nests deeper than `serde_json` reads (128) is dropped; the apiserver makes none that deep.
+impl Read for ManagedFields {
+    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
+        let given = <&RawValue>::deserialize(from)?.get();
+        if given != "null" && !given.starts_with('[') {
+            return Err(D::Error::custom(format_args!("expected a list, found {}", cut(given, SHOWN_BYTES))));
+        }
+        let value: Option<Value> = serde_json::from_str(given).unwrap_or_default();
+        *seed.into = value.map(|value| value.to_string().into());
+        Ok(())
+    }
+}
+
+macro_rules! times {
+    ($($time:ident, $example:literal, $keeps:expr);+) => {
+        $(impl Visitor<'_> for Seed<'_, Option<$time>> {
+            type Value = ();
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str($example)
+            }
+
+            fn visit_unit<E: Error>(self) -> Result<(), E> {
+                *self.into = None;
+                Ok(())
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+                let time = $time::parse(text).map_err(E::custom)?;
+                *self.into = Some(time).filter($keeps);
+                Ok(())
+            }
+        })+
+    };
+}
+// Go's zero time is "not set".
+// COMPAT(apiserver): where microseconds are told an explicit zero time is kept and counts as set, because Go's validation
+// compares it with a zero time of another location. It is written as `null`.
+times!(
+    Time, "a time such as \"2026-01-02T15:04:05Z\"", |time| *time != Time::ZERO;
+    MicroTime, "a time such as \"2026-01-02T15:04:05.000000Z\"", |_| true
+);
+
+impl<T: Read + Default> Read for Vec<T> {
+    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(seed)
+    }
+}
+
+impl<'de, T: Read + Default> Visitor<'de> for Seed<'_, Vec<T>> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.into.clear();
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        for index in 0.. {
+            if index == self.into.len() {
+                self.into.push(T::default());
+            }
+            let Some(into) = self.into.get_mut(index) else { break };
+            let at = Path::Index(self.at, index);
+            if list.next_element_seed(Seed { into, at: &at, pass: &mut *self.pass })?.is_none() {
+                self.into.truncate(index);
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_, BTreeMap<SmolStr, SmolStr>> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of strings")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.into.clear();
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut given = BTreeMap::new();
+        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+            let at = Path::Name(self.at, &key);
+            let mut value = SmolStr::default();
+            map.next_value_seed(Seed { into: &mut value, at: &at, pass: &mut *self.pass })?;
+            if given.insert(SmolStr::new(&key), value).is_some() {
+                self.pass.duplicate(&at);
+            }
+        }
+        self.into.append(&mut given);
+        Ok(())
+    }
+}
+
+/// What a pointer in Go leads to; `null` unsets it.
+macro_rules! optional {
+    ($($target:ty: $object:ty),+) => {
+        $(impl<'de> Visitor<'de> for Seed<'_, Option<$target>> {
+            type Value = ();
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_unit<E: Error>(self) -> Result<(), E> {
+                *self.into = None;
+                Ok(())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+                let Self { into, at, pass } = self;
+                let into: &mut $object = into.get_or_insert_default();
+                Seed { into, at, pass }.visit_map(map)
+            }
+        })+
+    };
+}
+optional!(Box<ObjectReference>: ObjectReference, EventSeries: EventSeries);

@@ -1,0 +1,90 @@
+//! A body as text, with what Go's decoder repairs in it repaired, so that `serde_json` takes what the apiserver takes.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::borrow::Cow;
+
+/// The body as Go's decoder understands it: each byte that is not UTF-8 is U+FFFD, and so is half a surrogate pair.
+#[must_use]
+pub fn repaired(body: &[u8]) -> Cow<'_, str> {
+    let text = std::str::from_utf8(body).map_or_else(|_invalid| Cow::Owned(lossy(body)), Cow::Borrowed);
+    match without_half_pairs(&text) {
+        Some(repaired) => Cow::Owned(repaired),
+        None => text,
+    }
+}
+
+/// Go's conversion of bytes to text: every byte that is not part of valid UTF-8 becomes one U+FFFD (Rust's own lossy
+/// conversion makes one of each cut-off sequence).
+pub(in crate::event) fn lossy(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for _invalid in chunk.invalid() {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    text
+}
+
+/// The JSON with U+FFFD in the place of each escaped half of a surrogate pair; `None` where there is none.
+fn without_half_pairs(json: &str) -> Option<String> {
+    /// `\uXXXX`
+    const ESCAPE_BYTES: usize = 6;
+    let mut repaired = String::new();
+    // What is not copied yet, and where in it the next escape is looked for.
+    let (mut rest, mut from) = (json, 0_usize);
+    while let Some(found) = rest.as_bytes().get(from..).and_then(|bytes| memchr::memchr(b'\\', bytes)) {
+        let escape = from.saturating_add(found);
+        let behind = escape.saturating_add(ESCAPE_BYTES);
+        match unit(rest, escape) {
+            Some(0xd800..0xdc00) if matches!(unit(rest, behind), Some(0xdc00..0xe000)) => {
+                from = behind.saturating_add(ESCAPE_BYTES);
+            }
+            Some(0xd800..0xe000) => {
+                repaired.push_str(rest.get(..escape)?);
+                repaired.push(char::REPLACEMENT_CHARACTER);
+                (rest, from) = (rest.get(behind..)?, 0);
+            }
+            Some(_) => from = behind,
+            // Another escape, which has one letter.
+            None => from = escape.saturating_add(2),
+        }
+    }
+    if repaired.is_empty() {
+        return None;
+    }
+    Some(repaired + rest)
+}
+
+/// The UTF-16 code unit whose escape begins at `start`.
+fn unit(json: &str, start: usize) -> Option<u16> {
+    let digits = json.get(start..)?.strip_prefix("\\u")?.get(..4)?;
+    // `from_str_radix` also takes a sign.
+    if digits.starts_with('+') { None } else { u16::from_str_radix(digits, 16).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_byte_is_repaired_by_itself() {
+        assert_eq!(repaired(b"a\xe4\xb8b"), "a\u{fffd}\u{fffd}b");
+        assert_eq!(repaired(b"\"\xed\xa0\x80\xff\""), "\"\u{fffd}\u{fffd}\u{fffd}\u{fffd}\"");
+        assert!(matches!(repaired("世".as_bytes()), Cow::Borrowed("世")));
+    }
+
+    #[test]
+    fn halves_of_surrogate_pairs_are_repaired_and_pairs_are_kept() {
+        let check = |json: &str, expected: &str| assert_eq!(repaired(json.as_bytes()), expected, "{json}");
+        check(r"\ud83d\ude00\u0041\n", r"\ud83d\ude00\u0041\n");
+        check(r"\uD83D\u0041\uDC00\t\/x", "\u{fffd}\\u0041\u{fffd}\\t\\/x");
+        check(r"\ud83d\ud83d\ude00", "\u{fffd}\\ud83d\\ude00");
+        check(r"\ude00\ud83d", "\u{fffd}\u{fffd}");
+        // A backslash of its own; and what is no escape, which no reader takes.
+        check(r"\\ud800\\\ud800", "\\\\ud800\\\\\u{fffd}");
+        for broken in [r"\ud8", r"\u+800", r"\", r"\ud8é0", r"\uD83Dé\", "\\é"] {
+            assert!(repaired(broken.as_bytes()).ends_with(broken.chars().next_back().unwrap()), "{broken}");
+        }
+    }
+}

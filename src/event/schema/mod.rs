@@ -1,0 +1,323 @@
+//! The one list of an Event's members: their names in both groups, their types, their protobuf numbers, and whether an empty
+//! one is written. What reads or writes all members walks over it.
+//!
+//! After the Go types of `k8s.io/api/{core,events}/v1` and `k8s.io/apimachinery/pkg/apis/meta/v1`.
+
+#[cfg(test)]
+pub(super) mod tests;
+
+use std::collections::BTreeMap;
+
+use smol_str::SmolStr;
+
+use super::{
+    ApiGroup, Event, EventSeries, EventSource, ManagedFields, MicroTime, ObjectMeta, ObjectReference, OwnerReference,
+    RareMeta, Time,
+};
+
+/// A struct with a list of members.
+pub(super) trait Object: Default + PartialEq + 'static {
+    /// Its members, in the order in which a group writes them. LIMIT: 32.
+    fn members(group: ApiGroup) -> &'static [&'static Member<Self>];
+
+    /// Its members by their numbers, in the order in which protobuf has them.
+    fn by_number(group: ApiGroup) -> &'static [&'static Member<Self>] {
+        Self::members(group)
+    }
+
+    /// Restores what the struct promises, after members were read into it.
+    fn settle(&mut self) {}
+}
+
+/// A member of `T`. Where something is given by group, core/v1 comes first.
+#[derive(Debug)]
+pub(super) struct Member<T: 'static> {
+    names: [&'static str; 2],
+    numbers: [u32; 2],
+    always: [bool; 2],
+    is_pointer: bool,
+    /// Its type, and how it is reached.
+    pub(super) slot: Slot<T>,
+}
+
+/// How a member of type `M` is reached.
+#[derive(Debug)]
+pub(super) struct Access<T: 'static, M: 'static> {
+    pub(super) get: fn(&T) -> &M,
+    pub(super) get_mut: fn(&mut T) -> &mut M,
+}
+
+/// The types that members have.
+#[derive(Debug)]
+pub(super) enum Slot<T: 'static> {
+    Text(Access<T, SmolStr>),
+    Int32(Access<T, i32>),
+    Int64(Access<T, i64>),
+    OptionalInt64(Access<T, Option<i64>>),
+    OptionalBool(Access<T, Option<bool>>),
+    Time(Access<T, Option<Time>>),
+    MicroTime(Access<T, Option<MicroTime>>),
+    Texts(Access<T, Vec<SmolStr>>),
+    TextMap(Access<T, BTreeMap<SmolStr, SmolStr>>),
+    Meta(Access<T, ObjectMeta>),
+    Owners(Access<T, Vec<OwnerReference>>),
+    Reference(Access<T, ObjectReference>),
+    OptionalReference(Access<T, Option<Box<ObjectReference>>>),
+    Source(Access<T, EventSource>),
+    OptionalSeries(Access<T, Option<EventSeries>>),
+    ManagedFields(Access<T, ManagedFields>),
+}
+
+/// Evaluates `$body` with the access to a member, whatever its type is.
+macro_rules! with_access {
+    ($slot:expr, $access:ident => $body:expr) => {
+        match $slot {
+            $crate::event::schema::Slot::Text($access) => $body,
+            $crate::event::schema::Slot::Int32($access) => $body,
+            $crate::event::schema::Slot::Int64($access) => $body,
+            $crate::event::schema::Slot::OptionalInt64($access) => $body,
+            $crate::event::schema::Slot::OptionalBool($access) => $body,
+            $crate::event::schema::Slot::Time($access) => $body,
+            $crate::event::schema::Slot::MicroTime($access) => $body,
+            $crate::event::schema::Slot::Texts($access) => $body,
+            $crate::event::schema::Slot::TextMap($access) => $body,
+            $crate::event::schema::Slot::Meta($access) => $body,
+            $crate::event::schema::Slot::Owners($access) => $body,
+            $crate::event::schema::Slot::Reference($access) => $body,
+            $crate::event::schema::Slot::OptionalReference($access) => $body,
+            $crate::event::schema::Slot::Source($access) => $body,
+            $crate::event::schema::Slot::OptionalSeries($access) => $body,
+            $crate::event::schema::Slot::ManagedFields($access) => $body,
+        }
+    };
+}
+pub(super) use with_access;
+
+impl<T> Member<T> {
+    /// Its name in a group.
+    pub(super) const fn name(&self, group: ApiGroup) -> &'static str {
+        self.names[group as usize]
+    }
+
+    /// Its number in a group's protobuf.
+    pub(super) const fn number(&self, group: ApiGroup) -> u32 {
+        self.numbers[group as usize]
+    }
+
+    /// Whether a group writes it even when it is empty.
+    pub(super) const fn is_always_written(&self, group: ApiGroup) -> bool {
+        self.always[group as usize]
+    }
+
+    /// Whether protobuf leaves it out when it is empty, though its type is always written.
+    pub(super) const fn is_pointer(&self) -> bool {
+        self.is_pointer
+    }
+}
+
+/// A member with a name and a number in core/v1, and a name and a number in events.k8s.io/v1.
+const fn each<T>(core: (&'static str, u32), events: (&'static str, u32), slot: Slot<T>) -> Member<T> {
+    Member { names: [core.0, events.0], numbers: [core.1, events.1], always: [false; 2], is_pointer: false, slot }
+}
+
+/// A member with the same name and number in both groups.
+const fn both<T>(name: &'static str, number: u32, slot: Slot<T>) -> Member<T> {
+    each((name, number), (name, number), slot)
+}
+
+/// Marks a member as written even when it is empty.
+const fn always<T>(member: Member<T>) -> Member<T> {
+    always_in(ApiGroup::Core, always_in(ApiGroup::Events, member))
+}
+
+/// Marks a member as written by a group even when it is empty.
+const fn always_in<T>(group: ApiGroup, mut member: Member<T>) -> Member<T> {
+    member.always[group as usize] = true;
+    member
+}
+
+/// Marks a member as a pointer in Go.
+const fn pointer<T>(mut member: Member<T>) -> Member<T> {
+    member.is_pointer = true;
+    member
+}
+
+/// The access to a member by its field.
+macro_rules! field {
+    (rare.$field:ident) => {
+        Access { get: |meta| &rare(meta).$field, get_mut: |meta| &mut meta.rare.get_or_insert_default().$field }
+    };
+    ($field:ident) => {
+        Access { get: |object| &object.$field, get_mut: |object| &mut object.$field }
+    };
+}
+
+static EVENT: [Member<Event>; 15] = [
+    always(both("metadata", 1, Slot::Meta(field!(metadata)))),
+    always(each(("involvedObject", 2), ("regarding", 8), Slot::Reference(field!(involved_object)))),
+    each(("reason", 3), ("reason", 7), Slot::Text(field!(reason))),
+    each(("message", 4), ("note", 10), Slot::Text(field!(message))),
+    always(each(("source", 5), ("deprecatedSource", 12), Slot::Source(field!(source)))),
+    always(each(("firstTimestamp", 6), ("deprecatedFirstTimestamp", 13), Slot::Time(field!(first_timestamp)))),
+    always(each(("lastTimestamp", 7), ("deprecatedLastTimestamp", 14), Slot::Time(field!(last_timestamp)))),
+    each(("count", 8), ("deprecatedCount", 15), Slot::Int32(field!(count))),
+    each(("type", 9), ("type", 11), Slot::Text(field!(event_type))),
+    always(each(("eventTime", 10), ("eventTime", 2), Slot::MicroTime(field!(event_time)))),
+    each(("series", 11), ("series", 3), Slot::OptionalSeries(field!(series))),
+    each(("action", 12), ("action", 6), Slot::Text(field!(action))),
+    each(("related", 13), ("related", 9), Slot::OptionalReference(field!(related))),
+    always_in(
+        ApiGroup::Core,
+        each(("reportingComponent", 14), ("reportingController", 4), Slot::Text(field!(reporting_controller))),
+    ),
+    always_in(
+        ApiGroup::Core,
+        each(("reportingInstance", 15), ("reportingInstance", 5), Slot::Text(field!(reporting_instance))),
+    ),
+];
+
+static META: [Member<ObjectMeta>; 15] = [
+    both("name", 1, Slot::Text(field!(name))),
+    both("generateName", 2, Slot::Text(field!(rare.generate_name))),
+    both("namespace", 3, Slot::Text(field!(namespace))),
+    both("selfLink", 4, Slot::Text(field!(rare.self_link))),
+    both("uid", 5, Slot::Text(field!(uid))),
+    both("resourceVersion", 6, Slot::Text(field!(resource_version))),
+    both("generation", 7, Slot::Int64(field!(rare.generation))),
+    both("creationTimestamp", 8, Slot::Time(field!(creation_timestamp))),
+    pointer(both("deletionTimestamp", 9, Slot::Time(field!(rare.deletion_timestamp)))),
+    both("deletionGracePeriodSeconds", 10, Slot::OptionalInt64(field!(rare.deletion_grace_period_seconds))),
+    both("labels", 11, Slot::TextMap(field!(rare.labels))),
+    both("annotations", 12, Slot::TextMap(field!(rare.annotations))),
+    both("ownerReferences", 13, Slot::Owners(field!(rare.owner_references))),
+    both("finalizers", 14, Slot::Texts(field!(rare.finalizers))),
+    both("managedFields", 17, Slot::ManagedFields(field!(managed_fields))),
+];
+
+static OWNER: [Member<OwnerReference>; 6] = [
+    always(both("apiVersion", 5, Slot::Text(field!(api_version)))),
+    always(both("kind", 1, Slot::Text(field!(kind)))),
+    always(both("name", 3, Slot::Text(field!(name)))),
+    always(both("uid", 4, Slot::Text(field!(uid)))),
+    both("controller", 6, Slot::OptionalBool(field!(controller))),
+    both("blockOwnerDeletion", 7, Slot::OptionalBool(field!(block_owner_deletion))),
+];
+
+static REFERENCE: [Member<ObjectReference>; 7] = [
+    both("kind", 1, Slot::Text(field!(kind))),
+    both("namespace", 2, Slot::Text(field!(namespace))),
+    both("name", 3, Slot::Text(field!(name))),
+    both("uid", 4, Slot::Text(field!(uid))),
+    both("apiVersion", 5, Slot::Text(field!(api_version))),
+    both("resourceVersion", 6, Slot::Text(field!(resource_version))),
+    both("fieldPath", 7, Slot::Text(field!(field_path))),
+];
+
+static SOURCE: [Member<EventSource>; 2] =
+    [both("component", 1, Slot::Text(field!(component))), both("host", 2, Slot::Text(field!(host)))];
+
+static SERIES: [Member<EventSeries>; 2] = [
+    always_in(ApiGroup::Events, both("count", 1, Slot::Int32(field!(count)))),
+    always(both("lastObservedTime", 2, Slot::MicroTime(field!(last_observed_time)))),
+];
+
+/// Names the list of members of each struct, which is in the order of both groups.
+macro_rules! objects {
+    ($($object:ty: $members:ident),+ $(,)?) => {
+        $(impl Object for $object {
+            fn members(_group: ApiGroup) -> &'static [&'static Member<Self>] {
+                static ORDER: [&Member<$object>; $members.len()] = listed(&$members);
+                &ORDER
+            }
+        })+
+    };
+}
+
+objects! {
+    ObjectReference: REFERENCE,
+    EventSource: SOURCE,
+    EventSeries: SERIES,
+}
+
+/// Its JSON has another order than its numbers.
+impl Object for OwnerReference {
+    fn members(_group: ApiGroup) -> &'static [&'static Member<Self>] {
+        static ORDER: [&Member<OwnerReference>; OWNER.len()] = listed(&OWNER);
+        &ORDER
+    }
+
+    fn by_number(_group: ApiGroup) -> &'static [&'static Member<Self>] {
+        static ORDER: [&Member<OwnerReference>; OWNER.len()] = by_number(&OWNER);
+        &ORDER
+    }
+}
+
+impl Object for Event {
+    fn members(group: ApiGroup) -> &'static [&'static Member<Self>] {
+        static CORE: [&Member<Event>; EVENT.len()] = listed(&EVENT);
+        static EVENTS: [&Member<Event>; EVENT.len()] = by_number(&EVENT);
+        match group {
+            ApiGroup::Core => &CORE,
+            ApiGroup::Events => &EVENTS,
+        }
+    }
+}
+
+impl Object for ObjectMeta {
+    fn members(_group: ApiGroup) -> &'static [&'static Member<Self>] {
+        static ORDER: [&Member<ObjectMeta>; META.len()] = listed(&META);
+        &ORDER
+    }
+
+    /// What events seldom carry is boxed only when there is something in it.
+    fn settle(&mut self) {
+        if self.rare.as_deref() == Some(&RareMeta::default()) {
+            self.rare = None;
+        }
+    }
+}
+
+/// What events seldom carry, empty where there is none of it.
+fn rare(meta: &ObjectMeta) -> &RareMeta {
+    static NOTHING: RareMeta = RareMeta {
+        generate_name: SmolStr::new_static(""),
+        self_link: SmolStr::new_static(""),
+        generation: 0,
+        deletion_timestamp: None,
+        deletion_grace_period_seconds: None,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        owner_references: Vec::new(),
+        finalizers: Vec::new(),
+    };
+    meta.rare.as_deref().unwrap_or(&NOTHING)
+}
+
+/// The members as they are listed: in the order in which core/v1 writes them.
+const fn listed<T, const N: usize>(members: &'static [Member<T>; N]) -> [&'static Member<T>; N] {
+    let mut order = [&members[0]; N];
+    let mut place = 0;
+    while place < N {
+        order[place] = &members[place];
+        place += 1;
+    }
+    order
+}
+
+/// The members by their numbers in events.k8s.io/v1: in the order in which that group writes them.
+const fn by_number<T, const N: usize>(members: &'static [Member<T>; N]) -> [&'static Member<T>; N] {
+    let mut order = [&members[0]; N];
+    let mut place = 0;
+    while place < N {
+        let (mut before, mut other) = (0, 0);
+        while other < N {
+            if members[other].number(ApiGroup::Events) < members[place].number(ApiGroup::Events) {
+                before += 1;
+            }
+            other += 1;
+        }
+        order[before] = &members[place];
+        place += 1;
+    }
+    order
+}

@@ -1,0 +1,227 @@
+//! Where connections come from: a TCP address, or a Unix domain socket.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// Who may connect to a Unix domain socket: its owner and the owner's group.
+const SOCKET_MODE: u32 = 0o660;
+/// What a Unix domain socket's address begins with.
+const UNIX: &str = "unix:";
+
+/// An address to listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// An IP address and a port.
+    Tcp(SocketAddr),
+    /// The path of a Unix domain socket.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Whether only this machine reaches it.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+
+    /// The TCP address.
+    #[must_use]
+    pub const fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(*address),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp(address)
+    }
+}
+
+impl FromStr for Address {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.strip_prefix(UNIX) {
+            Some(path) if Path::new(path).is_absolute() => Ok(Self::Unix(PathBuf::from(path))),
+            Some(_) => Err(()),
+            None => text.parse().map(Self::Tcp).map_err(|_not_an_address| ()),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
+    }
+}
+
+/// Whether a listener for clients may be bound: other machines reach it only where clients are authenticated, or where
+/// the operator has asked for the insecure way. Encryption alone is not enough.
+#[must_use]
+pub fn may_bind(address: &Address, has_authentication: bool, insecure: bool) -> bool {
+    address.is_local() || has_authentication || insecure
+}
+
+/// A bound address.
+#[derive(Debug)]
+pub enum Listener {
+    /// Of an IP address.
+    Tcp(TcpListener),
+    /// Of a Unix domain socket.
+    Unix(UnixListener, SocketFile),
+}
+
+/// The file of a bound Unix domain socket; removed when dropped.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _gone_already = std::fs::remove_file(&self.0);
+    }
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+impl Listener {
+    /// Binds `address`. A socket's file that nobody listens on is replaced.
+    ///
+    /// # Errors
+    /// When the address is taken or not ours.
+    pub async fn bind(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Address::Unix(path) => {
+                remove_stale(path).await?;
+                let listener = UnixListener::bind(path)?;
+                let file = SocketFile(path.clone());
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
+                Ok(Self::Unix(listener, file))
+            }
+        }
+    }
+
+    /// The address that is bound.
+    ///
+    /// # Errors
+    /// When the system does not know it.
+    pub fn local(&self) -> io::Result<Address> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+            Self::Unix(_, SocketFile(path)) => Ok(Address::Unix(path.clone())),
+        }
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<Accepted> {
+        Ok(match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                Accepted::Tcp(stream, address)
+            }
+            Self::Unix(listener, _) => Accepted::Unix(listener.accept().await?.0),
+        })
+    }
+
+    /// Returns the connections that wait to be accepted. Asks the system itself, because tokio may not have seen them
+    /// yet.
+    pub(super) fn queued(self) -> Box<dyn Iterator<Item = Accepted> + Send> {
+        match self {
+            Self::Tcp(listener) => {
+                let listener = listener.into_std().ok();
+                Box::new(std::iter::from_fn(move || {
+                    let (stream, address) = listener.as_ref()?.accept().ok()?;
+                    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).ok()?;
+                    Some(Accepted::Tcp(stream, address))
+                }))
+            }
+            Self::Unix(listener, file) => {
+                let listener = listener.into_std().ok();
+                Box::new(std::iter::from_fn(move || {
+                    let _until_all_are_accepted = &file;
+                    let (stream, _) = listener.as_ref()?.accept().ok()?;
+                    stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream)).ok().map(Accepted::Unix)
+                }))
+            }
+        }
+    }
+}
+
+/// A connection that was accepted.
+pub(super) enum Accepted {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+/// Removes what an earlier process has left at `path`: a socket that refuses connections.
+async fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+            _ => Ok(()),
+        },
+        // Binding says what is wrong.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_from_their_text() {
+        for text in ["127.0.0.1:8080", "[::1]:0", "unix:/run/eventweir.sock"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for text in ["", "localhost:1", "unix:", "unix:relative.sock", "/run/eventweir.sock", "127.0.0.1"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_machines_reach_only_an_authenticated_or_insecure_listener() {
+        let (near, far) = (["127.0.0.1:1", "[::ffff:127.0.0.1]:1", "unix:/s"], ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"]);
+        for (has_authentication, insecure) in [(false, false), (true, false), (false, true)] {
+            let may = |text: &str| may_bind(&text.parse().unwrap(), has_authentication, insecure);
+            assert!(near.into_iter().all(may));
+            assert!(far.into_iter().all(|text| may(text) == (has_authentication || insecure)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = Address::Unix(folder.path().join("s"));
+        let Address::Unix(path) = &address else { unreachable!() };
+        // Dropped without its file being removed, as by a crash.
+        drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+        let listener = Listener::bind(&address).await.unwrap();
+        assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
+        assert_eq!(listener.local().unwrap(), address);
+        assert_eq!(Listener::bind(&address).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        assert!(!path.exists());
+        std::fs::write(path, "a file").unwrap();
+        assert_eq!(Listener::bind(&address).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "a file");
+    }
+}

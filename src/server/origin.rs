@@ -1,0 +1,143 @@
+//! What a web page makes a browser send: requests that name another host, or come from a page of another origin.
+//!
+//! On a loopback address `Host` alone shows DNS rebinding, after which a page of another site reads what it likes. Pages
+//! can also send a POST to any address without asking first; the browser then says whose page it is.
+
+use http::header::{HOST, HeaderValue, ORIGIN};
+use http::request::Parts;
+use http::uri::Uri;
+use regex::{RegexSet, RegexSetBuilder};
+
+/// Names under which a loopback listener is asked by default; `kubectl proxy` has the same.
+pub const ACCEPT_HOSTS: [&str; 3] = ["^localhost$", r"^127\.0\.0\.1$", r"^\[::1\]$"];
+
+const FETCH_SITE: &str = "sec-fetch-site";
+
+/// Which requests a listener takes, by the host and the page that they name.
+#[derive(Debug, Clone, Default)]
+pub struct Origins {
+    /// Hosts that a request may name; all of them without it.
+    hosts: Option<RegexSet>,
+}
+
+impl Origins {
+    /// Any host, and pages of the same origin: for an address that other machines reach.
+    #[must_use]
+    pub fn any_host() -> Self {
+        Self::default()
+    }
+
+    /// Hosts that match one of these expressions, and pages of the same origin: for a loopback address.
+    ///
+    /// # Errors
+    /// When one is no regular expression.
+    pub fn hosts<T: AsRef<str>>(expressions: &[T]) -> Result<Self, regex::Error> {
+        Ok(Self { hosts: Some(RegexSetBuilder::new(expressions).case_insensitive(true).build()?) })
+    }
+
+    /// Why a request is refused, or nothing.
+    #[must_use]
+    pub fn refusal(&self, request: &Parts) -> Option<&'static str> {
+        if let Some(accepted) = &self.hosts {
+            let is_accepted = |host: Option<&str>| host.is_some_and(|host| accepted.is_match(split(host).0));
+            if named_hosts(request).next().is_none() || !named_hosts(request).all(is_accepted) {
+                return Some("the host that the request names is not accepted; see --accept-hosts");
+            }
+        }
+        let site = request.headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
+        let is_foreign = matches!(site, Some(b"cross-site" | b"same-site")) || has_foreign_origin(request);
+        is_foreign.then_some("a request of another origin is refused")
+    }
+}
+
+/// The hosts of the target and of all `Host` headers; `None` for one that is no text.
+fn named_hosts(request: &Parts) -> impl Iterator<Item = Option<&str>> {
+    let headers = request.headers.get_all(HOST).iter().map(|host| host.to_str().ok());
+    request.uri.authority().map(|authority| Some(authority.as_str())).into_iter().chain(headers)
+}
+
+/// Name and port of a host. An IPv6 address keeps its brackets.
+fn split(host: &str) -> (&str, Option<&str>) {
+    let end = host.rfind(']').map_or(0, |end| end + 1);
+    match host[end..].find(':') {
+        Some(colon) => (&host[..end + colon], Some(&host[end + colon + 1..])),
+        None => (host, None),
+    }
+}
+
+/// Whether the page has another host than the one that is asked, or another port where that one has any.
+fn has_foreign_origin(request: &Parts) -> bool {
+    let is_foreign = |origin: &HeaderValue| {
+        let origin = Uri::try_from(origin.as_bytes()).ok();
+        let Some(origin) = origin.as_ref().filter(|origin| origin.scheme().is_some()) else { return true };
+        let (Some(name), Some(Some(host))) = (origin.host(), named_hosts(request).next()) else { return true };
+        let (asked_name, asked_port) = split(host);
+        let default = if origin.scheme_str() == Some("https") { 443 } else { 80 };
+        let port = origin.port_u16().unwrap_or(default);
+        !name.eq_ignore_ascii_case(asked_name) || asked_port.is_some_and(|asked| asked.parse() != Ok(port))
+    };
+    request.headers.get_all(ORIGIN).iter().any(is_foreign)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_refused(origins: &Origins, uri: &str, headers: &[(&str, &str)]) -> bool {
+        let request =
+            headers.iter().fold(http::Request::get(uri), |request, (name, value)| request.header(*name, *value));
+        origins.refusal(&request.body(()).unwrap().into_parts().0).is_some()
+    }
+
+    #[test]
+    fn a_loopback_listener_takes_the_hosts_it_is_told() {
+        let origins = Origins::hosts(&ACCEPT_HOSTS).unwrap();
+        for host in ["localhost", "LocalHost:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080"] {
+            assert!(!is_refused(&origins, "/", &[("host", host)]), "{host}");
+            assert!(!is_refused(&origins, &format!("http://{host}/"), &[]), "{host}");
+            assert!(is_refused(&origins, &format!("http://{host}/"), &[("host", "evil.example")]), "{host}");
+            assert!(is_refused(&origins, "/", &[("host", host), ("host", "evil.example")]), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "127.0.0.2",
+            "a b",
+            "::1",
+            "a@localhost",
+            "[::1].evil",
+        ] {
+            assert!(is_refused(&origins, "/", &[("host", host)]), "{host}");
+            assert!(!is_refused(&Origins::any_host(), "/", &[("host", host)]), "{host}");
+        }
+        assert!(is_refused(&origins, "/", &[]));
+        assert!(is_refused(&origins, "http://evil.example/", &[("host", "localhost")]));
+        let wider = Origins::hosts(&[r"\.test$"]).unwrap();
+        assert!(
+            !is_refused(&wider, "/", &[("host", "a.test:8080")]) && is_refused(&wider, "/", &[("host", "localhost")])
+        );
+    }
+
+    #[test]
+    fn pages_of_another_origin_are_refused() {
+        for origins in [Origins::any_host(), Origins::hosts(&ACCEPT_HOSTS).unwrap()] {
+            let host = ("host", "localhost:8080");
+            for origin in ["http://localhost:8080", "https://LOCALHOST:8080"] {
+                assert!(!is_refused(&origins, "/", &[host, ("origin", origin)]), "{origin}");
+            }
+            for origin in ["http://evil.example", "null", "", "http://localhost", "http://localhost:3000", "file://"] {
+                assert!(is_refused(&origins, "/", &[host, ("origin", origin)]), "{origin}");
+            }
+            // A proxy in front may have taken the port away.
+            assert!(!is_refused(&origins, "/", &[("host", "localhost"), ("origin", "https://localhost:8443")]));
+            for site in ["cross-site", "same-site"] {
+                assert!(is_refused(&origins, "/", &[host, ("sec-fetch-site", site)]), "{site}");
+            }
+            for site in ["same-origin", "none"] {
+                assert!(!is_refused(&origins, "/", &[host, ("sec-fetch-site", site)]), "{site}");
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! From files to what rustls works with.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig, version};
+
+use super::{Identity, MinVersion, Settings, ciphers, names, self_signed};
+use crate::clock::Now;
+
+/// LIMIT: bytes of a file; a larger one is refused.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Of which part of the settings.
+    pub part: Part,
+    /// What is wrong; begins with the path.
+    pub reason: String,
+}
+
+/// A part of the settings that names a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The certificate.
+    Certificate,
+    /// Its key.
+    Key,
+    /// The authorities of client certificates.
+    ClientCa,
+    /// The folder of our own authority.
+    Dir,
+    /// The names that a certificate of our own is good for.
+    Hosts,
+}
+
+impl Part {
+    /// What logs call it.
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Certificate => "certificate",
+            Self::Key => "key",
+            Self::ClientCa => "client CA",
+            Self::Dir => "folder",
+            Self::Hosts => "hosts",
+        }
+    }
+
+    /// A fault of it.
+    pub(super) fn fault(self, path: &Path, reason: impl std::fmt::Display) -> Fault {
+        Fault { part: self, reason: format!("{}: {reason}", path.display()) }
+    }
+}
+
+/// Tells the contents of files apart.
+pub(super) type Digest = [u8; 32];
+
+/// What has been read and can be used.
+pub(super) struct Loaded {
+    pub(super) config: Arc<ServerConfig>,
+    /// When the certificate expires, in seconds since 1970.
+    pub(super) expires: i64,
+    /// When one of our own is to be made again.
+    pub(super) renew_at: Option<i64>,
+}
+
+/// A certificate with those between it and its authority, and its key.
+pub(super) struct Pair {
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    pub(super) key: PrivateKeyDer<'static>,
+    pub(super) renew_at: Option<i64>,
+}
+
+/// What the files hold, or why they cannot be read.
+pub(super) struct Contents {
+    /// The certificate and its key; without files of them nothing.
+    pair: Option<[Content; 2]>,
+    client_ca: Option<Content>,
+}
+
+type Content = Result<Vec<u8>, Fault>;
+
+impl Contents {
+    /// Reads all files.
+    pub(super) fn read(settings: &Settings) -> Self {
+        let pair = match &settings.identity {
+            Identity::Files { certificate, key } => Some([read(Part::Certificate, certificate), read(Part::Key, key)]),
+            Identity::SelfSigned { .. } => None,
+        };
+        let client_ca = settings.client_ca.as_deref().map(|path| read(Part::ClientCa, path));
+        Self { pair, client_ca }
+    }
+
+    /// Equal for equal contents, and for equal reasons why they cannot be read.
+    pub(super) fn digest(&self) -> Digest {
+        let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+        for content in self.pair.iter().flatten().chain(&self.client_ca) {
+            let bytes = content.as_ref().map_or_else(|fault| fault.reason.as_bytes(), Vec::as_slice);
+            context.update(&bytes.len().to_le_bytes());
+            context.update(bytes);
+        }
+        let mut digest = Digest::default();
+        digest.copy_from_slice(context.finish().as_ref());
+        digest
+    }
+
+    /// Makes of them what rustls works with.
+    pub(super) fn load(self, settings: &Settings, now: Now) -> Result<Loaded, Vec<Fault>> {
+        let roots = match (self.client_ca, &settings.client_ca) {
+            (Some(pem), Some(path)) => pem.and_then(|pem| authorities(path, &pem)).map(Some),
+            _ => Ok(None),
+        };
+        let pair = match (&settings.identity, self.pair) {
+            (Identity::Files { certificate, key }, Some(contents)) => pair([certificate, key], contents),
+            (Identity::SelfSigned { dir, hosts }, _) => self_signed::pair(dir, hosts, now),
+            (Identity::Files { .. }, None) => Err(Vec::new()),
+        };
+        match (pair, roots) {
+            (Ok(pair), Ok(roots)) => configure(settings, pair, roots),
+            (pair, roots) => Err(pair.err().into_iter().flatten().chain(roots.err()).collect()),
+        }
+    }
+
+    /// Looks only at the authorities of client certificates.
+    pub(super) fn check_client_ca(self, settings: &Settings) -> Result<(), Fault> {
+        match (self.client_ca, &settings.client_ca) {
+            (Some(pem), Some(path)) => authorities(path, &pem?).map(drop),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) fn read(part: Part, path: &Path) -> Result<Vec<u8>, Fault> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(|error| part.fault(path, error))?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| part.fault(path, error))?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length <= FILE_BYTES_MAX) {
+        Ok(bytes)
+    } else {
+        Err(part.fault(path, "is larger than 1 MiB"))
+    }
+}
+
+fn pair([certificate_path, key_path]: [&Path; 2], [certificate, key]: [Content; 2]) -> Result<Pair, Vec<Fault>> {
+    let chain = certificate.and_then(|pem| certificates(Part::Certificate, certificate_path, &pem));
+    let key = key.and_then(|pem| {
+        PrivateKeyDer::from_pem_slice(&pem)
+            .map_err(|error| Part::Key.fault(key_path, format!("holds no private key in PEM: {error}")))
+    });
+    match (chain, key) {
+        (Ok(chain), Ok(key)) => Ok(Pair { chain, key, renew_at: None }),
+        (chain, key) => Err(chain.err().into_iter().chain(key.err()).collect()),
+    }
+}
+
+pub(super) fn certificates(part: Part, path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match read {
+        Ok(chain) if !chain.is_empty() => Ok(chain),
+        Ok(_) => Err(part.fault(path, "holds no certificate in PEM")),
+        Err(error) => Err(part.fault(path, format!("holds no certificate in PEM: {error}"))),
+    }
+}
+
+/// The authorities of client certificates.
+fn authorities(path: &Path, pem: &[u8]) -> Result<RootCertStore, Fault> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(Part::ClientCa, path, pem)? {
+        roots.add(certificate).map_err(|error| Part::ClientCa.fault(path, error))?;
+    }
+    Ok(roots)
+}
+
+fn configure(settings: &Settings, pair: Pair, roots: Option<RootCertStore>) -> Result<Loaded, Vec<Fault>> {
+    let provider = Arc::new(ciphers::provider(&settings.cipher_suites));
+    let (certificate_path, key_path) = match &settings.identity {
+        Identity::Files { certificate, key } => (certificate, key),
+        Identity::SelfSigned { dir, .. } => (dir, dir),
+    };
+    let wrong = |part: Part, path, reason: String| vec![part.fault(path, reason)];
+    let Pair { chain, key, renew_at } = pair;
+    let expires = chain.first().and_then(names::expires);
+    let expires = expires.ok_or_else(|| {
+        wrong(Part::Certificate, certificate_path, "holds no certificate that can be read".to_owned())
+    })?;
+    // Also compares the key with the certificate.
+    let certified = CertifiedKey::from_der(chain, key, &provider)
+        .map_err(|error| wrong(Part::Key, key_path, format!("does not go with the certificate: {error}")))?;
+    let versions = match settings.min_version {
+        MinVersion::Tls12 => &[&version::TLS13, &version::TLS12][..],
+        MinVersion::Tls13 => &[&version::TLS13],
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions)
+        .map_err(|error| wrong(Part::Certificate, certificate_path, error.to_string()))?;
+    let builder = match (roots, &settings.client_ca) {
+        (Some(roots), Some(path)) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = if settings.requires_certificate { verifier } else { verifier.allow_unauthenticated() };
+            let verifier = verifier.build().map_err(|error| wrong(Part::ClientCa, path, error.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)));
+    config.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).to_vec();
+    Ok(Loaded { config: Arc::new(config), expires, renew_at })
+}

@@ -1,0 +1,180 @@
+//! An authority of our own, for a first try and for sidecars. It is kept in a folder, so that clients still trust it after
+//! a restart; what it signs is made at each start and kept in memory.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
+};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use super::files::{Fault, Pair, Part, certificates, read};
+use super::names;
+use crate::clock::Now;
+
+const CA: &str = "ca.crt";
+const CA_KEY: &str = "ca.key";
+/// The common name of an authority.
+const CA_NAME: &str = "eventweir CA";
+const DAY: i64 = 86_400;
+/// How long an authority is good.
+const CA_DAYS: i64 = 3650;
+/// How long a certificate is good; it is made again after two thirds of that.
+const DAYS: i64 = 365;
+
+/// Looks whether the folder can be used, and the names. Changes nothing.
+pub(super) fn check(dir: &Path, hosts: &[String]) -> Result<(), Vec<Fault>> {
+    let mut faults = Vec::new();
+    if !dir.is_dir() {
+        faults.push(Part::Dir.fault(dir, "is no folder"));
+    } else if dir.join(CA).exists() {
+        faults.extend(kept(dir).err());
+    }
+    let wrong = CertificateParams::new(hosts.to_vec()).err();
+    faults.extend(wrong.map(|error| Fault { part: Part::Hosts, reason: error.to_string() }));
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+/// Makes a certificate for `hosts`, signed by the authority of `dir`, which is made too unless it is there.
+pub(super) fn pair(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, Vec<Fault>> {
+    check(dir, hosts)?;
+    make(dir, hosts, now).map_err(|fault| vec![fault])
+}
+
+fn make(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, Fault> {
+    let wrong = |error: rcgen::Error| Part::Dir.fault(dir, error);
+    let seconds = now.wall_seconds();
+    let kept = if dir.join(CA).exists() { Some(kept(dir)?) } else { None };
+    let is_good = |ca: &CertificateDer<'_>| names::expires(ca).is_some_and(|end| end > seconds + DAYS * DAY);
+    let (authority, key) = match kept.filter(|(ca, _)| is_good(ca)) {
+        Some(kept) => kept,
+        None => new_authority(dir, seconds)?,
+    };
+    let issuer = Issuer::new(authority_params(seconds), key);
+    let own_key = KeyPair::generate().map_err(wrong)?;
+    let mut params = CertificateParams::new(hosts.to_vec()).map_err(wrong)?;
+    params.distinguished_name = named("eventweir");
+    last(&mut params, seconds, DAYS);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    let own = params.signed_by(&own_key, &issuer).map_err(wrong)?;
+    Ok(Pair {
+        chain: vec![own.der().clone(), authority],
+        key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own_key.serialize_der())),
+        renew_at: Some(seconds + DAYS * DAY / 3 * 2),
+    })
+}
+
+/// The authority that the folder has.
+fn kept(dir: &Path) -> Result<(CertificateDer<'static>, KeyPair), Fault> {
+    let (ca, key) = (dir.join(CA), dir.join(CA_KEY));
+    let authority = certificates(Part::Dir, &ca, &read(Part::Dir, &ca)?)?.swap_remove(0);
+    let no_key = |error: &dyn std::fmt::Display| Part::Dir.fault(&key, format!("holds no private key in PEM: {error}"));
+    let der = PrivatePkcs8KeyDer::from_pem_slice(&read(Part::Dir, &key)?).map_err(|error| no_key(&error))?;
+    let key = KeyPair::try_from(&der).map_err(|error| no_key(&error))?;
+    let is_ours = names::read(&authority).is_some_and(|names| names.common_name == CA_NAME);
+    if is_ours && names::has_key(&authority, key.public_key_raw()) {
+        Ok((authority, key))
+    } else {
+        Err(Part::Dir.fault(&ca, "is not an authority that eventweir has made, or ca.key is not its key"))
+    }
+}
+
+fn new_authority(dir: &Path, seconds: i64) -> Result<(CertificateDer<'static>, KeyPair), Fault> {
+    let key = KeyPair::generate().map_err(|error| Part::Dir.fault(dir, error))?;
+    let authority = authority_params(seconds).self_signed(&key).map_err(|error| Part::Dir.fault(dir, error))?;
+    // The certificate comes last: where it is, its key is too.
+    write(&dir.join(CA_KEY), "PRIVATE KEY", &key.serialize_der(), 0o600)?;
+    write(&dir.join(CA), "CERTIFICATE", authority.der(), 0o644)?;
+    Ok((authority.der().clone(), key))
+}
+
+/// The authority's certificate; also describes one that was made earlier, as far as its signatures go.
+fn authority_params(seconds: i64) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = named(CA_NAME);
+    last(&mut params, seconds, CA_DAYS);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+/// Makes a certificate good from a day ago on, for clocks that differ, and for so many days.
+fn last(params: &mut CertificateParams, seconds: i64, days: i64) {
+    let after = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    params.not_before = date_time_ymd(1970, 1, 1) + after(seconds - DAY);
+    params.not_after = date_time_ymd(1970, 1, 1) + after(seconds + days * DAY);
+}
+
+fn named(name: &str) -> rcgen::DistinguishedName {
+    let mut named = rcgen::DistinguishedName::new();
+    named.push(DnType::CommonName, name);
+    named
+}
+
+/// Writes a file as PEM: whole or not at all.
+fn write(path: &Path, label: &str, der: &[u8], mode: u32) -> Result<(), Fault> {
+    let encoded = STANDARD.encode(der);
+    let lines: Vec<&str> = encoded.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+    let pem = format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"));
+    let new = path.with_extension("new");
+    let written = (|| {
+        // With the mode of a file that is made here, not of one that was left over.
+        if new.exists() {
+            fs::remove_file(&new)?;
+        }
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+        file.write_all(pem.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    })();
+    written.map_err(|error| Part::Dir.fault(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_772_352_000;
+
+    fn made(dir: &Path, seconds: i64) -> Result<Pair, Vec<Fault>> {
+        pair(dir, &["localhost".to_owned(), "::1".to_owned()], Now { wall: seconds * 1_000_000_000, ..Now::default() })
+    }
+
+    #[test]
+    fn an_authority_is_kept_while_it_outlives_what_it_signs() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = made(folder.path(), NOW).unwrap();
+        let renew_at = first.renew_at.unwrap();
+        assert!(renew_at > NOW + 200 * DAY && renew_at < names::expires(&first.chain[0]).unwrap());
+        let later = made(folder.path(), renew_at).unwrap();
+        assert!(first.chain[1] == later.chain[1] && first.chain[0] != later.chain[0]);
+        let last = made(folder.path(), NOW + (CA_DAYS - DAYS) * DAY).unwrap();
+        assert_ne!(first.chain[1], last.chain[1]);
+    }
+
+    #[test]
+    fn a_folder_of_others_is_refused_and_an_interrupted_start_repeated() {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let [key, other_key] = [&folder, &other].map(|folder| folder.path().join(CA_KEY));
+        fs::write(&key, "half a key").unwrap();
+        made(folder.path(), NOW).unwrap();
+        made(other.path(), NOW).unwrap();
+        fs::copy(&other_key, &key).unwrap();
+        let fault = check(folder.path(), &[]).unwrap_err().remove(0);
+        assert!(fault.reason.contains("is not an authority that eventweir has made"), "{}", fault.reason);
+        fs::remove_file(&key).unwrap();
+        assert_eq!(made(folder.path(), NOW).err().unwrap()[0].part, Part::Dir);
+        let missing = made(&folder.path().join("missing"), NOW).err().unwrap();
+        assert!(missing[0].reason.ends_with(": is no folder"));
+    }
+}

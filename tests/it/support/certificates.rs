@@ -1,0 +1,143 @@
+//! Authorities, certificates, and clients that trust them.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use rustls::client::ClientConnection;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::time_provider::TimeProvider;
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::events::START;
+
+/// An authority.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key.
+pub(crate) struct Certificate {
+    pub(crate) der: CertificateDer<'static>,
+    key: Vec<u8>,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "authority");
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub(crate) fn der(&self) -> &CertificateDer<'static> {
+        self.0.der()
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        pem("CERTIFICATE", self.der())
+    }
+
+    /// A certificate for `localhost` and 127.0.0.1.
+    pub(crate) fn server(&self) -> Certificate {
+        let mut params = CertificateParams::new(["localhost", "127.0.0.1"].map(str::to_owned)).unwrap();
+        params.not_after = date_time_ymd(2100, 1, 1);
+        self.sign(&params)
+    }
+
+    /// A certificate of a user in these groups, two at most.
+    pub(crate) fn client(&self, name: &str, groups: &[&str]) -> Certificate {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        // It keeps one value of each type, but not of a type by two names.
+        let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
+        for (kind, group) in types.into_iter().zip(groups) {
+            params.distinguished_name.push(kind, *group);
+        }
+        self.sign(&params)
+    }
+
+    fn sign(&self, params: &CertificateParams) -> Certificate {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        Certificate { der: certificate.der().clone(), key: key.serialize_der() }
+    }
+}
+
+impl Certificate {
+    /// Writes `tls.crt` and `tls.key`.
+    pub(crate) fn write(&self, folder: &Path) {
+        std::fs::write(folder.join("tls.crt"), pem("CERTIFICATE", &self.der)).unwrap();
+        std::fs::write(folder.join("tls.key"), pem("PRIVATE KEY", &self.key)).unwrap();
+    }
+}
+
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
+}
+
+/// The time of the tests, for which their certificates are good.
+#[derive(Debug)]
+struct Then;
+
+impl TimeProvider for Then {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(std::time::Duration::from_nanos(START.unsigned_abs())))
+    }
+}
+
+/// How a client speaks TLS.
+pub(crate) struct Trust {
+    pub(crate) authority: CertificateDer<'static>,
+    pub(crate) versions: Vec<&'static SupportedProtocolVersion>,
+    pub(crate) protocol: &'static str,
+    pub(crate) certificate: Option<Certificate>,
+}
+
+impl Trust {
+    pub(crate) fn of(authority: &CertificateDer<'_>) -> Self {
+        let authority = authority.clone().into_owned();
+        Self { authority, versions: rustls::ALL_VERSIONS.to_vec(), protocol: "http/1.1", certificate: None }
+    }
+
+    /// Connects to `localhost` at this address.
+    pub(crate) async fn connect(&self, address: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
+        self.connect_as("localhost", address).await
+    }
+
+    pub(crate) async fn connect_as(&self, name: &str, address: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(address).await?;
+        self.connector().connect(ServerName::try_from(name.to_owned()).unwrap(), stream).await
+    }
+
+    fn connector(&self) -> TlsConnector {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.authority.clone()).unwrap();
+        let config = ClientConfig::builder_with_details(Arc::new(ring::default_provider()), Arc::new(Then))
+            .with_protocol_versions(&self.versions)
+            .unwrap()
+            .with_root_certificates(roots);
+        let mut config = match &self.certificate {
+            Some(Certificate { der, key }) => {
+                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.clone()));
+                config.with_client_auth_cert(vec![der.clone()], key).unwrap()
+            }
+            None => config.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![self.protocol.as_bytes().to_vec()];
+        TlsConnector::from(Arc::new(config))
+    }
+}
+
+/// The certificate that the other side has shown.
+pub(crate) fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
+    let connection: &ClientConnection = stream.get_ref().1;
+    connection.peer_certificates().unwrap()[0].clone().into_owned()
+}

@@ -40,6 +40,7 @@ mod batch;
 mod admin;
 mod reload;
 mod tls;
+mod callers;
 mod pages;
 mod web_config;
 mod tokens;

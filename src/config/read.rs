@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::auth;
 use super::correlation::correlation;
 use super::parts::MESSAGE_BYTES;
 use super::raw::Value;
@@ -13,6 +14,7 @@ use super::{
     Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, Passthrough, RawConfig, Shards,
     Shutdown, Tls, Upstream, Writes, tls, values,
 };
+use crate::access;
 use crate::correlator::{Policy, Rate};
 use crate::event::ApiGroup;
 use crate::history;
@@ -52,6 +54,8 @@ impl Default for Config {
             spool: spool::Settings::default(),
             ingest: Ingest::default(),
             passthrough: Passthrough::default(),
+            access: access::Settings::default(),
+            limits_file: None,
             shutdown: Shutdown::default(),
             shards: Shards::Auto,
         }
@@ -82,21 +86,30 @@ impl Config {
     }
 }
 
-/// Whether clients of the listener are authenticated. None are yet.
-const HAS_AUTHENTICATION: bool = false;
+impl RawConfig {
+    /// The limits of an EventRateLimit plugin's file.
+    pub(super) fn limits(self) -> Result<Vec<access::Limit>, Errors> {
+        let file = self.file().to_owned();
+        let (root, twice) = self.overlaid(&Overrides::default());
+        let collector = Collector::new(&file, twice, false);
+        let limits = collector.read(&root, String::new(), auth::plugin);
+        let errors = collector.into_errors();
+        if errors.is_empty() { Ok(limits) } else { Err(errors) }
+    }
+}
 
-const BEYOND_LOOPBACK: &str = "can be reached from other machines, and this listener does not authenticate anybody yet; \
-    allowed: a loopback address such as 127.0.0.1:8080, a Unix domain socket such as unix:/run/eventweir.sock, or any \
-    with insecureListen: true (--insecure-listen)";
+const BEYOND_LOOPBACK: &str = "can be reached from other machines, and nobody is authenticated there; \
+    allowed: a loopback address such as 127.0.0.1:8080, a Unix domain socket such as unix:/run/eventweir.sock, any with \
+    auth.tokenReview.enabled: true or auth.clientCAFile, or any with insecureListen: true (--insecure-listen)";
+const TOKENS_IN_CLEAR: &str = "can be reached from other machines, and without TLS the network reads the callers' tokens; \
+    allowed: any with tls.certFile (--tls-cert-file) or tls.selfSigned.dir, a loopback address such as 127.0.0.1:8080, \
+    or any with insecureListen: true (--insecure-listen)";
 
 fn config(section: &mut Section<'_>) -> Config {
     let default = Config::default();
     let listen = section.value("listen", default.listen, values::listen_address);
     let insecure_listen = section.value("insecureListen", default.insecure_listen, values::truth);
     let admin_listen = section.value("adminListen", default.admin_listen, values::address);
-    if !server::may_bind(&listen, HAS_AUTHENTICATION, insecure_listen) {
-        section.conflict("listen", BEYOND_LOOPBACK);
-    }
     if listen == Address::Tcp(admin_listen) && admin_listen.port() != 0 {
         let key = if section.has("adminListen") { "adminListen" } else { "listen" };
         section.conflict(key, "is the address of both listeners; allowed: two different ones");
@@ -104,8 +117,6 @@ fn config(section: &mut Section<'_>) -> Config {
     let admin_web_config_file = tls::web_config_file(section);
     let accept_hosts = section.value("acceptHosts", default.accept_hosts, values::expressions);
     let tls = section.within("tls", tls::tls);
-    let auth = section.within("auth", tls::auth);
-    tls::check(section, &listen, &tls, &auth);
     let log = section.within("log", log);
     let event_log = section.value("eventLog", default.event_log, event_log);
     let Config { mut gate, mut shard, .. } = default;
@@ -118,6 +129,14 @@ fn config(section: &mut Section<'_>) -> Config {
         }
         upstream
     });
+    let backend = upstream.backend;
+    let (auth, access) = section.within("auth", |section| (tls::auth(section), auth::auth(section, backend)));
+    tls::check(section, &listen, &tls, &auth);
+    if !server::may_bind(&listen, keeps_out(&access), insecure_listen) {
+        section.conflict("listen", BEYOND_LOOPBACK);
+    } else if access.tokens.is_on && !server::may_bind(&listen, tls.settings(&auth).is_some(), insecure_listen) {
+        section.conflict("listen", TOKENS_IN_CLEAR);
+    }
     let policy = section.within("correlation", |section| correlation(section, &mut shard));
     section.within("outbox", |section| outbox(section, &mut shard.outbox));
     // The same pauses for a record that failed and for an upstream that is down.
@@ -127,7 +146,16 @@ fn config(section: &mut Section<'_>) -> Config {
     let has_spool = spool.dir.is_some();
     let ingest = section.within("ingest", |section| ingest(section, has_spool));
     shard.outbox.repair = ingest.repair != Repair::Off;
-    let passthrough = passthrough(section, upstream.backend);
+    let passthrough = passthrough(section, upstream.backend, &access);
+    let access = access::Settings {
+        limits: auth::limits(section),
+        fairness: section.within("fairness", auth::fairness),
+        ..access
+    };
+    let limits_file = section.optional("limitsFile", values::text(4096)).map(|path| PathBuf::from(path.as_str()));
+    if limits_file.is_some() && !access.limits.is_empty() {
+        section.conflict("limitsFile", "stands beside limits; allowed: one of the two");
+    }
     Config {
         listen,
         insecure_listen,
@@ -145,6 +173,8 @@ fn config(section: &mut Section<'_>) -> Config {
         spool,
         ingest,
         passthrough,
+        access,
+        limits_file,
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
     }
@@ -307,7 +337,7 @@ fn repair(section: &mut Section<'_>) -> Repair {
 }
 
 /// A section, or `on` or `off` alone.
-fn passthrough(section: &mut Section<'_>, backend: Backend) -> Passthrough {
+fn passthrough(section: &mut Section<'_>, backend: Backend, access: &access::Settings) -> Passthrough {
     const KEY: &str = "passthrough";
     if !section.is_scalar(KEY) {
         return section.within(KEY, |section| {
@@ -318,7 +348,7 @@ fn passthrough(section: &mut Section<'_>, backend: Backend) -> Passthrough {
                 max_in_flight: section.value("maxInFlight", default.max_in_flight, values::positive(16_000)),
                 max_upgrades: section.value("maxUpgrades", default.max_upgrades, values::positive(100_000)),
             };
-            check_passthrough(section, "enabled", &passthrough, backend);
+            check_passthrough(section, "enabled", &passthrough, backend, access);
             passthrough
         });
     }
@@ -326,26 +356,33 @@ fn passthrough(section: &mut Section<'_>, backend: Backend) -> Passthrough {
         values::choice(&SWITCH)(value).map_err(|names| format!("{names}, or a section of keys and values"))
     };
     let passthrough = Passthrough { enabled: section.value(KEY, false, switch), ..Passthrough::default() };
-    check_passthrough(section, KEY, &passthrough, backend);
+    check_passthrough(section, KEY, &passthrough, backend, access);
     passthrough
 }
 
-fn check_passthrough(section: &Section<'_>, key: &str, passthrough: &Passthrough, backend: Backend) {
+fn check_passthrough(
+    section: &Section<'_>,
+    key: &str,
+    passthrough: &Passthrough,
+    backend: Backend,
+    access: &access::Settings,
+) {
     if passthrough.enabled && backend != Backend::Apiserver {
         section.conflict(key, "needs an apiserver; allowed: off, or on with upstream.kind: apiserver (--upstream)");
     }
-    if requires_authentication(passthrough) {
+    if passthrough.enabled && !passthrough.insecure && !keeps_out(access) {
         section.conflict(
             key,
-            "would let everybody who reaches this listener write events, and it does not authenticate anybody yet; \
-             allowed: off, or on with passthrough.insecure: true",
+            "would let everybody who reaches this listener write events; allowed: off, or on with \
+             auth.tokenReview.enabled: true, with auth.clientCAFile (--client-ca-file), or with \
+             passthrough.insecure: true",
         );
     }
 }
 
-/// Whether callers of events have to be authenticated.
-const fn requires_authentication(passthrough: &Passthrough) -> bool {
-    passthrough.enabled && !passthrough.insecure
+/// Whether callers have to show who they are, or are allowed only what a rule or the apiserver allows them.
+const fn keeps_out(access: &access::Settings) -> bool {
+    access.authenticates() && (access.authorizes() || !access.anonymous)
 }
 
 fn shutdown(section: &mut Section<'_>) -> Shutdown {

@@ -8,7 +8,7 @@
 //! What a web page of another origin makes a browser send is refused first, whatever it asks for.
 //!
 //! Here nobody is authenticated: the apiserver does that with the caller's token, and for events the layers of the event
-//! half do.
+//! half do. An event that these refuse does not go on.
 
 mod body;
 mod events;

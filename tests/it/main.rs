@@ -33,15 +33,18 @@ mod patches;
 mod deletes;
 mod websocket;
 mod http_limits;
+mod access;
 mod doors;
 mod ack;
 mod batch;
 mod admin;
 mod reload;
 mod tls;
+mod callers;
 mod pages;
 mod web_config;
 mod tokens;
 // Where the apiserver stood.
 mod passthrough;
+mod passthrough_callers;
 mod passthrough_streams;

@@ -136,8 +136,10 @@ impl Behind {
             self.address
         );
         std::fs::write(&path, text).unwrap();
+        let insecure = !more.contains("auth:");
         let yaml = format!(
-            "upstream: {{kind: apiserver, history: off}}\npassthrough: {{enabled: on, insecure: true, {passthrough}}}\n{more}"
+            "upstream: {{kind: apiserver, history: off}}\n\
+             passthrough: {{enabled: on, insecure: {insecure}, {passthrough}}}\n{more}"
         );
         start_with_kubeconfig(&path, &yaml).await
     }

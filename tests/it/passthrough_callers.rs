@@ -1,0 +1,125 @@
+//! Pass-through with authentication: who may not write events is refused, and what cannot be asked goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::response::Response;
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::support::app::{DEADLINE, Program};
+use super::support::behind::{Behind, OURS, answer, created};
+use super::support::events::event;
+use super::support::http::{Client, EVENTS, Reply, json as json_of};
+
+const TOKENS: &str = "auth: {tokenReview: {enabled: true}, subjectAccessReview: {enabled: true}}\n\
+    shutdown: {drainTimeout: 0s}\n";
+/// How many reviews of tokens are in flight at once.
+const REVIEWS: usize = 64;
+
+/// A review's question.
+async fn question(request: Request<Incoming>) -> Value {
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    serde_json::from_slice(&body).unwrap()
+}
+
+/// Answers as an apiserver that knows `writer` and `reader`, and lets the first one write events.
+async fn with_users(request: Request<Incoming>) -> Response {
+    let is_ours = request.headers().get("Authorization").is_some_and(|value| value == OURS);
+    match (is_ours, request.uri().path(), request.method()) {
+        (true, "/apis/authentication.k8s.io/v1/tokenreviews", _) => {
+            let mut review = question(request).await;
+            let token = review["spec"]["token"].as_str().unwrap();
+            let is_known = ["writer", "reader"].contains(&token);
+            review["status"] = json!({"authenticated": is_known, "user": {"username": token}});
+            answer(201, review.to_string())
+        }
+        (true, "/apis/authorization.k8s.io/v1/subjectaccessreviews", _) => {
+            let mut review = question(request).await;
+            review["status"] = json!({"allowed": review["spec"]["user"] == "writer"});
+            answer(201, review.to_string())
+        }
+        (true, _, &Method::POST) => created(request).await,
+        (true, ..) => answer(404, "{}"),
+        (false, ..) => answer(200, "the apiserver's"),
+    }
+}
+
+async fn send(client: &mut Client, method: &str, path: &str, token: &str) -> Reply {
+    let (authorization, body) = (format!("Bearer {token}"), json_of(&event("node-1", "web-0", "R", "m")));
+    let body = if method == "POST" { &body[..] } else { b"" };
+    client.send(method, path, &[("Authorization", &authorization)], body).await
+}
+
+async fn fallbacks(program: &Program) -> f64 {
+    program.metrics().await["eventweir_passthrough_requests_total{kind=\"fallback\"}"]
+}
+
+#[tokio::test]
+async fn an_event_of_a_caller_that_may_not_write_it_goes_nowhere() {
+    let behind = Behind::plain(with_users).await;
+    let program = behind.program("", TOKENS).await;
+    let client = &mut program.client().await;
+    assert_eq!(send(client, "POST", EVENTS, "writer").await.outcome(), Some("created"));
+    for (token, code, reason) in [("nobody", 401, "Unauthorized"), ("reader", 403, "Forbidden")] {
+        let reply = send(client, "POST", EVENTS, token).await;
+        let status = reply.json();
+        assert_eq!((reply.status, &status["kind"], &status["reason"]), (code, &"Status".into(), &reason.into()));
+    }
+    let none = client.send("POST", EVENTS, &[], &json_of(&event("node-1", "web-0", "R", "m"))).await;
+    assert_eq!(none.status, 401);
+    let forbidden = send(client, "POST", EVENTS, "reader").await.json();
+    let message =
+        r#"events is forbidden: User "reader" cannot create resource "events" in API group "" in the namespace "shop""#;
+    assert_eq!(forbidden["message"], message);
+    assert!(behind.passed_on().is_empty(), "{:?}", behind.passed_on());
+    // What is about an event asks for the caller's own rights, which only the apiserver knows in full.
+    let one = format!("{EVENTS}/a");
+    assert_eq!(send(client, "DELETE", &one, "reader").await.text(), "the apiserver's");
+    assert_eq!(behind.passed_on()[0].header("authorization"), Some("Bearer reader"));
+    // Everything else is the apiserver's to judge.
+    assert_eq!(send(client, "GET", "/api/v1/pods", "nobody").await.text(), "the apiserver's");
+    assert_eq!(fallbacks(&program).await, 1.0);
+    program.settle().await;
+    program.app.stop().await;
+}
+
+#[tokio::test]
+async fn an_event_whose_caller_cannot_be_asked_about_goes_on() {
+    let is_up = Arc::new(AtomicBool::new(false));
+    let up = Arc::clone(&is_up);
+    let behind = Behind::plain(move |request| {
+        let up = up.load(Ordering::Relaxed);
+        async move {
+            let is_ours = request.headers().get("Authorization").is_some_and(|value| value == OURS);
+            match (is_ours, up) {
+                (false, _) => answer(201, "stored"),
+                (true, false) => answer(500, "{}"),
+                (true, true) => std::future::pending().await,
+            }
+        }
+    })
+    .await;
+    let program = behind.program("", TOKENS).await;
+    let client = &mut program.client().await;
+    // The apiserver does not answer reviews.
+    assert_eq!(send(client, "POST", EVENTS, "caller").await.text(), "stored");
+    // It is slow with them, and too many are asked.
+    is_up.store(true, Ordering::Relaxed);
+    let mut waiting = JoinSet::new();
+    for number in 0..REVIEWS {
+        let mut client = program.client().await;
+        waiting.spawn(async move { send(&mut client, "POST", EVENTS, &format!("caller-{number}")).await.status });
+    }
+    let reviews = || behind.seen().iter().filter(|seen| seen.is_ours() && seen.line.contains("tokenreviews")).count();
+    program.until("all are asked about", || reviews() == REVIEWS + 1).await;
+    let last = tokio::time::timeout(DEADLINE, send(client, "POST", EVENTS, "another")).await.unwrap();
+    assert_eq!((last.status, last.text()), (201, "stored".to_owned()));
+    assert_eq!(fallbacks(&program).await, 2.0);
+    assert!(behind.passed_on().iter().any(|seen| seen.header("authorization") == Some("Bearer another")));
+    drop(waiting);
+    program.app.stop().await;
+}

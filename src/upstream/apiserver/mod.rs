@@ -33,6 +33,7 @@ use http::{Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
+use serde_json::Value;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
@@ -184,6 +185,15 @@ impl Apiserver {
             Err(Failure::Denied(denial)) if matches!(denial.status.code, 403 | 404) => Ok(()),
             Err(failure) => Err(NotReady(status_of(failure).message)),
         }
+    }
+
+    /// Posts a question about a token or a permission to this path, and returns the answer.
+    ///
+    /// # Errors
+    /// The apiserver's refusal, or 503 and 504 when there is no answer.
+    pub async fn review(&self, path: &str, question: &Value) -> Result<Value, Status> {
+        let (_, body) = self.send_in_time(request::review(path, question), BODY_BYTES_MAX).await.map_err(status_of)?;
+        serde_json::from_slice(&body).map_err(|_fault| Status::new(502, "BadGateway", "the answer cannot be read"))
     }
 
     fn exchange_event(

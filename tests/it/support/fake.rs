@@ -2,7 +2,6 @@
 //! request.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
-use serde_json::json;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -25,6 +24,7 @@ use http::{Method, Response};
 use kube::client::Body;
 use parking_lot::Mutex;
 use prometheus::Registry;
+use serde_json::{Value, json};
 
 use super::events::{START, event};
 
@@ -95,6 +95,8 @@ struct State {
     plan: Plan,
     up: bool,
     latency: Duration,
+    /// Tokens and their users, who may create and nothing else.
+    tokens: HashMap<String, String>,
     seen: Vec<Seen>,
     in_flight: HashMap<String, usize>,
     most_in_flight: usize,
@@ -136,6 +138,7 @@ impl FakeApiserver {
             plan: Box::new(|_| Fault::None),
             up: true,
             latency: Duration::from_millis(1),
+            tokens: HashMap::new(),
             seen: Vec::new(),
             in_flight: HashMap::new(),
             most_in_flight: 0,
@@ -179,6 +182,28 @@ impl FakeApiserver {
     /// Takes connections, or refuses them all.
     pub(crate) fn set_up(&self, up: bool) {
         self.0.lock().up = up;
+    }
+
+    /// This token is its user's.
+    pub(crate) fn know(&self, token: &str, user: &str) {
+        self.0.lock().tokens.insert(token.to_owned(), user.to_owned());
+    }
+
+    /// Answers a review of a token or of a permission.
+    fn review(&self, question: &Value) -> io::Result<Response<String>> {
+        let state = self.0.lock();
+        if !state.up {
+            return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
+        }
+        let spec = &question["spec"];
+        let status = match spec["token"].as_str() {
+            Some(token) => match state.tokens.get(token) {
+                Some(user) => json!({ "authenticated": true, "user": { "username": user } }),
+                None => json!({ "error": "unknown" }),
+            },
+            None => json!({ "allowed": spec["resourceAttributes"]["verb"] == "create" }),
+        };
+        Ok(respond(Ok(json!({ "status": status }).to_string().into_bytes())))
     }
 
     /// How long each answer takes.
@@ -243,7 +268,14 @@ impl FakeApiserver {
             return Ok(respond(Err(told(403))));
         }
         let body = body.collect_bytes().await.unwrap();
-        let request = Request::read(&parts, body);
+        if parts.uri.path().ends_with("reviews") {
+            return self.review(&serde_json::from_slice(&body).unwrap());
+        }
+        self.meet(&parts, Request::read(&parts, body)).await
+    }
+
+    /// Answers a request about events as the plan has it.
+    async fn meet(self, parts: &http::request::Parts, request: Request) -> io::Result<Response<String>> {
         let (fault, latency, _on_its_way) = self.arrive(&parts.method, &request);
         let Some(fault) = fault else { return Err(io::Error::from(io::ErrorKind::ConnectionRefused)) };
         let answer = || self.answer(&parts.method, &request);

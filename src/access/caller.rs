@@ -41,7 +41,7 @@ impl Caller {
 
     /// Whom a certificate names; none without a common name (`x509.CommonNameUserConversion`).
     pub(super) fn of_certificate(certificate: &PeerCertificate) -> Option<Self> {
-        let PeerCertificate { common_name, organizations } = certificate;
+        let PeerCertificate { common_name, organizations, expires: _ } = certificate;
         let groups = organizations.iter().map(SmolStr::new).collect();
         let caller = Self { name: common_name.into(), groups, ..Self::default() };
         (!common_name.is_empty()).then(|| caller.authenticated())
@@ -93,6 +93,7 @@ mod tests {
         let certificate = |common_name: &str| PeerCertificate {
             common_name: common_name.to_owned(),
             organizations: vec!["system:nodes".to_owned()],
+            expires: i64::MAX,
         };
         let caller = Caller::of_certificate(&certificate("system:node:a")).unwrap();
         assert_eq!((caller.name.as_str(), caller.groups.len()), ("system:node:a", 2));

@@ -283,8 +283,8 @@ impl Access {
         result
     }
 
-    /// As the apiserver's chain: the first authenticator that knows the caller; a token that is not valid is never
-    /// anonymous.
+    /// As the apiserver's chain: the first authenticator that knows the caller; a token that is not valid and a
+    /// certificate that has expired are never anonymous.
     async fn identified(
         &self,
         settings: &Settings,
@@ -292,7 +292,10 @@ impl Access {
         headers: &HeaderMap,
     ) -> (Method, Result<Option<Caller>, Unanswered>) {
         let certificate = peer.and_then(|peer| peer.certificate.as_ref()).filter(|_| settings.certificates);
-        if let Some(caller) = certificate.and_then(Caller::of_certificate) {
+        let now = self.0.clock.now().wall_seconds();
+        // It was good when the connection began.
+        let is_expired = certificate.is_some_and(|certificate| certificate.expires < now);
+        if let Some(caller) = certificate.filter(|_| !is_expired).and_then(Caller::of_certificate) {
             return (Method::Certificate, Ok(Some(caller)));
         }
         match caller::bearer(headers).filter(|_| settings.tokens.is_on) {
@@ -300,6 +303,7 @@ impl Access {
                 let caller = self.caller_of(&settings.tokens, token).await;
                 (Method::Token, caller.map(|caller| caller.map(|caller| Caller::clone(&caller))))
             }
+            None if is_expired => (Method::Certificate, Ok(None)),
             None if settings.anonymous => (Method::Anonymous, Ok(Some(Caller::anonymous()))),
             None => (Method::None, Ok(None)),
         }

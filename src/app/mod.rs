@@ -252,18 +252,7 @@ impl App {
         }
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         self.guard(deliver::run(shards, upstream, self.monitor.clone(), self.stop_delivery.clone(), fastrand::u64(..)));
-        if let (Upstream::Apiserver(apiserver), history::Mode::Watch | history::Mode::List) =
-            (&self.upstream, config.upstream.history)
-        {
-            let (mode, monitor) = (config.upstream.history, self.history.clone());
-            let following = history::follow(apiserver.clone(), self.shards.clone(), mode, monitor);
-            let stop = self.stop_delivery.clone();
-            self.tasks.spawn(async move { stop.run_until_cancelled(following).await });
-        }
-        if let Upstream::Embedded(embedded) = &self.upstream {
-            let (embedded, stop) = (embedded.clone(), self.stop_delivery.clone());
-            self.guard(async move { stop.run_until_cancelled(embedded.expire_forever()).await.unwrap_or(()) });
-        }
+        self.follow_upstream(config.upstream.history);
         let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
         tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.face().is_some(), "listening");
@@ -271,6 +260,19 @@ impl App {
             tracing::warn!(listen = %address, "other machines reach this address, and nobody is authenticated there");
         }
         Ok(())
+    }
+
+    /// Follows what the upstream holds: an apiserver's events, or the time of the embedded store's.
+    fn follow_upstream(self: &Arc<Self>, mode: history::Mode) {
+        if let (Upstream::Apiserver(apiserver), history::Mode::Watch | history::Mode::List) = (&self.upstream, mode) {
+            let following = history::follow(apiserver.clone(), self.shards.clone(), mode, self.history.clone());
+            let stop = self.stop_delivery.clone();
+            self.tasks.spawn(async move { stop.run_until_cancelled(following).await });
+        }
+        if let Upstream::Embedded(embedded) = &self.upstream {
+            let (embedded, stop) = (embedded.clone(), self.stop_delivery.clone());
+            self.guard(async move { stop.run_until_cancelled(embedded.expire_forever()).await.unwrap_or(()) });
+        }
     }
 
     fn serve_admin(self: &Arc<Self>, listener: TcpListener, limits: &server::Settings) -> Result<(), Error> {

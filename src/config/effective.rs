@@ -13,7 +13,7 @@ use super::parts::MESSAGE_BYTES;
 use super::read::{ACK, HISTORY, SWITCH, UPSTREAM_GROUP, WRITES};
 use super::tls::MIN_VERSION;
 use super::units::{duration_text, size_text};
-use super::{Backend, Config, EventLog, Ingest, LogFormat, Shards, Tls, Upstream};
+use super::{Backend, Config, EventLog, Ingest, LogFormat, Passthrough, Shards, Tls, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
 use crate::ingest::Repair;
 use crate::outbox::{self, GateSettings, UpstreamGroup};
@@ -112,12 +112,7 @@ fn tree(config: &Config) -> Value {
         "outbox": outbox_tree(outbox),
         "spool": spool_tree,
         "ingest": ingest_tree(ingest),
-        "passthrough": {
-            "enabled": named(&SWITCH, passthrough.enabled),
-            "insecure": passthrough.insecure,
-            "maxInFlight": passthrough.max_in_flight,
-            "maxUpgrades": passthrough.max_upgrades,
-        },
+        "passthrough": passthrough_tree(passthrough),
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
         "auth": auth::auth_tree(access, auth),
         "fairness": auth::fairness_tree(&access.fairness),
@@ -147,6 +142,15 @@ fn ingest_tree(ingest: &Ingest) -> Value {
             Repair::On { message_bytes } => message_bytes,
             Repair::Off => MESSAGE_BYTES.get(),
         }),
+    })
+}
+
+fn passthrough_tree(passthrough: &Passthrough) -> Value {
+    json!({
+        "enabled": named(&SWITCH, passthrough.enabled),
+        "insecure": passthrough.insecure,
+        "maxInFlight": passthrough.max_in_flight,
+        "maxUpgrades": passthrough.max_upgrades,
     })
 }
 

@@ -121,8 +121,8 @@ pub(super) async fn take(
         Err(rejection) => return face.reject(&rejection),
     };
     // The shard's ledger has the refusal already.
-    let taken = face.accept(&event, face.brings(&event), ack, asked.user(), || asked.claim());
-    let Ok(Taken { outcome, waiting }) = taken else {
+    let occurrences = face.brings(&event);
+    let Ok(Taken { outcome, waiting }) = face.accept(&event, occurrences, ack, asked.user(), || asked.claim()) else {
         return full();
     };
     let shown = match waiting {

@@ -112,7 +112,8 @@ mod tests {
         let (mut headers, mut extensions) = (HeaderMap::new(), Extensions::new());
         extensions.insert(Peer::default());
         assert!(!has_certificate_alone(&headers, &extensions), "without either, the apiserver decides");
-        let certificate = PeerCertificate { common_name: "jane".to_owned(), organizations: Vec::new() };
+        let certificate =
+            PeerCertificate { common_name: "jane".to_owned(), organizations: Vec::new(), expires: i64::MAX };
         extensions.insert(Peer { certificate: Some(certificate), ..Peer::default() });
         assert!(has_certificate_alone(&headers, &extensions));
         headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer x"));

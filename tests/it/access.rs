@@ -363,7 +363,8 @@ async fn a_certificate_names_its_caller() {
     guarded.allow("alice", "create", "shop");
     let certificate = |common_name: &str| {
         let (common_name, organizations) = (common_name.to_owned(), vec!["system:nodes".to_owned()]);
-        Peer { certificate: Some(PeerCertificate { common_name, organizations }), is_tls: true, ..Peer::default() }
+        let certificate = PeerCertificate { common_name, organizations, expires: i64::MAX };
+        Peer { certificate: Some(certificate), is_tls: true, ..Peer::default() }
     };
     let send = async |peer: Peer, user: &str| {
         let mut request = request("POST", EVENTS, user, &text(&one()));
@@ -379,6 +380,27 @@ async fn a_certificate_names_its_caller() {
     assert_eq!(send(certificate(""), "").await, 401);
     assert_eq!(send(certificate(""), "alice").await, 201);
     assert_eq!(send(Peer::default(), "").await, 401);
+}
+
+#[tokio::test]
+async fn a_certificate_that_expires_on_its_connection_names_nobody() {
+    let settings = Settings { certificates: true, anonymous: true, ..Settings::default() };
+    let guarded = Guarded::with_tokens(settings, &["alice"]);
+    let expires = guarded.clock.now().wall_seconds() + 60;
+    let send = async |user: &str| {
+        let (common_name, organizations) = ("system:node:a".to_owned(), Vec::new());
+        let certificate = Some(PeerCertificate { common_name, organizations, expires });
+        let mut request = request("POST", EVENTS, user, &text(&one()));
+        request.extensions_mut().insert(Peer { certificate, is_tls: true, ..Peer::default() });
+        guarded.send(request).await.code()
+    };
+    guarded.clock.advance(seconds(60));
+    assert_eq!(send("").await, 201);
+    guarded.clock.advance(seconds(1));
+    // Nor is it anonymous; a token counts.
+    assert_eq!(send("").await, 401);
+    assert_eq!(send("alice").await, 201);
+    assert_eq!(guarded.counted(r#"authentications_total{method="certificate",result="refused"}"#), 1.0);
 }
 
 #[tokio::test]

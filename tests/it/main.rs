@@ -8,6 +8,7 @@ mod support;
 // Faults of the upstream, one by one and mixed: counts upstream equal occurrences accepted.
 mod exact;
 mod threads;
+mod trouble;
 mod faults;
 mod forms;
 mod refusals;

@@ -341,7 +341,7 @@ async fn a_client_with_a_certificate_alone_is_told_why_it_is_refused() {
     let forwarder = apiserver.forwarder().unwrap().clone();
     let passthrough = Passthrough::new(settings, forwarder, metrics, TaskTracker::new(), CancellationToken::new());
     let service = passthrough.service(face, Origins::any_host());
-    let certificate = PeerCertificate { common_name: "jane".to_owned(), organizations: Vec::new() };
+    let certificate = PeerCertificate { common_name: "jane".to_owned(), organizations: Vec::new(), expires: i64::MAX };
     let peer = Peer { certificate: Some(certificate), ..Peer::default() };
     let ask = async |method: &str, path: &str, headers: &[(&'static str, &'static str)]| {
         let mut request = Request::builder().method(method).uri(path).extension(peer.clone());

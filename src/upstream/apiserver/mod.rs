@@ -311,7 +311,7 @@ async fn read(answer: Response<AnswerBody>, body_bytes_max: usize) -> Result<(Pa
 async fn denial(answer: Response<AnswerBody>) -> Failure {
     let (parts, body) = answer.into_parts();
     let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map(http_body_util::Collected::to_bytes);
-    Failure::Denied(Denial::read(parts.status, &parts.headers, &body.unwrap_or_default()))
+    Failure::Denied(Denial::read(parts.status, &parts.headers, &body.unwrap_or_default()).into())
 }
 
 impl fmt::Debug for Apiserver {

@@ -6,6 +6,7 @@ mod bare;
 mod events;
 mod load;
 mod machine;
+mod proxy;
 mod run;
 mod shapes;
 mod stub;
@@ -23,6 +24,8 @@ enum Command {
     Load(load::Options),
     /// Serves what eventweir is compared with: reads a body and answers, nothing else.
     Bare,
+    /// Passes everything on to a server, nothing else.
+    Proxy(proxy::Options),
     /// Stands in for the apiserver: stores what is written, and counts it.
     Stub(stub::Options),
     /// Runs a target: both sides in turn, and the ratio.
@@ -33,6 +36,7 @@ fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Load(options) => load::main(&options),
         Command::Bare => bare::main(),
+        Command::Proxy(options) => proxy::main(&options),
         Command::Stub(options) => stub::main(&options),
         Command::Run(options) => run::main(&options),
     }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -16,6 +16,10 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use futures_util::stream;
 use serde_json::{Map, Value, json};
+
+/// What is asked for through pass-through.
+pub(crate) const PODS: &str = "/api/v1/pods";
+pub(crate) const POD: &str = "/api/v1/namespaces/shop/pods/web-0";
 
 /// `stub`
 #[derive(Debug, Clone, clap::Args)]
@@ -40,12 +44,28 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     let stub = Stub { pace, ..Stub::default() };
     let router = Router::new()
         .route("/readyz", get(|| async { "ok" }))
+        .route(PODS, get(|| async { answer(StatusCode::OK, LIST.clone()) }))
+        .route(POD, get(|| async { answer(StatusCode::OK, pod(0).to_string()) }))
         .route("/api/v1/events", get(list))
         .route("/api/v1/namespaces/{namespace}/events", get(list).post(create))
         .route("/api/v1/namespaces/{namespace}/events/{name}", get(read).patch(patch))
         .layer(DefaultBodyLimit::disable())
         .with_state(Arc::new(stub));
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(crate::bare::serve(router))
+}
+
+/// 5,000 pods.
+static LIST: LazyLock<Bytes> = LazyLock::new(|| {
+    let pods: Vec<Value> = (0..5000).map(pod).collect();
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": pods})
+        .to_string()
+        .into()
+});
+
+/// A pod of about 1 KB.
+fn pod(number: usize) -> Value {
+    json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": format!("web-{number}"), "namespace": "shop"},
+        "spec": {"containers": [{"name": "web", "image": "registry.example/web:1", "args": vec!["-v"; 170]}]}})
 }
 
 fn answer(status: StatusCode, body: impl Into<Body>) -> Response {

@@ -103,6 +103,15 @@ pub(super) fn head(to: SocketAddr, path: &str, media_type: &str, length: usize) 
     .into_bytes()
 }
 
+/// A GET.
+pub(super) fn get(to: SocketAddr, path: &str) -> Vec<u8> {
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: {to}\r\nUser-Agent: kubectl/v1.35.0 (linux/amd64) kubernetes/bench\r\n\
+         Accept: application/json\r\nAuthorization: Bearer bench\r\n\r\n"
+    )
+    .into_bytes()
+}
+
 /// The status of an answer, once the answer is complete.
 fn status(answer: &[u8]) -> anyhow::Result<Option<u16>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use super::connection::{Connection, head};
+use super::connection::{Connection, get, head};
 use super::{Options, Outcome};
 use crate::events::Events;
 use crate::machine;
@@ -119,6 +119,8 @@ impl<'a> Generator<'a> {
             }
             self.send_due(now)?;
             let sleep = match &self.pace {
+                // The server behind the one that is measured answers each request, on this core.
+                None if self.options.get.is_some() => SLEEP,
                 // A closed loop does not sleep until answers come. The server would pay for waking it, a slow server
                 // more often than a fast one, and on a virtual machine as much as for the whole request. Real clients
                 // sleep on other machines.
@@ -153,9 +155,10 @@ impl<'a> Generator<'a> {
             };
             let Some(at) = self.idle.pop_front() else { break };
             let Self { options, events, connections, body, .. } = self;
-            connections[at].send(due, |out| match options.batch {
-                None => events.append(out),
-                Some(number) => {
+            connections[at].send(due, |out| match (&options.get, options.batch) {
+                (Some(path), _) => out.extend_from_slice(&get(options.to, path)),
+                (None, None) => events.append(out),
+                (None, Some(number)) => {
                     body.clear();
                     (0..number).for_each(|_| events.append(body));
                     out.extend_from_slice(&head(options.to, BATCH_PATH, "application/x-ndjson", body.len()));

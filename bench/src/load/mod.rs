@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// Events per request, as NDJSON; without it each event is a POST of its own.
     #[arg(long)]
     batch: Option<usize>,
+    /// GETs of this path, instead of events.
+    #[arg(long, conflicts_with = "batch")]
+    get: Option<String>,
     /// Seconds that count.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,

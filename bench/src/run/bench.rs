@@ -73,18 +73,28 @@ impl<'a> Bench<'a> {
 
     /// A stub of an apiserver that takes so many writes a second, and the kubeconfig that leads to it.
     pub(super) fn stub(&self, rate: Option<f64>) -> anyhow::Result<(Child, PathBuf)> {
+        let (child, address) = self.upstream(rate)?;
+        Ok((child, self.kubeconfig(address)?))
+    }
+
+    /// The stub, and its address.
+    pub(super) fn upstream(&self, rate: Option<f64>) -> anyhow::Result<(Child, SocketAddr)> {
         let mut command = Self::part("stub")?;
         if let Some(rate) = rate {
             command.args(["--rate", &rate.to_string()]);
         }
-        let (child, address) = Self::server(&mut command, &self.load_cores)?;
+        Self::server(&mut command, &self.load_cores)
+    }
+
+    /// Writes a kubeconfig that leads to this address.
+    pub(super) fn kubeconfig(&self, address: SocketAddr) -> anyhow::Result<PathBuf> {
         let path = self.folder.join("stub.kubeconfig");
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: stub\nclusters:\n- {{name: stub, cluster: {{server: \"http://{address}\"}}}}\n\
              contexts:\n- {{name: stub, context: {{cluster: stub, user: stub}}}}\nusers:\n- {{name: stub, user: {{}}}}\n"
         );
         std::fs::write(&path, text)?;
-        Ok((child, path))
+        Ok(path)
     }
 
     /// Starts a build of eventweir in front of what this kubeconfig leads to.

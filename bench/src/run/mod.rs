@@ -6,6 +6,7 @@ mod core;
 mod http;
 mod latency;
 mod memory;
+mod passthrough;
 mod table;
 mod weir;
 mod writes;
@@ -25,6 +26,8 @@ enum What {
     Batch,
     /// At a fixed rate, in front of a real apiserver.
     Latency,
+    /// Requests that are passed on.
+    Passthrough,
     /// A million objects, and a soak.
     Memory,
     /// What is written of recorded shapes, and what that costs a real apiserver, against client-go's recorder.
@@ -81,7 +84,7 @@ pub(crate) struct Options {
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     println!("{:?}: {} rounds of {} s; {}", options.what, options.rounds, options.seconds, machine::describe());
     let bench = bench::Bench::new(options)?;
-    if options.also.is_some() && matches!(options.what, What::Core | What::Writes) {
+    if options.also.is_some() && matches!(options.what, What::Core | What::Passthrough | What::Writes) {
         println!("--also is not for this target");
     }
     match options.what {
@@ -89,6 +92,7 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
         What::Http => http::single(&bench),
         What::Batch => http::batch(&bench),
         What::Latency => latency::latency(&bench),
+        What::Passthrough => passthrough::passthrough(&bench),
         What::Memory => memory::memory(&bench),
         What::Writes => writes::writes(&bench),
     }

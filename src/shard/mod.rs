@@ -230,6 +230,7 @@ impl Shard {
             known: Known { stored: decision.stored, count: decision.before, tag: decision.tag },
             payment,
             budget: decision.budget,
+            group: settings.group,
         };
         let (why, is_news) = self.outbox.offer(offer, event, now);
         self.forget_folded();

@@ -4,6 +4,7 @@
 mod cluster;
 mod exact;
 mod explore;
+mod storms;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

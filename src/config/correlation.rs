@@ -33,6 +33,11 @@ pub(super) const NAMING: [(&str, Naming); 2] = [("client", Naming::Client), ("de
 /// The budget of a group, which client-go has not: enough for what a cluster does on an ordinary day.
 pub(super) const GROUP: Rate = Rate { qps: 1.0, burst: 30 };
 
+/// What holds without a section: client-go's constants, and a budget for each group.
+pub(super) fn default_policy() -> Policy {
+    Policy { base: Arc::new(Settings { group: Some(GROUP), ..Settings::default() }), rules: Vec::new() }
+}
+
 /// Reads the section; its limits go into `shard`.
 pub(super) fn correlation(section: &mut Section<'_>, shard: &mut shard::Settings) -> Policy {
     let profiles = [("client-go", Profile::ClientGo), ("client-go-legacy", Profile::ClientGoLegacy)];

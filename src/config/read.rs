@@ -47,14 +47,21 @@ impl Default for Config {
             event_log: EventLog::None,
             upstream: Upstream::default(),
             gate: GateSettings::default(),
-            policy: Policy::default(),
-            shard: shard::Settings::default(),
+            policy: super::correlation::default_policy(),
+            shard: default_shard(),
             spool: spool::Settings::default(),
             ingest: Ingest::default(),
             shutdown: Shutdown::default(),
             shards: Shards::Auto,
         }
     }
+}
+
+/// The limits of shards, with a ceiling for all writes.
+fn default_shard() -> shard::Settings {
+    let mut shard = shard::Settings::default();
+    shard.outbox.groups.ceiling = Some(CEILING);
+    shard
 }
 
 impl Config {

@@ -8,9 +8,8 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use super::account::{Account, AccountId, Class, Order};
 use super::fold::Home;
@@ -18,7 +17,7 @@ use super::record::{Kind, Phase, Record};
 use super::timers::Timer;
 use super::{Outbox, Write};
 use crate::clock::{Mono, Now};
-use crate::correlator::{BuildKeyHasher, Key, KeySecret, LruMap, Rate, RecordId, TokenBucket};
+use crate::correlator::{BuildKeyHasher, Key, KeySecret, Rate, RecordId};
 use crate::event::Event;
 
 /// LIMIT: never-written records that wait for one group; more fold at once, the one that has waited longest first.
@@ -43,7 +42,8 @@ pub struct GroupSettings {
     pub ceiling: Option<Rate>,
     /// How long a never-written record waits for its group before it folds; a Warning half as long again. Default 10 s.
     pub fold_after: Duration,
-    /// LIMIT: groups whose budgets are not full; the events of further ones share one budget and never fold. Default 10,000.
+    /// LIMIT: groups of a shard with records that wait or with a storm record; the events of further ones share one budget and
+    /// never fold. Default 10,000.
     pub max_groups: NonZeroUsize,
 }
 
@@ -69,20 +69,57 @@ impl Membership {
     const UNGROUPED: Self = Self { key: UNGROUPED, rate: None };
 }
 
+/// Cells of the table of groups' budgets. Groups whose keys fall into one cell share it, so that however many there are, they take no
+/// more memory.
+const CELLS: usize = 1 << 14;
+
+/// A token bucket that all shards take from without a lock: the time until which its tokens are spent (a GCRA).
+#[derive(Debug, Default)]
+struct Bucket(AtomicI64);
+
+impl Bucket {
+    /// Nanoseconds until a token comes back, and until all do.
+    #[expect(clippy::cast_possible_truncation, reason = "at most a hundred years")]
+    fn times(rate: Rate) -> (i64, i64) {
+        let interval = (1e9 / f64::from(rate.qps)).min(1e12) as i64;
+        (interval, interval.saturating_mul(rate.burst.into()))
+    }
+
+    /// When the next token comes: `now` if there is one.
+    fn next_token(&self, rate: Rate, now: Mono) -> Mono {
+        let (interval, all) = Self::times(rate);
+        let spent_until = self.0.load(Ordering::Relaxed);
+        Mono(spent_until.saturating_add(interval).saturating_sub(all).max(now.0))
+    }
+
+    fn take(&self, rate: Rate, now: Mono) -> bool {
+        let (interval, all) = Self::times(rate);
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent_until| {
+            let spent_until = spent_until.max(now.0).saturating_add(interval);
+            (spent_until.saturating_sub(now.0) <= all).then_some(spent_until)
+        });
+        taken.is_ok()
+    }
+
+    /// Gives a token back that was taken a moment ago.
+    fn give_back(&self, rate: Rate) {
+        self.0.fetch_sub(Self::times(rate).0, Ordering::Relaxed);
+    }
+}
+
 /// The tokens of all shards.
 #[derive(Debug)]
 struct Buckets {
-    // LIMIT: `max_groups`; one that is full is forgotten for a new one, and while none is, new ones share `OVERFLOW`.
-    groups: LruMap<(TokenBucket, Rate)>,
-    all: TokenBucket,
+    groups: Box<[Bucket]>,
+    all: Bucket,
 }
 
 /// The groups of one shard's records that wait.
 #[derive(Debug)]
 pub(super) struct Groups {
     secret: KeySecret,
-    buckets: Arc<Mutex<Buckets>>,
-    // LIMIT: those with records that wait, or with a storm record: `max_groups`, and two more.
+    buckets: Arc<Buckets>,
+    // LIMIT: `max_groups` and two more, with records that wait or with a storm record; what belongs to further ones waits together.
     waiting: HashMap<Key, Group, BuildKeyHasher>,
     /// Groups that had a token when they were filed, by class.
     // LIMIT: each group once.
@@ -112,8 +149,8 @@ struct Group {
 
 impl Groups {
     pub(super) fn new(seed: u64) -> Self {
-        let buckets = Buckets { groups: LruMap::default(), all: TokenBucket::default() };
-        Self::over(KeySecret(seed, !seed), Arc::new(Mutex::new(buckets)))
+        let groups = std::iter::repeat_with(Bucket::default).take(CELLS).collect();
+        Self::over(KeySecret(seed, !seed), Arc::new(Buckets { groups, all: Bucket::default() }))
     }
 
     /// Those of another shard, with the same tokens.
@@ -121,60 +158,49 @@ impl Groups {
         Self::over(self.secret, Arc::clone(&self.buckets))
     }
 
-    fn over(secret: KeySecret, buckets: Arc<Mutex<Buckets>>) -> Self {
+    fn over(secret: KeySecret, buckets: Arc<Buckets>) -> Self {
         Self { secret, buckets, waiting: HashMap::default(), turns: Default::default(), warnings: 0 }
     }
 
     /// The group of an event whose groups fill at this rate.
-    pub(super) fn of(&self, event: &Event, rate: Rate, settings: &GroupSettings, now: Mono) -> Membership {
+    pub(super) fn of(&self, event: &Event, rate: Rate, settings: &GroupSettings) -> Membership {
         let key = self.secret.group(event);
-        let mut buckets = self.buckets.lock();
-        let known = buckets.groups.get_mut(&key).is_some();
-        if !known && buckets.groups.len() >= settings.max_groups.get() {
-            let is_full = buckets.groups.peek_lru().is_some_and(|(_, (bucket, rate))| bucket.is_full(*rate, now));
-            if !is_full {
-                return Membership { key: OVERFLOW, rate: Some(rate) };
-            }
-            buckets.groups.pop_lru();
-        }
-        if !known {
-            buckets.groups.put(key, (TokenBucket::default(), rate));
-        }
-        Membership { key, rate: Some(rate) }
+        let has_room = self.waiting.len() < settings.max_groups.get() || self.waiting.contains_key(&key);
+        Membership { key: if has_room { key } else { OVERFLOW }, rate: Some(rate) }
+    }
+
+    fn bucket(&self, key: Key) -> &Bucket {
+        #[expect(clippy::cast_possible_truncation, reason = "the low bits of a uniform hash")]
+        let index = key.0 as usize % CELLS;
+        &self.buckets.groups[index]
     }
 
     /// Takes a token of the group and one of the whole, or neither.
     fn take(&self, Membership { key, rate }: Membership, ceiling: Option<Rate>, now: Mono) -> bool {
-        let mut buckets = self.buckets.lock();
-        let Buckets { groups, all } = &mut *buckets;
-        if ceiling.is_some_and(|ceiling| all.next_token(ceiling, now) != Some(now)) {
+        if ceiling.is_some_and(|ceiling| !self.buckets.all.take(ceiling, now)) {
             return false;
         }
-        if let Some(rate) = rate {
-            let (bucket, known) = groups.get_or_insert_mut(key, || (TokenBucket::default(), rate));
-            *known = rate;
-            if !bucket.take(rate, now) {
-                return false;
-            }
+        let is_taken = rate.is_none_or(|rate| self.bucket(key).take(rate, now));
+        if let (false, Some(ceiling)) = (is_taken, ceiling) {
+            self.buckets.all.give_back(ceiling);
         }
-        ceiling.is_none_or(|ceiling| all.take(ceiling, now))
+        is_taken
     }
 
     /// When the group's next token comes: `now` if there is one.
-    fn next_token(&self, Membership { key, rate }: Membership, now: Mono) -> Option<Mono> {
-        let Some(rate) = rate else { return Some(now) };
-        let buckets = self.buckets.lock();
-        buckets.groups.peek(&key).map_or(Some(now), |(bucket, _)| bucket.next_token(rate, now))
+    fn next_token(&self, Membership { key, rate }: Membership, now: Mono) -> Mono {
+        rate.map_or(now, |rate| self.bucket(key).next_token(rate, now))
     }
 
     /// When a token of the whole comes.
-    fn next_of_all(&self, ceiling: Option<Rate>, now: Mono) -> Option<Mono> {
-        ceiling.map_or(Some(now), |ceiling| self.buckets.lock().all.next_token(ceiling, now))
+    fn next_of_all(&self, ceiling: Option<Rate>, now: Mono) -> Mono {
+        ceiling.map_or(now, |ceiling| self.buckets.all.next_token(ceiling, now))
     }
 
     /// When a record may go that has its turn, without anything else happening.
     pub(super) fn next_turn(&self, ceiling: Option<Rate>, now: Mono) -> Option<Mono> {
-        if self.turns.iter().all(VecDeque::is_empty) { None } else { self.next_of_all(ceiling, now) }
+        let has_turn = !self.turns.iter().all(VecDeque::is_empty);
+        has_turn.then(|| self.next_of_all(ceiling, now))
     }
 
     pub(super) fn has_warning(&self) -> bool {
@@ -342,7 +368,7 @@ impl Outbox {
             self.end_group(key, now);
             return;
         }
-        let token = if can_pop { self.groups.next_token(membership, now) } else { None };
+        let token = can_pop.then(|| self.groups.next_token(membership, now));
         let ends_at = Some(ends_at).filter(|_| group.is_empty());
         let mut at = [group.folds_at(key, &settings), ends_at].into_iter().flatten().min();
         let Some(group) = self.groups.waiting.get_mut(&key) else { return };

@@ -137,7 +137,7 @@ impl Outbox {
         record.total = tag;
         record.paid = offer.payment == Payment::Paid;
         if let (Payment::Owed { .. }, Some(rate)) = (offer.payment, offer.group) {
-            record.group = Some(self.groups.of(&record.event, rate, &self.settings.groups, now));
+            record.group = Some(self.groups.of(&record.event, rate, &self.settings.groups));
         }
         if stored {
             record.stand = Stand::On(Held { version, count: count.into(), tag, ..Held::default() });

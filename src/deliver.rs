@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Mono, Now};
 use crate::event::repair::Repair;
 use crate::outbox::{
-    Admission, Answer, Applied, Fault, Gate, GateSettings, HealthChange, LostReason, RecordId, RefusalReason, Retry,
-    Write,
+    Admission, Answer, Applied, Fault, Gate, GateSettings, HealthChange, LanePlace, Lanes, LostReason, NORMAL_TURN,
+    RecordId, RefusalReason, Retry, Settlement, Write,
 };
 use crate::shard::{Shard, Shards};
 use crate::upstream::{Upstream, Verb};
@@ -28,6 +28,9 @@ const TURN: Duration = Duration::from_secs(5);
 /// Requests that are begun in one go. Encoding one takes as long as some events take to be accepted, and those that arrive
 /// meanwhile wait; so everybody else gets a turn before the next few.
 const BURST: usize = 4;
+
+/// Records of sick namespaces that are put off in one go.
+const PUT_OFF: usize = 64;
 
 /// Shortest time between two log lines about losses for one reason.
 const LOSS_LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -41,6 +44,7 @@ struct Inner {
     settings: ArcSwap<GateSettings>,
     last_turn: AtomicI64,
     in_flight: AtomicI64,
+    window: AtomicI64,
     /// Whether the upstream is down: since that many nanoseconds of monotonic time, 0 while it is up.
     down: AtomicI64,
     outages: AtomicU64,
@@ -82,6 +86,12 @@ impl Monitor {
     #[must_use]
     pub fn in_flight(&self) -> i64 {
         self.0.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// How many requests may be on their way at once, as the upstream takes them now.
+    #[must_use]
+    pub fn window(&self) -> i64 {
+        self.0.window.load(Ordering::Relaxed)
     }
 
     /// Whether the upstream answered last time.
@@ -142,17 +152,37 @@ struct Delivery {
     upstream: Arc<Upstream>,
     monitor: Monitor,
     gate: Gate,
+    lanes: Lanes,
     jitter: fastrand::Rng,
     // LIMIT: `max_in_flight` requests, kept by the gate.
     requests: JoinSet<Answer>,
-    /// Which record each request is for, how it asks, and when it was sent.
+    /// What each request is for.
     // LIMIT: as many as requests.
-    records: HashMap<Id, (usize, RecordId, Verb, Mono)>,
+    records: HashMap<Id, Sent>,
     /// When a loss was last logged, by reason.
     // LIMIT: one a reason.
     logged_losses: HashMap<LostReason, Mono>,
     /// The shard whose turn it is.
     turn: usize,
+    /// Turns that shards with a Warning have had since one with something else had one.
+    warnings: usize,
+}
+
+/// A request on its way.
+struct Sent {
+    shard: usize,
+    record: RecordId,
+    verb: Verb,
+    place: LanePlace,
+    at: Mono,
+}
+
+/// What there is to send.
+enum Next {
+    Write(usize, Write, LanePlace),
+    /// Nothing but records of sick namespaces was found so far.
+    PutOff,
+    Nothing,
 }
 
 /// Delivers until `stop` is cancelled. Cancelling this future loses no accepted event: what was in flight stays unsettled in
@@ -164,11 +194,13 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
         upstream: Arc::new(upstream),
         monitor,
         gate,
+        lanes: Lanes::default(),
         jitter: fastrand::Rng::with_seed(seed),
         requests: JoinSet::new(),
         records: HashMap::new(),
         logged_losses: HashMap::new(),
         turn: 0,
+        warnings: 0,
     };
     loop {
         let next = delivery.send_some();
@@ -199,7 +231,9 @@ impl Delivery {
         let now = self.shards.clock().now();
         self.monitor.0.last_turn.store(now.mono.0, Ordering::Relaxed);
         let flow = (0..BURST).try_for_each(|_| self.send_one(now));
-        self.monitor.0.in_flight.store(i64::try_from(self.gate.in_flight()).unwrap_or(i64::MAX), Ordering::Relaxed);
+        let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.monitor.0.in_flight.store(number(self.gate.in_flight()), Ordering::Relaxed);
+        self.monitor.0.window.store(number(self.gate.window()), Ordering::Relaxed);
         let turn = now.mono.after(TURN);
         flow.map_break(|wakeup| wakeup.map_or(turn, |wakeup| wakeup.min(turn)))
     }
@@ -211,35 +245,59 @@ impl Delivery {
             Admission::Wait(until) => return ControlFlow::Break(Some(until)),
             Admission::Full => return ControlFlow::Break(None),
         }
-        let Some((shard, write)) = self.next_write(now) else {
-            self.gate.release();
-            return ControlFlow::Break(self.next_wakeup(now));
-        };
-        self.send(shard, write, now.mono);
+        match self.next(now) {
+            Next::Write(shard, write, place) => self.send(shard, write, place, now.mono),
+            Next::PutOff => self.gate.release(),
+            Next::Nothing => {
+                self.gate.release();
+                return ControlFlow::Break(self.next_wakeup(now));
+            }
+        }
         ControlFlow::Continue(())
     }
 
-    /// The next write of the shard whose turn it is; shards with a Warning go first.
+    /// The next write that is not of a sick namespace; those that are wait for their turn there.
+    fn next(&mut self, now: Now) -> Next {
+        for _ in 0..PUT_OFF {
+            let Some((shard, write)) = self.next_write(now) else { return Next::Nothing };
+            let place = LanePlace::of(&write.request);
+            match self.lanes.admit(&place, now.mono) {
+                Ok(()) => return Next::Write(shard, write, place),
+                Err(retry) => self.settle_record(shard, write.record, Answer::Retry(retry), now.mono),
+            }
+        }
+        Next::PutOff
+    }
+
+    /// The next write of the shard whose turn it is; shards with a Warning go first, but for every eighth turn.
     fn next_write(&mut self, now: Now) -> Option<(usize, Write)> {
         let count = self.shards.count();
         let turns = || (0..count).map(|offset| (self.turn + offset) % count);
-        let warnings = turns().filter(|index| self.shards.look(*index, Shard::has_warning));
-        let found = warnings
-            .chain(turns())
-            .find_map(|index| Some((index, self.shards.with(index, |shard: &mut Shard, _| shard.next_write(now))?)));
-        self.turn = found.as_ref().map_or(self.turn, |(index, _)| (index + 1) % count);
-        found
+        let is_normal_due = self.warnings + 1 >= NORMAL_TURN;
+        let first = turns().filter(|index| {
+            self.shards.look(*index, if is_normal_due { Shard::has_normal } else { Shard::has_warning })
+        });
+        let found = first.map(|index| (index, true)).chain(turns().map(|index| (index, false))).find_map(
+            |(index, is_first)| {
+                let write = self.shards.with(index, |shard: &mut Shard, _| shard.next_write(now))?;
+                Some((index, is_first, write))
+            },
+        );
+        let (index, is_first, write) = found?;
+        self.turn = (index + 1) % count;
+        self.warnings = if is_first && !is_normal_due { self.warnings + 1 } else { 0 };
+        Some((index, write))
     }
 
     fn next_wakeup(&self, now: Now) -> Option<Mono> {
         (0..self.shards.count()).filter_map(|index| self.shards.look(index, |shard| shard.next_wakeup(now.mono))).min()
     }
 
-    fn send(&mut self, shard: usize, write: Write, now: Mono) {
+    fn send(&mut self, shard: usize, write: Write, place: LanePlace, now: Mono) {
         let upstream = Arc::clone(&self.upstream);
         let (record, verb) = (write.record, Verb::of(&write.request));
         let task = self.requests.spawn(async move { upstream.write(&write.request).await });
-        self.records.insert(task.id(), (shard, record, verb, now));
+        self.records.insert(task.id(), Sent { shard, record, verb, place, at: now });
     }
 
     fn settle(&mut self, joined: Result<(Id, Answer), JoinError>) {
@@ -252,7 +310,7 @@ impl Delivery {
                 (error.id(), Answer::Retry(retry))
             }
         };
-        let Some((shard, record, verb, sent)) = self.records.remove(&id) else { return };
+        let Some(sent) = self.records.remove(&id) else { return };
         let now = self.shards.clock().now();
         let trouble = match &answer {
             // A conflict is about one record, and shows the upstream at work.
@@ -266,20 +324,26 @@ impl Delivery {
                 "the upstream refused an event"
             );
         }
-        if self.monitor.note_rights(verb, &answer) {
+        if self.monitor.note_rights(sent.verb, &answer) {
             tracing::error!(
-                verb = verb.label(),
+                verb = sent.verb.label(),
                 "the upstream forbids us to write events; see /readyz of the admin port"
             );
         }
-        let jitter = self.jitter.f64();
-        self.note_health(jitter, trouble, sent, now.mono);
-        let settlement = self.shards.settle(shard, record, answer);
-        for repair in settlement.repairs {
+        let (jitter, settings) = (self.jitter.f64(), self.monitor.settings());
+        let outcome = self.lanes.settle(&sent.place, trouble, (sent.at, now.mono), &settings, jitter);
+        let change = self.gate.settle(outcome, sent.at, now.mono, jitter);
+        self.note_health(change, trouble, now.mono);
+        self.settle_record(sent.shard, sent.record, answer, now.mono);
+    }
+
+    fn settle_record(&mut self, shard: usize, record: RecordId, answer: Answer, now: Mono) {
+        let Settlement { repairs, lost, .. } = self.shards.settle(shard, record, answer);
+        for repair in repairs {
             self.monitor.0.repairs[repair as usize].fetch_add(1, Ordering::Relaxed);
         }
-        if let Some((reason, _)) = settlement.lost {
-            self.log_loss(reason, now.mono);
+        if let Some((reason, _)) = lost {
+            self.log_loss(reason, now);
         }
     }
 
@@ -295,9 +359,9 @@ impl Delivery {
         }
     }
 
-    fn note_health(&mut self, jitter: f64, trouble: Option<Retry>, sent: Mono, now: Mono) {
+    fn note_health(&self, change: HealthChange, trouble: Option<Retry>, now: Mono) {
         self.monitor.0.is_tried.store(true, Ordering::Relaxed);
-        match self.gate.settle(trouble, sent, now, jitter) {
+        match change {
             HealthChange::None => {}
             HealthChange::WentDown => {
                 let fault = trouble.map_or("", |retry| retry.fault.label());

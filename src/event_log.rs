@@ -58,6 +58,9 @@ struct Line<'a> {
     message: &'a str,
     component: &'a str,
     host: &'a str,
+    /// Who reported it, where callers are known.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    caller: &'a str,
 }
 
 impl EventLog {
@@ -87,8 +90,8 @@ impl EventLog {
         self.0.is_some()
     }
 
-    /// Writes a line about occurrences that were taken in.
-    pub fn write(&self, event: &Event, occurrences: u32, outcome: Outcome, clock: &Clock) {
+    /// Writes a line about occurrences that were taken in from this caller; its name is empty where callers are not known.
+    pub fn write(&self, event: &Event, occurrences: u32, outcome: Outcome, caller: &str, clock: &Clock) {
         let Some(handle) = &self.0 else { return };
         let line = Line {
             time: MicroTime::from_unix_nanos(clock.now().wall).to_string(),
@@ -103,6 +106,7 @@ impl EventLog {
             message: &event.message,
             component: event.component(),
             host: event.host(),
+            caller,
         };
         let mut json = serde_json::to_vec(&line).unwrap_or_default();
         json.push(b'\n');

@@ -23,11 +23,15 @@ pub enum RejectReason {
     Unread,
     /// 429: the client wants it durable, and the spool cannot be used.
     NotDurable,
+    /// 401, 403, or 500 and 503 where that could not be decided: the caller is not known, or may not.
+    Denied,
+    /// 429: the caller's limit, or its place in the queue.
+    Limited,
 }
 
 impl RejectReason {
     /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Malformed,
         Self::Invalid,
         Self::TooLarge,
@@ -36,6 +40,8 @@ impl RejectReason {
         Self::Full,
         Self::Unread,
         Self::NotDurable,
+        Self::Denied,
+        Self::Limited,
     ];
 
     /// The metric label.
@@ -50,6 +56,8 @@ impl RejectReason {
             Self::Full => "full",
             Self::Unread => "unread",
             Self::NotDurable => "not_durable",
+            Self::Denied => "denied",
+            Self::Limited => "limited",
         }
     }
 }

@@ -12,6 +12,7 @@
 
 // The edge that components talk to.
 pub mod server;
+pub mod access;
 pub mod ingest;
 pub mod event_log;
 // The pure core: values, handed the time, no I/O.

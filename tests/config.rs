@@ -16,20 +16,33 @@ use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, SPAM_KEY, Suppression}
 use eventweir::server::tls::MinVersion;
 use proptest::prelude::*;
 
-const KEYS_WITHOUT_DEFAULT: [&str; 11] = [
+const KEYS_WITHOUT_DEFAULT: [&str; 13] = [
     "adminWebConfigFile",
     "tls.certFile",
     "tls.keyFile",
     "tls.cipherSuites",
     "tls.selfSigned.dir",
     "auth.clientCAFile",
+    "auth.callerAnnotation",
+    "limitsFile",
     "upstream.kubeconfig",
     "upstream.context",
     "upstream.qps",
     "upstream.burst",
     "spool.dir",
 ];
-const KEYS_OF_RULES: [&str; 7] = [
+/// Of lists, and of maps whose keys are the user's.
+const KEYS_OF_RULES: [&str; 17] = [
+    "auth.policy[].users",
+    "auth.policy[].groups",
+    "auth.policy[].verbs",
+    "auth.policy[].namespaces",
+    "auth.policy[].effect",
+    "auth.sourceBinding.components",
+    "limits[].type",
+    "limits[].qps",
+    "limits[].burst",
+    "limits[].cacheSize",
     "correlation.profile",
     "correlation.rules[].match.component",
     "correlation.rules[].match.namespace",
@@ -221,9 +234,34 @@ fn files_are_refused_with_their_name() {
     fs::write(&path, b"a: \xff\n").unwrap();
     assert!(fault().starts_with(": is not UTF-8: "));
     fs::write(&path, "a: 1\n").unwrap();
-    assert!(fault().starts_with(":1: a: no such key; allowed: listen, insecureListen, adminListen, adminWebConfigFile, acceptHosts, tls, auth, log, "));
+    assert!(fault().starts_with(
+        ":1: a: no such key; allowed: listen, insecureListen, adminListen, adminWebConfigFile, acceptHosts, tls, log, "
+    ));
     fs::write(&path, "#".repeat(usize::try_from(FILE_BYTES_MAX).unwrap())).unwrap();
     assert_eq!(load(Some(&path), &Overrides::default()).unwrap(), Config::default());
+}
+
+#[test]
+fn limits_come_from_the_plugins_own_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, limits) = (folder.path().join("c.yaml"), folder.path().join("limits.yaml"));
+    fs::write(&path, format!("limitsFile: {}\n", limits.display())).unwrap();
+    let plugin = "apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits:\n";
+    let list = "- {type: Namespace, qps: 50, burst: 100, cacheSize: 2000}\n- {type: User, qps: 10, burst: 50}\n";
+    fs::write(&limits, format!("{plugin}{list}")).unwrap();
+    let config = load(Some(&path), &Overrides::default()).unwrap();
+    assert_eq!(config.limits_file.as_deref(), Some(limits.as_path()));
+    // The same where it stands in our own file, whole or as a list.
+    let indented: String = format!("{plugin}{list}").lines().map(|line| format!("  {line}\n")).collect();
+    for text in [format!("limits:\n{indented}"), format!("limits:\n{list}")] {
+        assert_eq!(parse(&text).unwrap().access, config.access, "{text}");
+    }
+    fs::write(&limits, format!("{plugin}- {{type: Node, qps: 0}}\n")).unwrap();
+    let errors = load(Some(&path), &Overrides::default()).unwrap_err();
+    assert_eq!(errors.len(), 3, "{errors}");
+    assert!(errors.to_string().starts_with(&format!("{}:4: limits[0]", limits.display())), "{errors}");
+    fs::remove_file(&limits).unwrap();
+    assert!(load(Some(&path), &Overrides::default()).unwrap_err().to_string().contains("cannot be opened"));
 }
 
 #[test]

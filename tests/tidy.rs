@@ -44,8 +44,14 @@ const MODULES: &[Row] = &[
         ],
     ),
     (
+        "access",
+        &["clock", "correlator", "event", "server", "status"],
+        &["arc_swap", "parking_lot", "prometheus", "tokio", "tracing"],
+    ),
+    (
         "ingest",
         &[
+            "access",
             "clock",
             "correlator",
             "event",
@@ -69,13 +75,26 @@ const MODULES: &[Row] = &[
     // Around them: what is configured, what is wired, what is asked for on the command line.
     (
         "config",
-        &["admin", "correlator", "event", "history", "ingest", "outbox", "server", "shard", "spool", "upstream"],
+        &[
+            "access",
+            "admin",
+            "correlator",
+            "event",
+            "history",
+            "ingest",
+            "outbox",
+            "server",
+            "shard",
+            "spool",
+            "upstream",
+        ],
         &[],
     ),
     ("logging", &["config"], &["tracing", "tracing_subscriber"]),
     (
         "app",
         &[
+            "access",
             "admin",
             "clock",
             "config",
@@ -89,6 +108,7 @@ const MODULES: &[Row] = &[
             "server",
             "shard",
             "spool",
+            "status",
             "upstream",
         ],
         &["parking_lot", "prometheus", "tokio", "tokio_util", "tracing"],

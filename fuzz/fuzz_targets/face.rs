@@ -1,13 +1,16 @@
 //! The HTTP face without a network: one request after an event is there.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use eventweir::access::{self, Access};
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Policy};
 use eventweir::event_log::EventLog;
 use eventweir::ingest::{self, Ack, Aliases, Face, Life, Repair};
+use eventweir::server::Origins;
 use eventweir::shard::{self, Shards};
 use eventweir::upstream::{Embedded, Metrics, Upstream, store};
 use http::{Request, Response};
@@ -28,6 +31,9 @@ impl Fixture {
             Shards::new(one, &shard::Settings::default(), Policy::default(), clock.clone(), KeySecret(7, 9), 1);
         let metrics = Metrics::new(&registry).expect("a new registry");
         let store = store::Store::new(store::Settings::default(), 1);
+        let ask: access::Ask = Arc::new(|_, _| Box::pin(std::future::pending()));
+        let counted = access::Metrics::new(&registry).expect("a new registry");
+        let access = Access::new(access::Settings::default(), ask, clock.clone(), KeySecret(1, 2), counted);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
         let settings = ingest::Settings {
             max_body_bytes: 1 << 20,
@@ -37,7 +43,7 @@ impl Fixture {
             repair: Repair::On { message_bytes: 4096 },
         };
         let metrics = ingest::Metrics::new(&registry).expect("a new registry");
-        let life = Life { tasks: Default::default(), stop: Default::default(), spool: Default::default() };
+        let life = Life { access, tasks: Default::default(), stop: Default::default(), spool: Default::default() };
         let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"), KeySecret(8, 10));
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), life);
         Self { face, shards }
@@ -45,7 +51,7 @@ impl Fixture {
 
     /// Sends a request and reads the whole answer.
     pub async fn send(&self, request: Request<Body>) -> Response<Vec<u8>> {
-        let Ok(response) = self.face.service().oneshot(request).await;
+        let Ok(response) = self.face.service(Origins::any_host()).oneshot(request).await;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes().to_vec()).unwrap_or_default();
         Response::from_parts(parts, body)

@@ -43,6 +43,7 @@ struct Inner {
     repairs: IntCounterVec,
     in_flight: IntGauge,
     in_flight_limit: IntGauge,
+    window: IntGauge,
 }
 
 impl ShardCollector {
@@ -112,6 +113,10 @@ impl ShardCollector {
                 "eventweir_deliver_in_flight_requests_limit",
                 "Requests that may be on their way at once.",
             )?,
+            window: IntGauge::new(
+                "eventweir_delivery_window",
+                "Requests that may be on their way at once, as the upstream takes them now.",
+            )?,
         };
         Ok(Self(Arc::new(Mutex::new(inner))))
     }
@@ -123,7 +128,7 @@ impl ShardCollector {
 }
 
 impl Inner {
-    fn parts(&self) -> [&dyn Collector; 20] {
+    fn parts(&self) -> [&dyn Collector; 21] {
         [
             &self.received,
             &self.rejected,
@@ -145,6 +150,7 @@ impl Inner {
             &self.repairs,
             &self.in_flight,
             &self.in_flight_limit,
+            &self.window,
         ]
     }
 
@@ -187,6 +193,7 @@ impl Inner {
         }
         self.in_flight.set(self.monitor.in_flight());
         self.in_flight_limit.set(gauge(self.monitor.settings().max_in_flight));
+        self.window.set(self.monitor.window());
     }
 }
 

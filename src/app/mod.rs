@@ -15,7 +15,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{Access, Admin, ShardCollector};
+use crate::access::{self, Access};
+use crate::admin::{self, Admin, ShardCollector};
 use crate::clock::Clock;
 use crate::config::{self, Config, Writes};
 use crate::correlator::KeySecret;
@@ -28,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::server;
 use crate::shard::Shards;
 use crate::spool::{Beginning, Spool};
+use crate::status::Status;
 use crate::upstream::{self, Apiserver, Embedded, Upstream};
 
 pub use listeners::Listeners;
@@ -76,6 +78,7 @@ pub struct App {
     shards: Shards,
     spool: Option<Spool>,
     upstream: Upstream,
+    access: Access,
     monitor: Monitor,
     collector: ShardCollector,
     history: history::Monitor,
@@ -148,6 +151,7 @@ impl App {
         let collector = ShardCollector::new(shards.clone(), monitor.clone(), config.shard.clone())?;
         registry.register(Box::new(collector.clone()))?;
         let metrics = Metrics::new(&registry)?;
+        let access = access(&config, &upstream, shards.clock().clone(), &registry)?;
         let mode = match upstream {
             Upstream::Apiserver(_) => config.upstream.history,
             Upstream::Embedded(_) => history::Mode::Off,
@@ -155,7 +159,7 @@ impl App {
         let history = history::Monitor::new(&registry, mode)?;
         let (address, admin_address) = listeners.addresses(&config)?;
         let secured = Secured::new(&config, shards.clock().now(), &registry)?;
-        let access = Access {
+        let admin_access = admin::Access {
             origins: listeners::origins(&config, &admin_address.into()),
             is_open: !admin_address.ip().to_canonical().is_loopback() && !secured.admin_requires_certificate(),
         };
@@ -163,7 +167,7 @@ impl App {
         let app = Arc::new(Self {
             address,
             admin_address,
-            admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), history.clone(), limits, access),
+            admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), history.clone(), limits, admin_access),
             secured,
             history,
             started_with: config.clone(),
@@ -172,6 +176,7 @@ impl App {
             shards,
             spool,
             upstream,
+            access,
             monitor,
             collector,
             metrics,
@@ -205,8 +210,12 @@ impl App {
         };
         let connections = ingest_metrics.connections.clone();
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
-        let life =
-            ingest::Life { tasks: self.tasks.clone(), stop: self.stop_serving.clone(), spool: self.spool.clone() };
+        let life = ingest::Life {
+            access: self.access.clone(),
+            tasks: self.tasks.clone(),
+            stop: self.stop_serving.clone(),
+            spool: self.spool.clone(),
+        };
         let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
         self.registry.register(Box::new(ingest::NamesCollector::new(face.clone())?))?;
         let limits = server::Settings {
@@ -250,7 +259,7 @@ impl App {
         let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
         tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.face().is_some(), "listening");
-        if !address.is_local() {
+        if !address.is_local() && !self.access.authenticates() {
             tracing::warn!(listen = %address, "other machines reach this address, and nobody is authenticated there");
         }
         Ok(())
@@ -397,6 +406,25 @@ impl App {
         tracing::info!(received, rejected = ledger.total_rejected(), written, lost, "stopped");
         balance
     }
+}
+
+/// What decides who may use the listener; the apiserver is asked where it is the upstream.
+fn access(config: &Config, upstream: &Upstream, clock: Clock, registry: &Registry) -> Result<Access, Error> {
+    let ask: access::Ask = match upstream {
+        Upstream::Apiserver(apiserver) => {
+            let apiserver = apiserver.clone();
+            Arc::new(move |review, question| {
+                let apiserver = apiserver.clone();
+                Box::pin(async move { apiserver.review(review.path(), &question).await })
+            })
+        }
+        Upstream::Embedded(_) => Arc::new(|_, _| {
+            let status = Status::new(501, "NotImplemented", "the embedded store answers no reviews");
+            Box::pin(std::future::ready(Err(status)))
+        }),
+    };
+    let secret = KeySecret(fastrand::u64(..), fastrand::u64(..));
+    Ok(Access::new(config.access.clone(), ask, clock, secret, access::Metrics::new(registry)?))
 }
 
 /// This process's name on the records that it writes; no other process ever has the same.

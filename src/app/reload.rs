@@ -68,6 +68,7 @@ impl App {
         }
         self.shards.reload(&new.shard, new.policy.clone());
         self.monitor.set_settings(new.gate);
+        self.access.reload(&new.access);
         self.collector.set_limits(new.shard.clone());
         self.admin.set_limits(new.shard.clone());
         self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());

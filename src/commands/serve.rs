@@ -23,7 +23,11 @@ pub fn serve(serve: Serve) -> Result<(), Error> {
         return print(&config.to_yaml());
     }
     let logs = logging::start(&config.log);
-    runtime()?.block_on(run(config, source, logs))
+    let runtime = runtime()?;
+    let ended = runtime.block_on(run(config, source, logs));
+    // A thread may wait for a disk that does not answer.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Result<(), Error> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 
+use super::auth;
 use super::correlation::{COUNT_OVERFLOW, GROUP, KEY_ENCODING, NAMING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
 use super::read::{ACK, HISTORY, UNLIMITED, UPSTREAM_GROUP, WRITES};
@@ -76,6 +77,8 @@ fn tree(config: &Config) -> Value {
         shard: shard::Settings { max_sources, max_tracked_keys, outbox },
         spool: spool::Settings { dir, commit_interval },
         ingest,
+        access,
+        limits_file,
         shutdown,
         shards,
     } = config;
@@ -88,11 +91,6 @@ fn tree(config: &Config) -> Value {
     correlation_tree.insert("rules".into(), rules(policy));
     correlation_tree.insert("maxSources".into(), json!(max_sources));
     correlation_tree.insert("maxTrackedKeys".into(), json!(max_tracked_keys));
-    let auth = auth.client_ca_file.as_ref().map(|file| json!({ "clientCAFile": file.display().to_string() }));
-    let optional = [
-        ("adminWebConfigFile", admin_web_config_file.as_ref().map(|file| json!(file.display().to_string()))),
-        ("auth", auth),
-    ];
     let mut tree = json!({
         "listen": listen.to_string(),
         "insecureListen": insecure_listen,
@@ -114,11 +112,17 @@ fn tree(config: &Config) -> Value {
         "spool": spool_tree,
         "ingest": ingest_tree(ingest),
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
+        "auth": auth::auth_tree(access, auth),
+        "fairness": auth::fairness_tree(&access.fairness),
         "shards": match shards { Shards::Auto => json!("auto"), Shards::Fixed(number) => json!(number) },
     });
-    let given = optional.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    let limits = match limits_file {
+        Some(path) => ("limitsFile", json!(path.display().to_string())),
+        None => ("limits", auth::limits_tree(&access.limits)),
+    };
+    let web = admin_web_config_file.as_ref().map(|file| ("adminWebConfigFile", json!(file.display().to_string())));
     if let Some(tree) = tree.as_object_mut() {
-        tree.extend(given);
+        tree.extend(web.into_iter().chain([limits]).map(|(key, value)| (key.to_owned(), value)));
     }
     tree
 }

@@ -8,6 +8,7 @@
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod admin_web;
+mod auth;
 mod correlation;
 mod effective;
 mod error;
@@ -30,6 +31,7 @@ pub use parts::{Auth, Backend, EventLog, Ingest, Log, LogFormat, Shards, Shutdow
 pub use raw::RawConfig;
 pub use reload::{FileStamp, ReloadDiff};
 
+use crate::access;
 use crate::correlator::Policy;
 use crate::outbox::GateSettings;
 use crate::server::Address;
@@ -75,6 +77,10 @@ pub struct Config {
     pub spool: spool::Settings,
     /// What clients may send.
     pub ingest: Ingest,
+    /// Who may use `listen`, and how much; `auth`, `limits` and `fairness` in the file. Default everybody, without limits.
+    pub access: access::Settings,
+    /// The file that `access.limits` were read from. Default none.
+    pub limits_file: Option<PathBuf>,
     /// The orderly stop.
     pub shutdown: Shutdown,
     /// Number of shards. Default eight per core.
@@ -154,7 +160,7 @@ impl Overrides {
 /// Everything that is wrong, at once: the file cannot be read, is larger than [`FILE_BYTES_MAX`], is no YAML, or holds
 /// unknown keys or values that are not allowed.
 pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    Config::from_raw(read_raw(path)?, overrides)
+    with_limits(Config::from_raw(read_raw(path)?, overrides)?)
 }
 
 /// Does the same before the start, and also looks whether the files of the listeners can be used.
@@ -162,7 +168,15 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors
 /// # Errors
 /// Everything that is wrong, at once.
 pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    Config::from_raw_and_files(read_raw(path)?, overrides)
+    with_limits(Config::from_raw_and_files(read_raw(path)?, overrides)?)
+}
+
+/// Reads the file of limits, if one is named.
+fn with_limits(mut config: Config) -> Result<Config, Errors> {
+    if let Some(path) = &config.limits_file {
+        config.access.limits = read_raw(Some(path))?.limits()?;
+    }
+    Ok(config)
 }
 
 fn read_raw(path: Option<&Path>) -> Result<RawConfig, Errors> {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::auth;
 use super::correlation::correlation;
 use super::parts::MESSAGE_BYTES;
 use super::raw::Value;
@@ -13,7 +14,8 @@ use super::{
     Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, RawConfig, Shards, Shutdown, Tls,
     Upstream, Writes, tls, values,
 };
-use crate::correlator::{Policy, Rate};
+use crate::access;
+use crate::correlator::Rate;
 use crate::event::ApiGroup;
 use crate::history;
 use crate::ingest::{Ack, Repair};
@@ -51,6 +53,8 @@ impl Default for Config {
             shard: default_shard(),
             spool: spool::Settings::default(),
             ingest: Ingest::default(),
+            access: access::Settings::default(),
+            limits_file: None,
             shutdown: Shutdown::default(),
             shards: Shards::Auto,
         }
@@ -88,21 +92,30 @@ impl Config {
     }
 }
 
-/// Whether clients of the listener are authenticated. None are yet.
-const HAS_AUTHENTICATION: bool = false;
+impl RawConfig {
+    /// The limits of an EventRateLimit plugin's file.
+    pub(super) fn limits(self) -> Result<Vec<access::Limit>, Errors> {
+        let file = self.file().to_owned();
+        let (root, twice) = self.overlaid(&Overrides::default());
+        let collector = Collector::new(&file, twice, false);
+        let limits = collector.read(&root, String::new(), auth::plugin);
+        let errors = collector.into_errors();
+        if errors.is_empty() { Ok(limits) } else { Err(errors) }
+    }
+}
 
-const BEYOND_LOOPBACK: &str = "can be reached from other machines, and this listener does not authenticate anybody yet; \
-    allowed: a loopback address such as 127.0.0.1:8080, a Unix domain socket such as unix:/run/eventweir.sock, or any \
-    with insecureListen: true (--insecure-listen)";
+const BEYOND_LOOPBACK: &str = "can be reached from other machines, and nobody is authenticated there; \
+    allowed: a loopback address such as 127.0.0.1:8080, a Unix domain socket such as unix:/run/eventweir.sock, any with \
+    auth.tokenReview.enabled: true or auth.clientCAFile, or any with insecureListen: true (--insecure-listen)";
+const TOKENS_IN_CLEAR: &str = "can be reached from other machines, and without TLS the network reads the callers' tokens; \
+    allowed: any with tls.certFile (--tls-cert-file) or tls.selfSigned.dir, a loopback address such as 127.0.0.1:8080, \
+    or any with insecureListen: true (--insecure-listen)";
 
 fn config(section: &mut Section<'_>) -> Config {
     let default = Config::default();
     let listen = section.value("listen", default.listen, values::listen_address);
     let insecure_listen = section.value("insecureListen", default.insecure_listen, values::truth);
     let admin_listen = section.value("adminListen", default.admin_listen, values::address);
-    if !server::may_bind(&listen, HAS_AUTHENTICATION, insecure_listen) {
-        section.conflict("listen", BEYOND_LOOPBACK);
-    }
     if listen == Address::Tcp(admin_listen) && admin_listen.port() != 0 {
         let key = if section.has("adminListen") { "adminListen" } else { "listen" };
         section.conflict(key, "is the address of both listeners; allowed: two different ones");
@@ -110,8 +123,6 @@ fn config(section: &mut Section<'_>) -> Config {
     let admin_web_config_file = tls::web_config_file(section);
     let accept_hosts = section.value("acceptHosts", default.accept_hosts, values::expressions);
     let tls = section.within("tls", tls::tls);
-    let auth = section.within("auth", tls::auth);
-    tls::check(section, &listen, &tls, &auth);
     let log = section.within("log", log);
     let event_log = section.value("eventLog", default.event_log, event_log);
     let Config { mut gate, mut shard, .. } = default;
@@ -125,6 +136,15 @@ fn config(section: &mut Section<'_>) -> Config {
         }
         upstream
     });
+    let backend = upstream.backend;
+    let (auth, access) = section.within("auth", |section| (tls::auth(section), auth::auth(section, backend)));
+    tls::check(section, &listen, &tls, &auth);
+    let keeps_out = access.authenticates() && (access.authorizes() || !access.anonymous);
+    if !server::may_bind(&listen, keeps_out, insecure_listen) {
+        section.conflict("listen", BEYOND_LOOPBACK);
+    } else if access.tokens.is_on && !server::may_bind(&listen, tls.settings(&auth).is_some(), insecure_listen) {
+        section.conflict("listen", TOKENS_IN_CLEAR);
+    }
     let policy = section.within("correlation", |section| correlation(section, &mut shard));
     section.within("outbox", |section| outbox(section, &mut shard.outbox));
     // The same pauses for a record that failed and for an upstream that is down.
@@ -134,6 +154,15 @@ fn config(section: &mut Section<'_>) -> Config {
     let has_spool = spool.dir.is_some();
     let ingest = section.within("ingest", |section| ingest(section, has_spool));
     shard.outbox.repair = ingest.repair != Repair::Off;
+    let access = access::Settings {
+        limits: auth::limits(section),
+        fairness: section.within("fairness", auth::fairness),
+        ..access
+    };
+    let limits_file = section.optional("limitsFile", values::text(4096)).map(|path| PathBuf::from(path.as_str()));
+    if limits_file.is_some() && !access.limits.is_empty() {
+        section.conflict("limitsFile", "stands beside limits; allowed: one of the two");
+    }
     Config {
         listen,
         insecure_listen,
@@ -150,6 +179,8 @@ fn config(section: &mut Section<'_>) -> Config {
         shard,
         spool,
         ingest,
+        access,
+        limits_file,
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
     }

@@ -8,7 +8,7 @@ use super::Config;
 use super::effective::{hash_of, leaves};
 
 /// Fields, and sections of fields, that a running process takes over.
-const AT_RUN_TIME: [&str; 8] = [
+const AT_RUN_TIME: [&str; 15] = [
     "correlation",
     "outbox",
     "log.level",
@@ -17,6 +17,13 @@ const AT_RUN_TIME: [&str; 8] = [
     "upstream.burst",
     "upstream.backoff",
     "shutdown",
+    "auth.policy",
+    "auth.allowPaths",
+    "auth.callerAnnotation",
+    "auth.sourceBinding",
+    "limits",
+    "limitsFile",
+    "fairness",
 ];
 
 /// Which fields differ between two configurations, by what it takes for the new one to apply.

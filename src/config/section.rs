@@ -154,6 +154,11 @@ impl<'a> Section<'a> {
         self.find(key).is_some()
     }
 
+    /// Whether `key` has keys and values of its own. Does not count as asking for it.
+    pub(super) fn is_section(&self, key: &str) -> bool {
+        self.find(key).is_some_and(|node| matches!(node.value, Value::Map(_)))
+    }
+
     /// Reports that the value of `key` does not go together with another one; `reason` continues the sentence that the
     /// value begins. Without a value, or with an empty `key` for the section itself, it is the whole sentence.
     pub(super) fn conflict(&self, key: &str, reason: &str) {

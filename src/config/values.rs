@@ -206,6 +206,15 @@ pub(super) fn fields(value: &Value) -> Parsed<Vec<Field>> {
     })
 }
 
+/// Texts, none empty; `allowed` says so in an error.
+pub(super) fn texts_of(allowed: &'static str) -> impl Fn(&Value) -> Parsed<Vec<SmolStr>> {
+    move |value| {
+        let fine = |texts: &Vec<&str>| texts.iter().all(|text| !text.is_empty() && text.len() <= TEXT_MAX);
+        let texts = texts(value).filter(fine).ok_or_else(|| allowed.to_owned())?;
+        Ok(texts.into_iter().map(SmolStr::new).collect())
+    }
+}
+
 /// Patterns to match: exact, or a prefix with a trailing `*`.
 pub(super) fn patterns(value: &Value) -> Parsed<Vec<Pattern>> {
     let pattern = |text: &str| {

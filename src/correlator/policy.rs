@@ -50,7 +50,9 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    fn matches(&self, text: &str) -> bool {
+    /// Whether the text is meant.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
         match self {
             Self::Exact(exact) => exact == text,
             Self::Prefix(prefix) => text.starts_with(prefix.as_str()),

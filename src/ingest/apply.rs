@@ -10,6 +10,8 @@ use serde_json::Value;
 use super::asked::Asked;
 use super::options::{self, Options};
 use super::{Face, decode, respond, update, yaml};
+use crate::access::Extent;
+use crate::event::json;
 use crate::outbox::Line;
 use crate::status::Status;
 use crate::upstream::{ApplyOptions, Updated};
@@ -41,6 +43,15 @@ async fn merge(face: &Face, asked: &Asked, body: Body) -> Result<Response, Statu
     let document: Value = serde_json::from_slice(&json).map_err(|fault| undecodable(&fault.to_string()))?;
     if !document.is_object() {
         return Err(undecodable("not an object"));
+    }
+    let caller = asked.caller.as_ref();
+    if face.binds(caller) {
+        let event = json::decode_event(asked.group, &json).map_err(|error| error.status)?;
+        face.check_source(caller, asked.group, &event, Extent::Part).map_err(Status::from)?;
+    }
+    face.may_put(caller, (asked.group, namespace, name)).await?;
+    if !dry_run {
+        face.limit(caller, namespace, None).map_err(Status::from)?;
     }
     let merging = {
         let (face, namespace, name) = (face.clone(), namespace.to_owned(), name.to_owned());

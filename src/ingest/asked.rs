@@ -8,8 +8,10 @@ use axum::response::Response;
 use serde::Deserialize;
 
 use super::form::Form;
+use super::guard::Place;
 use super::rejection::Rejection;
 use super::{Face, manager, respond};
+use crate::access::Caller;
 use crate::event::{ApiGroup, ManagedFields, managed_fields};
 use crate::status::Status;
 use crate::upstream::Writer;
@@ -25,6 +27,10 @@ pub(super) struct Asked {
     /// The path's event; empty where it names none.
     pub(super) name: String,
     pub(super) headers: HeaderMap,
+    /// Who asks, where callers are known.
+    pub(super) caller: Option<Caller>,
+    /// Its place among the requests that run.
+    pub(super) place: Option<Place>,
     uri: Uri,
 }
 
@@ -52,7 +58,8 @@ impl FromRequestParts<Face> for Asked {
         })?;
         let (headers, uri) = (std::mem::take(&mut parts.headers), parts.uri.clone());
         let group = if uri.path().starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
-        Ok(Self { group, namespace, name, headers, uri })
+        let (caller, place) = (parts.extensions.remove::<Caller>(), parts.extensions.remove::<Place>());
+        Ok(Self { group, namespace, name, headers, caller, place, uri })
     }
 }
 
@@ -65,6 +72,11 @@ impl Asked {
     /// The path's namespace, if it names one.
     pub(super) fn namespace(&self) -> Option<&str> {
         Some(self.namespace.as_str()).filter(|namespace| !namespace.is_empty())
+    }
+
+    /// Who asks; empty where callers are not known.
+    pub(super) fn user(&self) -> &str {
+        self.caller.as_ref().map_or("", |caller| &caller.name)
     }
 
     /// The form that the answer takes.

@@ -14,6 +14,7 @@ use super::form::Form;
 use super::occurrence::Taken;
 use super::rejection::Rejection;
 use super::{Face, ack, decode, options, respond};
+use crate::access::Extent;
 use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, validate};
@@ -39,9 +40,12 @@ async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Rej
     let mut warnings = options.warnings(&strict_faults);
     let repairs = admit(face, asked.group, &asked.namespace, &mut event)?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
+    face.check_source(asked.caller.as_ref(), asked.group, &event, Extent::Whole)?;
     if options.dry_run {
         return Ok(dry_run(face, asked, form, event, warnings).await);
     }
+    face.limit(asked.caller.as_ref(), &event.metadata.namespace, Some(&event))?;
+    face.annotate(asked.caller.as_ref(), &mut event);
     Ok(take(face, asked, form, StatusCode::CREATED, event, &warnings).await)
 }
 
@@ -117,7 +121,8 @@ pub(super) async fn take(
         Err(rejection) => return face.reject(&rejection),
     };
     // The shard's ledger has the refusal already.
-    let Ok(Taken { outcome, waiting }) = face.accept(&event, face.brings(&event), ack, || asked.claim()) else {
+    let occurrences = face.brings(&event);
+    let Ok(Taken { outcome, waiting }) = face.accept(&event, occurrences, ack, asked.user(), || asked.claim()) else {
         return full();
     };
     let shown = match waiting {

@@ -18,6 +18,7 @@ mod discovery;
 mod finish;
 mod form;
 mod frame;
+mod guard;
 mod indent;
 mod manager;
 mod metrics;
@@ -55,6 +56,7 @@ use rejection::Rejection;
 pub use aliases::Aliases;
 pub use metrics::{Metrics, NamesCollector};
 
+use crate::access::Access;
 use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::server::Origins;
@@ -104,9 +106,11 @@ pub enum Ack {
 /// How long a DELETE or PUT waits for a write of the same record that is on its way: as long as the upstream may take.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// How a face ends with the program, and what outlives it.
+/// What a face shares with the program: who may use it, how it ends, and what outlives it.
 #[derive(Debug, Clone)]
 pub struct Life {
+    /// Who may use it.
+    pub access: Access,
     /// The tasks that the end waits for.
     pub tasks: TaskTracker,
     /// Ends the watches.
@@ -122,6 +126,7 @@ pub struct Face(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     settings: Settings,
+    access: Access,
     shards: Shards,
     spool: Option<Spool>,
     upstream: Upstream,
@@ -144,9 +149,9 @@ impl Face {
         event_log: EventLog,
         life: Life,
     ) -> Self {
-        let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop);
-        let (tasks, spool) = (life.tasks, life.spool);
-        Self(Arc::new(Inner { settings, shards, spool, upstream, aliases, metrics, event_log, watches, tasks }))
+        let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop.clone());
+        let Life { tasks, spool, access, .. } = life;
+        Self(Arc::new(Inner { settings, access, shards, spool, upstream, aliases, metrics, event_log, watches, tasks }))
     }
 
     /// Everything that a request meets, from the outermost. There is no way past it.
@@ -164,6 +169,8 @@ impl Face {
             .layer(from_fn_with_state(origins, of_our_origin))
             // Ends the request when its client's time is over.
             .layer(from_fn_with_state(self.clone(), deadline::deadline))
+            // Knows the caller, shares places between callers, and asks whether the caller may. Not for health.
+            .layer(from_fn_with_state(self.clone(), guard::guard))
             // The table of paths does not ignore a slash at the end as the apiserver does.
             .map_request(without_last_slash)
             .service(self.router())
@@ -221,7 +228,7 @@ fn routes() -> Vec<(String, MethodRouter<Face>)> {
             (format!("{group}/watch/events"), get(watch::watch)),
         ]);
     }
-    routes.push(("/eventweir/v1/events".to_owned(), post(batch::batch)));
+    routes.push((guard::BATCH.to_owned(), post(batch::batch)));
     routes
 }
 
@@ -283,18 +290,26 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
+    use crate::access;
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Policy};
     use crate::shard;
     use crate::upstream::{Embedded, store};
 
     fn face() -> (Face, prometheus::Registry) {
+        guarded(access::Settings::default())
+    }
+
+    fn guarded(settings: access::Settings) -> (Face, prometheus::Registry) {
         let registry = prometheus::Registry::new();
         let (clock, one) = (Clock::simulated(1_772_352_000_000_000_000), NonZeroUsize::MIN);
         let secret = KeySecret(7, 9);
         let shards = Shards::new(one, &shard::Settings::default(), Policy::default(), clock.clone(), secret, 1);
         let metrics = crate::upstream::Metrics::new(&registry).unwrap();
         let store = store::Store::new(store::Settings::default(), 1);
+        let ask: access::Ask = Arc::new(|_, _| panic!("nobody has a token"));
+        let counted = access::Metrics::new(&registry).unwrap();
+        let access = Access::new(settings, ask, clock.clone(), secret, counted);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
         let settings = Settings {
             max_body_bytes: 1 << 20,
@@ -303,7 +318,7 @@ mod tests {
             ack: Ack::Accepted,
             repair: Repair::Off,
         };
-        let life = Life { tasks: TaskTracker::new(), stop: CancellationToken::new(), spool: None };
+        let life = Life { access, tasks: TaskTracker::new(), stop: CancellationToken::new(), spool: None };
         let (aliases, metrics) = (Aliases::new(one, secret), Metrics::new(&registry).unwrap());
         (Face::new(settings, shards, upstream, aliases, metrics, EventLog::none(), life), registry)
     }
@@ -340,6 +355,35 @@ mod tests {
                 let foreign = foreign.header("Host", "localhost").body(Body::empty()).unwrap();
                 let Ok(answer) = face.service(Origins::any_host()).oneshot(foreign).await;
                 assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{method} {path} is answered to any page");
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_to_events_asks_for_events() {
+        for (path, _) in routes() {
+            let leads_to_events = path.ends_with("/events") || path.contains("/events/");
+            let attributes = guard::attributes(&Method::GET, &filled(&path).parse().unwrap());
+            let asks_for_events = matches!(attributes.target, access::Target::Resource { resource: "events", .. });
+            assert_eq!(asks_for_events, leads_to_events && path != guard::BATCH, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_route_but_health_is_without_authentication() {
+        let tokens = access::TokenReview { is_on: true, ..access::TokenReview::default() };
+        let (face, _) = guarded(access::Settings { tokens, ..access::Settings::default() });
+        let health = ["/healthz", "/livez", "/readyz"];
+        let paths: Vec<String> = routes().iter().map(|(path, _)| filled(path)).collect();
+        assert!(health.iter().all(|path| paths.iter().any(|known| known == path)), "{paths:?}");
+        for path in
+            paths.iter().map(String::as_str).chain(["/not/served", "/api/v1/namespaces/shop/events/", "/livez/"])
+        {
+            for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD] {
+                let request = Request::builder().method(&method).uri(path).body(Body::empty()).unwrap();
+                let Ok(answer) = face.service(Origins::any_host()).oneshot(request).await;
+                let is_refused = answer.status() == StatusCode::UNAUTHORIZED;
+                assert_eq!(is_refused, !health.contains(&path), "{method} {path}");
             }
         }
     }

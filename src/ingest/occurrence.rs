@@ -15,7 +15,7 @@ pub(super) struct Taken {
 }
 
 impl Face {
-    /// Hands occurrences of a valid event to their shard. Where events are not correlated the record is its client's own, and
+    /// Hands occurrences of a valid event to their shard; `user` reported them. Where events are not correlated the record is its client's own, and
     /// marked by `claim`.
     ///
     /// # Errors
@@ -25,6 +25,7 @@ impl Face {
         event: &Event,
         occurrences: u32,
         ack: Ack,
+        user: &str,
         claim: impl FnOnce() -> ManagedFields,
     ) -> Result<Taken, Full> {
         let shards = &self.0.shards;
@@ -34,7 +35,7 @@ impl Face {
             Ack::Accepted | Ack::Durable => (shards.accept_under(&policy, occurrence, occurrences)?, None),
             Ack::Written => shards.accept_and_wait(occurrence, occurrences, &policy)?,
         };
-        self.note(event, occurrences, accepted.outcome);
+        self.note(event, occurrences, accepted.outcome, user);
         Ok(Taken { outcome: accepted.outcome, waiting })
     }
 
@@ -43,10 +44,11 @@ impl Face {
         &self,
         events: Vec<Event>,
         ack: Ack,
+        user: &str,
         claim: impl Fn() -> ManagedFields,
     ) -> Vec<Result<Taken, Full>> {
         if ack == Ack::Written {
-            return events.iter().map(|event| self.accept(event, self.brings(event), ack, &claim)).collect();
+            return events.iter().map(|event| self.accept(event, self.brings(event), ack, user, &claim)).collect();
         }
         let policy = self.0.shards.policy();
         let brought: Vec<u32> = events.iter().map(|event| self.brings(event)).collect();
@@ -58,7 +60,7 @@ impl Face {
             let event = logged.next();
             let Accepted { outcome, .. } = accepted?;
             match &event {
-                Some(event) => self.note(event, occurrences, outcome),
+                Some(event) => self.note(event, occurrences, outcome, user),
                 None => self.0.metrics.count_outcome(outcome, occurrences.into()),
             }
             Ok(Taken { outcome, waiting: None })
@@ -80,9 +82,9 @@ impl Face {
     }
 
     /// Counts and logs what became of occurrences.
-    fn note(&self, event: &Event, occurrences: u32, outcome: Outcome) {
+    fn note(&self, event: &Event, occurrences: u32, outcome: Outcome, user: &str) {
         self.0.metrics.count_outcome(outcome, occurrences.into());
-        self.0.event_log.write(event, occurrences, outcome, self.0.shards.clock());
+        self.0.event_log.write(event, occurrences, outcome, user, self.0.shards.clock());
     }
 }
 

@@ -9,6 +9,7 @@ use axum::response::Response;
 use super::asked::Asked;
 use super::form::Form;
 use super::{Face, decode, options, respond};
+use crate::access::Extent;
 use crate::event::{Event, validate};
 use crate::outbox::Line;
 use crate::status::Status;
@@ -33,6 +34,12 @@ async fn replace(face: &Face, asked: &Asked, body: Body) -> Result<Response, Sta
     let warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;
     validate::adopt_path(&mut event, namespace, name).map_err(|status| *status)?;
+    let caller = asked.caller.as_ref();
+    face.check_source(caller, *group, &event, Extent::Whole).map_err(Status::from)?;
+    face.may_put(caller, (*group, namespace, name)).await?;
+    if !options.dry_run {
+        face.limit(caller, namespace, Some(&event)).map_err(Status::from)?;
+    }
     let update = UpdateOptions { writer: asked.writer(), dry_run: options.dry_run };
     let putting = {
         let (face, name) = (face.clone(), name.to_owned());

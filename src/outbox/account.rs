@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::digest::Digest;
+use super::ready::NORMAL_TURN;
 use crate::clock::Mono;
 use crate::correlator::{Key, Rate, RecordId, TokenBucket};
 
@@ -73,12 +74,31 @@ impl Class {
     }
 }
 
-/// Place of a record among those of its account: Warning first, then the one that has waited longest.
+/// Which records of an account the next token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// The digest: one write shows many.
+    Digest,
+    /// What the upstream has never shown.
+    NeverShown,
+    /// What the upstream shows already, with an older count; and what needs no token.
+    Shown,
+}
+
+/// Place of a record among those of its account: by rank, then Warning first, then the one that has waited longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
+    pub(super) rank: Rank,
     pub(super) class: Class,
     pub(super) since: Mono,
     pub(super) record: RecordId,
+}
+
+impl Order {
+    /// Where the Normal records of a rank begin.
+    const fn first_normal(rank: Rank) -> Self {
+        Self { rank, class: Class::Normal, since: Mono(i64::MIN), record: RecordId(0) }
+    }
 }
 
 /// A budget and its queue.
@@ -89,6 +109,8 @@ pub(super) struct Order {
 pub(super) struct Account {
     /// In which ready queue the account stands.
     pub(super) filed: Option<Class>,
+    /// Warnings that were taken since a Normal record that needs no token was.
+    warnings: u8,
     /// Records in the outbox that belong here, whatever their phase.
     pub(super) members: u32,
     pub(super) source: Key,
@@ -135,6 +157,7 @@ impl Account {
             queue: None,
             members: 0,
             filed: None,
+            warnings: 0,
             timer: None,
             digest: None,
         }
@@ -187,7 +210,7 @@ impl Account {
 
     /// Those that can fold, the one that has waited longest first.
     pub(super) fn foldable_by_age(&self) -> impl Iterator<Item = Order> + '_ {
-        let end = Order { class: Class::Normal, since: Mono(i64::MIN), record: RecordId(0) };
+        let end = Order::first_normal(Rank::NeverShown);
         let queue = || self.queue.iter();
         let mut warning = queue().flat_map(move |queue| queue.foldable.range(..end)).peekable();
         let mut normal = queue().flat_map(move |queue| queue.foldable.range(end..)).peekable();
@@ -205,7 +228,9 @@ impl Account {
     fn first(&self) -> (Option<Order>, Option<Order>) {
         let Some(queue) = &self.queue else { return (None, None) };
         let owed = [queue.owed.first(), queue.foldable.first()].into_iter().flatten().min();
-        (queue.paid.first().copied(), owed.copied())
+        let is_due = usize::from(self.warnings) + 1 >= NORMAL_TURN;
+        let normal = if is_due { queue.paid.range(Order::first_normal(Rank::Shown)..).next() } else { None };
+        (normal.or_else(|| queue.paid.first()).copied(), owed.copied())
     }
 
     /// Whole tokens at `now`.
@@ -218,15 +243,11 @@ impl Account {
         self.bucket.as_ref().map_or(0, |(bucket, rate)| bucket.tokens(*rate, now).max(0.0) as usize)
     }
 
-    /// The best class that could be written at `now`.
+    /// The class of what would be written at `now`.
     pub(super) fn ready(&self, now: Mono) -> Option<Class> {
         let (paid, owed) = self.first();
-        let paid = paid.map(|order| order.class);
-        let owed = owed.filter(|_| self.next_token(now) == Some(now)).map(|order| order.class);
-        match (paid, owed) {
-            (Some(paid), Some(owed)) => Some(paid.min(owed)),
-            (paid, owed) => paid.or(owed),
-        }
+        let owed = owed.filter(|_| self.next_token(now) == Some(now));
+        [paid, owed].into_iter().flatten().min().map(|order| order.class)
     }
 
     /// Takes the record to write at `now`, and its token if it has to pay.
@@ -245,6 +266,7 @@ impl Account {
             return Some(order.record);
         }
         let order = paid?;
+        self.warnings = if order.class == Class::Warning { self.warnings.saturating_add(1) } else { 0 };
         self.remove(order);
         Some(order.record)
     }
@@ -279,7 +301,8 @@ mod tests {
             orders in proptest::collection::btree_set((any::<bool>(), 0..9_i64, 0..99_u64), 0..20),
         ) {
             let order = |&(is_warning, since, record)| {
-                Order { class: Class::of(is_warning), since: Mono(since), record: RecordId(record) }
+                let (rank, class) = (Rank::NeverShown, Class::of(is_warning));
+                Order { rank, class, since: Mono(since), record: RecordId(record) }
             };
             let orders: Vec<Order> = orders.iter().map(order).collect();
             let mut account = Account::new(Key(1), None);
@@ -288,5 +311,34 @@ mod tests {
             expected.sort_unstable();
             prop_assert_eq!(account.foldable_by_age().map(|order| order.since).collect::<Vec<_>>(), expected);
         }
+    }
+
+    fn order(rank: Rank, class: Class, record: u64) -> Order {
+        Order { rank, class, since: Mono(i64::try_from(record).unwrap()), record: RecordId(record) }
+    }
+
+    #[test]
+    fn the_first_token_is_the_digests_and_the_next_are_for_what_was_never_shown() {
+        let mut account = Account::new(Key(1), Some(Rate { qps: 1.0, burst: 9 }));
+        account.insert(order(Rank::Shown, Class::Warning, 1), Place::Owed);
+        account.insert(order(Rank::Shown, Class::Normal, 2), Place::Owed);
+        account.insert(order(Rank::NeverShown, Class::Normal, 3), Place::Foldable);
+        account.insert(order(Rank::NeverShown, Class::Warning, 5), Place::Foldable);
+        account.insert(order(Rank::NeverShown, Class::Warning, 4), Place::Foldable);
+        account.insert(order(Rank::Digest, Class::Normal, 6), Place::Owed);
+        let taken: Vec<u64> = std::iter::from_fn(|| account.pop(Mono(0))).map(|record| record.0).collect();
+        assert_eq!(taken, [6, 4, 5, 3, 1, 2]);
+    }
+
+    /// Fault: without budgets all records of a source are in one account, and Warnings kept Normal ones waiting without end.
+    #[test]
+    fn where_nothing_has_to_pay_every_eighth_turn_is_a_normal_records() {
+        let mut account = Account::new(Key(1), None);
+        account.insert(order(Rank::Shown, Class::Normal, 0), Place::Paid);
+        let turn = (1..).find(|turn| {
+            account.insert(order(Rank::Shown, Class::Warning, *turn), Place::Paid);
+            account.pop(Mono(0)) == Some(RecordId(0))
+        });
+        assert_eq!(turn, Some(8));
     }
 }

@@ -1,10 +1,12 @@
-//! Who may go to the upstream now: the limit of requests in flight, the optional rate, and the upstream's health. Pure.
+//! Who may go to the upstream now: a window of requests in flight, the optional rate, and the upstream's health. Pure.
 //!
-//! While the upstream is down one probe goes at a time, after a pause that doubles; its success opens the gate.
+//! The window is as TCP's: each good answer widens it by one, and trouble halves it, once a round trip. Where nothing good has come
+//! for as long as a failed request was on its way, the upstream counts as down: one probe goes at a time, after a pause that
+//! doubles, and its success is the first good answer. Trouble that its object or its namespace is known to have (`lanes.rs`) says
+//! nothing of the upstream, and a `Retry-After` is its record's.
 
 use std::time::Duration;
 
-use super::request::Retry;
 use crate::clock::Mono;
 use crate::correlator::{Rate, TokenBucket};
 
@@ -32,6 +34,9 @@ impl Default for GateSettings {
     }
 }
 
+/// Trouble that says nothing of the upstream lengthens the pause up to the one after so many failures, and no further: 800 ms.
+const KNOWN_FAILURES: u32 = 4;
+
 /// The gate in front of the upstream.
 #[derive(Debug)]
 pub struct Gate {
@@ -40,6 +45,13 @@ pub struct Gate {
     bucket: TokenBucket,
     /// The bucket before the newest admission, which [`Gate::release`] takes back.
     bucket_before: TokenBucket,
+    /// How many requests may be on their way, of those sent since `cut`.
+    window: usize,
+    /// When it was last made smaller. What was sent before says nothing new.
+    cut: Mono,
+    /// Requests on their way that were sent since.
+    since_cut: usize,
+    last_good: Option<Mono>,
     health: Health,
 }
 
@@ -47,7 +59,7 @@ pub struct Gate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Up,
-    /// Not reachable, or asking for quiet.
+    /// Not reachable, or in trouble with all that it is asked.
     Down {
         /// Probes that failed in a row.
         failures: u32,
@@ -56,6 +68,17 @@ enum Health {
         /// A probe is on its way.
         probing: bool,
     },
+}
+
+/// What an answer says of the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is at work, even if it has refused.
+    Good,
+    /// Nothing: its object, or its namespace, had trouble before.
+    Known,
+    /// It has trouble.
+    Trouble,
 }
 
 /// The gate's answer.
@@ -89,6 +112,10 @@ impl Gate {
             in_flight: 0,
             bucket: TokenBucket::new(),
             bucket_before: TokenBucket::new(),
+            window: settings.max_in_flight,
+            cut: Mono(i64::MIN),
+            since_cut: 0,
+            last_good: None,
             health: Health::Up,
         }
     }
@@ -110,18 +137,22 @@ impl Gate {
         self.in_flight
     }
 
+    /// How many requests may be on their way at once.
+    #[must_use]
+    pub fn window(&self) -> usize {
+        self.window.min(self.settings.max_in_flight)
+    }
+
     /// Asks for one request. On `Go` its place is taken until [`settle`](Self::settle).
     pub fn admit(&mut self, now: Mono) -> Admission {
         if self.in_flight >= self.settings.max_in_flight {
             return Admission::Full;
         }
-        if let Health::Down { until, probing, .. } = self.health {
-            if probing {
-                return Admission::Full;
-            }
-            if until > now {
-                return Admission::Wait(until);
-            }
+        match self.health {
+            Health::Up if self.since_cut >= self.window => return Admission::Full,
+            Health::Down { probing: true, .. } => return Admission::Full,
+            Health::Down { until, .. } if until > now => return Admission::Wait(until),
+            Health::Up | Health::Down { .. } => {}
         }
         self.bucket_before = self.bucket;
         if let Some(rate) = self.settings.rate
@@ -133,6 +164,7 @@ impl Gate {
             *probing = true;
         }
         self.in_flight += 1;
+        self.since_cut += 1;
         Admission::Go
     }
 
@@ -140,30 +172,62 @@ impl Gate {
     pub const fn release(&mut self) {
         self.bucket = self.bucket_before;
         self.in_flight = self.in_flight.saturating_sub(1);
+        self.since_cut = self.since_cut.saturating_sub(1);
         if let Health::Down { probing, .. } = &mut self.health {
             *probing = false;
         }
     }
 
-    /// Takes the answer to a request admitted at `sent`: `None` for one that shows the upstream at work, even if it refused.
-    /// `jitter` is random in 0..1.
-    pub fn settle(&mut self, trouble: Option<Retry>, sent: Mono, now: Mono, jitter: f64) -> HealthChange {
+    /// Takes the answer to a request admitted at `sent`. `jitter` is random in 0..1.
+    pub fn settle(&mut self, outcome: Outcome, sent: Mono, now: Mono, jitter: f64) -> HealthChange {
         self.in_flight = self.in_flight.saturating_sub(1);
-        let was_up = self.is_up();
-        let Some(retry) = trouble else {
-            self.health = Health::Up;
-            return if was_up { HealthChange::None } else { HealthChange::CameUp };
-        };
-        let failures = match self.health {
-            Health::Up => 1,
-            Health::Down { failures, until, .. } if sent >= until => failures.saturating_add(1),
-            // An answer to a request from before the upstream went down says nothing new, and the probe is still on its way.
-            Health::Down { .. } => return HealthChange::None,
-        };
-        let pause = backoff(failures, jitter, self.settings.first_backoff, self.settings.max_backoff);
-        let until = now.after(pause.max(retry.after.unwrap_or_default()));
-        self.health = Health::Down { failures, until, probing: false };
-        if was_up { HealthChange::WentDown } else { HealthChange::None }
+        if sent >= self.cut {
+            self.since_cut = self.since_cut.saturating_sub(1);
+        }
+        match (outcome, self.health) {
+            (Outcome::Good, health) => {
+                self.last_good = Some(now);
+                self.window = self.window().saturating_add(1).min(self.settings.max_in_flight);
+                self.health = Health::Up;
+                if health == Health::Up { HealthChange::None } else { HealthChange::CameUp }
+            }
+            // The probe told nothing of the upstream, so another one goes soon.
+            (Outcome::Known, Health::Down { failures, until, .. }) if sent >= until => {
+                let known = failures.saturating_add(1).min(KNOWN_FAILURES);
+                self.go_down(failures.max(known), known, now, jitter);
+                HealthChange::None
+            }
+            (Outcome::Known, _) => HealthChange::None,
+            (Outcome::Trouble, Health::Up) if sent < self.cut => HealthChange::None,
+            (Outcome::Trouble, Health::Up) if self.last_good.is_some_and(|good| good >= sent) => {
+                self.cut_to(self.window() / 2, now);
+                HealthChange::None
+            }
+            (Outcome::Trouble, Health::Up) => {
+                self.go_down(1, 1, now, jitter);
+                HealthChange::WentDown
+            }
+            (Outcome::Trouble, Health::Down { failures, until, .. }) => {
+                // An answer to a request from before the upstream went down says nothing new, and the probe is still on its way.
+                if sent >= until {
+                    let failures = failures.saturating_add(1);
+                    self.go_down(failures, failures, now, jitter);
+                }
+                HealthChange::None
+            }
+        }
+    }
+
+    fn cut_to(&mut self, window: usize, now: Mono) {
+        self.window = window.max(1);
+        self.cut = now;
+        self.since_cut = 0;
+    }
+
+    fn go_down(&mut self, failures: u32, pause_of: u32, now: Mono, jitter: f64) {
+        self.cut_to(1, now);
+        let pause = backoff(pause_of, jitter, self.settings.first_backoff, self.settings.max_backoff);
+        self.health = Health::Down { failures, until: now.after(pause), probing: false };
     }
 }
 
@@ -176,9 +240,6 @@ pub(super) fn backoff(failures: u32, jitter: f64, first: Duration, max: Duration
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::{Applied, Fault};
-
-    const TROUBLE: Option<Retry> = Some(Retry { after: None, applied: Applied::No, fault: Fault::Transport });
 
     fn millis(millis: u64) -> Mono {
         Mono(0).after(Duration::from_millis(millis))
@@ -190,10 +251,10 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(gate.admit(millis(0)), Admission::Go);
         }
-        assert_eq!(gate.settle(TROUBLE, millis(0), millis(0), 0.0), HealthChange::WentDown);
+        assert_eq!(gate.settle(Outcome::Trouble, millis(0), millis(0), 0.0), HealthChange::WentDown);
         for _ in 0..4 {
             assert_eq!(
-                gate.settle(TROUBLE, millis(0), millis(0), 0.0),
+                gate.settle(Outcome::Trouble, millis(0), millis(0), 0.0),
                 HealthChange::None,
                 "four late answers are one outage"
             );
@@ -204,26 +265,66 @@ mod tests {
             now += pause;
             assert_eq!(gate.admit(millis(now)), Admission::Go);
             assert_eq!(gate.admit(millis(now)), Admission::Full, "one probe");
-            gate.settle(TROUBLE, millis(0), millis(now), 0.0);
+            gate.settle(Outcome::Trouble, millis(0), millis(now), 0.0);
             assert_eq!(gate.admit(millis(now)), Admission::Full, "a late answer is not the probe's");
-            gate.settle(TROUBLE, millis(now), millis(now), 0.0);
+            gate.settle(Outcome::Trouble, millis(now), millis(now), 0.0);
         }
         assert_eq!(gate.admit(millis(now + 5000)), Admission::Go);
-        assert_eq!(gate.settle(None, millis(now + 5000), millis(now + 5000), 0.0), HealthChange::CameUp);
+        assert_eq!(gate.settle(Outcome::Good, millis(now + 5000), millis(now + 5000), 0.0), HealthChange::CameUp);
         assert_eq!(gate.admit(millis(now + 5000)), Admission::Go);
         assert_eq!(gate.admit(millis(now + 5000)), Admission::Go);
+        assert_eq!(gate.admit(millis(now + 5000)), Admission::Full, "the window opens step by step");
     }
 
     #[test]
-    fn retry_after_prolongs_the_pause_and_jitter_halves_it_at_most() {
-        let mut gate = Gate::new(GateSettings::default());
-        gate.admit(millis(0));
-        let asked = Retry { after: Some(Duration::from_secs(3)), applied: Applied::No, fault: Fault::Overloaded };
-        gate.settle(Some(asked), millis(0), millis(0), 0.0);
-        assert_eq!(gate.admit(millis(0)), Admission::Wait(millis(3000)));
+    fn jitter_halves_a_pause_at_most() {
         let (first, max) = (Duration::from_millis(100), Duration::from_secs(5));
         assert_eq!(backoff(1, 1.0, first, max), Duration::from_millis(50));
         assert_eq!(backoff(60, 0.0, first, max), max);
+    }
+
+    #[test]
+    fn trouble_halves_the_window_once_a_round_trip_and_good_answers_widen_it() {
+        let mut gate = Gate::new(GateSettings { max_in_flight: 8, ..GateSettings::default() });
+        for _ in 0..8 {
+            assert_eq!(gate.admit(millis(0)), Admission::Go);
+        }
+        assert_eq!(gate.admit(millis(0)), Admission::Full);
+        gate.settle(Outcome::Good, millis(0), millis(1), 0.0);
+        for _ in 0..4 {
+            assert_eq!(gate.settle(Outcome::Trouble, millis(0), millis(2), 0.0), HealthChange::None);
+            assert_eq!(gate.window(), 4);
+        }
+        // Three are still on their way, and are not counted: a record that hangs takes nobody's place but in the limit.
+        for _ in 0..4 {
+            assert_eq!(gate.admit(millis(2)), Admission::Go);
+        }
+        assert_eq!(gate.admit(millis(2)), Admission::Full);
+        gate.settle(Outcome::Good, millis(2), millis(3), 0.0);
+        assert_eq!(gate.window(), 5);
+        gate.settle(Outcome::Known, millis(2), millis(3), 0.0);
+        assert_eq!(gate.window(), 5);
+        gate.settle(Outcome::Trouble, millis(2), millis(3), 0.0);
+        assert_eq!((gate.window(), gate.is_up()), (2, true));
+        for step in 4..20 {
+            gate.settle(Outcome::Good, millis(step), millis(step), 0.0);
+        }
+        assert_eq!(gate.window(), 8);
+    }
+
+    #[test]
+    fn probes_that_say_nothing_of_the_upstream_hold_up_others_for_less_than_a_second() {
+        let mut gate = Gate::new(GateSettings::default());
+        gate.admit(millis(0));
+        gate.settle(Outcome::Trouble, millis(0), millis(0), 0.0);
+        let mut now = 100;
+        for pause in [200, 400, 800, 800, 800] {
+            assert_eq!(gate.admit(millis(now)), Admission::Go);
+            gate.settle(Outcome::Known, millis(now), millis(now), 0.0);
+            assert_eq!(gate.admit(millis(now)), Admission::Wait(millis(now + pause)));
+            now += pause;
+        }
+        assert!(!gate.is_up());
     }
 
     #[test]
@@ -234,9 +335,9 @@ mod tests {
             [gate.admit(Mono(0)), gate.admit(Mono(0)), gate.admit(Mono(0))],
             [Admission::Go, Admission::Go, Admission::Full]
         );
-        gate.settle(None, Mono(0), Mono(0), 0.0);
+        gate.settle(Outcome::Good, Mono(0), Mono(0), 0.0);
         assert_eq!(gate.admit(Mono(0)), Admission::Go);
-        gate.settle(None, Mono(0), Mono(0), 0.0);
+        gate.settle(Outcome::Good, Mono(0), Mono(0), 0.0);
         // Like client-go's bucket, it grants a token that is less than a nanosecond away.
         assert_eq!(gate.admit(Mono(0)), Admission::Wait(Mono(999_999_999)));
         assert_eq!(gate.in_flight(), 1);

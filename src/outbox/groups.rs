@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::account::{Account, AccountId, Class, Order};
+use super::account::{Account, AccountId, Class, Order, Rank};
 use super::fold::Home;
 use super::record::{Kind, Phase, Record};
 use super::timers::Timer;
@@ -170,9 +170,8 @@ impl Groups {
     }
 
     fn bucket(&self, key: Key) -> &Bucket {
-        #[expect(clippy::cast_possible_truncation, reason = "the low bits of a uniform hash")]
-        let index = key.0 as usize % CELLS;
-        &self.buckets.groups[index]
+        let place = usize::try_from(key.0 % CELLS as u128).unwrap_or_default();
+        &self.buckets.groups[place]
     }
 
     /// Takes a token of the group and one of the whole, or neither.
@@ -307,7 +306,7 @@ impl Outbox {
     fn stage(&mut self, id: RecordId, membership: Membership, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         let class = Class::of(record.event.is_warning());
-        let order = Order { class, since: now.mono, record: id };
+        let order = Order { class, rank: Rank::NeverShown, since: now.mono, record: id };
         let (is_storm, is_new) = (record.kind == Kind::Storm, record.was_never_sent());
         record.phase = Phase::Queued(order);
         record.is_staged = true;

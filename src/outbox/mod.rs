@@ -17,6 +17,7 @@ mod group;
 mod groups;
 mod history;
 mod journal;
+mod lanes;
 mod offer;
 mod ready;
 mod record;
@@ -39,12 +40,14 @@ use smol_str::SmolStr;
 pub use crate::correlator::{Patch, RecordId};
 pub use digest::DIGEST_REASON;
 pub use forget::Line;
-pub use gate::{Admission, Gate, GateSettings, HealthChange};
+pub use gate::{Admission, Gate, GateSettings, HealthChange, Outcome};
 pub use group::UpstreamGroup;
 pub use groups::GroupSettings;
 pub use history::Learned;
 pub use journal::{Changes, Entry};
+pub use lanes::{Lanes, Place as LanePlace};
 pub use offer::{Forgotten, Known, Offer, Payment};
+pub(crate) use ready::NORMAL_TURN;
 pub use record::{Kind, Occurrences, Why, WrittenAs};
 pub use request::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
 pub use settings::Settings;
@@ -269,12 +272,16 @@ impl Outbox {
             record.phase = Phase::Cooling;
             return;
         }
-        let order = Order { class: Class::of(record.event.is_warning()), since: record.since, record: id };
         let account_id = record.account;
+        let mut account = self.accounts.get_mut(&account_id.0);
+        record.paid |= account.as_ref().is_some_and(|account| self.draining || account.is_prepaid());
+        let place = record.place();
+        // What has failed goes behind those that have not been tried meanwhile.
+        let since = if record.tries > 0 { now.mono } else { record.since };
+        let class = Class::of(record.event.is_warning());
+        let order = Order { rank: record.rank(place), class, since, record: id };
         record.phase = Phase::Queued(order);
-        if let Some(account) = self.accounts.get_mut(&account_id.0) {
-            record.paid |= self.draining || account.is_prepaid();
-            let place = record.place();
+        if let Some(account) = &mut account {
             account.insert(order, place);
             if place == Place::Foldable && account.foldable_len() > account.tokens(now.mono) {
                 let (number, tokens) = (account.foldable_len(), account.tokens(now.mono));
@@ -301,7 +308,8 @@ impl Outbox {
         self.set_account_timer(id, now);
     }
 
-    /// The next request to send at `now`, if any. Fair between sources; Warning first; then whoever has waited longest.
+    /// The next request to send at `now`, if any. Fair between sources; Warning first, but for every eighth turn; then the one that
+    /// has waited longest.
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.wake(now);
         while let Some(id) = self.pop_group(now) {
@@ -319,6 +327,7 @@ impl Outbox {
             let write = popped.and_then(|id| self.pass(id, now));
             self.refile(account_id, now.mono);
             if write.is_some() {
+                self.ready.had_turn(class);
                 return write;
             }
         }
@@ -396,6 +405,12 @@ impl Outbox {
     #[must_use]
     pub fn has_warning(&self) -> bool {
         self.ready.has_warning() || self.groups.has_warning()
+    }
+
+    /// Whether something else than a Warning is ready to be sent; shards with such have every eighth turn.
+    #[must_use]
+    pub fn has_normal(&self) -> bool {
+        self.ready.has_normal()
     }
 
     /// Lets a settled record go.

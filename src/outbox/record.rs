@@ -1,11 +1,14 @@
 //! One record: its desired state, what of it the upstream has not acknowledged, and what it waits for.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::account::{AccountId, Order, Place};
+use super::account::{AccountId, Order, Place, Rank};
 use super::group;
 use super::groups::Membership;
+use super::request::{Answer, RefusalReason};
 use super::settings::Settings;
 use super::stand::{Call, Held, LIMBO, Mark, Seen, Stand};
 use super::tag;
@@ -13,6 +16,9 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key};
 use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, ObjectReference, cut};
+
+/// How long after a record's first 403 another one is not final.
+const FORBIDDEN_GRACE: Duration = Duration::from_secs(300);
 
 /// How an occurrence shows upstream; the ledger's label of what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -219,6 +225,8 @@ pub(super) struct Record {
     pub(super) tries: u32,
     /// When the first of them failed.
     pub(super) failing_since: Option<Mono>,
+    /// Since when its writes have been answered with 403.
+    pub(super) forbidden_since: Option<Mono>,
 }
 
 /// Life of a record in the outbox.
@@ -277,6 +285,24 @@ impl Record {
             repaired: Vec::new(),
             tries: 0,
             failing_since: None,
+            forbidden_since: None,
+        }
+    }
+
+    /// Whether an answer to a write is a 403 that may pass: an apiserver that has just started does not know all roles yet.
+    pub(super) fn waits_for_rights(&mut self, call: Call, answer: &Answer, now: Mono) -> bool {
+        if !matches!(call, Call::Create | Call::Patch) {
+            return false;
+        }
+        match answer {
+            Answer::Refused(refusal) if refusal.reason == RefusalReason::Forbidden => {
+                now.since(*self.forbidden_since.get_or_insert(now)) < FORBIDDEN_GRACE
+            }
+            Answer::Stored(_) => {
+                self.forbidden_since = None;
+                false
+            }
+            Answer::Missing | Answer::Exists | Answer::Refused(_) | Answer::Retry(_) => false,
         }
     }
 
@@ -432,8 +458,19 @@ impl Record {
         }
     }
 
+    /// Which tokens it has a claim to before others of its account.
+    pub(super) const fn rank(&self, place: Place) -> Rank {
+        match (place, self.kind) {
+            (Place::Paid, _) => Rank::Shown,
+            (_, Kind::Digest) => Rank::Digest,
+            (Place::Foldable, _) => Rank::NeverShown,
+            (Place::Owed, _) if self.stand.held().is_none() => Rank::NeverShown,
+            (Place::Owed, _) => Rank::Shown,
+        }
+    }
+
     /// Pause after `tries` failures: doubling, capped, and cut by up to a half (`jitter` in 0..1).
-    pub(super) fn backoff(tries: u32, jitter: f64, settings: &Settings) -> std::time::Duration {
+    pub(super) fn backoff(tries: u32, jitter: f64, settings: &Settings) -> Duration {
         super::gate::backoff(tries, jitter, settings.first_backoff, settings.max_backoff)
     }
 

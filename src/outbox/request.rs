@@ -93,7 +93,7 @@ pub struct Refusal {
 pub enum RefusalReason {
     /// 400, 405, 415, 422: the upstream takes this for an invalid event.
     Invalid,
-    /// 403 other than a terminating namespace.
+    /// 403 other than a terminating namespace, and for longer than a grace.
     Forbidden,
     /// The namespace is missing or being terminated: nobody will look for the event.
     NamespaceGone,
@@ -161,11 +161,13 @@ pub enum Fault {
     Conflict,
     /// An answer that could not be read.
     BadAnswer,
+    /// An answer that is no apiserver's, or does not fit what was asked: a page of a proxy, a redirect.
+    NotApiserver,
 }
 
 impl Fault {
     /// Every fault, for zero-initialised metrics.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Transport,
         Self::Timeout,
         Self::Overloaded,
@@ -173,6 +175,7 @@ impl Fault {
         Self::Unauthorized,
         Self::Conflict,
         Self::BadAnswer,
+        Self::NotApiserver,
     ];
 
     /// The metric label.
@@ -186,6 +189,7 @@ impl Fault {
             Self::Unauthorized => "unauthorized",
             Self::Conflict => "conflict",
             Self::BadAnswer => "bad_answer",
+            Self::NotApiserver => "not_apiserver",
         }
     }
 }

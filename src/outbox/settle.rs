@@ -3,7 +3,7 @@
 
 use super::record::{Kind, Occurrences, Phase, Record, Sent};
 use super::stand::{Call, Effect, Fact, Facts, Loss, Mark, Stand, Tags, step};
-use super::{Answer, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
+use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId, Settled, record_name};
 use crate::event::repair::{self, Objection, Repair};
@@ -101,6 +101,8 @@ impl Outbox {
         let fact = if is_refused {
             let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
             Fact::Refused(Refusal { reason: RefusalReason::Exists, status })
+        } else if record.waits_for_rights(sent.call, &answer, now.mono) {
+            Fact::Retry(Applied::No)
         } else {
             fact(record, sent, answer, now)
         };

@@ -145,8 +145,9 @@ impl Distinct {
     /// Adds a thing. Returns whether it certainly was not there.
     fn add(&mut self, parts: &[&str]) -> bool {
         let hash = self.hasher.hash_one(parts);
-        let register = &mut self.registers[(hash % REGISTERS as u64) as usize];
-        let rank = u8::try_from((hash / REGISTERS as u64 | 1 << 54).trailing_zeros() + 1).unwrap_or(u8::MAX);
+        let place = usize::try_from(hash % REGISTERS as u64).unwrap_or_default();
+        let register = &mut self.registers[place];
+        let rank = u8::try_from(((hash / REGISTERS as u64) | (1 << 54)).trailing_zeros() + 1).unwrap_or(u8::MAX);
         let is_new = rank > *register;
         *register = rank.max(*register);
         is_new

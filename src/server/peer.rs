@@ -20,4 +20,6 @@ pub struct PeerCertificate {
     pub common_name: String,
     /// The subject's organizations: the groups.
     pub organizations: Vec<String>,
+    /// The last second for which it is good, since 1970. A connection may outlive it.
+    pub expires: i64,
 }

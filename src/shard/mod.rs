@@ -274,6 +274,12 @@ impl Shard {
         self.outbox.has_warning()
     }
 
+    /// Whether something else than a Warning is ready to be sent; see [`Outbox::has_normal`].
+    #[must_use]
+    pub fn has_normal(&self) -> bool {
+        self.outbox.has_normal()
+    }
+
     /// Lets a client wait for the next write of a record that was just accepted.
     pub fn await_write(&mut self, record: outbox::RecordId, ticket: Ticket, on_taken: OnTaken) {
         self.outbox.await_write(record, ticket, on_taken);

@@ -3,7 +3,8 @@
 //! One entry a record that owes something, in an embedded store (redb). A task commits the changes of all shards together:
 //! at once when a client waits for it (`ack: durable`), otherwise a moment after the first of them. What cannot be kept stays
 //! in memory and is tried again (`eventweir_spool_degraded`); nothing that is wrong with the disk keeps events from being
-//! taken in, delivered, or the program from starting.
+//! taken in, delivered, or the program from starting. A disk that does not answer counts as one that cannot be used: what it was
+//! asked goes on in its thread, which keeps the lock, and its changes are committed once more when the lock is free.
 //!
 //! Why nothing counts twice after a crash: an entry is what its record owed at its last commit, and the tally on the record
 //! upstream (`outbox/claim.rs`) tells how much of that has arrived since. Where one record comes to stand for another – a
@@ -21,7 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus::Registry;
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard, watch};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 pub use keeper::{Keeper, Opened};
@@ -51,13 +53,16 @@ impl Default for Settings {
 /// Pause between tries while the spool cannot be used.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How long the disk may take for what it is asked, before what waits counts as in memory only.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// The spool of a running program; clones share it.
 #[derive(Debug, Clone)]
 pub struct Spool(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    keeper: Arc<Mutex<Keeper>>,
+    disk: Arc<Mutex<Disk>>,
     metrics: Metrics,
     commit_interval: Duration,
     /// The number of the newest round that may have taken changes.
@@ -67,6 +72,17 @@ struct Inner {
     asked: Notify,
     degraded: AtomicBool,
 }
+
+/// What only one thread at a time may touch.
+#[derive(Debug)]
+struct Disk {
+    keeper: Keeper,
+    /// What opening has brought, until it is handed on: perhaps nobody waited for it any more.
+    opened: Option<Opened>,
+}
+
+/// The right to touch it.
+type Locked = OwnedMutexGuard<Disk>;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
@@ -113,7 +129,7 @@ impl Beginning {
         let opened = keeper.open();
         let secret = keeper.take_secret();
         let spool = Spool(Arc::new(Inner {
-            keeper: Arc::new(Mutex::new(keeper)),
+            disk: Arc::new(Mutex::new(Disk { keeper, opened: None })),
             metrics,
             commit_interval,
             started: AtomicU64::new(0),
@@ -150,7 +166,7 @@ impl Spool {
     /// Keeps the changes of `shards` until `stop` is cancelled.
     pub async fn run(self, shards: Shards, stop: CancellationToken) {
         // At once: what was restored is not safe before it is committed in the place of what was there.
-        self.round(&shards).await;
+        self.round(&shards, PATIENCE).await;
         loop {
             if self.is_degraded() {
                 tokio::select! {
@@ -168,7 +184,9 @@ impl Spool {
                     },
                 }
             }
-            self.round(&shards).await;
+            // While it hangs, what newly waits for it goes on at once.
+            let patience = if self.is_degraded() { Duration::ZERO } else { PATIENCE };
+            self.round(&shards, patience).await;
         }
     }
 
@@ -187,64 +205,84 @@ impl Spool {
         self.0.degraded.load(Ordering::Relaxed)
     }
 
-    /// The last round; then the file is closed. False when what waits is in memory only.
+    /// The last round; then the file is closed, unless the disk does not answer. False when what waits is in memory only.
     pub async fn finish(&self, shards: &Shards) -> bool {
-        let kept = self.round(shards).await;
-        self.0.keeper.lock().await.close();
+        let kept = self.round(shards, PATIENCE).await;
+        // A disk that hangs has been waited for.
+        if let Ok(disk) = timeout(Duration::ZERO, Arc::clone(&self.0.disk).lock_owned()).await {
+            let close = |disk: &mut Disk| {
+                disk.keeper.close();
+                Ok(())
+            };
+            let _closed = blocking(disk, close).await;
+        }
         kept
     }
 
-    /// Takes all changes and makes them durable. False when they are in memory only.
-    async fn round(&self, shards: &Shards) -> bool {
-        let mut keeper = Arc::clone(&self.0.keeper).lock_owned().await;
-        if keeper.is_closed() {
+    /// Takes all changes and makes them durable. False when they are in memory only. Waits so long for what the disk was asked
+    /// before.
+    async fn round(&self, shards: &Shards, patience: Duration) -> bool {
+        let disk = timeout(patience, Arc::clone(&self.0.disk).lock_owned()).await;
+        if disk.as_ref().is_ok_and(|disk| disk.keeper.is_closed()) {
             return false;
         }
         let round = self.0.started.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut kept = true;
-        if !keeper.is_open() {
-            let (back, opened) = blocking(keeper, Keeper::open).await;
-            keeper = back;
-            match opened {
-                Ok(opened) => {
-                    if opened.is_anew {
-                        shards.change_all();
-                    }
-                    let entries = self.report(opened);
-                    self.restore(entries, shards);
-                }
-                Err(error) => {
-                    shards.go_on_unkept();
-                    kept = self.degrade(&error);
-                }
+        let disk = match disk {
+            Ok(disk) => self.opened(disk, shards).await,
+            Err(_) => Err(no_answer()),
+        };
+        let kept = match disk {
+            Ok(disk) => self.commit(disk, shards).await,
+            Err(error) => {
+                shards.go_on_unkept();
+                Err(error)
             }
-        }
-        if kept {
-            kept = self.commit(keeper, shards).await;
-        }
+        };
+        let kept = kept.inspect_err(|error| self.degrade(error)).is_ok();
         self.0.progress.send_replace(Progress { ended: round, kept });
         kept
     }
 
-    async fn commit(&self, keeper: tokio::sync::OwnedMutexGuard<Keeper>, shards: &Shards) -> bool {
+    /// Opens the file, unless it is open, and hands on what was in it.
+    async fn opened(&self, mut disk: Locked, shards: &Shards) -> Result<Locked, Error> {
+        if !disk.keeper.is_open() {
+            let open = |disk: &mut Disk| {
+                disk.opened = Some(disk.keeper.open()?);
+                Ok(())
+            };
+            let (back, done) = blocking(disk, open).await?;
+            done?;
+            disk = back;
+        }
+        if let Some(opened) = disk.opened.take() {
+            if opened.is_anew {
+                shards.change_all();
+            }
+            let entries = self.report(opened);
+            self.restore(entries, shards);
+        }
+        Ok(disk)
+    }
+
+    async fn commit(&self, disk: Locked, shards: &Shards) -> Result<(), Error> {
         let changes = Arc::new(shards.take_changes());
         let taken = Arc::clone(&changes);
         let before = shards.clock().now().mono;
-        let (keeper, committed) = blocking(keeper, move |keeper| keeper.commit(&taken)).await;
+        let commit = move |disk: &mut Disk| {
+            disk.keeper.commit(&taken)?;
+            Ok((disk.keeper.entries(), disk.keeper.bytes()))
+        };
+        let committed = blocking(disk, commit).await.and_then(|(_, done)| done);
         self.0.metrics.committed(shards.clock().now().mono.since(before));
-        self.0.metrics.entries.set(size(keeper.entries()));
-        self.0.metrics.bytes.set(size(keeper.bytes()));
         shards.settle_changes(&changes, committed.is_ok());
-        match committed {
-            Ok(()) => {
-                if self.0.degraded.swap(false, Ordering::Relaxed) {
-                    self.0.metrics.degraded.set(0);
-                    tracing::info!("the spool can be used again");
-                }
-                true
-            }
-            Err(error) => self.degrade(&error),
+        let (entries, bytes) = committed?;
+        self.0.metrics.entries.set(size(entries));
+        self.0.metrics.bytes.set(size(bytes));
+        if self.0.degraded.swap(false, Ordering::Relaxed) {
+            self.0.metrics.degraded.set(0);
+            tracing::info!("the spool can be used again");
         }
+        Ok(())
     }
 
     fn restore(&self, entries: Vec<Entry>, shards: &Shards) {
@@ -278,31 +316,35 @@ impl Spool {
         opened.entries
     }
 
-    /// Goes on in memory. Always false.
-    fn degrade(&self, error: &Error) -> bool {
+    /// Goes on in memory.
+    fn degrade(&self, error: &Error) {
         self.0.metrics.errors.inc();
         self.0.metrics.degraded.set(1);
         if !self.0.degraded.swap(true, Ordering::Relaxed) {
             tracing::error!(%error, "the spool cannot be used; what waits is in memory only until it can");
         }
-        false
     }
 }
 
-/// Runs `act` where it may block.
+fn no_answer() -> Error {
+    Error::Unavailable(format!("the disk has not answered for {PATIENCE:?}"))
+}
+
+/// Runs `act` where it may block. Where that takes too long it goes on there, and keeps the lock until it has ended.
 async fn blocking<T: Send + 'static>(
-    keeper: tokio::sync::OwnedMutexGuard<Keeper>,
-    act: impl FnOnce(&mut Keeper) -> Result<T, Error> + Send + 'static,
-) -> (tokio::sync::OwnedMutexGuard<Keeper>, Result<T, Error>) {
-    let lock = Arc::clone(tokio::sync::OwnedMutexGuard::mutex(&keeper));
+    disk: Locked,
+    act: impl FnOnce(&mut Disk) -> Result<T, Error> + Send + 'static,
+) -> Result<(Locked, Result<T, Error>), Error> {
+    let lock = Arc::clone(OwnedMutexGuard::mutex(&disk));
     let task = tokio::task::spawn_blocking(move || {
-        let mut keeper = keeper;
-        let result = act(&mut keeper);
-        (keeper, result)
+        let mut disk = disk;
+        let result = act(&mut disk);
+        (disk, result)
     });
-    match task.await {
-        Ok(done) => done,
+    match timeout(PATIENCE, task).await {
+        Ok(Ok(done)) => Ok(done),
         // It panicked, and has let go of the lock.
-        Err(error) => (lock.lock_owned().await, Err(Error::Unavailable(error.to_string()))),
+        Ok(Err(error)) => Ok((lock.lock_owned().await, Err(Error::Unavailable(error.to_string())))),
+        Err(_) => Err(no_answer()),
     }
 }

@@ -1,11 +1,15 @@
 //! The table from what came back for a request to the [`Answer`] that the outbox understands. One function, [`judge`]; the
 //! embedded store's failures go through the same table as the apiserver's. Unlike client-go (`recordEvent` in `tools/record/event.go`), which drops
 //! an event on any API status, passing faults are told apart here.
+//!
+//! Final is only a `Status` of a failure that fits what was asked. A page of a load balancer or a proxy, and the answer of an
+//! apiserver that does not serve events yet, say nothing of the event: the request is repeated.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::time::Duration;
 
 use http::StatusCode;
+use serde::Deserialize;
 
 use super::Verb;
 use crate::outbox::{Answer, Applied, Fault, Refusal, RefusalReason, Retry};
@@ -21,6 +25,8 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 pub(super) struct Denial {
     /// The upstream's Status; made up from the body's text where the body is none. Its `code` is the HTTP status.
     pub(super) status: Status,
+    /// Whether the body was a Status of a failure with the code of the answer, which only an apiserver sends.
+    pub(super) is_status: bool,
     /// The upstream's `Retry-After`, limited.
     pub(super) after: Option<Duration>,
 }
@@ -29,7 +35,7 @@ pub(super) struct Denial {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
     /// The request was answered with something other than 2xx.
-    Denied(Denial),
+    Denied(Box<Denial>),
     /// No request can be made of it: a name too long for a URL.
     Unsendable(String),
     /// The deadline passed.
@@ -63,27 +69,38 @@ impl Denial {
     /// Reads an answer whose status is not 2xx.
     pub(super) fn read(code: StatusCode, headers: &http::HeaderMap, body: &[u8]) -> Self {
         // Not every refusal carries a Status: 429 is plain text, and 504 a Status labelled text/plain.
-        let mut status = serde_json::from_slice(body).unwrap_or_else(|_| {
+        let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| {
             let text = String::from_utf8_lossy(body);
             Status::new(0, "", if text.trim().is_empty() { code.to_string() } else { text.trim().to_owned() })
         });
+        let head: Head = serde_json::from_slice(body).unwrap_or_default();
+        let is_status = head.kind == "Status" && head.status == "Failure" && status.code == code.as_u16();
         status.code = code.as_u16();
         status.message = shorten(status.message);
         let header = headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        Self::new(status, header)
+        Self::new(status, is_status, header)
     }
 
-    fn new(status: Status, header_seconds: Option<u64>) -> Self {
+    fn new(status: Status, is_status: bool, header_seconds: Option<u64>) -> Self {
         let details = status.details.as_ref().map(|details| u64::from(details.retry_after_seconds));
         let seconds = header_seconds.or(details.filter(|&seconds| seconds != 0));
-        Self { status, after: seconds.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)) }
+        Self { status, is_status, after: seconds.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)) }
     }
 }
 
-impl From<Status> for Denial {
+impl From<Status> for Box<Denial> {
     fn from(status: Status) -> Self {
-        Self::new(status, None)
+        Self::new(Denial::new(status, true, None))
     }
+}
+
+/// What tells a Status from other documents.
+#[derive(Deserialize, Default)]
+struct Head {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    status: String,
 }
 
 /// The table.
@@ -106,26 +123,35 @@ pub(super) fn judge(verb: Verb, failure: &Failure) -> Answer {
 }
 
 fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
-    let Denial { status, after } = denial;
+    let Denial { status, is_status, after } = denial;
     let refused = |reason| Answer::Refused(Refusal { reason, status: Box::new(status.clone()) });
     let retry = |fault, applied| Answer::Retry(Retry { after: *after, applied, fault });
-    match status.code {
-        400 | 405 | 406 | 415 | 422 => refused(RefusalReason::Invalid),
-        401 => retry(Fault::Unauthorized, Applied::No),
-        403 if status.has_cause("NamespaceTerminating") => refused(RefusalReason::NamespaceGone),
-        403 => refused(RefusalReason::Forbidden),
-        404 if verb == Verb::Create => refused(RefusalReason::NamespaceGone),
-        404 => Answer::Missing,
-        408 | 504 => retry(Fault::Timeout, perhaps),
+    let about = status.details.as_ref().map_or("", |details| details.kind.as_str());
+    match (status.code, status.reason.as_str()) {
+        // These pass, whoever answers. An apiserver's 429 is plain text.
+        (401, _) => retry(Fault::Unauthorized, Applied::No),
+        (408 | 504, _) => retry(Fault::Timeout, perhaps),
+        (429, _) => retry(Fault::Overloaded, Applied::No),
+        (500, _) if *is_status && too_large_for_etcd(&status.message) => refused(RefusalReason::TooLarge),
+        (500, _) if *is_status && status.message.contains("resourceVersion should not be set") => {
+            refused(RefusalReason::Invalid)
+        }
+        (500..=599, _) => retry(Fault::ServerError, perhaps),
+        _ if !is_status => retry(Fault::NotApiserver, perhaps),
+        (400 | 405 | 406 | 415 | 422, _) => refused(RefusalReason::Invalid),
+        // Admission may forbid in words of its own, so the reason is not looked at.
+        (403, _) if status.has_cause("NamespaceTerminating") => refused(RefusalReason::NamespaceGone),
+        (403, _) => refused(RefusalReason::Forbidden),
+        (404, "NotFound") if verb == Verb::Create && about == "namespaces" => refused(RefusalReason::NamespaceGone),
+        (404, "NotFound") if verb != Verb::Create && matches!(about, "" | "events" | "namespaces") => Answer::Missing,
+        // The resource is not served: not yet, or not in this group.
+        (404, _) => retry(Fault::NotApiserver, perhaps),
         // A taken name is the usual 409 of a create, a status without a reason included: reading it tells.
-        409 if verb == Verb::Create && status.reason != "Conflict" => Answer::Exists,
-        409 => retry(Fault::Conflict, Applied::No),
-        413 => refused(RefusalReason::TooLarge),
-        429 => retry(Fault::Overloaded, Applied::No),
-        500 if too_large_for_etcd(&status.message) => refused(RefusalReason::TooLarge),
-        500 if status.message.contains("resourceVersion should not be set") => refused(RefusalReason::Invalid),
-        500..=599 => retry(Fault::ServerError, perhaps),
-        _ => refused(RefusalReason::Other),
+        (409, reason) if verb == Verb::Create && reason != "Conflict" => Answer::Exists,
+        (409, _) => retry(Fault::Conflict, Applied::No),
+        (413, _) => refused(RefusalReason::TooLarge),
+        (400..=499, _) => refused(RefusalReason::Other),
+        _ => retry(Fault::NotApiserver, perhaps),
     }
 }
 
@@ -138,7 +164,14 @@ fn too_large_for_etcd(message: &str) -> bool {
 /// A failure in the words of the API, for the readers behind eventweir.
 pub(super) fn status_of(failure: Failure) -> Status {
     match failure {
-        Failure::Denied(denial) => denial.status,
+        Failure::Denied(denial) if denial.is_status || matches!(denial.status.code, 401 | 408 | 429 | 500..=599) => {
+            denial.status
+        }
+        // A client would take it for the apiserver's verdict, and delete or post again.
+        Failure::Denied(denial) => {
+            let Status { code, message, .. } = denial.status;
+            Status::new(503, "ServiceUnavailable", shorten(format!("not an apiserver's answer: {code} {message}")))
+        }
         Failure::Unsendable(text) => Status::bad_request(shorten(text)),
         Failure::Deadline => Status::new(504, "Timeout", "the upstream did not answer in time"),
         Failure::NotSent(text) | Failure::NoCredentials(text) | Failure::Lost(text) => {
@@ -172,6 +205,7 @@ mod tests {
     fn each_status_has_its_answer() {
         use RefusalReason::{Forbidden, Invalid, NamespaceGone, Other, TooLarge};
         use Verb::{Create, Get, Patch};
+        let elsewhere = |applied| retry(Fault::NotApiserver, applied);
         let check = |verb, code, reason: &str, message: &str, expected: Answer| {
             assert_eq!(judge(verb, &denied(code, reason, message)), expected, "{verb:?} {code} {reason}");
         };
@@ -186,9 +220,21 @@ mod tests {
         }
         check(Create, 401, "Unauthorized", "m", retry(Fault::Unauthorized, Applied::No));
         check_refused(Create, 403, "Forbidden", "m", Forbidden);
-        check_refused(Create, 404, "NotFound", r#"namespaces "x" not found"#, NamespaceGone);
+        let about = |kind: &str| Status::not_found("", kind, "x");
+        let gone = Refusal { reason: NamespaceGone, status: Box::new(about("namespaces")) };
+        for (verb, kind, expected) in [
+            (Create, "namespaces", Answer::Refused(gone)),
+            (Create, "events", elsewhere(Applied::Perhaps)),
+            (Patch, "events", Answer::Missing),
+            (Get, "namespaces", Answer::Missing),
+            (Get, "pods", elsewhere(Applied::No)),
+        ] {
+            assert_eq!(judge(verb, &Failure::Denied(about(kind).into())), expected, "{verb:?} {kind}");
+        }
         check(Patch, 404, "NotFound", "m", Answer::Missing);
         check(Get, 404, "NotFound", "m", Answer::Missing);
+        check(Create, 404, "NotFound", "the server could not find the requested resource", elsewhere(Applied::Perhaps));
+        check(Patch, 404, "", "m", elsewhere(Applied::Perhaps));
         check(Create, 409, "AlreadyExists", "m", Answer::Exists);
         check(Create, 409, "", "m", Answer::Exists);
         check(Create, 409, "Conflict", "m", retry(Fault::Conflict, Applied::No));
@@ -212,9 +258,53 @@ mod tests {
             check(Create, code, "", "m", retry(Fault::ServerError, Applied::Perhaps));
             check(Get, code, "", "m", retry(Fault::ServerError, Applied::No));
         }
-        for code in [301, 307, 402, 410, 418, 451] {
+        for code in [402, 410, 418, 451] {
             check_refused(Create, code, "", "m", Other);
         }
+        for code in [300, 301, 307, 600] {
+            check(Create, code, "", "m", elsewhere(Applied::Perhaps));
+        }
+    }
+
+    #[test]
+    fn only_a_status_of_a_failure_is_a_verdict() {
+        let page = "<html><body><h1>404 Not Found</h1></body></html>";
+        let status = |kind: &str, status: &str, code: u16| {
+            let details = r#""details":{"kind":"namespaces"}"#;
+            format!(r#"{{"kind":"{kind}","status":"{status}","reason":"NotFound",{details},"code":{code}}}"#)
+        };
+        let no_verdicts = [
+            (403, "default backend - 403".to_owned()),
+            (404, page.to_owned()),
+            (404, String::new()),
+            (404, r#"{"error":"no such route","code":404}"#.to_owned()),
+            (404, status("Problem", "Failure", 404)),
+            (404, status("Status", "Success", 404)),
+            (404, status("Status", "Failure", 403)),
+            (400, page.to_owned()),
+            (409, page.to_owned()),
+            (413, page.to_owned()),
+            (422, String::new()),
+        ];
+        for (code, body) in no_verdicts {
+            let code = StatusCode::from_u16(code).unwrap();
+            for (verb, applied) in [(Verb::Create, Applied::Perhaps), (Verb::Get, Applied::No)] {
+                let denial = Denial::read(code, &http::HeaderMap::new(), body.as_bytes());
+                let answer = judge(verb, &Failure::Denied(denial.clone().into()));
+                assert_eq!(answer, retry(Fault::NotApiserver, applied), "{verb:?} {code} {body}");
+                assert_eq!(status_of(Failure::Denied(denial.into())).code, 503, "{code} {body}");
+            }
+        }
+        let body = status("Status", "Failure", 404);
+        let denial = Denial::read(StatusCode::NOT_FOUND, &http::HeaderMap::new(), body.as_bytes());
+        assert!(matches!(judge(Verb::Create, &Failure::Denied(denial.into())), Answer::Refused(_)));
+        // Too large is told by an apiserver, whatever the text of a gateway's page says.
+        let denial = Denial::read(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &http::HeaderMap::new(),
+            b"etcdserver: request is too large",
+        );
+        assert_eq!(judge(Verb::Create, &Failure::Denied(denial.into())), retry(Fault::ServerError, Applied::Perhaps));
     }
 
     #[test]

@@ -82,6 +82,7 @@ const fn retry_label(fault: Fault) -> &'static str {
         Fault::Unauthorized => "retry_unauthorized",
         Fault::Conflict => "retry_conflict",
         Fault::BadAnswer => "retry_bad_answer",
+        Fault::NotApiserver => "retry_not_apiserver",
     }
 }
 
@@ -102,7 +103,7 @@ mod tests {
         Metrics::new(&registry).unwrap();
         let families = registry.gather();
         let series = |name: &str| families.iter().find(|family| family.name() == name).unwrap().get_metric().len();
-        assert_eq!(series("eventweir_upstream_requests_total"), 7 * 11);
+        assert_eq!(series("eventweir_upstream_requests_total"), 7 * 12);
         assert_eq!(series("eventweir_upstream_request_duration_seconds"), 7);
         assert!(Metrics::new(&registry).is_err());
     }

@@ -14,7 +14,7 @@ pub(crate) const ABSENT_HEADERS: [(&str, &str); 3] = [
 /// Differences in every setting.
 pub(crate) const ALWAYS: &[Row] = &[
     (
-        "eventweir has no authentication of its own: whoever reaches it is let in",
+        "these tests configure no `auth`: whoever reaches it is let in (`tests/it/access.rs` replays them with callers)",
         &[
             "auth-none-create",
             "auth-none-get",
@@ -28,7 +28,7 @@ pub(crate) const ALWAYS: &[Row] = &[
         ],
     ),
     (
-        "it has no authorisation of its own: towards the upstream it acts in its own name",
+        "for the same reason it asks nobody what a caller may do",
         &[
             "auth-nobody-create-group",
             "auth-nobody-get",

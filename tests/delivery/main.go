@@ -54,6 +54,7 @@ var scenarios = []scenario{
 	{"restart", false, restart},
 	{"rbac", false, rbac},
 	{"token", false, token},
+	{"access", false, access},
 	{"nobody", false, nobody},
 }
 

@@ -15,15 +15,17 @@ type rotating struct {
 	path    string
 }
 
-// next makes another token, and returns its secret and how to end it.
-func (a *rotating) next(name string) (token string, end func() error, err error) {
+// next makes another token, for these audiences if any, and returns it and how to end it.
+func (a *rotating) next(name string, audiences ...string) (token string, end func() error, err error) {
 	secret := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": name}}
 	var made struct{ Metadata struct{ UID string } }
 	if err := a.run.long.do(http.MethodPost, a.secrets, secret, &made); err != nil {
 		return "", nil, err
 	}
 	bound := map[string]any{"kind": "Secret", "apiVersion": "v1", "name": name, "uid": made.Metadata.UID}
-	request := map[string]any{"spec": map[string]any{"expirationSeconds": 600, "boundObjectRef": bound}}
+	request := map[string]any{"spec": map[string]any{
+		"expirationSeconds": 600, "boundObjectRef": bound, "audiences": audiences,
+	}}
 	var answer struct{ Status struct{ Token string } }
 	err = a.run.long.do(http.MethodPost, a.path+"/token", request, &answer)
 	end = func() error { return a.run.long.do(http.MethodDelete, a.secrets+"/"+name, nil, nil) }

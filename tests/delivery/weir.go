@@ -73,6 +73,7 @@ func (w *weir) read(text []byte, listening chan<- struct{}) {
 	var line struct {
 		balance
 		Message, Listen, Admin string
+		TLS                    bool
 	}
 	if json.Unmarshal(text, &line) != nil {
 		return
@@ -80,6 +81,9 @@ func (w *weir) read(text []byte, listening chan<- struct{}) {
 	switch line.Message {
 	case "listening":
 		w.listen, w.admin = "http://"+line.Listen, "http://"+line.Admin
+		if line.TLS {
+			w.listen = "https://" + line.Listen
+		}
 		close(listening)
 	case "stopped":
 		w.final.Store(&line.balance)

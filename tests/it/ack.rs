@@ -56,8 +56,8 @@ async fn the_upstreams_refusal_reaches_the_client_that_waits() {
     let fake = FakeApiserver::new(Clock::manual(START));
     let program = start_before(&fake, "ingest: {ack: written}\n").await;
     let client = &mut program.client().await;
-    fake.fail_next(&[Fault::Before(403)]);
-    assert_eq!(post(client, "a", &[]).await.status, 403);
+    fake.fail_next(&[Fault::Before(422)]);
+    assert_eq!(post(client, "a", &[]).await.status, 422);
     fake.fail_next(&[Fault::ResetAfter]);
     // Its fate is unknown until the name has been read; the clock moves for the pause before that.
     let moving = async {
@@ -92,9 +92,9 @@ async fn a_patch_that_tells_of_occurrences_waits_for_the_upstream_too() {
         let headers = [("Content-Type", media_type), written];
         let (path, body) = (format!("{EVENTS}/a"), body.to_string());
         let lost = program.balance().ledger.total_lost();
-        fake.fail_next(&[Fault::Before(403)]);
+        fake.fail_next(&[Fault::Before(422)]);
         let refused = client.send("PATCH", &path, &headers, body.as_bytes()).await;
-        assert_eq!((refused.status, program.balance().ledger.total_lost() - lost), (403, 2));
+        assert_eq!((refused.status, program.balance().ledger.total_lost() - lost), (422, 2));
         // The client's line is where it was, so that it can say so again.
         let patched = client.send("PATCH", &path, &headers, body.as_bytes()).await;
         let shown = patched.json();

@@ -96,12 +96,12 @@ async fn written_lines_are_answered_with_what_the_upstream_says() {
     let fake = FakeApiserver::manual();
     let program = start_before(&fake, "ingest: {ack: written}\ncorrelation: {burstSize: 1, qps: 0}\nshards: 1\n").await;
     let client = &mut program.client().await;
-    fake.plan(|seen| if seen.object == "bad" { Fault::Before(403) } else { Fault::None });
+    fake.plan(|seen| if seen.object == "bad" { Fault::Before(422) } else { Fault::None });
     let mut other = event("a", "m");
     other["reason"] = json!("Other");
     let lines = format!("{}\n{}\n", event("a", "m"), event("bad", "m"));
     let results = post(client, &lines).await;
-    assert_eq!((&results[0]["ack"], &results[1]["status"]["code"]), (&json!("written"), &json!(403)), "{results:?}");
+    assert_eq!((&results[0]["ack"], &results[1]["status"]["code"]), (&json!("written"), &json!(422)), "{results:?}");
     let deferred = &post(client, &other.to_string()).await[0];
     assert_eq!((&deferred["ack"], &deferred["outcome"]), (&json!("accepted"), &json!("deferred")));
     assert_eq!(fake.shown(), 1);

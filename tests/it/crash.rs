@@ -200,6 +200,90 @@ async fn a_full_disk_is_told_and_over_once_there_is_room() {
     life.end().await;
 }
 
+/// A disk that does not answer, until the test has ended.
+struct Hanging(Disk);
+
+impl Hanging {
+    fn new(disk: &Disk) -> Self {
+        disk.set_hanging(true);
+        Self(disk.clone())
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        self.0.set_hanging(false);
+    }
+}
+
+/// Waits for what ends, while time passes although a thread is busy. Returns how long that took.
+async fn passing<T>(world: &World, ends: impl Future<Output = T>) -> (T, Duration) {
+    let started = world.fake.clock().now().mono;
+    let passes = async {
+        loop {
+            tokio::time::advance(Duration::from_millis(50)).await;
+        }
+    };
+    let result = tokio::select! {
+        biased;
+        result = ends => result,
+        never = passes => never,
+    };
+    (result, world.fake.clock().now().mono.since(started))
+}
+
+/// Fault: nothing counted as degraded, what waited for a commit was never written, and `durable` waited without end.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_hangs_is_told_within_seconds_and_over_once_it_answers() {
+    let mut world = World::new(5);
+    let life = world.begin();
+    life.offer(plain());
+    assert!(life.spool.durable().await);
+    let hanging = Hanging::new(&world.disk);
+    life.offer(plain());
+    let (durable, waited) = passing(&world, life.spool.durable()).await;
+    assert!(!durable && life.spool.is_degraded());
+    assert!(waited < Duration::from_secs(4), "{waited:?}");
+    // A name that is taken: the next one waits for a commit, and goes on without.
+    world.fake.fail_next(&[Fault::Taken]);
+    life.offer(event("node-1", "web-1", "BackOff", "restarting"));
+    let (_, waited) = passing(&world, life.settle()).await;
+    assert!(waited < Duration::from_secs(6), "{waited:?}");
+    assert_eq!(world.fake.shown(), 3);
+    // What comes meanwhile is kept once the disk answers.
+    world.fake.set_up(false);
+    life.offer(plain());
+    drop(hanging);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!life.spool.is_degraded() && life.spool.durable().await);
+    world.crash(life).await;
+    world.fake.set_up(true);
+    let life = world.begin();
+    life.settle().await;
+    assert_eq!(world.fake.shown(), 4);
+    life.end().await;
+}
+
+/// Fault: it waited for the disk without end.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_drain_does_not_wait_for_a_disk_that_hangs() {
+    for is_degraded in [true, false] {
+        let mut world = World::new(6);
+        world.fake.set_up(false);
+        let life = world.begin();
+        life.offer(plain());
+        assert!(life.spool.durable().await);
+        let _hanging = Hanging::new(&world.disk);
+        life.offer(plain());
+        if is_degraded {
+            assert!(!passing(&world, life.spool.durable()).await.0);
+        }
+        let (kept, waited) = passing(&world, life.spool.finish(&life.shards)).await;
+        assert!(!kept && waited < Duration::from_secs(3), "{kept} {waited:?}");
+        passing(&world, life.end()).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn before_the_embedded_store_which_forgets_records_are_made_again() {
     let mut world = World::new(4);

@@ -99,16 +99,16 @@ async fn what_others_count_meanwhile_stays_beside_ours() {
 #[tokio::test(start_paused = true)]
 async fn a_create_that_was_applied_before_it_is_refused_counts_as_written() {
     let mut bench = Bench::with(writer("a"));
-    bench.fake.fail_next(&[Fault::After(500), Fault::Before(403)]);
+    bench.fake.fail_next(&[Fault::After(500), Fault::Before(422)]);
     bench.offer(plain());
     bench.finish().await;
     // And one that was not is lost for the reason that was given, once it cannot be carried out any more.
     let mut bench = Bench::with(writer("a"));
-    bench.fake.fail_next(&[Fault::Before(500), Fault::Before(403)]);
+    bench.fake.fail_next(&[Fault::Before(500), Fault::Before(422)]);
     bench.offer(plain());
     bench.settle().await;
     assert_eq!(bench.fake.take_methods(), ["POST", "POST", "GET", "GET"]);
-    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Forbidden)), 1);
+    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Invalid)), 1);
     bench.check();
 }
 

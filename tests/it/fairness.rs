@@ -1,7 +1,8 @@
-//! Who goes first: every source in turn, Warning before Normal.
+//! Who goes first: every source in turn, Warning before Normal but for every eighth turn, and in a budget what was never shown.
 
 use std::time::Duration;
 
+use eventweir::correlator;
 use eventweir::outbox::GateSettings;
 
 use super::support::bench::{Bench, Options};
@@ -43,8 +44,57 @@ async fn warnings_go_first_when_the_upstream_comes_back() {
         bench.settle().await;
         let after = bench.fake.seen().split_off(before);
         let order: Vec<bool> = after.iter().map(|seen| seen.is_warning).collect();
-        let warnings = order.iter().take_while(|is_warning| **is_warning).count();
-        assert_eq!(warnings, 15, "with {shards} shards: {order:?}");
+        // All but every eighth turn are theirs.
+        let last = order.iter().rposition(|is_warning| *is_warning).unwrap();
+        let normal = order[..last].iter().filter(|is_warning| !**is_warning).count();
+        assert!(normal <= 2 + shards, "with {shards} shards: {order:?}");
+        assert!(order[..7].iter().all(|is_warning| *is_warning), "with {shards} shards: {order:?}");
         bench.finish().await;
     }
+}
+
+/// Fault: a Normal event was passed over for as long as Warnings came.
+#[tokio::test(start_paused = true)]
+async fn warnings_as_fast_as_writes_pass_a_normal_event_over_for_a_few_turns_only() {
+    for shards in [1, 3] {
+        let gate = GateSettings { max_in_flight: 1, ..GateSettings::default() };
+        let mut bench = Bench::with(Options { gate, shards: Some(shards), ..Options::default() });
+        bench.fake.set_latency(Duration::from_millis(10));
+        for object in 0..20 {
+            bench.offer(warning(&format!("node-{object}"), "web", "Failed", "failed"));
+        }
+        bench.pass(Duration::from_millis(5)).await;
+        bench.offer(plain());
+        let before = bench.fake.seen().len();
+        for object in 20..400 {
+            bench.offer(warning(&format!("node-{object}"), "web", "Failed", "failed"));
+            bench.pass(Duration::from_millis(10)).await;
+        }
+        let seen = bench.fake.seen();
+        assert!(seen.len() >= 380, "Warnings took every turn");
+        let turns = seen[before..].iter().position(|seen| !seen.is_warning).unwrap() + 1;
+        assert!(turns <= 8 * shards, "{turns} turns with {shards} shards");
+        bench.finish().await;
+    }
+}
+
+/// Fault: repeats of the noisy one took tokens between them, and each waited for up to 26 minutes.
+#[tokio::test(start_paused = true)]
+async fn rare_warnings_beside_a_noisy_one_are_shown_with_the_first_token() {
+    let correlator = correlator::Settings { burst_size: 1, qps: 1.0 / 300.0, ..correlator::Settings::default() };
+    let mut bench = Bench::with(Options { correlator, ..Options::default() });
+    for tick in 0..340_u32 {
+        bench.offer(warning("node-1", "web-0", "BackOff", "restarting"));
+        if tick % 29 == 28 && tick < 295 {
+            bench.offer(warning("node-1", "web-0", &format!("Rare{}", tick / 29), "m"));
+        }
+        bench.pass(Duration::from_secs(10)).await;
+    }
+    let seen = bench.fake.seen();
+    let reasons: Vec<&str> = seen.iter().map(|seen| seen.reason.as_str()).collect();
+    let rare: Vec<String> = (0..10).map(|number| format!("Rare{number}")).collect();
+    assert_eq!(reasons[0], "BackOff");
+    assert_eq!(reasons[1..11], rare, "a patch has no reason here");
+    assert_eq!(reasons[11..], [""], "then the noisy one's count");
+    bench.finish().await;
 }

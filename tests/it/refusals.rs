@@ -14,12 +14,9 @@ use super::support::fake::Fault;
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_create_is_lost_with_its_reason_and_the_next_occurrence_is_created() {
-    for (code, reason) in [
-        (403, RefusalReason::Forbidden),
-        (404, RefusalReason::NamespaceGone),
-        (413, RefusalReason::TooLarge),
-        (422, RefusalReason::Invalid),
-    ] {
+    for (code, reason) in
+        [(404, RefusalReason::NamespaceGone), (413, RefusalReason::TooLarge), (422, RefusalReason::Invalid)]
+    {
         let mut bench = Bench::new();
         bench.fake.fail_next(&[Fault::Before(code)]);
         bench.offer(plain());
@@ -36,7 +33,7 @@ async fn a_refused_create_is_lost_with_its_reason_and_the_next_occurrence_is_cre
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_patch_loses_only_what_it_carried() {
-    for (code, reason) in [(403, RefusalReason::Forbidden), (422, RefusalReason::Invalid)] {
+    for (code, reason) in [(413, RefusalReason::TooLarge), (422, RefusalReason::Invalid)] {
         let mut bench = Bench::new();
         bench.offer(plain());
         bench.settle().await;
@@ -60,14 +57,14 @@ async fn a_refused_patch_loses_only_what_it_carried() {
 #[tokio::test(start_paused = true)]
 async fn occurrences_that_came_during_a_refused_request_try_on_their_own() {
     let mut bench = Bench::new();
-    bench.fake.fail_next(&[Fault::Before(403)]);
+    bench.fake.fail_next(&[Fault::Before(422)]);
     bench.fake.set_latency(Duration::from_millis(100));
     bench.offer(plain());
     bench.pass(Duration::from_millis(50)).await;
     bench.offer(plain());
     bench.offer(plain());
     bench.settle().await;
-    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Forbidden)), 1);
+    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Invalid)), 1);
     assert_eq!((bench.fake.shown(), bench.balance().ledger.total_written()), (2, 2));
     bench.check();
 }
@@ -152,7 +149,7 @@ async fn without_repair_what_is_refused_is_lost_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_no_outage() {
     let mut bench = Bench::new();
-    bench.fake.plan(|seen| if seen.object == "bad" { Fault::Before(403) } else { Fault::None });
+    bench.fake.plan(|seen| if seen.object == "bad" { Fault::Before(422) } else { Fault::None });
     for number in 0..20 {
         bench.offer(event("node-1", "bad", &format!("R{number}"), "m"));
         bench.offer(event("node-1", &format!("good-{number}"), "R", "m"));
@@ -161,7 +158,7 @@ async fn a_refusal_is_no_outage() {
     let seen = bench.fake.seen();
     assert!(seen.last().is_some_and(|last| last.at.since(seen[0].at) < Duration::from_millis(50)));
     assert_eq!(bench.fake.shown(), 20);
-    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Forbidden)), 20);
+    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Invalid)), 20);
     bench.check();
 }
 
@@ -174,7 +171,7 @@ async fn a_refused_digest_loses_what_it_stands_for_and_the_next_one_starts_anew(
     let mut refused = false;
     bench.fake.plan(move |seen| {
         if seen.reason == DIGEST_REASON && !std::mem::replace(&mut refused, true) {
-            return Fault::Before(403);
+            return Fault::Before(422);
         }
         Fault::None
     });
@@ -183,11 +180,37 @@ async fn a_refused_digest_loses_what_it_stands_for_and_the_next_one_starts_anew(
         bench.pass(Duration::from_secs(7)).await;
     }
     bench.settle().await;
-    let lost = bench.lost(LostReason::Refused(RefusalReason::Forbidden));
+    let lost = bench.lost(LostReason::Refused(RefusalReason::Invalid));
     assert!(lost >= 5, "{lost}");
     assert_eq!(bench.balance().ledger.total_written() + lost, 40);
     assert_eq!(bench.fake.shown() + lost, 40);
     assert!(bench.fake.events().iter().any(|event| event.reason == DIGEST_REASON));
+    bench.check();
+}
+
+/// Fault: an apiserver that has just started answers 403 until it knows all roles, and what came then was lost.
+#[tokio::test(start_paused = true)]
+async fn a_403_is_final_five_minutes_after_a_records_first() {
+    let forbidden = LostReason::Refused(RefusalReason::Forbidden);
+    let mut bench = Bench::new();
+    bench.fake.plan(|_| Fault::Before(403));
+    bench.offer(plain());
+    bench.pass(Duration::from_secs(299)).await;
+    assert_eq!((bench.lost(forbidden), bench.balance().total_waiting()), (0, 1));
+    bench.fake.plan(|_| Fault::None);
+    bench.finish().await;
+
+    let mut bench = Bench::new();
+    bench.offer(plain());
+    bench.settle().await;
+    bench.fake.plan(|_| Fault::Before(403));
+    bench.offer(plain());
+    bench.settle().await;
+    let seen = bench.fake.seen();
+    let tried = seen[seen.len() - 1].at.since(seen[1].at);
+    assert!((300..306).contains(&tried.as_secs()), "{tried:?}");
+    assert!(seen.len() < 150, "{} requests in five minutes", seen.len());
+    assert_eq!((bench.lost(forbidden), bench.fake.shown()), (1, 1));
     bench.check();
 }
 
@@ -200,7 +223,7 @@ async fn refusals_among_other_faults_lose_exactly_what_they_say() {
         let mut bench = Bench::with(Options { correlator, ..Options::default() });
         let mut faults = rng.fork();
         bench.fake.plan(move |_| match faults.u32(..10) {
-            0 => Fault::Before(403),
+            0 => Fault::Before(422),
             1 => Fault::Before(500),
             2 => Fault::TooMany(None),
             _ => Fault::None,
@@ -211,7 +234,7 @@ async fn refusals_among_other_faults_lose_exactly_what_they_say() {
             bench.pass(Duration::from_millis(rng.u64(..900))).await;
         }
         bench.settle().await;
-        let lost = bench.lost(LostReason::Refused(RefusalReason::Forbidden));
+        let lost = bench.lost(LostReason::Refused(RefusalReason::Invalid));
         assert!(lost > 0);
         assert_eq!(bench.fake.shown(), bench.balance().ledger.total_written(), "seed {seed}");
         assert_eq!(bench.balance().ledger.total_written() + lost, bench.accepted, "seed {seed}");

@@ -221,6 +221,7 @@ async fn requests_know_whom_a_client_certificate_names() {
             let named = PeerCertificate {
                 common_name: "system:node:a".to_owned(),
                 organizations: vec!["system:nodes".to_owned(), "b".to_owned()],
+                expires: 4_102_444_800,
             };
             assert_eq!(text, told(Some(named), local));
             match seen(None).await {

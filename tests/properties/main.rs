@@ -156,8 +156,8 @@ impl World {
                 Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout })
             }
             Mood::Refuses => Answer::Refused(Refusal {
-                reason: RefusalReason::Forbidden,
-                status: Box::new(Status::new(403, "Forbidden", "no")),
+                reason: RefusalReason::Invalid,
+                status: Box::new(Status::new(422, "Invalid", "no")),
             }),
         }
     }
@@ -425,7 +425,7 @@ proptest! {
         world.pass(LONG);
         let ledger = world.shard.balance().ledger;
         prop_assert_eq!(world.shown(), ledger.total_written());
-        prop_assert_eq!(ledger.lost(LostReason::Refused(RefusalReason::Forbidden)), world.accepted - world.shown());
+        prop_assert_eq!(ledger.lost(LostReason::Refused(RefusalReason::Invalid)), world.accepted - world.shown());
     }
 
     #[test]

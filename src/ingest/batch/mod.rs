@@ -8,6 +8,8 @@
 mod results;
 mod sniff;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -24,6 +26,7 @@ use super::asked::Asked;
 use super::occurrence::Taken;
 use super::rejection::Rejection;
 use super::{Ack, Face, ack, create};
+use crate::access::{Caller, Extent};
 use crate::event::json::{self, Many};
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::ledger::RejectReason;
@@ -50,10 +53,13 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
     };
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
     let (reader, manager) = (face.clone(), asked.writer().manager);
+    let Asked { caller, place, .. } = asked;
     // The answer begins while the request is still being read; a client that reads no results stops us from reading on.
     let task = async move {
-        let mut batch = Batch { face: reader, ack, manager, number: 0, buffer: Vec::new(), results };
+        let mut batch = Batch { face: reader, ack, manager, caller, number: 0, buffer: Vec::new(), results };
         batch.run(body).await;
+        // The request runs until its last event is answered.
+        drop(place);
     };
     face.0.tasks.spawn(task);
     let stream = futures_util::stream::poll_fn(move |context| {
@@ -69,6 +75,8 @@ struct Batch {
     ack: Ack,
     /// In whose name events are stored that are not correlated.
     manager: SmolStr,
+    /// Who sends it, where callers are known.
+    caller: Option<Caller>,
     /// Events so far.
     number: u64,
     /// What has been read of the line that is not complete yet. LIMIT: the size of a body.
@@ -78,6 +86,9 @@ struct Batch {
 
 /// What became of an event: its place in its shard, or the refusal.
 type Result = std::result::Result<Taken, Box<Status>>;
+
+/// What was read: the group of an event, or the refusal.
+type Read = std::result::Result<ApiGroup, Rejection>;
 
 /// Whether to go on.
 type Flow = std::ops::ControlFlow<()>;
@@ -189,7 +200,7 @@ impl Batch {
     async fn take_texts<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]> + Send, group: ApiGroup) -> Flow {
         let mut texts = texts.filter(|text| !text.trim_ascii().is_empty());
         loop {
-            let results = self.take_events(texts.by_ref().take(PIECE), group);
+            let results = self.take_events(texts.by_ref().take(PIECE), group).await;
             let is_last = results.len() < PIECE;
             let flow = self.answer(results).await;
             if is_last || flow.is_break() {
@@ -199,14 +210,14 @@ impl Batch {
     }
 
     /// Takes events, for which an answer is owed then.
-    fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> Vec<Result> {
-        let mut events = Vec::new();
-        let read: Vec<std::result::Result<(), Rejection>> =
-            texts.map(|text| self.read_event(text, group).map(|event| events.push(event))).collect();
+    async fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]> + Send, group: ApiGroup) -> Vec<Result> {
+        let (events, read) = self.read_events(texts, group);
+        let (events, read) = self.passed(events, read).await;
         let claim = || managed_fields::claim(&self.manager);
-        let mut taken = self.face.accept_all(events, self.ack, claim).into_iter();
-        let result = |read: std::result::Result<(), Rejection>| match read {
-            Ok(()) => {
+        let user = self.caller.as_ref().map_or("", |caller| &caller.name);
+        let mut taken = self.face.accept_all(events, self.ack, user, claim).into_iter();
+        let result = |read: Read| match read {
+            Ok(_) => {
                 // As many as were read.
                 let taken = taken.next().unwrap_or(Err(Full));
                 taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))
@@ -219,8 +230,56 @@ impl Batch {
         read.into_iter().map(result).collect()
     }
 
+    /// Reads the valid events, and for each text the group of its event or the refusal.
+    fn read_events<'t>(&self, texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> (Vec<Event>, Vec<Read>) {
+        let mut events = Vec::new();
+        let mut keep = |(group, event)| {
+            events.push(event);
+            group
+        };
+        let read = texts.map(|text| self.read_event(text, group).map(&mut keep)).collect();
+        (events, read)
+    }
+
+    /// Refuses what the caller may not report, and what is over its limits. Each namespace is asked about once.
+    async fn passed(&self, events: Vec<Event>, mut read: Vec<Read>) -> (Vec<Event>, Vec<Read>) {
+        let caller = self.caller.as_ref();
+        // LIMIT: as many as events are taken together.
+        let mut verdicts: HashMap<(ApiGroup, SmolStr), Option<Status>> = HashMap::new();
+        let mut kept = Vec::with_capacity(events.len());
+        let groups = read.iter_mut().filter(|read| read.is_ok());
+        for (event, read) in events.into_iter().zip(groups) {
+            let Ok(group) = *read else { continue };
+            let namespace = event.metadata.namespace.clone();
+            let verdict = match verdicts.entry((group, namespace)) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => {
+                    let refused = self.face.may_create(caller, group, &event.metadata.namespace).await.err();
+                    entry.insert(refused)
+                }
+            };
+            match verdict {
+                Some(status) => *read = Err(Rejection::new(RejectReason::Denied, status.clone())),
+                None => match self.pass(group, event) {
+                    Ok(event) => kept.push(event),
+                    Err(rejection) => *read = Err(rejection),
+                },
+            }
+        }
+        (kept, read)
+    }
+
+    /// Checks what an event of this caller passes.
+    fn pass(&self, group: ApiGroup, mut event: Event) -> std::result::Result<Event, Rejection> {
+        let caller = self.caller.as_ref();
+        self.face.check_source(caller, group, &event, Extent::Whole)?;
+        self.face.limit(caller, &event.metadata.namespace, Some(&event))?;
+        self.face.annotate(caller, &mut event);
+        Ok(event)
+    }
+
     /// Reads a valid event.
-    fn read_event(&self, text: &[u8], otherwise: ApiGroup) -> std::result::Result<Event, Rejection> {
+    fn read_event(&self, text: &[u8], otherwise: ApiGroup) -> std::result::Result<(ApiGroup, Event), Rejection> {
         let group = group_of(text, otherwise);
         let mut event =
             json::decode_event(group, text).map_err(|error| Rejection::new(RejectReason::Malformed, error.status))?;
@@ -229,7 +288,7 @@ impl Batch {
         }
         let namespace = event.metadata.namespace.clone();
         create::admit(&self.face, group, &namespace, &mut event)?;
-        Ok(event)
+        Ok((group, event))
     }
 
     /// Waits until what was taken is as safe as its client wants it, and says what became of it.

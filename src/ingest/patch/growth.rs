@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
+use crate::access::Extent;
 use crate::event::json::FieldValidation;
 use crate::event::patching::{self, PatchType, Patched};
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
@@ -17,6 +18,7 @@ use crate::ingest::form::Form;
 use crate::ingest::occurrence::Taken;
 use crate::ingest::rejection::Rejection;
 use crate::ingest::{Face, ack, create, not_found, respond};
+use crate::ledger::RejectReason;
 use crate::shard::Outcome;
 use crate::upstream::ClientPatch;
 
@@ -138,8 +140,13 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     }
     // Should the event begin a record, then with what is new and not with what others have counted before.
     let fresh = Event { count: i32::try_from(grown).unwrap_or(i32::MAX), ..told.clone() };
+    if let Err(rejection) = passes(face, asked, form.group, &fresh) {
+        face.0.aliases.shrink(namespace, name, grown);
+        face.0.shards.reject(rejection.reason, grown.into());
+        return respond::refusal(&rejection.status);
+    }
     // The shard's ledger has the refusal already.
-    let Ok(Taken { outcome, waiting }) = face.accept(&fresh, grown, ack, || asked.claim()) else {
+    let Ok(Taken { outcome, waiting }) = face.accept(&fresh, grown, ack, asked.user(), || asked.claim()) else {
         face.0.aliases.shrink(namespace, name, grown);
         return create::full();
     };
@@ -159,6 +166,12 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         respond::warn(&mut response, &unkept);
     }
     response
+}
+
+/// Checks what each write passes.
+fn passes(face: &Face, asked: &Asked, group: ApiGroup, event: &Event) -> Result<(), Rejection> {
+    face.check_source(asked.caller.as_ref(), group, event, Extent::Whole)?;
+    face.limit(asked.caller.as_ref(), &event.metadata.namespace, Some(event))
 }
 
 /// A whole event as a patch: its client has no other way when the event is missing, so then it is posted.
@@ -188,8 +201,14 @@ pub(super) async fn upsert(
         let growth = stated(form.group, document, event);
         return grow(face, asked, form, &growth, &warnings).await;
     }
-    match create::admit(face, form.group, namespace, &mut event) {
+    // It creates, for which the right to patch is not enough.
+    if let Err(status) = face.may_create(asked.caller.as_ref(), form.group, namespace).await {
+        return face.reject(&Rejection::new(RejectReason::Denied, status));
+    }
+    let admitted = create::admit(face, form.group, namespace, &mut event);
+    match admitted.and_then(|repairs| passes(face, asked, form.group, &event).map(|()| repairs)) {
         Ok(repairs) => {
+            face.annotate(asked.caller.as_ref(), &mut event);
             warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
             create::take(face, asked, form, StatusCode::OK, event, &warnings).await
         }

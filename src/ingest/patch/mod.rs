@@ -16,8 +16,9 @@ use super::asked::Asked;
 use super::form::Form;
 use super::rejection::Rejection;
 use super::{Face, apply, decode, not_found, options, respond};
-use crate::event::Event;
+use crate::access::{Extent, check_operations};
 use crate::event::patching::PatchType;
+use crate::event::{Event, json};
 use crate::ledger::RejectReason;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{ClientPatch, PatchOptions};
@@ -49,6 +50,9 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
         Meaning::Growth(grown) => growth::grow(&face, &asked, form, &grown, &[]).await,
         Meaning::Whole(document) => growth::upsert(&face, &asked, form, &patch, &document, options.validation).await,
         Meaning::Plain => {
+            if let Err(rejection) = passes(&face, &asked, &patch, options.dry_run) {
+                return respond::refusal(&rejection.status);
+            }
             let patching = {
                 let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
                 async move { plain::apply(&face, &namespace, &name, patch, options).await }
@@ -60,6 +64,27 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
             }
         }
     }
+}
+
+/// Checks that a patch of any member makes no event of another source, and the limits. What of the event is not patched stays.
+fn passes(face: &Face, asked: &Asked, patch: &ClientPatch, dry_run: bool) -> Result<(), Rejection> {
+    let Asked { group, namespace, name, .. } = asked;
+    let caller = asked.caller.as_ref();
+    if let Some(caller) = caller.filter(|_| face.binds(asked.caller.as_ref())) {
+        match patch.patch_type {
+            PatchType::Json => {
+                let operations = serde_json::from_slice(&patch.body).unwrap_or_default();
+                check_operations(caller, *group, name, &operations)
+                    .map_err(|status| Rejection::new(RejectReason::Denied, status))?;
+            }
+            PatchType::Merge | PatchType::StrategicMerge => {
+                let event = json::decode_event(*group, &patch.body);
+                let event = event.map_err(|error| Rejection::invalid(error.status))?;
+                face.check_source(Some(caller), *group, &event, Extent::Part)?;
+            }
+        }
+    }
+    if dry_run { Ok(()) } else { face.limit(caller, namespace, face.0.aliases.get(namespace, name).as_ref()) }
 }
 
 /// Whether the event of this name is correlated. Of a name that is not known here only the namespace is.

@@ -12,6 +12,7 @@ use crate::server::PeerCertificate;
 /// Reads the subject as the apiserver does (`CommonNameUserConversion`): without a common name it names nobody.
 pub(super) fn read(certificate: &CertificateDer<'_>) -> Option<PeerCertificate> {
     let certificate = Certificate::from_der(certificate).ok()?;
+    let expires = end(&certificate);
     let subject = certificate.tbs_certificate.subject;
     let values = |wanted: ObjectIdentifier| {
         let attributes = subject.0.iter().flat_map(|set| set.0.iter());
@@ -19,14 +20,17 @@ pub(super) fn read(certificate: &CertificateDer<'_>) -> Option<PeerCertificate> 
     };
     // As Go, of several the last.
     let common_name = values(COMMON_NAME).next_back().filter(|name| !name.is_empty())?;
-    Some(PeerCertificate { common_name, organizations: values(ORGANIZATION_NAME).collect() })
+    Some(PeerCertificate { common_name, organizations: values(ORGANIZATION_NAME).collect(), expires })
 }
 
 /// When a certificate expires, in seconds since 1970.
 pub(super) fn expires(certificate: &CertificateDer<'_>) -> Option<i64> {
-    let certificate = Certificate::from_der(certificate).ok()?;
+    Certificate::from_der(certificate).ok().as_ref().map(end)
+}
+
+fn end(certificate: &Certificate) -> i64 {
     let seconds = certificate.tbs_certificate.validity.not_after.to_unix_duration().as_secs();
-    Some(i64::try_from(seconds).unwrap_or(i64::MAX))
+    i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
 /// Whether this is the public key of a certificate.
@@ -71,6 +75,7 @@ mod tests {
         let expected = PeerCertificate {
             common_name: "system:node:worker-0".to_owned(),
             organizations: vec!["system:nodes".to_owned()],
+            expires: 1_893_456_000,
         };
         assert_eq!(read(named.der()), Some(expected));
         assert_eq!(expires(named.der()), Some(1_893_456_000));

@@ -33,6 +33,7 @@ use http::{Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
+use serde_json::Value;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
@@ -186,6 +187,15 @@ impl Apiserver {
         }
     }
 
+    /// Posts a question about a token or a permission to this path, and returns the answer.
+    ///
+    /// # Errors
+    /// The apiserver's refusal, or 503 and 504 when there is no answer.
+    pub async fn review(&self, path: &str, question: &Value) -> Result<Value, Status> {
+        let (_, body) = self.send_in_time(request::review(path, question), BODY_BYTES_MAX).await.map_err(status_of)?;
+        serde_json::from_slice(&body).map_err(|_fault| Status::new(502, "BadGateway", "the answer cannot be read"))
+    }
+
     fn exchange_event(
         &self,
         group: ApiGroup,
@@ -281,7 +291,7 @@ async fn read(answer: Response<AnswerBody>, body_bytes_max: usize) -> Result<(Pa
 async fn denial(answer: Response<AnswerBody>) -> Failure {
     let (parts, body) = answer.into_parts();
     let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map(http_body_util::Collected::to_bytes);
-    Failure::Denied(Denial::read(parts.status, &parts.headers, &body.unwrap_or_default()))
+    Failure::Denied(Denial::read(parts.status, &parts.headers, &body.unwrap_or_default()).into())
 }
 
 impl fmt::Debug for Apiserver {

@@ -78,6 +78,11 @@ pub(super) fn get(group: ApiGroup, namespace: &str, name: &str) -> http::Result<
     start(Method::GET, through(group, item(namespace, name))).body(Body::empty())
 }
 
+/// POST of a question about a token or a permission.
+pub(super) fn review(path: &str, question: &Value) -> http::Result<HttpRequest<Body>> {
+    with_body(Method::POST, path.to_owned(), JSON, question.to_string().into_bytes())
+}
+
 /// PUT of an event through the door it came in by, whose rules the apiserver then keeps.
 pub(super) fn update(event: &Event, options: &UpdateOptions) -> http::Result<HttpRequest<Body>> {
     let mut body = Vec::new();

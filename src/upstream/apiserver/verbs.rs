@@ -126,7 +126,11 @@ mod tests {
         let marked = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"}}"#;
         let deleted = apiserver(line, 200, marked).delete("shop", "a", &options).await;
         assert!(matches!(deleted, Ok(Deleted::Marked(event)) if event.metadata.name == "a"));
-        let refused = apiserver(line, 409, r#"{"message":"m","reason":"Conflict","code":409}"#);
+        let refused = apiserver(
+            line,
+            409,
+            r#"{"kind":"Status","status":"Failure","message":"m","reason":"Conflict","code":409}"#,
+        );
         assert_eq!(refused.delete("shop", "a", &options).await.unwrap_err().reason, "Conflict");
 
         let label_selector = LabelSelector::parse("app=x").unwrap();
@@ -166,7 +170,11 @@ mod tests {
         let mut frames = apiserver(line, 200, body).watch(None, &options).await.unwrap();
         assert!(matches!(&frames.next().await.unwrap()[..], [WatchEvent::Added(event)] if event.metadata.name == "a"));
         assert_eq!(frames.next().await, None);
-        let status = apiserver(line, 403, r#"{"message":"m","reason":"Forbidden","code":403}"#);
+        let status = apiserver(
+            line,
+            403,
+            r#"{"kind":"Status","status":"Failure","message":"m","reason":"Forbidden","code":403}"#,
+        );
         assert_eq!(status.watch(None, &options).await.unwrap_err().code, 403);
     }
 }

@@ -53,6 +53,7 @@ impl Authority {
     /// A certificate of a user in these groups, two at most.
     pub(crate) fn client(&self, name: &str, groups: &[&str]) -> Certificate {
         let mut params = CertificateParams::default();
+        params.not_after = date_time_ymd(2100, 1, 1);
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
         // It keeps one value of each type, but not of a type by two names.

@@ -6,12 +6,12 @@ use std::io::{self, Read};
 use std::sync::Arc;
 
 use eventweir::spool::Medium;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 
 /// Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Disk(Arc<Mutex<State>>);
+pub(crate) struct Disk(Arc<Mutex<State>>, Arc<Condvar>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -24,6 +24,8 @@ struct State {
     /// Which process has it open; others are dead.
     life: u64,
     full: bool,
+    /// Changes and syncs do not return.
+    hangs: bool,
     /// After so many more changes and syncs one fails.
     fails_in: Option<u32>,
 }
@@ -72,6 +74,12 @@ impl Disk {
         self.0.lock().full = full;
     }
 
+    /// Whether it answers no change or sync.
+    pub(crate) fn set_hanging(&self, hangs: bool) {
+        self.0.lock().hangs = hangs;
+        self.1.notify_all();
+    }
+
     /// The change or sync after so many more fails.
     pub(crate) fn fail_in(&self, changes: u32) {
         self.0.lock().fails_in = Some(changes);
@@ -118,6 +126,7 @@ struct Handle {
 impl Handle {
     fn change(&self, change: Option<Change>) -> io::Result<()> {
         let mut state = self.disk.0.lock();
+        self.disk.1.wait_while(&mut state, |state| state.hangs);
         if state.life != self.life {
             return Err(io::Error::other("this process has ended"));
         }

@@ -2,7 +2,6 @@
 //! request.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
-use serde_json::json;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use eventweir::event::json::{self, FieldValidation, Strictness};
 use eventweir::event::patching::{self, PatchType};
 use eventweir::event::{ApiGroup, Event, events_v1, spelling, validate};
 use eventweir::outbox::DIGEST_REASON;
-use eventweir::status::Status;
+use eventweir::status::{Status, StatusDetails};
 use eventweir::upstream::store::{self, Store};
 use eventweir::upstream::{
     Apiserver, ClientPatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Upstream, Writer, apiserver,
@@ -25,6 +24,7 @@ use http::{Method, Response};
 use kube::client::Body;
 use parking_lot::Mutex;
 use prometheus::Registry;
+use serde_json::{Value, json};
 
 use super::events::{START, event};
 
@@ -35,6 +35,10 @@ pub(crate) enum Fault {
     None,
     /// 429 in plain text, as an apiserver over its limit answers, with these seconds of `Retry-After`.
     TooMany(Option<u64>),
+    /// 503 with these seconds of `Retry-After`, and nothing is done.
+    Unavailable(u64),
+    /// A load balancer's page with this code, and nothing is done.
+    Page(u16),
     /// A Status with this code, and nothing is done.
     Before(u16),
     /// The same after so many seconds.
@@ -66,6 +70,7 @@ pub(crate) struct Seen {
     pub(crate) method: Method,
     /// The door it came to.
     pub(crate) group: ApiGroup,
+    pub(crate) namespace: String,
     pub(crate) name: String,
     /// `?fieldManager`.
     pub(crate) manager: String,
@@ -90,6 +95,8 @@ struct State {
     plan: Plan,
     up: bool,
     latency: Duration,
+    /// Tokens and their users, who may create and nothing else.
+    tokens: HashMap<String, String>,
     seen: Vec<Seen>,
     in_flight: HashMap<String, usize>,
     most_in_flight: usize,
@@ -131,6 +138,7 @@ impl FakeApiserver {
             plan: Box::new(|_| Fault::None),
             up: true,
             latency: Duration::from_millis(1),
+            tokens: HashMap::new(),
             seen: Vec::new(),
             in_flight: HashMap::new(),
             most_in_flight: 0,
@@ -174,6 +182,28 @@ impl FakeApiserver {
     /// Takes connections, or refuses them all.
     pub(crate) fn set_up(&self, up: bool) {
         self.0.lock().up = up;
+    }
+
+    /// This token is its user's.
+    pub(crate) fn know(&self, token: &str, user: &str) {
+        self.0.lock().tokens.insert(token.to_owned(), user.to_owned());
+    }
+
+    /// Answers a review of a token or of a permission.
+    fn review(&self, question: &Value) -> io::Result<Response<String>> {
+        let state = self.0.lock();
+        if !state.up {
+            return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
+        }
+        let spec = &question["spec"];
+        let status = match spec["token"].as_str() {
+            Some(token) => match state.tokens.get(token) {
+                Some(user) => json!({ "authenticated": true, "user": { "username": user } }),
+                None => json!({ "error": "unknown" }),
+            },
+            None => json!({ "allowed": spec["resourceAttributes"]["verb"] == "create" }),
+        };
+        Ok(respond(Ok(json!({ "status": status }).to_string().into_bytes())))
     }
 
     /// How long each answer takes.
@@ -238,20 +268,21 @@ impl FakeApiserver {
             return Ok(respond(Err(told(403))));
         }
         let body = body.collect_bytes().await.unwrap();
-        let request = Request::read(&parts, body);
+        if parts.uri.path().ends_with("reviews") {
+            return self.review(&serde_json::from_slice(&body).unwrap());
+        }
+        self.meet(&parts, Request::read(&parts, body)).await
+    }
+
+    /// Answers a request about events as the plan has it.
+    async fn meet(self, parts: &http::request::Parts, request: Request) -> io::Result<Response<String>> {
         let (fault, latency, _on_its_way) = self.arrive(&parts.method, &request);
         let Some(fault) = fault else { return Err(io::Error::from(io::ErrorKind::ConnectionRefused)) };
         let answer = || self.answer(&parts.method, &request);
         tokio::time::sleep(latency).await;
         match fault {
             Fault::None => Ok(respond(answer())),
-            Fault::TooMany(after) => {
-                let response = Response::builder().status(429).header("Content-Type", "text/plain; charset=utf-8");
-                let seconds = after.map(|seconds| seconds.to_string());
-                let response =
-                    seconds.into_iter().fold(response, |response, text| response.header("Retry-After", text));
-                Ok(response.body("Too many requests, please try again later.\n".to_owned()).unwrap())
-            }
+            Fault::TooMany(_) | Fault::Unavailable(_) | Fault::Page(_) => Ok(put_off(fault)),
             Fault::Before(code) => Ok(respond(Err(told(code)))),
             Fault::LateBefore(code, seconds) => {
                 tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -311,6 +342,7 @@ impl FakeApiserver {
             at: state.clock.now().mono,
             method: method.clone(),
             group: request.group,
+            namespace: request.namespace.clone(),
             name: request.name.clone(),
             manager: request.manager.clone(),
             object: request.event.as_ref().map(|event| event.involved_object.name.to_string()).unwrap_or_default(),
@@ -462,7 +494,27 @@ fn told(code: u16) -> Status {
         504 => "Timeout",
         _ => "InternalError",
     };
-    Status::new(code, reason, "as the test asked")
+    let kind = if code == 404 { "namespaces" } else { "events" };
+    let details = StatusDetails { kind: kind.to_owned(), ..StatusDetails::default() };
+    Status::new(code, reason, "as the test asked").with_details(details)
+}
+
+/// The answer to a request that nobody has looked at.
+fn put_off(fault: Fault) -> Response<String> {
+    let (code, after, media_type, body) = match fault {
+        Fault::TooMany(after) => {
+            (429, after, "text/plain; charset=utf-8", "Too many requests, please try again later.\n".to_owned())
+        }
+        Fault::Unavailable(after) => {
+            (503, Some(after), "application/json", String::from_utf8(told(503).to_json()).unwrap())
+        }
+        Fault::Page(code) => (code, None, "text/html", "<html><body><h1>default backend</h1></body></html>".to_owned()),
+        _ => unreachable!("the others look at the request"),
+    };
+    let response = Response::builder().status(code).header("Content-Type", media_type);
+    let seconds = after.map(|seconds| seconds.to_string());
+    let response = seconds.into_iter().fold(response, |response, text| response.header("Retry-After", text));
+    response.body(body).unwrap()
 }
 
 fn respond(answer: Result<Vec<u8>, Status>) -> Response<String> {

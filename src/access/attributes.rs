@@ -1,0 +1,136 @@
+//! What a request asks to do, in the words of Kubernetes' authorisation (`authorizer.Attributes`), and its refusal.
+
+use smol_str::SmolStr;
+
+use super::key::Key;
+use crate::status::{Status, StatusDetails};
+
+/// What a request asks to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attributes {
+    /// `create`, `get`, `list` and so on; for a path its method in lower case.
+    pub verb: SmolStr,
+    /// To what.
+    pub target: Target,
+}
+
+/// What a request is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// An object or a collection.
+    Resource {
+        /// The API group; empty for core.
+        group: &'static str,
+        /// `events` or `namespaces`.
+        resource: &'static str,
+        /// The namespace; empty for all of them.
+        namespace: SmolStr,
+        /// The object; empty for a collection.
+        name: SmolStr,
+    },
+    /// Anything else: discovery, health.
+    Path(SmolStr),
+}
+
+impl Attributes {
+    /// To create events in a namespace.
+    #[must_use]
+    pub fn to_create(group: &'static str, namespace: &str) -> Self {
+        let (namespace, name) = (namespace.into(), SmolStr::default());
+        Self {
+            verb: SmolStr::new_static("create"),
+            target: Target::Resource { group, resource: "events", namespace, name },
+        }
+    }
+
+    /// The same without the object's name; `None` where it has none.
+    pub(super) fn of_any_name(&self) -> Option<Self> {
+        let mut any = self.clone();
+        match &mut any.target {
+            Target::Resource { name, .. } if !name.is_empty() => *name = SmolStr::default(),
+            Target::Resource { .. } | Target::Path(_) => return None,
+        }
+        Some(any)
+    }
+
+    pub(super) fn add_to(&self, key: &mut Key) {
+        key.add(&self.verb);
+        match &self.target {
+            Target::Resource { group, resource, namespace, name } => {
+                key.count(4);
+                [*group, resource, namespace, name].into_iter().for_each(|part| key.add(part));
+            }
+            Target::Path(path) => {
+                key.count(1);
+                key.add(path);
+            }
+        }
+    }
+
+    /// 403 in the apiserver's words (`responsewriters.ForbiddenStatusError`).
+    #[must_use]
+    pub fn forbidden(&self, user: &str, reason: &str) -> Status {
+        let Self { verb, target } = self;
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        match target {
+            Target::Path(path) => {
+                let message = format!("forbidden: User {user:?} cannot {verb} path {path:?}{reason}");
+                Status::new(403, "Forbidden", message).with_details(StatusDetails::default())
+            }
+            Target::Resource { group, resource, namespace, name } => {
+                let place = match namespace.as_str() {
+                    "" => "at the cluster scope".to_owned(),
+                    namespace => format!("in the namespace {namespace:?}"),
+                };
+                let cannot =
+                    format!("User {user:?} cannot {verb} resource {resource:?} in API group {group:?} {place}");
+                refused(group, resource, name, &format!("{cannot}{reason}"))
+            }
+        }
+    }
+}
+
+/// 403 about an object or a collection (`errors.NewForbidden`).
+pub(super) fn refused(group: &str, resource: &str, name: &str, why: &str) -> Status {
+    let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+    let object = if name.is_empty() { qualified } else { format!("{qualified} {name:?}") };
+    Status::new(403, "Forbidden", format!("{object} is forbidden: {why}")).with_details(StatusDetails {
+        name: name.to_owned(),
+        group: group.to_owned(),
+        kind: resource.to_owned(),
+        ..StatusDetails::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_the_apiservers() {
+        let resource = |verb: &'static str, group, namespace: &str, name: &str| Attributes {
+            verb: verb.into(),
+            target: Target::Resource { group, resource: "events", namespace: namespace.into(), name: name.into() },
+        };
+        let path = Attributes { verb: "get".into(), target: Target::Path("/metrics".into()) };
+        for (attributes, message) in [
+            (
+                resource("create", "", "shop", ""),
+                r#"events is forbidden: User "x" cannot create resource "events" in API group "" in the namespace "shop""#,
+            ),
+            (
+                resource("get", "events.k8s.io", "shop", "p"),
+                r#"events.events.k8s.io "p" is forbidden: User "x" cannot get resource "events" in API group "events.k8s.io" in the namespace "shop""#,
+            ),
+            (
+                resource("list", "", "", ""),
+                r#"events is forbidden: User "x" cannot list resource "events" in API group "" at the cluster scope"#,
+            ),
+            (path, r#"forbidden: User "x" cannot get path "/metrics""#),
+        ] {
+            let status = attributes.forbidden("x", "");
+            assert_eq!((status.code, status.message.as_str()), (403, message));
+            assert_eq!(attributes.forbidden("x", "no").message, format!("{message}: no"));
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Which sources a caller may report as: a node speaks for its own host, a service account for the components
+//! configured. Callers of other kinds are not bound. Pure.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use smol_str::SmolStr;
+
+use super::attributes::refused;
+use super::caller::Caller;
+use crate::correlator::Pattern;
+use crate::event::{ApiGroup, Event};
+use crate::status::{Status, StatusCause};
+
+const NODE: &str = "system:node:";
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+
+/// Settings of the binding.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Binding {
+    /// Whether callers are bound.
+    pub is_on: bool,
+    /// The components of service accounts, by the account's whole name. An account that is missing may report as none.
+    // LIMIT: what the configuration file has; it is read up to a limit of keys.
+    pub components: BTreeMap<SmolStr, Vec<Pattern>>,
+}
+
+/// Whether an event has to name its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// A whole event.
+    Whole,
+    /// A change of one, which may leave its source as it is.
+    Part,
+}
+
+impl Binding {
+    /// Whether the caller's events are checked.
+    #[must_use]
+    pub(crate) fn binds(&self, caller: &Caller) -> bool {
+        self.is_on && (caller.name.starts_with(NODE) || caller.name.starts_with(SERVICE_ACCOUNT))
+    }
+
+    /// Checks the source of an event.
+    ///
+    /// # Errors
+    /// 403 with a cause that names the field.
+    pub(crate) fn check(&self, caller: &Caller, group: ApiGroup, event: &Event, extent: Extent) -> Result<(), Status> {
+        if !self.binds(caller) {
+            return Ok(());
+        }
+        let source = &event.source;
+        match caller.name.strip_prefix(NODE) {
+            Some(node) => {
+                let fields = [(host_field(group), &source.host), ("reportingInstance", &event.reporting_instance)];
+                check(caller, group, event, extent, fields, |text| text == node)
+            }
+            None => {
+                let components = self.components.get(&caller.name).map(Vec::as_slice).unwrap_or_default();
+                let fields = [
+                    (component_field(group), &source.component),
+                    (controller_field(group), &event.reporting_controller),
+                ];
+                check(caller, group, event, extent, fields, |text| components.iter().any(|known| known.matches(text)))
+            }
+        }
+    }
+}
+
+/// Checks that a JSON patch leaves the source of an event as it is; a client that reports has no use for one.
+///
+/// # Errors
+/// 403 with a cause that names the field.
+pub(crate) fn check_operations(caller: &Caller, group: ApiGroup, name: &str, patch: &Value) -> Result<(), Status> {
+    const SOURCES: [&str; 5] =
+        ["source", "deprecatedSource", "reportingComponent", "reportingController", "reportingInstance"];
+    let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();
+    let paths = operations.iter().filter(|operation| operation["op"] != "test").filter_map(|op| op["path"].as_str());
+    let touched = |path: &str| {
+        let member = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+        member.is_empty() || SOURCES.contains(&member)
+    };
+    match paths.into_iter().find(|path| touched(path)) {
+        Some(path) => {
+            let field = path.trim_start_matches('/').replace('/', ".");
+            let why = format!("User {:?} cannot patch {field}", caller.name);
+            Err(with_cause(refused(group.name(), "events", name, &why), "may not be patched by this user", &field))
+        }
+        None => Ok(()),
+    }
+}
+
+fn with_cause(mut status: Status, message: &str, field: &str) -> Status {
+    if let Some(details) = &mut status.details {
+        let (reason, message, field) = ("FieldValueForbidden".to_owned(), message.to_owned(), field.to_owned());
+        details.causes.push(StatusCause { reason, message, field });
+    }
+    status
+}
+
+fn check(
+    caller: &Caller,
+    group: ApiGroup,
+    event: &Event,
+    extent: Extent,
+    fields: [(&str, &SmolStr); 2],
+    allows: impl Fn(&str) -> bool,
+) -> Result<(), Status> {
+    let is_nameless = extent == Extent::Whole && fields.iter().all(|(_, text)| text.is_empty());
+    let wrong = fields.iter().find(|(_, text)| is_nameless || (!text.is_empty() && !allows(text)));
+    let Some((field, text)) = wrong else { return Ok(()) };
+    let why = format!("User {:?} cannot report {field} {text:?}", caller.name);
+    let message = format!("{text:?}: not a source of this user");
+    Err(with_cause(refused(group.name(), "events", &event.metadata.name, &why), &message, field))
+}
+
+const fn host_field(group: ApiGroup) -> &'static str {
+    match group {
+        ApiGroup::Core => "source.host",
+        ApiGroup::Events => "deprecatedSource.host",
+    }
+}
+
+const fn component_field(group: ApiGroup) -> &'static str {
+    match group {
+        ApiGroup::Core => "source.component",
+        ApiGroup::Events => "deprecatedSource.component",
+    }
+}
+
+const fn controller_field(group: ApiGroup) -> &'static str {
+    match group {
+        ApiGroup::Core => "reportingComponent",
+        ApiGroup::Events => "reportingController",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binding() -> Binding {
+        let components = [Pattern::Exact("shop-controller".into()), Pattern::Prefix("shop.io/".into())];
+        let account = SmolStr::new("system:serviceaccount:shop:a");
+        Binding { is_on: true, components: BTreeMap::from([(account, components.to_vec())]) }
+    }
+
+    /// The field at fault.
+    fn fault(caller: &str, group: ApiGroup, extent: Extent, event: &Event) -> Option<String> {
+        let caller = Caller { name: caller.into(), ..Caller::default() };
+        let status = binding().check(&caller, group, event, extent).err()?;
+        assert_eq!((status.code, status.reason.as_str()), (403, "Forbidden"));
+        Some(status.details.unwrap().causes[0].field.clone())
+    }
+
+    fn event(component: &str, host: &str, controller: &str, instance: &str) -> Event {
+        let mut event = Event::default();
+        (event.source.component, event.source.host) = (component.into(), host.into());
+        (event.reporting_controller, event.reporting_instance) = (controller.into(), instance.into());
+        event
+    }
+
+    #[test]
+    fn a_node_speaks_for_its_own_host() {
+        let check = |event: Event| fault("system:node:a", ApiGroup::Core, Extent::Whole, &event);
+        assert_eq!(check(event("kubelet", "a", "kubelet", "a")), None);
+        assert_eq!(check(event("kubelet", "a", "", "")), None);
+        assert_eq!(check(event("kubelet", "b", "", "")).as_deref(), Some("source.host"));
+        assert_eq!(check(event("kubelet", "a", "kubelet", "b")).as_deref(), Some("reportingInstance"));
+        assert_eq!(check(event("kubelet", "", "", "")).as_deref(), Some("source.host"));
+        let other = event("", "b", "", "");
+        let field = fault("system:node:a", ApiGroup::Events, Extent::Whole, &other);
+        assert_eq!(field.as_deref(), Some("deprecatedSource.host"));
+        assert_eq!(fault("system:node:a", ApiGroup::Core, Extent::Part, &Event::default()), None);
+        assert!(fault("system:node:a", ApiGroup::Core, Extent::Part, &other).is_some());
+    }
+
+    #[test]
+    fn a_json_patch_leaves_the_source_alone() {
+        let caller = Caller { name: "system:node:a".into(), ..Caller::default() };
+        let check = |op: &str, path: &str| {
+            let patch = serde_json::json!([{ "op": "add", "path": "/metadata/labels", "value": {} }, { "op": op, "path": path }]);
+            check_operations(&caller, ApiGroup::Core, "e", &patch).is_ok()
+        };
+        assert!(check("add", "/message") && check("add", "/sources") && check("test", "/source/host"));
+        for path in ["", "/source", "/source/host", "/reportingInstance", "/deprecatedSource/component"] {
+            assert!(!check("replace", path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_service_account_speaks_for_its_components() {
+        let check = |name: &str, event: Event| fault(name, ApiGroup::Core, Extent::Whole, &event);
+        let a = "system:serviceaccount:shop:a";
+        assert_eq!(check(a, event("shop-controller", "anywhere", "", "")), None);
+        assert_eq!(check(a, event("", "", "shop.io/x", "x-0")), None);
+        assert_eq!(check(a, event("kubelet", "", "", "")).as_deref(), Some("source.component"));
+        assert_eq!(check(a, event("shop-controller", "", "kubelet", "")).as_deref(), Some("reportingComponent"));
+        assert_eq!(check(a, Event::default()).as_deref(), Some("source.component"));
+        let other = "system:serviceaccount:shop:b";
+        assert_eq!(check(other, event("shop-controller", "", "", "")).as_deref(), Some("source.component"));
+        assert_eq!(check("system:kube-scheduler", event("anything", "b", "", "")), None);
+        let caller = Caller { name: other.into(), ..Caller::default() };
+        assert_eq!(Binding::default().check(&caller, ApiGroup::Core, &Event::default(), Extent::Whole), Ok(()));
+    }
+}

@@ -1,0 +1,271 @@
+//! Answers of the apiserver about tokens and permissions: cached for a while, and asked for once however many requests
+//! wait.
+//!
+//! Keys are hashes under a secret ([`super::key`]). Time is handed in by the clock.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use crate::clock::{Clock, Mono};
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    /// Too many questions are in flight.
+    Full,
+    /// The apiserver was asked, and did not answer. Says why.
+    Fault(Arc<str>),
+}
+
+/// A question in flight: its answer and how long that is kept.
+pub(super) type Question<V> = BoxFuture<'static, Result<(V, Duration), Unanswered>>;
+
+type Asking<V> = BoxFuture<'static, Result<V, Unanswered>>;
+
+/// A cache of answers, and the questions in flight.
+pub(super) struct Answers<V> {
+    entries_max: usize,
+    questions_max: usize,
+    /// Whether an answer lets its caller in. Only such answers share a cache, so that a stranger cannot push them out.
+    accepts: fn(&V) -> bool,
+    inner: Mutex<Inner<V>>,
+}
+
+struct Inner<V> {
+    /// LIMIT: `entries_max`; beyond it the least recently used answer is evicted, and asked for again. Expired answers stay
+    /// until then.
+    accepted: LruCache<u128, (Mono, V)>,
+    /// LIMIT: the same.
+    refused: LruCache<u128, (Mono, V)>,
+    /// LIMIT: `questions_max`, and as many again that renew an accepted answer; further questions are refused. Each has a
+    /// number, by which it removes itself.
+    asking: HashMap<u128, (u64, WeakShared<Asking<V>>)>,
+    questions: u64,
+}
+
+/// Removes a question when it is answered, or when every request that waited for it has gone.
+struct InFlight<V> {
+    answers: Arc<Answers<V>>,
+    key: u128,
+    number: u64,
+}
+
+impl<V> Drop for InFlight<V> {
+    fn drop(&mut self) {
+        let mut inner = self.answers.inner.lock();
+        if inner.asking.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
+            inner.asking.remove(&self.key);
+        }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> Answers<V> {
+    /// An empty cache with these limits.
+    pub(super) fn new(entries_max: usize, questions_max: usize, accepts: fn(&V) -> bool) -> Arc<Self> {
+        let (accepted, refused) = (LruCache::unbounded(), LruCache::unbounded());
+        let inner = Inner { accepted, refused, asking: HashMap::new(), questions: 0 };
+        Arc::new(Self { entries_max, questions_max, accepts, inner: Mutex::new(inner) })
+    }
+
+    /// Entries in the caches, expired ones included.
+    pub(super) fn len(&self) -> usize {
+        let inner = self.inner.lock();
+        inner.accepted.len() + inner.refused.len()
+    }
+
+    /// The answer that is known.
+    pub(super) fn known(&self, key: u128, now: Mono) -> Option<V> {
+        self.inner.lock().known(key, now)
+    }
+
+    /// Asks, unless another request asks already, and waits for the answer. A fault is not kept.
+    ///
+    /// # Errors
+    /// When too many questions are in flight, or the question has no answer.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        key: u128,
+        clock: &Clock,
+        question: impl FnOnce() -> Question<V>,
+    ) -> Result<V, Unanswered> {
+        let asking = {
+            let mut inner = self.inner.lock();
+            if let Some(answer) = inner.known(key, clock.now().mono) {
+                return Ok(answer);
+            }
+            match inner.asking.get(&key).and_then(|(_, asking)| asking.upgrade()) {
+                Some(asking) => asking,
+                None if inner.asking.len() >= inner.room(key, self.questions_max) => return Err(Unanswered::Full),
+                None => {
+                    inner.questions += 1;
+                    let number = inner.questions;
+                    let asking = self.answer(InFlight { answers: Arc::clone(self), key, number }, clock, question());
+                    if let Some(weak) = asking.downgrade() {
+                        inner.asking.insert(key, (number, weak));
+                    }
+                    asking
+                }
+            }
+        };
+        asking.await
+    }
+
+    /// Waits for the answer and keeps it.
+    fn answer(&self, in_flight: InFlight<V>, clock: &Clock, question: Question<V>) -> Shared<Asking<V>> {
+        let (clock, entries_max, accepts) = (clock.clone(), self.entries_max, self.accepts);
+        let asking = async move {
+            let (answer, ttl) = question.await?;
+            let until = clock.now().mono.after(ttl);
+            let mut inner = in_flight.answers.inner.lock();
+            let Inner { accepted, refused, .. } = &mut *inner;
+            let (kept, other) = if accepts(&answer) { (accepted, refused) } else { (refused, accepted) };
+            other.pop(&in_flight.key);
+            kept.put(in_flight.key, (until, answer.clone()));
+            while kept.len() > entries_max {
+                kept.pop_lru();
+            }
+            drop(inner);
+            Ok(answer)
+        };
+        asking.boxed().shared()
+    }
+}
+
+impl<V: Clone> Inner<V> {
+    fn known(&mut self, key: u128, now: Mono) -> Option<V> {
+        let found = self.accepted.get(&key).or_else(|| self.refused.get(&key))?;
+        Some(found).filter(|(until, _)| now < *until).map(|(_, answer)| answer.clone())
+    }
+
+    /// How many questions may be in flight when this one is asked.
+    fn room(&self, key: u128, questions_max: usize) -> usize {
+        if self.accepted.contains(&key) { questions_max.saturating_mul(2) } else { questions_max }
+    }
+}
+
+impl<V> fmt::Debug for Answers<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers").field("entries_max", &self.entries_max).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn at_once(value: u32) -> Question<u32> {
+        async move { Ok((value, TTL)) }.boxed()
+    }
+
+    /// A question that waits for the test.
+    fn later() -> (oneshot::Sender<u32>, Question<u32>) {
+        let (sender, answer) = oneshot::channel();
+        let question = async move {
+            let answer: Result<u32, _> = answer.await;
+            answer.map(|value| (value, TTL)).map_err(|_gone| Unanswered::Fault("gone".into()))
+        };
+        (sender, question.boxed())
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_kept_for_its_time() {
+        let (answers, clock) = (Answers::new(10, 10, |_| true), Clock::manual(0));
+        assert_eq!(answers.ask(1, &clock, || at_once(7)).await, Ok(7));
+        clock.advance(TTL - Duration::from_nanos(1));
+        assert_eq!(answers.known(1, clock.now().mono), Some(7));
+        assert_eq!(answers.ask(1, &clock, || at_once(8)).await, Ok(7));
+        clock.advance(Duration::from_nanos(1));
+        assert_eq!(answers.known(1, clock.now().mono), None);
+        assert_eq!(answers.ask(1, &clock, || at_once(8)).await, Ok(8));
+        let never = || async { Ok((9, Duration::ZERO)) }.boxed();
+        assert_eq!(answers.ask(2, &clock, never).await, Ok(9));
+        assert_eq!(answers.known(2, clock.now().mono), None);
+    }
+
+    #[tokio::test]
+    async fn requests_that_wait_share_one_question() {
+        let (answers, clock, asked) = (Answers::new(10, 10, |_| true), Clock::manual(0), AtomicUsize::new(0));
+        let (sender, question) = later();
+        let first = answers.ask(1, &clock, || {
+            asked.fetch_add(1, Ordering::Relaxed);
+            question
+        });
+        let second = async {
+            let waiting = answers.ask(1, &clock, || panic!("asked twice"));
+            sender.send(5).unwrap();
+            waiting.await
+        };
+        assert_eq!(join(first, second).await, (Ok(5), Ok(5)));
+        assert_eq!(asked.into_inner(), 1);
+        assert!(answers.inner.lock().asking.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_question_outlives_the_request_that_asked_it() {
+        let (answers, clock) = (Answers::new(10, 10, |_| true), Clock::manual(0));
+        let (sender, question) = later();
+        let mut first = Box::pin(answers.ask(1, &clock, || question));
+        assert!(first.as_mut().now_or_never().is_none());
+        let mut second = Box::pin(answers.ask(1, &clock, || panic!("asked twice")));
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(first);
+        sender.send(5).unwrap();
+        assert_eq!(second.await, Ok(5));
+    }
+
+    #[tokio::test]
+    async fn questions_in_flight_and_entries_are_limited_and_faults_are_not_kept() {
+        let (answers, clock) = (Answers::new(2, 1, |_| true), Clock::manual(0));
+        let (sender, question) = later();
+        let mut first = Box::pin(answers.ask(1, &clock, || question));
+        assert!(first.as_mut().now_or_never().is_none());
+        assert_eq!(answers.ask(2, &clock, || at_once(2)).await, Err(Unanswered::Full));
+        drop(sender);
+        assert_eq!(first.await, Err(Unanswered::Fault("gone".into())));
+        assert_eq!(answers.len(), 0);
+        for key in 1..=3 {
+            assert_eq!(answers.ask(key, &clock, || at_once(2)).await, Ok(2));
+        }
+        assert_eq!((answers.len(), answers.known(1, clock.now().mono)), (2, None));
+        // A request that goes away frees its place.
+        let (_sender, question) = later();
+        let mut gone = Box::pin(answers.ask(4, &clock, || question));
+        assert!(gone.as_mut().now_or_never().is_none());
+        drop(gone);
+        assert_eq!(answers.ask(5, &clock, || at_once(5)).await, Ok(5));
+    }
+
+    #[tokio::test]
+    async fn strangers_neither_push_out_nor_hold_up_who_is_accepted() {
+        let (answers, clock) = (Answers::new(2, 1, |value| *value > 0), Clock::manual(0));
+        assert_eq!(answers.ask(1, &clock, || at_once(7)).await, Ok(7));
+        for key in 2..=9 {
+            assert_eq!(answers.ask(key, &clock, || at_once(0)).await, Ok(0));
+        }
+        assert_eq!((answers.len(), answers.known(1, clock.now().mono)), (3, Some(7)));
+        // A renewal has a place of its own.
+        clock.advance(TTL);
+        let (_sender, question) = later();
+        let mut stranger = Box::pin(answers.ask(10, &clock, || question));
+        assert!(stranger.as_mut().now_or_never().is_none());
+        assert_eq!(answers.ask(11, &clock, || at_once(1)).await, Err(Unanswered::Full));
+        assert_eq!(answers.ask(1, &clock, || at_once(0)).await, Ok(0));
+        // It is accepted no more, and has no such place any more.
+        clock.advance(TTL);
+        assert_eq!(answers.ask(1, &clock, || at_once(1)).await, Err(Unanswered::Full));
+    }
+}

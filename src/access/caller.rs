@@ -1,0 +1,125 @@
+//! Who sent a request: names, groups, and where they come from.
+
+use std::collections::BTreeMap;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use smol_str::SmolStr;
+
+use super::key::Key;
+use crate::server::PeerCertificate;
+
+/// The group of every caller that is known.
+const AUTHENTICATED: &str = "system:authenticated";
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+
+/// Who sent a request, as the apiserver names callers. Each authenticated request has it among its extensions.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Caller {
+    /// The user's name.
+    pub name: SmolStr,
+    /// The user's uid; empty where it has none.
+    pub uid: SmolStr,
+    /// The user's groups.
+    pub groups: Vec<SmolStr>,
+    /// What else the authenticator says of the user.
+    // LIMIT: a TokenReview's answer, which is read up to a limit of bytes.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl Caller {
+    /// The caller of requests without credentials.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self {
+            name: SmolStr::new_static(ANONYMOUS),
+            groups: vec![SmolStr::new_static(UNAUTHENTICATED)],
+            ..Self::default()
+        }
+    }
+
+    /// Whom a certificate names; none without a common name (`x509.CommonNameUserConversion`).
+    pub(super) fn of_certificate(certificate: &PeerCertificate) -> Option<Self> {
+        let PeerCertificate { common_name, organizations, expires: _ } = certificate;
+        let groups = organizations.iter().map(SmolStr::new).collect();
+        let caller = Self { name: common_name.into(), groups, ..Self::default() };
+        (!common_name.is_empty()).then(|| caller.authenticated())
+    }
+
+    /// Adds the group of known callers (`group.AuthenticatedGroupAdder`).
+    #[must_use]
+    pub(super) fn authenticated(mut self) -> Self {
+        let is_marked = self.groups.iter().any(|group| group == AUTHENTICATED || group == UNAUTHENTICATED);
+        if self.name != ANONYMOUS && !is_marked {
+            self.groups.push(SmolStr::new_static(AUTHENTICATED));
+        }
+        self
+    }
+
+    /// Adds everything that a decision about the caller depends on.
+    pub(super) fn add_to(&self, key: &mut Key) {
+        let Self { name, uid, groups, extra } = self;
+        key.add(name);
+        key.add(uid);
+        key.count(groups.len());
+        groups.iter().for_each(|group| key.add(group));
+        key.count(extra.len());
+        for (name, values) in extra {
+            key.add(name);
+            key.count(values.len());
+            values.iter().for_each(|value| key.add(value));
+        }
+    }
+}
+
+/// The bearer token of a request, read as the apiserver reads it (`bearertoken.AuthenticateRequest`): any other scheme,
+/// and an empty token, count as none.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
+    let mut parts = value.splitn(3, ' ');
+    let (scheme, token) = (parts.next()?, parts.next()?);
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn certificates_name_users_and_groups() {
+        let certificate = |common_name: &str| PeerCertificate {
+            common_name: common_name.to_owned(),
+            organizations: vec!["system:nodes".to_owned()],
+            expires: i64::MAX,
+        };
+        let caller = Caller::of_certificate(&certificate("system:node:a")).unwrap();
+        assert_eq!((caller.name.as_str(), caller.groups.len()), ("system:node:a", 2));
+        assert_eq!(caller.groups, ["system:nodes", "system:authenticated"]);
+        assert_eq!(caller.clone().authenticated(), caller);
+        assert_eq!(Caller::of_certificate(&certificate("")), None);
+        assert_eq!(Caller::anonymous().authenticated(), Caller::anonymous());
+    }
+
+    #[test]
+    fn a_token_is_read_as_the_apiserver_reads_it() {
+        for (value, expected) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer abc", Some("abc")),
+            (" Bearer abc ", Some("abc")),
+            ("Bearer abc def", Some("abc")),
+            ("Bearer", None),
+            ("Bearer ", None),
+            ("Bearer  abc", None),
+            ("Basic YTpi", None),
+            ("", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+            assert_eq!(bearer(&headers), expected, "{value}");
+        }
+        assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,297 @@
+//! Fair queueing between callers: so many requests run at once, of which one caller has only its share; further ones
+//! wait, and places go round between the callers that wait.
+
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus::IntGauge;
+use smol_str::SmolStr;
+use tokio::sync::oneshot;
+
+/// Settings of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fairness {
+    /// LIMIT: requests of known callers at once, watches aside; further ones wait. Default 1,024.
+    pub max_in_flight: NonZeroUsize,
+    /// LIMIT: percent of the places and of the queue that one caller gets. Default 50.
+    pub caller_percent: usize,
+    /// LIMIT: requests that wait; further ones are refused with 429. Default 1,024.
+    pub max_waiting: usize,
+}
+
+impl Default for Fairness {
+    fn default() -> Self {
+        let max_in_flight = const { NonZeroUsize::new(1024).unwrap() };
+        Self { max_in_flight, caller_percent: 50, max_waiting: 1024 }
+    }
+}
+
+impl Fairness {
+    /// Requests of one caller that run at once.
+    fn share(&self) -> usize {
+        self.part(self.max_in_flight.get()).max(1)
+    }
+
+    /// Requests of one caller that wait.
+    fn queue(&self) -> usize {
+        self.part(self.max_waiting)
+    }
+
+    const fn part(&self, all: usize) -> usize {
+        all.saturating_mul(self.caller_percent) / 100
+    }
+}
+
+/// The queue.
+#[derive(Debug, Clone)]
+pub(super) struct Turns(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    fairness: Fairness,
+    running: usize,
+    waiting: usize,
+    /// LIMIT: callers with a request that runs or waits, of which there are at most `max_in_flight` and `max_waiting`.
+    callers: HashMap<SmolStr, Requests>,
+    /// LIMIT: the callers with requests that wait, each once, the next one first.
+    round: VecDeque<SmolStr>,
+    gauges: Gauges,
+}
+
+/// Where the queue's load is shown.
+#[derive(Debug, Clone)]
+pub(super) struct Gauges {
+    pub(super) running: IntGauge,
+    pub(super) waiting: IntGauge,
+}
+
+/// The requests of one caller.
+#[derive(Debug, Default)]
+struct Requests {
+    running: usize,
+    /// LIMIT: `max_waiting`, of all callers together.
+    waiting: VecDeque<oneshot::Sender<Turn>>,
+}
+
+/// A place among the requests that run; free again when it is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    turns: Turns,
+    caller: SmolStr,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.turns.free(&self.caller);
+    }
+}
+
+/// The queue has no room for the caller's request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Crowded;
+
+impl Turns {
+    pub(super) fn new(fairness: Fairness, gauges: Gauges) -> Self {
+        let (callers, round) = (HashMap::new(), VecDeque::new());
+        Self(Arc::new(Mutex::new(State { fairness, running: 0, waiting: 0, callers, round, gauges })))
+    }
+
+    /// Takes over new settings. Requests that run or wait already stay.
+    pub(super) fn set(&self, fairness: Fairness) {
+        self.0.lock().fairness = fairness;
+        self.hand_out();
+    }
+
+    /// Waits for a place.
+    ///
+    /// # Errors
+    /// When the queue, or the caller's share of it, is full.
+    pub(super) async fn take(&self, caller: &SmolStr) -> Result<Turn, Crowded> {
+        let granted = {
+            let mut state = self.0.lock();
+            let state = &mut *state;
+            let fairness = state.fairness;
+            let requests = state.callers.entry(caller.clone()).or_default();
+            let is_free = state.running < fairness.max_in_flight.get() && requests.running < fairness.share();
+            if is_free && requests.waiting.is_empty() {
+                requests.running += 1;
+                state.running += 1;
+                state.gauges.running.inc();
+                return Ok(Turn { turns: self.clone(), caller: caller.clone() });
+            }
+            if state.waiting >= fairness.max_waiting || requests.waiting.len() >= fairness.queue() {
+                state.forget_idle(caller);
+                return Err(Crowded);
+            }
+            let (sender, granted) = oneshot::channel();
+            if requests.waiting.is_empty() {
+                state.round.push_back(caller.clone());
+            }
+            requests.waiting.push_back(sender);
+            state.waiting += 1;
+            state.gauges.waiting.inc();
+            granted
+        };
+        // The sender waits in the queue until it is used.
+        granted.await.map_err(|_closed| Crowded)
+    }
+
+    fn free(&self, caller: &SmolStr) {
+        {
+            let mut state = self.0.lock();
+            state.running -= 1;
+            state.gauges.running.dec();
+            if let Some(requests) = state.callers.get_mut(caller) {
+                requests.running -= 1;
+            }
+            state.forget_idle(caller);
+        }
+        self.hand_out();
+    }
+
+    /// Gives free places to requests that wait.
+    fn hand_out(&self) {
+        while let Some((caller, sender)) = self.0.lock().next() {
+            // Outside of the lock: the place of a request that has gone is freed again at once.
+            drop(sender.send(Turn { turns: self.clone(), caller }));
+        }
+    }
+}
+
+impl State {
+    /// The next request that gets a place, which is counted as running already.
+    fn next(&mut self) -> Option<(SmolStr, oneshot::Sender<Turn>)> {
+        for _ in 0..self.round.len() {
+            if self.running >= self.fairness.max_in_flight.get() {
+                return None;
+            }
+            let caller = self.round.pop_front()?;
+            let Some(requests) = self.callers.get_mut(&caller) else { continue };
+            // Requests whose clients have gone need no place.
+            while requests.waiting.front().is_some_and(oneshot::Sender::is_closed) {
+                requests.waiting.pop_front();
+                self.waiting -= 1;
+                self.gauges.waiting.dec();
+            }
+            if requests.waiting.is_empty() {
+                self.forget_idle(&caller);
+                continue;
+            }
+            if requests.running >= self.fairness.share() {
+                self.round.push_back(caller);
+                continue;
+            }
+            let sender = requests.waiting.pop_front()?;
+            requests.running += 1;
+            self.running += 1;
+            self.waiting -= 1;
+            self.gauges.running.inc();
+            self.gauges.waiting.dec();
+            if !requests.waiting.is_empty() {
+                self.round.push_back(caller.clone());
+            }
+            return Some((caller, sender));
+        }
+        None
+    }
+
+    fn forget_idle(&mut self, caller: &SmolStr) {
+        if self.callers.get(caller).is_some_and(|requests| requests.running == 0 && requests.waiting.is_empty()) {
+            self.callers.remove(caller);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn turns(max_in_flight: usize, caller_percent: usize, max_waiting: usize) -> Turns {
+        let max_in_flight = NonZeroUsize::new(max_in_flight).unwrap();
+        let gauge = |name: &str| IntGauge::new(name, "a test's").unwrap();
+        let gauges = Gauges { running: gauge("running"), waiting: gauge("waiting") };
+        Turns::new(Fairness { max_in_flight, caller_percent, max_waiting }, gauges)
+    }
+
+    /// Requests that run, and that wait; the gauges show the same.
+    fn load(turns: &Turns) -> (usize, usize) {
+        let state = turns.0.lock();
+        let shown = [&state.gauges.running, &state.gauges.waiting].map(|gauge| usize::try_from(gauge.get()).unwrap());
+        assert_eq!(shown, [state.running, state.waiting]);
+        (state.running, state.waiting)
+    }
+
+    /// A request that asks for a place; what comes of it.
+    macro_rules! ask {
+        ($turns:expr, $caller:expr) => {{
+            let (turns, caller) = ($turns.clone(), SmolStr::new($caller));
+            let mut asking = Box::pin(async move { turns.take(&caller).await });
+            (asking.as_mut().now_or_never(), asking)
+        }};
+    }
+
+    #[test]
+    fn one_caller_gets_its_share_and_another_gets_in() {
+        let turns = turns(4, 50, 8);
+        let running = [ask!(turns, "flood").0.unwrap().unwrap(), ask!(turns, "flood").0.unwrap().unwrap()];
+        let mut waiting: Vec<_> = (0..4).map(|_| ask!(turns, "flood")).collect();
+        assert!(waiting.iter().all(|(outcome, _)| outcome.is_none()));
+        // Its part of the queue is full, and another's is not.
+        assert!(matches!(ask!(turns, "flood").0, Some(Err(Crowded))));
+        let other = ask!(turns, "other").0.unwrap().unwrap();
+        assert_eq!(load(&turns), (3, 4));
+        drop(running);
+        let granted: Vec<_> = waiting.iter_mut().map(|(_, asking)| asking.now_or_never()).collect();
+        assert_eq!(granted.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false, false]);
+        assert_eq!(load(&turns), (3, 2));
+        drop((granted, waiting, other));
+        assert_eq!(load(&turns).0, 0);
+    }
+
+    #[test]
+    fn places_go_round() {
+        let turns = turns(1, 100, 8);
+        let first = ask!(turns, "a").0.unwrap().unwrap();
+        let (mut again, mut third) = (ask!(turns, "a").1, ask!(turns, "a").1);
+        let mut other = ask!(turns, "b").1;
+        drop(first);
+        let second = again.as_mut().now_or_never().unwrap().unwrap();
+        drop(second);
+        // `a` has another request in front of it, and still it is the turn of `b`.
+        assert!(third.as_mut().now_or_never().is_none());
+        drop(other.as_mut().now_or_never().unwrap().unwrap());
+        drop(third.as_mut().now_or_never().unwrap().unwrap());
+        assert_eq!(load(&turns), (0, 0));
+        assert!(turns.0.lock().callers.is_empty() && turns.0.lock().round.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_has_gone_keeps_no_place() {
+        let turns = turns(1, 100, 8);
+        let first = ask!(turns, "a").0.unwrap().unwrap();
+        let (gone, late) = (ask!(turns, "b").1, ask!(turns, "b").1);
+        let mut stays = ask!(turns, "c").1;
+        drop(gone);
+        drop(first);
+        // It was granted, and its client goes before it looks.
+        drop(late);
+        drop(stays.as_mut().now_or_never().unwrap().unwrap());
+        assert_eq!(load(&turns), (0, 0));
+        assert!(turns.0.lock().callers.is_empty());
+    }
+
+    #[test]
+    fn more_places_are_handed_out_at_once() {
+        let turns = turns(1, 100, 8);
+        let _first = ask!(turns, "a").0.unwrap().unwrap();
+        let mut second = ask!(turns, "a").1;
+        turns.set(Fairness { max_in_flight: NonZeroUsize::new(2).unwrap(), ..Fairness::default() });
+        assert!(second.as_mut().now_or_never().is_none(), "half of two is one");
+        turns.set(Fairness { max_in_flight: NonZeroUsize::new(4).unwrap(), ..Fairness::default() });
+        assert!(second.as_mut().now_or_never().is_some());
+    }
+}

@@ -1,0 +1,261 @@
+//! What a request passes before its handler: who calls, a place among the requests that run, and whether the caller
+//! may. And what a write passes in its handler, once its event is known: its source, and the limits.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, HeaderName, X_CONTENT_TYPE_OPTIONS};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, Uri};
+use axum::middleware::Next;
+use axum::response::Response;
+use percent_encoding::percent_decode_str;
+use smol_str::SmolStr;
+use tokio::time::timeout;
+
+use super::rejection::Rejection;
+use super::{Face, options, respond};
+use crate::access::{Attributes, Caller, Extent, Target, Turn, Write};
+use crate::event::{ApiGroup, Event, RareMeta};
+use crate::ledger::RejectReason;
+use crate::server::Peer;
+use crate::status::Status;
+
+/// Many events, each of which is authorised by itself.
+pub(super) const BATCH: &str = "/eventweir/v1/events";
+
+/// Paths that need no caller: those who ask for the health of a process have no credentials.
+const HEALTH: [&str; 3] = ["/healthz", "/livez", "/readyz"];
+
+/// In whose name a caller wants to act.
+const IMPERSONATE: HeaderName = HeaderName::from_static("impersonate-user");
+
+/// A place among the requests that run, which the request has among its extensions.
+pub(super) type Place = Arc<Turn>;
+
+/// Lets a request through whose caller is known and may do what it asks. A layer.
+pub(super) async fn guard(State(face): State<Face>, request: Request, next: Next) -> Response {
+    let (mut head, body) = request.into_parts();
+    match enter(&face, &mut head).await {
+        Ok(place) => {
+            let response = next.run(Request::from_parts(head, body)).await;
+            drop(place);
+            response
+        }
+        Err(status) => {
+            // It may have told of an occurrence.
+            if head.method == Method::POST {
+                face.0.shards.reject(reason_of(&status), 1);
+            }
+            let mut response = respond::refusal(&status);
+            if status.code == 403 {
+                response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            }
+            response
+        }
+    }
+}
+
+async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Status> {
+    if let Some(value) = head.headers.get_mut(AUTHORIZATION) {
+        // A log of the headers does not show it.
+        value.set_sensitive(true);
+    }
+    let access = &face.0.access;
+    if !access.authenticates() || HEALTH.contains(&head.uri.path()) {
+        return Ok(None);
+    }
+    let caller = access.identify(head.extensions.get::<Peer>(), &head.headers).await?;
+    if let Some(user) = head.headers.get(IMPERSONATE) {
+        // Nobody may here: what is asked for in another's name is not done in the caller's own.
+        let name = String::from_utf8_lossy(user.as_bytes()).into();
+        let target = Target::Resource { group: "", resource: "users", namespace: SmolStr::default(), name };
+        let impersonate = Attributes { verb: SmolStr::new_static("impersonate"), target };
+        return Err(impersonate.forbidden(&caller.name, ""));
+    }
+    let attributes = attributes(&head.method, &head.uri);
+    // Watches have a limit of their own.
+    let place = if attributes.verb == "watch" { None } else { Some(turn(face, &caller).await?) };
+    if attributes.target != Target::Path(SmolStr::new_static(BATCH)) {
+        access.authorize(&caller, &attributes).await?;
+    }
+    head.extensions.insert(caller);
+    if let Some(place) = &place {
+        head.extensions.insert(Arc::clone(place));
+    }
+    Ok(place)
+}
+
+async fn turn(face: &Face, caller: &Caller) -> Result<Place, Status> {
+    // LIMIT: a request's time; one that has waited so long is refused with 429.
+    let waiting = timeout(face.0.settings.request_timeout, face.0.access.turn(caller)).await;
+    waiting
+        .unwrap_or_else(|_elapsed| Err(Status::too_many_requests("Too many requests: no place was free in time", 1)))
+        .map(Arc::new)
+}
+
+/// What a request asks to do, by its method, path and query alone (`request.RequestInfoFactory`). A slash at the end is
+/// ignored.
+pub(super) fn attributes(method: &Method, uri: &Uri) -> Attributes {
+    let path = uri.path();
+    let trimmed = path.strip_suffix('/').filter(|shorter| !shorter.ends_with('/')).unwrap_or(path);
+    let segments: Vec<&str> = trimmed.split('/').skip(1).collect();
+    let (group, rest) = match segments.as_slice() {
+        ["api", "v1", rest @ ..] => ("", rest),
+        ["apis", "events.k8s.io", "v1", rest @ ..] => ("events.k8s.io", rest),
+        _ => return of_path(method, path),
+    };
+    let (is_under_watch, rest) = match rest {
+        ["watch", rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    let (resource, namespace, name) = match rest {
+        ["namespaces", namespace, "events"] => ("events", *namespace, ""),
+        ["namespaces", namespace, "events", name] => ("events", *namespace, *name),
+        ["events"] => ("events", "", ""),
+        ["namespaces", name] if group.is_empty() => ("namespaces", *name, *name),
+        _ => return of_path(method, path),
+    };
+    let is_watch = is_under_watch || (name.is_empty() && options::asks_for_watch(uri.query()));
+    let verb = match *method {
+        Method::GET | Method::HEAD if is_watch => "watch",
+        Method::GET | Method::HEAD if name.is_empty() => "list",
+        Method::GET | Method::HEAD => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if name.is_empty() => "deletecollection",
+        Method::DELETE => "delete",
+        _ => return of_path(method, path),
+    };
+    let (namespace, name) = (decoded(namespace), decoded(name));
+    let target = Target::Resource { group, resource, namespace: namespace.into(), name: name.into() };
+    Attributes { verb: SmolStr::new_static(verb), target }
+}
+
+fn of_path(method: &Method, path: &str) -> Attributes {
+    Attributes { verb: method.as_str().to_ascii_lowercase().into(), target: Target::Path(path.into()) }
+}
+
+fn decoded(segment: &str) -> Cow<'_, str> {
+    percent_decode_str(segment).decode_utf8_lossy()
+}
+
+/// Under which the ledger counts a refused event.
+const fn reason_of(status: &Status) -> RejectReason {
+    match status.code {
+        429 => RejectReason::Limited,
+        _ => RejectReason::Denied,
+    }
+}
+
+fn rejection(status: Status) -> Rejection {
+    Rejection::new(reason_of(&status), status)
+}
+
+impl Face {
+    /// Checks that the caller may create events in this namespace: in a batch, and where a request with another verb
+    /// would.
+    pub(super) async fn may_create(
+        &self,
+        caller: Option<&Caller>,
+        group: ApiGroup,
+        namespace: &str,
+    ) -> Result<(), Status> {
+        let Some(caller) = caller else { return Ok(()) };
+        self.0.access.authorize(caller, &Attributes::to_create(group.name(), namespace)).await
+    }
+
+    /// The same where the event does not exist yet. The apiserver asks likewise before a PUT or an apply creates.
+    pub(super) async fn may_put(&self, caller: Option<&Caller>, event: (ApiGroup, &str, &str)) -> Result<(), Status> {
+        let (group, namespace, name) = event;
+        let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
+        match self.0.upstream.get(namespace, name).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(refused),
+        }
+    }
+
+    /// Whether the sources of this caller's events are checked.
+    pub(super) fn binds(&self, caller: Option<&Caller>) -> bool {
+        caller.is_some_and(|caller| self.0.access.binds(caller))
+    }
+
+    /// Checks that the caller may report as this event's source.
+    pub(super) fn check_source(
+        &self,
+        caller: Option<&Caller>,
+        group: ApiGroup,
+        event: &Event,
+        extent: Extent,
+    ) -> Result<(), Rejection> {
+        let Some(caller) = caller else { return Ok(()) };
+        self.0.access.check_source(caller, group, event, extent).map_err(rejection)
+    }
+
+    /// Takes a token from each limit for a write; its event where that is known.
+    pub(super) fn limit(
+        &self,
+        caller: Option<&Caller>,
+        namespace: &str,
+        event: Option<&Event>,
+    ) -> Result<(), Rejection> {
+        let user = caller.map_or("", |caller| &caller.name);
+        self.0.access.limit(Write { user, namespace, event }).map_err(rejection)
+    }
+
+    /// Names the caller in the annotation that the configuration asks for.
+    pub(super) fn annotate(&self, caller: Option<&Caller>, event: &mut Event) {
+        if let (Some(caller), Some(key)) = (caller, self.0.access.annotation()) {
+            let rare: &mut RareMeta = event.metadata.rare.get_or_insert_default();
+            rare.annotations.insert(key, caller.name.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_asks_for_what_its_path_says() {
+        for (method, uri, expected) in [
+            ("POST", "/api/v1/namespaces/shop/events", "create  events shop "),
+            ("POST", "/api/v1/namespaces/shop/events/", "create  events shop "),
+            ("POST", "/api/v1/namespaces/sho%70/events", "create  events shop "),
+            ("GET", "/api/v1/namespaces/shop/events", "list  events shop "),
+            ("GET", "/api/v1/namespaces/shop/events?watch=1", "watch  events shop "),
+            ("GET", "/api/v1/namespaces/shop/events?watch=false", "list  events shop "),
+            ("HEAD", "/api/v1/namespaces/shop/events", "list  events shop "),
+            ("GET", "/apis/events.k8s.io/v1/namespaces/shop/events/p", "get events.k8s.io events shop p"),
+            ("GET", "/api/v1/namespaces/shop/events/p?watch=1", "get  events shop p"),
+            ("PUT", "/api/v1/namespaces/shop/events/p", "update  events shop p"),
+            ("PATCH", "/api/v1/namespaces/shop/events/a%2Fb", "patch  events shop a/b"),
+            ("DELETE", "/api/v1/namespaces/shop/events/p", "delete  events shop p"),
+            ("DELETE", "/api/v1/namespaces/shop/events", "deletecollection  events shop "),
+            ("GET", "/api/v1/events", "list  events  "),
+            ("GET", "/apis/events.k8s.io/v1/events/?watch", "watch events.k8s.io events  "),
+            ("GET", "/api/v1/watch/events", "watch  events  "),
+            ("GET", "/api/v1/watch/namespaces/shop/events", "watch  events shop "),
+            ("GET", "/apis/events.k8s.io/v1/watch/namespaces/shop/events/p", "watch events.k8s.io events shop p"),
+            ("GET", "/api/v1/watch/namespaces/shop/events/p", "watch  events shop p"),
+            ("GET", "/api/v1/namespaces/shop", "get  namespaces shop shop"),
+            ("GET", "/api/v1", "get /api/v1"),
+            ("GET", "/", "get /"),
+            ("POST", "/eventweir/v1/events", "post /eventweir/v1/events"),
+            ("GET", "/api/v1/namespaces/shop/pods", "get /api/v1/namespaces/shop/pods"),
+            ("GET", "/api/v1/namespaces/shop/events//", "get /api/v1/namespaces/shop/events//"),
+            ("OPTIONS", "/api/v1/events", "options /api/v1/events"),
+        ] {
+            let Attributes { verb, target } = attributes(&method.parse().unwrap(), &uri.parse().unwrap());
+            let shown = match target {
+                Target::Path(path) => format!("{verb} {path}"),
+                Target::Resource { group, resource, namespace, name } => {
+                    format!("{verb} {group} {resource} {namespace} {name}")
+                }
+            };
+            assert_eq!(shown, expected, "{method} {uri}");
+        }
+    }
+}

@@ -1,0 +1,382 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const rbacAPI = "/apis/rbac.authorization.k8s.io/v1/"
+
+// access: callers over TLS, known by tokens and client certificates, and allowed by the apiserver. What it refuses or
+// takes back is refused here, and without its answer nothing is allowed.
+func access(r *run) error {
+	token, err := r.serviceAccount()
+	if err != nil {
+		return err
+	}
+	delegator := binding("ClusterRole", "system:auth-delegator", "ServiceAccount", "eventweir", "eventweir")
+	if err := r.long.create(rbacAPI+"clusterrolebindings", delegator("ClusterRoleBinding", "eventweir-auth-delegator")); err != nil {
+		return err
+	}
+	x, err := startProxy(r.long, r.dir, true, newPlan(r.seed, nil))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	kubeconfig := filepath.Join(r.dir, "kubeconfig")
+	if err := x.kubeconfig(kubeconfig, token); err != nil {
+		return err
+	}
+	clientCA, err := newAuthority()
+	if err != nil {
+		return err
+	}
+	caFile := filepath.Join(r.dir, "clients.crt")
+	if err := os.WriteFile(caFile, clientCA.pem(), 0o600); err != nil {
+		return err
+	}
+	dir := filepath.Join(r.dir, "tls")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	w, err := r.weir(kubeconfig, fmt.Sprintf(`%stls: {selfSigned: {dir: %s}}
+auth:
+  clientCAFile: %s
+  tokenReview: {enabled: true, audiences: [eventweir], cacheTTL: 1s}
+  subjectAccessReview: {enabled: true, allowTTL: 1s, denyTTL: 1s}
+`, large, dir, caFile), "eventweir")
+	if err != nil {
+		return err
+	}
+	defer w.kill()
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		return err
+	}
+	callers, err := r.callers(w, ca, clientCA)
+	if err != nil {
+		return err
+	}
+	if err := callers.answers(); err != nil {
+		return err
+	}
+	if err := callers.away(x); err != nil {
+		return err
+	}
+	if err := callers.takenBack(); err != nil {
+		return err
+	}
+	end, err := finish(w, x)
+	if err != nil {
+		return err
+	}
+	records, err := r.records(x, r.long)
+	if err != nil {
+		return err
+	}
+	log, err := os.ReadFile(w.log)
+	if err != nil {
+		return err
+	}
+	for _, secret := range callers.secrets {
+		if bytes.Contains(log, []byte(secret)) {
+			return fmt.Errorf("a token is in %s", w.log)
+		}
+	}
+	r.logf("%d accepted, %d refused", callers.accepted, callers.refused)
+	if written, lost := end.written(), end.lost(); written != callers.accepted || lost != 0 {
+		return fmt.Errorf("%d occurrences were accepted, %d were written and %d lost", callers.accepted, written, lost)
+	}
+	if all := sums(records).total(); all != callers.accepted {
+		return fmt.Errorf("%d occurrences were accepted, and the apiserver holds %d", callers.accepted, all)
+	}
+	return nil
+}
+
+// binding makes bindings of a role to a subject.
+func binding(roleKind, role, kind, name, namespace string) func(kind, name string) map[string]any {
+	subject := map[string]any{"kind": kind, "name": name}
+	if kind == "ServiceAccount" {
+		subject["namespace"] = namespace
+	} else {
+		subject["apiGroup"] = "rbac.authorization.k8s.io"
+	}
+	return func(kind, name string) map[string]any {
+		return map[string]any{
+			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": map[string]any{"name": name},
+			"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": roleKind, "name": role},
+			"subjects": []map[string]any{subject},
+		}
+	}
+}
+
+// callers are the clients of the scenario access.
+type callers struct {
+	run               *run
+	server            string
+	roots             *x509.CertPool
+	clientCA          *authority
+	reporter, nobody  string
+	endReporter       func() error
+	secrets           []string
+	accepted, refused int
+}
+
+const node = "system:node:node-1"
+
+// callers are two service accounts, and a node; the first and the last may write events in the namespace.
+func (r *run) callers(w *weir, ca []byte, clientCA *authority) (*callers, error) {
+	c := &callers{run: r, server: w.listen, roots: x509.NewCertPool(), clientCA: clientCA}
+	c.roots.AppendCertsFromPEM(ca)
+	accounts := "/api/v1/namespaces/" + r.namespace() + "/serviceaccounts"
+	for _, name := range []string{"reporter", "nobody"} {
+		account := map[string]any{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": map[string]any{"name": name}}
+		if err := r.long.create(accounts, account); err != nil {
+			return nil, err
+		}
+	}
+	roles := rbacAPI + "namespaces/" + r.namespace() + "/"
+	role := map[string]any{
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": map[string]any{"name": "reporter"},
+		"rules": []map[string]any{{
+			"apiGroups": []string{"", "events.k8s.io"}, "resources": []string{"events"}, "verbs": []string{"create", "patch"},
+		}},
+	}
+	if err := r.long.create(roles+"roles", role); err != nil {
+		return nil, err
+	}
+	account := binding("Role", "reporter", "ServiceAccount", "reporter", r.namespace())
+	if err := r.long.create(roles+"rolebindings", account("RoleBinding", "reporter")); err != nil {
+		return nil, err
+	}
+	if err := r.long.create(roles+"rolebindings", binding("Role", "reporter", "User", node, "")("RoleBinding", "node")); err != nil {
+		return nil, err
+	}
+	reporter := &rotating{r, "/api/v1/namespaces/" + r.namespace() + "/secrets", accounts + "/reporter"}
+	var err error
+	if c.reporter, c.endReporter, err = reporter.next("reporter", "eventweir"); err != nil {
+		return nil, err
+	}
+	c.nobody, err = c.token("nobody", "eventweir")
+	return c, err
+}
+
+// token is a token of a service account for an audience.
+func (c *callers) token(account, audience string) (string, error) {
+	request := map[string]any{"spec": map[string]any{"expirationSeconds": 600, "audiences": []string{audience}}}
+	var answer struct{ Status struct{ Token string } }
+	path := "/api/v1/namespaces/" + c.run.namespace() + "/serviceaccounts/" + account + "/token"
+	err := c.run.long.do(http.MethodPost, path, request, &answer)
+	c.secrets = append(c.secrets, answer.Status.Token)
+	return answer.Status.Token, err
+}
+
+// client shows a certificate, if any.
+func (c *callers) client(certificates ...tls.Certificate) *http.Client {
+	config := &tls.Config{RootCAs: c.roots, Certificates: certificates}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}, Timeout: 20 * time.Second}
+}
+
+// post reports an occurrence in a namespace, and returns the answer's code and text.
+func (c *callers) post(client *http.Client, token, namespace string) (int, string, http.Header, error) {
+	body := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Event", "metadata": {"generateName": "access-", "namespace": %q},
+		"involvedObject": {"kind": "Pod", "name": %q, "namespace": %q}, "reason": "BackOff", "message": "restarting",
+		"type": "Warning", "source": {"component": "kubelet", "host": "node-1"}}`, namespace, c.run.name+"-web-0", namespace)
+	return c.send(client, http.MethodPost, token, namespace, strings.NewReader(body))
+}
+
+func (c *callers) send(client *http.Client, method, token, namespace string, body io.Reader) (int, string, http.Header, error) {
+	request, err := http.NewRequest(method, c.server+"/api/v1/namespaces/"+namespace+"/events", body)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if method == http.MethodPost && response.StatusCode == http.StatusCreated {
+		c.accepted++
+	} else if response.StatusCode >= 400 {
+		c.refused++
+	}
+	return response.StatusCode, string(text), response.Header, err
+}
+
+// answers: 201, 401 and 403.
+func (c *callers) answers() error {
+	mine, client := c.run.namespace(), c.client()
+	foreign, err := c.token("reporter", "https://elsewhere.example")
+	if err != nil {
+		return err
+	}
+	certificate, err := c.clientCA.client(node, "system:nodes")
+	if err != nil {
+		return err
+	}
+	for _, asked := range []struct {
+		what      string
+		client    *http.Client
+		token     string
+		namespace string
+		code      int
+		text      string
+	}{
+		{"a token that may", client, c.reporter, mine, 201, ""},
+		{"the same token again", client, c.reporter, mine, 201, ""},
+		{"a token that may not", client, c.nobody, mine, 403, `cannot create resource \"events\"`},
+		{"another namespace", client, c.reporter, "default", 403, `in the namespace \"default\"`},
+		{"a token for others", client, foreign, mine, 401, "Unauthorized"},
+		{"no token", client, "not-a-token", mine, 401, "Unauthorized"},
+		{"nothing", client, "", mine, 401, "Unauthorized"},
+		{"a certificate that may", c.client(certificate), "", mine, 201, ""},
+		{"a certificate elsewhere", c.client(certificate), "", "default", 403, node},
+	} {
+		code, text, _, err := c.post(asked.client, asked.token, asked.namespace)
+		if err != nil || code != asked.code || !strings.Contains(text, asked.text) {
+			return fmt.Errorf("%s: %d %.300s %w, expected %d and %q", asked.what, code, text, err, asked.code, asked.text)
+		}
+	}
+	// Who may write does not therefore read.
+	if code, text, _, err := c.send(client, http.MethodGet, c.reporter, mine, nil); err != nil || code != 403 {
+		return fmt.Errorf("LIST: %d %.300s %w, expected 403", code, text, err)
+	}
+	forger, err := newAuthority()
+	if err != nil {
+		return err
+	}
+	forged, err := forger.client(node, "system:masters")
+	if err != nil {
+		return err
+	}
+	if code, text, _, err := c.post(c.client(forged), "", mine); err == nil {
+		return fmt.Errorf("a certificate of another authority is answered with %d %.300s", code, text)
+	}
+	return nil
+}
+
+// away: while the apiserver does not answer, nobody is known and nothing is allowed; afterwards all is as before.
+func (c *callers) away(x *proxy) error {
+	mine, client := c.run.namespace(), c.client()
+	unseen, err := c.token("reporter", "eventweir")
+	if err != nil {
+		return err
+	}
+	certificate, err := c.clientCA.client("somebody")
+	if err != nil {
+		return err
+	}
+	x.down.Store(true)
+	code, text, header, err := c.post(client, unseen, mine)
+	if err != nil || code != 503 || header.Get("Retry-After") == "" {
+		return fmt.Errorf("a new token: %d %.300s %w, expected 503 and Retry-After", code, text, err)
+	}
+	code, text, header, err = c.post(c.client(certificate), "", mine)
+	if err != nil || code != 500 || header.Get("Retry-After") == "" {
+		return fmt.Errorf("a new certificate: %d %.300s %w, expected 500 and Retry-After", code, text, err)
+	}
+	if err := c.until("a known token is refused", client, c.reporter, 503); err != nil {
+		return err
+	}
+	x.down.Store(false)
+	return c.until("the apiserver answers again", client, unseen, 201)
+}
+
+// takenBack: a right that ends, and a token that does.
+func (c *callers) takenBack() error {
+	r := c.run
+	if err := c.until("a token is accepted", c.client(), c.reporter, 201); err != nil {
+		return err
+	}
+	right := rbacAPI + "namespaces/" + r.namespace() + "/rolebindings/reporter"
+	if err := r.long.do(http.MethodDelete, right, nil, nil); err != nil {
+		return err
+	}
+	if err := c.until("the right ends", c.client(), c.reporter, 403); err != nil {
+		return err
+	}
+	if err := c.endReporter(); err != nil {
+		return err
+	}
+	return c.until("the token ends", c.client(), c.reporter, 401)
+}
+
+// until asks until the answer has this code. The apiserver itself keeps answers for seconds.
+func (c *callers) until(what string, client *http.Client, token string, code int) error {
+	began := time.Now()
+	for {
+		got, text, _, err := c.post(client, token, c.run.namespace())
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		if got == code {
+			c.run.logf("%s: %d after %.1f s", what, code, time.Since(began).Seconds())
+			return nil
+		}
+		if time.Since(began) > time.Minute {
+			return fmt.Errorf("%s: still %d %.300s after a minute, expected %d", what, got, text, code)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// authority signs certificates of clients.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+func newAuthority() (*authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "clients"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := x509.ParseCertificate(raw)
+	return &authority{certificate, key}, err
+}
+
+func (a *authority) pem() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
+}
+
+// client is a certificate of a user in these groups.
+func (a *authority) client(user string, groups ...string) (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: user, Organization: groups},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
+	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}, err
+}

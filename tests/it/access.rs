@@ -1,0 +1,841 @@
+//! Who calls, whether they may, and how much: whole requests, against an apiserver that answers reviews as the test
+//! says.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use eventweir::access::{
+    Access, AccessReview, Ask, Binding, Effect, Fairness, Kind, Limit, Metrics, Review, Rule, Settings, TokenReview,
+};
+use eventweir::clock::Clock;
+use eventweir::correlator::{KeySecret, Pattern, Policy};
+use eventweir::event::Event;
+use eventweir::event::core_v1;
+use eventweir::event_log::EventLog;
+use eventweir::ingest::{self, Ack, Aliases, Face, Life, Repair};
+use eventweir::server::{Origins, Peer, PeerCertificate};
+use eventweir::shard::{self, Shards};
+use eventweir::status::Status;
+use eventweir::upstream::{self, Embedded, Upstream, store};
+use futures_util::future::{join, join_all};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use prometheus::Registry;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tower::ServiceExt as _;
+
+use crate::support::app::start_before;
+use crate::support::events::{START, event};
+use crate::support::fake::FakeApiserver;
+use crate::support::http::EVENTS;
+
+/// An apiserver that answers reviews.
+#[derive(Default)]
+struct Reviewer {
+    is_down: bool,
+    /// Tokens and their users.
+    tokens: BTreeMap<String, String>,
+    /// User, verb and namespace of what is allowed; paths stand for themselves.
+    allowed: Vec<(String, String, String)>,
+    /// The questions so far.
+    asked: Vec<(Review, Value)>,
+}
+
+/// A face behind its layers.
+struct Guarded {
+    face: Face,
+    access: Access,
+    shards: Shards,
+    clock: Clock,
+    registry: Registry,
+    reviewer: Arc<Mutex<Reviewer>>,
+    /// Each answer to a review takes one.
+    answers: Arc<Semaphore>,
+}
+
+impl Guarded {
+    fn new(settings: Settings) -> Self {
+        let (registry, clock, secret) = (Registry::new(), Clock::manual(START), KeySecret(7, 9));
+        let one = NonZeroUsize::MIN;
+        let shards = Shards::new(one, &shard::Settings::default(), Policy::default(), clock.clone(), secret, 1);
+        let reviewer = Arc::new(Mutex::new(Reviewer::default()));
+        let answers = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
+        let ask = ask(&reviewer, &answers);
+        let access = Access::new(settings, ask, clock.clone(), secret, Metrics::new(&registry).unwrap());
+        let metrics = upstream::Metrics::new(&registry).unwrap();
+        let store = store::Store::new(store::Settings::default(), 1);
+        let upstream = Upstream::Embedded(Embedded::with_store(store, clock.clone(), metrics));
+        let settings = ingest::Settings {
+            max_body_bytes: 1 << 20,
+            request_timeout: Duration::from_secs(60),
+            max_watches: NonZeroUsize::new(9).unwrap(),
+            ack: Ack::Accepted,
+            repair: Repair::Off,
+        };
+        let life = Life {
+            access: access.clone(),
+            tasks: tokio_util::task::TaskTracker::new(),
+            stop: tokio_util::sync::CancellationToken::new(),
+            spool: None,
+        };
+        let (aliases, metrics) = (Aliases::new(one, secret), ingest::Metrics::new(&registry).unwrap());
+        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), life);
+        Self { face, access, shards, clock, registry, reviewer, answers }
+    }
+
+    /// Tokens are accepted: `t-x` is the user `x`.
+    fn with_tokens(settings: Settings, users: &[&str]) -> Self {
+        let guarded = Self::new(Settings { tokens: tokens(), ..settings });
+        let known = users.iter().map(|user| (format!("t-{user}"), (*user).to_owned()));
+        guarded.reviewer.lock().tokens.extend(known);
+        guarded
+    }
+
+    fn allow(&self, user: &str, verb: &str, namespace: &str) {
+        self.reviewer.lock().allowed.push((user.to_owned(), verb.to_owned(), namespace.to_owned()));
+    }
+
+    /// Questions of this kind since the last look.
+    fn asked(&self, review: Review) -> Vec<Value> {
+        let (these, others) =
+            std::mem::take(&mut self.reviewer.lock().asked).into_iter().partition(|(kind, _)| *kind == review);
+        self.reviewer.lock().asked = others;
+        let these: Vec<(Review, Value)> = these;
+        these.into_iter().map(|(_, question)| question).collect()
+    }
+
+    async fn send(&self, request: Request<Body>) -> Answer {
+        let Ok(response): Result<Response<Body>, _> = self.face.service(Origins::any_host()).oneshot(request).await;
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let retry = head.headers.get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+        Answer { status: head.status, retry, body: String::from_utf8(body.to_vec()).unwrap() }
+    }
+
+    async fn get(&self, user: &str, path: &str) -> Answer {
+        self.send(request("GET", path, user, "")).await
+    }
+
+    async fn post(&self, user: &str, event: &Event) -> Answer {
+        let path = format!("/api/v1/namespaces/{}/events", event.metadata.namespace);
+        self.send(request("POST", &path, user, &text(event))).await
+    }
+
+    /// What a metric shows, over all labels that contain `labels`.
+    fn counted(&self, labels: &str) -> f64 {
+        let text = eventweir::metrics::render(&self.registry);
+        let lines = text.lines().filter(|line| !line.starts_with('#') && line.contains(labels));
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: StatusCode,
+    retry: Option<String>,
+    body: String,
+}
+
+impl Answer {
+    fn code(&self) -> u16 {
+        self.status.as_u16()
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    fn message(&self) -> String {
+        self.json()["message"].as_str().unwrap().to_owned()
+    }
+}
+
+fn ask(reviewer: &Arc<Mutex<Reviewer>>, answers: &Arc<Semaphore>) -> Ask {
+    let (reviewer, answers) = (Arc::clone(reviewer), Arc::clone(answers));
+    Arc::new(move |review, question| {
+        let (reviewer, answers) = (Arc::clone(&reviewer), Arc::clone(&answers));
+        Box::pin(async move {
+            reviewer.lock().asked.push((review, question.clone()));
+            answers.acquire().await.unwrap().forget();
+            let reviewer = reviewer.lock();
+            if reviewer.is_down {
+                return Err(Status::new(503, "ServiceUnavailable", "t-secret cannot be reviewed"));
+            }
+            let spec = &question["spec"];
+            Ok(match review {
+                Review::Token => match reviewer.tokens.get(spec["token"].as_str().unwrap()) {
+                    Some(user) => {
+                        let audiences = spec.get("audiences").cloned().unwrap_or_else(|| json!([]));
+                        let user = json!({ "username": user, "groups": ["g"] });
+                        json!({ "status": { "authenticated": true, "user": user, "audiences": audiences } })
+                    }
+                    None => json!({ "status": { "error": "unknown" } }),
+                },
+                Review::Access => {
+                    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                    let (verb, place) = match spec.get("nonResourceAttributes") {
+                        Some(path) => (text(&path["verb"]), text(&path["path"])),
+                        None => {
+                            let resource = &spec["resourceAttributes"];
+                            let name = text(&resource["name"]);
+                            let dot = if name.is_empty() { "" } else { "/" };
+                            (text(&resource["verb"]), format!("{}{dot}{name}", text(&resource["namespace"])))
+                        }
+                    };
+                    let asked = (text(&spec["user"]), verb, place);
+                    // A permission for all names is one for each.
+                    let any =
+                        (asked.0.clone(), asked.1.clone(), asked.2.split('/').next().unwrap_or_default().to_owned());
+                    let is_allowed = reviewer.allowed.contains(&asked) || reviewer.allowed.contains(&any);
+                    json!({ "status": { "allowed": is_allowed } })
+                }
+            })
+        })
+    })
+}
+
+fn request(method: &str, path: &str, user: &str, body: &str) -> Request<Body> {
+    let request = Request::builder().method(method).uri(path);
+    let request = if user.is_empty() { request } else { request.header("Authorization", format!("Bearer t-{user}")) };
+    request.body(Body::from(body.to_owned())).unwrap()
+}
+
+fn text(event: &Event) -> String {
+    let mut body = Vec::new();
+    core_v1::write_json(event, &mut body);
+    String::from_utf8(body).unwrap()
+}
+
+fn one() -> Event {
+    event("node-1", "web-0", "BackOff", "restarting")
+}
+
+fn within(namespace: &str) -> Event {
+    let mut event = one();
+    event.metadata.namespace = namespace.into();
+    event.involved_object.namespace = namespace.into();
+    event
+}
+
+fn tokens() -> TokenReview {
+    TokenReview { is_on: true, ..TokenReview::default() }
+}
+
+fn reviews() -> Settings {
+    let reviews = AccessReview { is_on: true, ..AccessReview::default() };
+    Settings { reviews, ..Settings::default() }
+}
+
+fn exact(text: &str) -> Vec<Pattern> {
+    vec![Pattern::Exact(text.into())]
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[tokio::test]
+async fn without_settings_everybody_is_let_in() {
+    let guarded = Guarded::new(Settings::default());
+    for user in ["", "unknown"] {
+        assert_eq!(guarded.post(user, &one()).await.code(), 201);
+        assert_eq!(guarded.get(user, EVENTS).await.code(), 200);
+    }
+    assert!(guarded.reviewer.lock().asked.is_empty());
+}
+
+#[tokio::test]
+async fn a_token_names_its_caller_or_is_refused_as_the_apiserver_does() {
+    let guarded = Guarded::with_tokens(Settings::default(), &["alice"]);
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    for user in ["", "unknown"] {
+        let answer = guarded.post(user, &one()).await;
+        let expected = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "Unauthorized", "reason": "Unauthorized", "code": 401 });
+        assert_eq!((answer.code(), answer.json()), (401, expected), "{user}");
+    }
+    let questions = guarded.asked(Review::Token);
+    assert_eq!(questions.len(), 2);
+    assert_eq!(questions[0]["spec"], json!({ "token": "t-alice" }));
+    for path in ["/healthz", "/livez", "/readyz"] {
+        assert_eq!(guarded.get("", path).await.code(), 200);
+    }
+    assert_eq!(guarded.get("", "/version").await.code(), 401);
+    let balance = guarded.shards.balance();
+    assert_eq!((balance.ledger.received(), balance.ledger.total_rejected()), (3, 2));
+    assert!(balance.is_exact());
+}
+
+#[tokio::test]
+async fn a_token_has_to_be_meant_for_an_audience() {
+    let audiences = vec!["eventweir".into()];
+    let tokens = TokenReview { audiences, ..tokens() };
+    let guarded = Guarded::new(Settings { tokens, ..Settings::default() });
+    guarded.reviewer.lock().tokens.insert("t-alice".to_owned(), "alice".to_owned());
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    assert_eq!(guarded.asked(Review::Token)[0]["spec"]["audiences"], json!(["eventweir"]));
+}
+
+#[tokio::test]
+async fn a_revoked_or_expired_token_is_accepted_until_its_time_in_the_cache_is_over() {
+    let guarded = Guarded::with_tokens(Settings::default(), &["alice"]);
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    guarded.reviewer.lock().tokens.clear();
+    guarded.clock.advance(seconds(10) - Duration::from_nanos(1));
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    assert_eq!(guarded.asked(Review::Token).len(), 1);
+    guarded.clock.advance(Duration::from_nanos(1));
+    assert_eq!(guarded.post("alice", &one()).await.code(), 401);
+    // A refusal is kept for a shorter time.
+    guarded.reviewer.lock().tokens.insert("t-alice".to_owned(), "alice".to_owned());
+    guarded.clock.advance(seconds(4));
+    assert_eq!(guarded.post("alice", &one()).await.code(), 401);
+    guarded.clock.advance(seconds(1));
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    assert_eq!(guarded.asked(Review::Token).len(), 2);
+    assert_eq!(guarded.counted(r#"lookups_total{cache="token",result="hit"}"#), 2.0);
+}
+
+#[tokio::test]
+async fn one_question_is_in_flight_for_each_token() {
+    let guarded = Guarded::with_tokens(Settings::default(), &["alice", "bob"]);
+    guarded.answers.forget_permits(Semaphore::MAX_PERMITS);
+    let event = one();
+    let requests = ["alice", "bob", "alice", "alice", "bob"].map(|user| guarded.post(user, &event));
+    let release = async {
+        guarded.answers.add_permits(2);
+    };
+    let (answers, ()) = join(join_all(requests), release).await;
+    assert!(answers.iter().all(|answer| answer.code() == 201), "{answers:?}");
+    assert_eq!(guarded.asked(Review::Token).len(), 2);
+}
+
+#[tokio::test]
+async fn questions_in_flight_are_limited() {
+    let guarded = Guarded::with_tokens(Settings::default(), &[]);
+    guarded.answers.forget_permits(Semaphore::MAX_PERMITS);
+    let event = one();
+    let users: Vec<String> = (0..70).map(|number| number.to_string()).collect();
+    let requests = users.iter().map(|user| guarded.post(user, &event));
+    let release = async {
+        guarded.answers.add_permits(64);
+    };
+    let (answers, ()) = join(join_all(requests), release).await;
+    let refused: Vec<&Answer> = answers.iter().filter(|answer| answer.code() == 429).collect();
+    assert_eq!((refused.len(), guarded.asked(Review::Token).len()), (6, 64));
+    assert_eq!(refused[0].retry.as_deref(), Some("1"));
+    assert!(refused[0].message().starts_with("Too many requests: "), "{refused:?}");
+}
+
+#[tokio::test]
+async fn without_an_answer_nobody_is_let_in() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice"]);
+    guarded.allow("alice", "create", "shop");
+    guarded.reviewer.lock().is_down = true;
+    let answer = guarded.post("alice", &one()).await;
+    assert_eq!((answer.code(), answer.retry.as_deref()), (503, Some("1")));
+    guarded.reviewer.lock().is_down = false;
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    guarded.reviewer.lock().is_down = true;
+    // What is known is known.
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    let answer = guarded.post("alice", &within("bank")).await;
+    assert_eq!((answer.code(), answer.retry.as_deref()), (500, Some("1")));
+    assert_eq!(answer.json()["reason"], "InternalError");
+    assert!(!answer.body.contains("t-secret"), "{answer:?}");
+    // A fault is not kept.
+    guarded.reviewer.lock().is_down = false;
+    assert_eq!(guarded.post("alice", &within("bank")).await.code(), 403);
+    assert_eq!(guarded.counted(r#"decisions_total{by="review",decision="unanswered"}"#), 1.0);
+}
+
+#[tokio::test]
+async fn a_certificate_names_its_caller() {
+    let settings = Settings { certificates: true, ..reviews() };
+    let guarded = Guarded::with_tokens(settings, &["alice"]);
+    guarded.allow("system:node:a", "create", "shop");
+    guarded.allow("alice", "create", "shop");
+    let certificate = |common_name: &str| {
+        let (common_name, organizations) = (common_name.to_owned(), vec!["system:nodes".to_owned()]);
+        let certificate = PeerCertificate { common_name, organizations, expires: i64::MAX };
+        Peer { certificate: Some(certificate), is_tls: true, ..Peer::default() }
+    };
+    let send = async |peer: Peer, user: &str| {
+        let mut request = request("POST", EVENTS, user, &text(&one()));
+        request.extensions_mut().insert(peer);
+        guarded.send(request).await.code()
+    };
+    assert_eq!(send(certificate("system:node:a"), "").await, 201);
+    let spec = guarded.asked(Review::Access)[0]["spec"].clone();
+    assert_eq!(spec["groups"], json!(["system:nodes", "system:authenticated"]));
+    assert_eq!(send(certificate("system:node:a"), "unknown").await, 201);
+    assert!(guarded.asked(Review::Token).is_empty());
+    assert_eq!(send(certificate("system:node:b"), "").await, 403);
+    assert_eq!(send(certificate(""), "").await, 401);
+    assert_eq!(send(certificate(""), "alice").await, 201);
+    assert_eq!(send(Peer::default(), "").await, 401);
+}
+
+#[tokio::test]
+async fn a_certificate_that_expires_on_its_connection_names_nobody() {
+    let settings = Settings { certificates: true, anonymous: true, ..Settings::default() };
+    let guarded = Guarded::with_tokens(settings, &["alice"]);
+    let expires = guarded.clock.now().wall_seconds() + 60;
+    let send = async |user: &str| {
+        let (common_name, organizations) = ("system:node:a".to_owned(), Vec::new());
+        let certificate = Some(PeerCertificate { common_name, organizations, expires });
+        let mut request = request("POST", EVENTS, user, &text(&one()));
+        request.extensions_mut().insert(Peer { certificate, is_tls: true, ..Peer::default() });
+        guarded.send(request).await.code()
+    };
+    guarded.clock.advance(seconds(60));
+    assert_eq!(send("").await, 201);
+    guarded.clock.advance(seconds(1));
+    // Nor is it anonymous; a token counts.
+    assert_eq!(send("").await, 401);
+    assert_eq!(send("alice").await, 201);
+    assert_eq!(guarded.counted(r#"authentications_total{method="certificate",result="refused"}"#), 1.0);
+}
+
+#[tokio::test]
+async fn anonymous_requests_are_refused_unless_they_are_allowed() {
+    let settings = Settings { anonymous: true, ..reviews() };
+    let guarded = Guarded::with_tokens(settings, &[]);
+    guarded.allow("system:anonymous", "create", "shop");
+    assert_eq!(guarded.post("", &one()).await.code(), 201);
+    assert_eq!(guarded.get("", EVENTS).await.code(), 403);
+    let spec = guarded.asked(Review::Access)[0]["spec"].clone();
+    assert_eq!(spec["groups"], json!(["system:unauthenticated"]));
+    // A token that is not valid is never anonymous.
+    assert_eq!(guarded.post("unknown", &one()).await.code(), 401);
+    assert_eq!(Guarded::with_tokens(Settings::default(), &[]).post("", &one()).await.code(), 401);
+}
+
+#[tokio::test]
+async fn the_apiserver_decides_and_its_answers_are_kept() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice"]);
+    guarded.allow("alice", "create", "shop");
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    assert_eq!(guarded.asked(Review::Access).len(), 1);
+    let denied = guarded.get("alice", EVENTS).await;
+    let message =
+        r#"events is forbidden: User "alice" cannot list resource "events" in API group "" in the namespace "shop""#;
+    assert_eq!((denied.code(), denied.message().as_str()), (403, message));
+    assert_eq!(denied.json()["details"], json!({ "kind": "events" }));
+    // Denied for 30 s, allowed for 5 min.
+    guarded.allow("alice", "list", "shop");
+    guarded.reviewer.lock().allowed.remove(0);
+    guarded.clock.advance(seconds(29));
+    assert_eq!(guarded.get("alice", EVENTS).await.code(), 403);
+    guarded.clock.advance(seconds(1));
+    assert_eq!(guarded.get("alice", EVENTS).await.code(), 200);
+    guarded.clock.advance(seconds(269));
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    guarded.clock.advance(seconds(1));
+    assert_eq!(guarded.post("alice", &one()).await.code(), 403);
+}
+
+#[tokio::test]
+async fn who_may_write_may_not_read() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice"]);
+    for verb in ["create", "patch"] {
+        guarded.allow("alice", verb, "shop");
+    }
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    let group = "/apis/events.k8s.io/v1/namespaces/shop/events";
+    for (method, path) in [
+        ("GET", EVENTS),
+        ("GET", "/api/v1/events"),
+        ("GET", "/api/v1/events?watch=1"),
+        ("GET", "/api/v1/watch/events"),
+        ("GET", "/api/v1/namespaces/shop/events/"),
+        ("GET", "/api/v1/namespaces/sh%6fp/events/p"),
+        ("GET", group),
+        ("DELETE", EVENTS),
+        ("DELETE", "/api/v1/namespaces/shop/events/p"),
+        ("PUT", "/api/v1/namespaces/shop/events/p"),
+        ("GET", "/api/v1/namespaces/shop"),
+        ("GET", "/metrics"),
+    ] {
+        assert_eq!(guarded.send(request(method, path, "alice", "")).await.code(), 403, "{method} {path}");
+    }
+    // Discovery is for every known caller.
+    for path in ["/api", "/api/v1", "/apis", "/apis/events.k8s.io/v1", "/version", "/openapi/v3"] {
+        assert_eq!(guarded.get("alice", path).await.code(), 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_permission_without_names_covers_each_name() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice", "bob"]);
+    guarded.allow("alice", "get", "shop");
+    guarded.allow("bob", "get", "shop/p");
+    for name in ["p", "q", "r"] {
+        assert_eq!(guarded.get("alice", &format!("{EVENTS}/{name}")).await.code(), 404);
+    }
+    assert_eq!(guarded.asked(Review::Access).len(), 1);
+    assert_eq!(guarded.get("bob", &format!("{EVENTS}/p")).await.code(), 404);
+    let denied = guarded.get("bob", &format!("{EVENTS}/q")).await;
+    assert!(denied.message().starts_with(r#"events "q" is forbidden: User "bob" cannot get"#), "{denied:?}");
+}
+
+#[tokio::test]
+async fn a_patch_or_a_put_that_creates_needs_the_right_to_create() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice"]);
+    for verb in ["patch", "update"] {
+        guarded.allow("alice", verb, "shop");
+    }
+    let path = format!("{EVENTS}/new");
+    let body = json!({ "involvedObject": { "kind": "Pod", "namespace": "shop", "name": "w" }, "reason": "R", "count": 1,
+        "type": "Normal", "metadata": { "name": "new", "namespace": "shop" } });
+    let merge = || {
+        let mut request = request("PATCH", &path, "alice", &body.to_string());
+        let merge = "application/merge-patch+json".parse().unwrap();
+        request.headers_mut().insert("content-type", merge);
+        request
+    };
+    let denied = guarded.send(merge()).await;
+    assert!(denied.message().contains("cannot create resource"), "{denied:?}");
+    assert_eq!(guarded.send(request("PUT", &path, "alice", &body.to_string())).await.code(), 403);
+    guarded.clock.advance(seconds(30));
+    guarded.allow("alice", "create", "shop");
+    assert_eq!(guarded.send(merge()).await.code(), 200);
+}
+
+#[tokio::test]
+async fn a_policy_decides_without_the_apiserver() {
+    let rule = |users: &str, verbs: &[&'static str], namespace: &str| Rule {
+        users: exact(users),
+        verbs: verbs.iter().map(|verb| (*verb).into()).collect(),
+        namespaces: exact(namespace),
+        ..Rule::default()
+    };
+    let deny = Rule { effect: Effect::Deny, ..rule("alice", &["create"], "bank") };
+    let policy = vec![deny, rule("alice", &["create", "list"], "shop"), rule("alice", &[], "bank")];
+    let guarded = Guarded::with_tokens(Settings { policy, ..Settings::default() }, &["alice", "bob"]);
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    assert_eq!(guarded.get("alice", EVENTS).await.code(), 200);
+    assert_eq!(guarded.get("alice", "/api/v1/events").await.code(), 403);
+    assert_eq!(guarded.post("alice", &within("bank")).await.code(), 403);
+    assert_eq!(guarded.get("alice", "/api/v1/namespaces/bank/events").await.code(), 200);
+    assert_eq!(guarded.post("bob", &one()).await.code(), 403);
+    assert_eq!(guarded.get("bob", "/version").await.code(), 200);
+    assert!(guarded.asked(Review::Access).is_empty());
+    // A reload replaces it.
+    guarded.access.reload(&Settings { policy: vec![rule("bob", &[], "shop")], ..Settings::default() });
+    assert_eq!((guarded.post("bob", &one()).await.code(), guarded.post("alice", &one()).await.code()), (201, 403));
+}
+
+#[tokio::test]
+async fn each_event_of_a_batch_is_authorised_in_its_own_namespace() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice"]);
+    guarded.allow("alice", "create", "shop");
+    let events = ["shop", "bank", "shop", "bank"].map(|namespace| text(&within(namespace)));
+    let answer = guarded.send(request("POST", "/eventweir/v1/events", "alice", &events.join("\n"))).await;
+    let lines: Vec<Value> = answer.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let codes: Vec<&Value> = lines.iter().map(|line| &line["status"]["code"]).collect();
+    assert_eq!(codes, [&Value::Null, &json!(403), &Value::Null, &json!(403)], "{lines:?}");
+    let message =
+        r#"events is forbidden: User "alice" cannot create resource "events" in API group "" in the namespace "bank""#;
+    assert_eq!(lines[1]["status"]["message"], message);
+    assert_eq!(guarded.asked(Review::Access).len(), 2);
+    assert_eq!(guarded.send(request("POST", "/eventweir/v1/events", "", &events.join("\n"))).await.code(), 401);
+    let ledger = guarded.shards.balance().ledger;
+    assert_eq!((ledger.received(), ledger.total_rejected()), (5, 3));
+}
+
+#[tokio::test]
+async fn a_caller_reports_for_its_own_source_only() {
+    let components = BTreeMap::from([("system:serviceaccount:shop:a".into(), exact("shop-controller"))]);
+    let binding = Binding { is_on: true, components };
+    let node = "system:node:node-1";
+    let users = [node, "system:serviceaccount:shop:a", "system:serviceaccount:shop:b", "admin"];
+    let guarded = Guarded::with_tokens(Settings { binding, ..Settings::default() }, &users);
+    let kubelet = |host: &str| event(host, "web-0", "BackOff", "restarting");
+    let controller = || {
+        let mut event = kubelet("anywhere");
+        event.source.component = "shop-controller".into();
+        event
+    };
+    assert_eq!(guarded.post(node, &kubelet("node-1")).await.code(), 201);
+    let denied = guarded.post(node, &kubelet("node-2")).await;
+    assert_eq!(denied.code(), 403);
+    let causes = denied.json()["details"]["causes"].clone();
+    let message = "\"node-2\": not a source of this user";
+    let cause = json!({ "reason": "FieldValueForbidden", "message": message, "field": "source.host" });
+    assert_eq!(causes, json!([cause]));
+    assert_eq!(guarded.post("system:serviceaccount:shop:a", &controller()).await.code(), 201);
+    assert_eq!(guarded.post("system:serviceaccount:shop:a", &kubelet("node-1")).await.code(), 403);
+    assert_eq!(guarded.post("system:serviceaccount:shop:b", &controller()).await.code(), 403);
+    assert_eq!(guarded.post("admin", &kubelet("node-2")).await.code(), 201);
+    // Neither a batch, nor a dry run, nor a PUT or a patch is a way around it.
+    let forged = text(&kubelet("node-2"));
+    let answer = guarded.send(request("POST", "/eventweir/v1/events", node, &forged)).await;
+    assert_eq!(answer.json()["status"]["code"], 403);
+    assert_eq!(guarded.send(request("POST", &format!("{EVENTS}?dryRun=All"), node, &forged)).await.code(), 403);
+    let mut known = kubelet("node-1");
+    known.metadata.name = "known".into();
+    assert_eq!(guarded.post(node, &known).await.code(), 201);
+    let path = format!("{EVENTS}/known");
+    let mut put = known.clone();
+    put.source.host = "node-2".into();
+    assert_eq!(guarded.send(request("PUT", &path, node, &text(&put))).await.code(), 403);
+    for (kind, body) in [
+        ("merge-patch", r#"{"source":{"host":"node-2"}}"#),
+        ("strategic-merge-patch", r#"{"reportingInstance":"node-2"}"#),
+        ("json-patch", r#"[{"op":"replace","path":"/source/host","value":"node-2"}]"#),
+        ("apply-patch", r#"{"source":{"host":"node-2"}}"#),
+    ] {
+        let mut patch = request("PATCH", &format!("{path}?fieldManager=m"), node, body);
+        let ending = if kind == "apply-patch" { "yaml" } else { "json" };
+        patch.headers_mut().insert("content-type", format!("application/{kind}+{ending}").parse().unwrap());
+        assert_eq!(guarded.send(patch).await.code(), 403, "{kind}");
+    }
+    assert!(guarded.shards.balance().is_exact());
+}
+
+#[tokio::test]
+async fn a_new_record_names_its_caller_where_that_is_asked_for() {
+    let annotation = Some("example.com/reported-by".into());
+    let guarded = Guarded::with_tokens(Settings { annotation, ..Settings::default() }, &["alice"]);
+    let reply = guarded.post("alice", &one()).await.json();
+    assert_eq!(reply["metadata"]["annotations"], json!({ "example.com/reported-by": "alice" }));
+    let guarded = Guarded::with_tokens(Settings::default(), &["alice"]);
+    assert_eq!(guarded.post("alice", &one()).await.json()["metadata"]["annotations"], Value::Null);
+}
+
+fn limit(kind: Kind) -> Settings {
+    let (qps, burst) = (NonZeroU32::MIN, NonZeroU32::new(2).unwrap());
+    let limits = vec![Limit { kind, qps, burst, cache_size: NonZeroUsize::new(10).unwrap() }];
+    Settings { limits, ..Settings::default() }
+}
+
+#[tokio::test]
+async fn writes_over_a_limit_are_refused_in_the_plugins_words() {
+    for (kind, key, other) in [
+        (Kind::Server, "", None),
+        (Kind::Namespace, "shop", Some(("alice", within("bank")))),
+        (Kind::User, "alice", Some(("bob", one()))),
+        (Kind::SourceAndObject, "kubeletnode-1Podshopweb-0", Some(("alice", event("node-2", "web-0", "R", "m")))),
+    ] {
+        let guarded = Guarded::with_tokens(limit(kind), &["alice", "bob"]);
+        for _ in 0..2 {
+            assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+        }
+        let refused = guarded.post("alice", &one()).await;
+        let message = format!("Too many requests: limit reached on type {} for key {key}", kind.label());
+        assert_eq!((refused.code(), refused.message()), (429, message));
+        assert_eq!(
+            (refused.retry.as_deref(), &refused.json()["details"]),
+            (Some("1"), &json!({ "retryAfterSeconds": 1 }))
+        );
+        if let Some((user, event)) = other {
+            assert_eq!(guarded.post(user, &event).await.code(), 201, "{kind:?}");
+        }
+        // Neither reads nor dry runs count.
+        assert_eq!(guarded.get("alice", EVENTS).await.code(), 200);
+        let dry = request("POST", &format!("{EVENTS}?dryRun=All"), "alice", &text(&one()));
+        assert_eq!(guarded.send(dry).await.code(), 201);
+        guarded.clock.advance(seconds(1));
+        assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+        assert_eq!(guarded.counted(&format!(r#"limited_total{{type="{}"}}"#, kind.label())), 1.0);
+    }
+}
+
+#[tokio::test]
+async fn limits_hold_without_callers_and_for_each_event_of_a_batch_and_for_patches() {
+    let guarded = Guarded::new(limit(Kind::Server));
+    let events = [one(), one(), one()].map(|event| text(&event)).join("\n");
+    let answer = guarded.send(request("POST", "/eventweir/v1/events", "", &events)).await;
+    let codes: Vec<Value> = answer
+        .body
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["status"]["code"].clone())
+        .collect();
+    assert_eq!(codes, [Value::Null, Value::Null, json!(429)]);
+    guarded.clock.advance(seconds(1));
+    let mut known = one();
+    known.metadata.name = "known".into();
+    assert_eq!(guarded.post("", &known).await.code(), 201);
+    let grow = || {
+        let mut patch = request("PATCH", &format!("{EVENTS}/known"), "", r#"{"count":2}"#);
+        patch.headers_mut().insert("content-type", "application/strategic-merge-patch+json".parse().unwrap());
+        patch
+    };
+    let before = guarded.shards.balance().ledger.received();
+    assert_eq!(guarded.send(grow()).await.code(), 429);
+    guarded.clock.advance(seconds(1));
+    // The refused growth is not lost: the count says it again.
+    assert_eq!(guarded.send(grow()).await.code(), 200);
+    let balance = guarded.shards.balance();
+    assert_eq!((balance.ledger.received() - before, balance.is_exact()), (2, true));
+}
+
+#[tokio::test]
+async fn limits_keep_their_budgets_over_a_reload_that_leaves_them_alone() {
+    let guarded = Guarded::new(limit(Kind::Server));
+    for _ in 0..2 {
+        assert_eq!(guarded.post("", &one()).await.code(), 201);
+    }
+    guarded.access.reload(&limit(Kind::Server));
+    assert_eq!(guarded.post("", &one()).await.code(), 429);
+    guarded.access.reload(&Settings::default());
+    assert_eq!(guarded.post("", &one()).await.code(), 201);
+}
+
+#[tokio::test]
+async fn a_caller_that_floods_leaves_places_to_others() {
+    let fairness = Fairness { max_in_flight: NonZeroUsize::new(4).unwrap(), caller_percent: 50, max_waiting: 8 };
+    let guarded = Guarded::with_tokens(Settings { fairness, ..reviews() }, &["flood", "other"]);
+    // Both are known; permissions of the flood have no answer yet, so that its requests stay.
+    assert_eq!(guarded.get("flood", "/version").await.code(), 200);
+    guarded.allow("other", "create", "shop");
+    assert_eq!(guarded.post("other", &one()).await.code(), 201);
+    guarded.answers.forget_permits(Semaphore::MAX_PERMITS);
+    let event = one();
+    let flood = (0..10).map(|_| guarded.post("flood", &event));
+    let other = async {
+        let answer = guarded.post("other", &event).await;
+        assert_eq!(guarded.counted("eventweir_access_running_requests"), 2.0);
+        assert_eq!(guarded.counted("eventweir_access_waiting_requests"), 4.0);
+        guarded.answers.add_permits(10);
+        answer
+    };
+    let (flood, other) = join(join_all(flood), other).await;
+    assert_eq!(other.code(), 201);
+    let codes: Vec<u16> = flood.iter().map(Answer::code).collect();
+    // Two run, four wait, and the queue has no room for the rest.
+    assert_eq!(codes, [403, 403, 403, 403, 403, 403, 429, 429, 429, 429]);
+    assert_eq!(flood[9].retry.as_deref(), Some("1"));
+    assert_eq!(guarded.counted("eventweir_access_running_requests"), 0.0);
+}
+
+#[tokio::test]
+async fn nobody_may_impersonate() {
+    let guarded = Guarded::with_tokens(Settings::default(), &["alice"]);
+    let mut request = request("POST", EVENTS, "alice", &text(&one()));
+    request.headers_mut().insert("impersonate-user", "bob".parse().unwrap());
+    let answer = guarded.send(request).await;
+    let message = r#"users "bob" is forbidden: User "alice" cannot impersonate resource "users" in API group "" at the cluster scope"#;
+    assert_eq!((answer.code(), answer.message().as_str()), (403, message));
+}
+
+/// The refusals that a real apiserver was recorded with.
+#[tokio::test]
+async fn refusals_are_those_of_a_recorded_apiserver() {
+    let users = ["admin", "writer", "reader"];
+    let policy = users.map(|user| Rule { users: exact(user), ..Rule::default() }).to_vec();
+    let mut seen = 0;
+    for line in include_str!("../vectors/api/auth.jsonl").lines() {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let id = case["id"].as_str().unwrap();
+        let steps = case["steps"].as_array().unwrap();
+        let last = &steps[steps.len() - 1]["response"];
+        // What is not ours: another group's resources, impersonation, and protobuf, which `finish` encodes as any other
+        // refusal.
+        let is_ours = !["auth-nobody-unknown-group", "auth-impersonate", "auth-bad-protobuf"].contains(&id);
+        if ![401, 403].contains(&last["status"].as_u64().unwrap()) || !is_ours {
+            continue;
+        }
+        let anonymous = steps[0]["server"] != "noanon";
+        let guarded = Guarded::with_tokens(
+            Settings { anonymous, policy: policy.clone(), ..Settings::default() },
+            &["admin", "writer", "reader", "nobody"],
+        );
+        for step in steps {
+            let (asked, expected) = (&step["request"], &step["response"]);
+            let mut path = asked["path"].as_str().unwrap().to_owned();
+            if let Some(query) = asked["query"].as_str() {
+                path = format!("{path}?{query}");
+            }
+            let body = if asked["body"].is_null() { String::new() } else { asked["body"].to_string() };
+            let body = asked["bodyText"].as_str().map_or(body, str::to_owned);
+            let user = step["as"].as_str().filter(|user| *user != "anonymous").unwrap_or_default();
+            let mut request = request(asked["method"].as_str().unwrap(), &path, user, &body);
+            for (name, value) in asked["headers"].as_object().unwrap() {
+                let name: http::HeaderName = name.parse().unwrap();
+                request.headers_mut().insert(name, value.as_str().unwrap().parse().unwrap());
+            }
+            let answer = guarded.send(request).await;
+            assert_eq!(u64::from(answer.code()), expected["status"].as_u64().unwrap(), "{id}: {answer:?}");
+            match expected["bodyText"].as_str() {
+                Some(text) => assert_eq!(answer.body, text, "{id}"),
+                None if answer.code() >= 400 => assert_eq!(answer.json(), expected["body"], "{id}"),
+                None => {}
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen > 14, "the recording was not found");
+}
+
+/// Everything that is logged while a test runs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_neither_logged_nor_shown() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone()).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let guarded = Guarded::with_tokens(reviews(), &["secret"]);
+    assert_eq!(guarded.post("secret", &one()).await.code(), 403);
+    guarded.clock.advance(seconds(60));
+    guarded.reviewer.lock().is_down = true;
+    assert_eq!(guarded.post("secret", &one()).await.code(), 503);
+    let shown = format!("{:?} {:?} {}", guarded.face, guarded.access, eventweir::metrics::render(&guarded.registry));
+    let logged = String::from_utf8(log.0.lock().clone()).unwrap();
+    assert!(logged.contains("the apiserver does not answer reviews"), "{logged}");
+    assert!(!shown.contains("t-secret") && !logged.contains("t-secret"), "{shown}\n{logged}");
+}
+
+/// The whole program asks the apiserver that it writes to, and its event log names the caller.
+#[tokio::test]
+async fn the_program_asks_its_apiserver() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let fake = FakeApiserver::manual();
+    fake.know("t-alice", "alice");
+    let auth = "auth: {tokenReview: {enabled: true}, subjectAccessReview: {enabled: true}}";
+    let yaml = format!("upstream: {{kind: apiserver, history: off}}\n{auth}\neventLog: {}\n", path.display());
+    let program = start_before(&fake, &yaml).await;
+    let client = &mut program.client().await;
+    let body = text(&one());
+    let bearer = [("Authorization", "Bearer t-alice")];
+    assert_eq!(client.send("POST", EVENTS, &bearer, body.as_bytes()).await.status, 201);
+    assert_eq!(client.send("POST", EVENTS, &[], body.as_bytes()).await.status, 401);
+    assert_eq!(client.send("GET", EVENTS, &bearer, b"").await.status, 403);
+    program.settle().await;
+    let metrics = program.metrics().await;
+    let reviews =
+        |review: &str| metrics[&format!("eventweir_access_review_duration_seconds_count{{review=\"{review}\"}}")];
+    assert_eq!((reviews("token"), reviews("access")), (1.0, 2.0));
+    assert_eq!(metrics["eventweir_ledger_rejected_total{reason=\"denied\"}"], 1.0);
+    fake.set_up(false);
+    let answer = client.send("POST", EVENTS, &[("Authorization", "Bearer t-bob")], body.as_bytes()).await;
+    assert_eq!((answer.status, answer.header("Retry-After")), (503, Some("1")));
+    fake.set_up(true);
+    program.stop().await;
+    let line: Value = serde_json::from_str(std::fs::read_to_string(&path).unwrap().lines().next().unwrap()).unwrap();
+    assert_eq!(line["caller"], "alice");
+}

@@ -1,0 +1,159 @@
+//! Callers over TLS: certificates and tokens at one listener, an apiserver that answers reviews, and what may be bound.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use eventweir::app::ConfigSource;
+use eventweir::config::{Config, Errors, Overrides, load_for_start};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::support::app::{start_as, start_before};
+use super::support::certificates::{Authority, Certificate, Trust};
+use super::support::events::{event, plain};
+use super::support::fake::FakeApiserver;
+use super::support::http::{Client, EVENTS, Reply, json};
+
+/// The files of a listener that knows clients by their certificates.
+struct Files {
+    folder: TempDir,
+    server: Authority,
+    clients: Authority,
+}
+
+impl Files {
+    fn new() -> Self {
+        let (folder, server, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+        server.server().write(folder.path());
+        std::fs::write(folder.path().join("clients.crt"), clients.pem()).unwrap();
+        Self { folder, server, clients }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The section `tls`.
+    fn tls(&self) -> String {
+        let dir = self.path().display();
+        format!("tls: {{certFile: {dir}/tls.crt, keyFile: {dir}/tls.key}}\n")
+    }
+
+    /// A certificate of a node.
+    fn node(&self) -> Certificate {
+        self.clients.client("system:node:node-1", &["system:nodes"])
+    }
+
+    async fn connect(&self, certificate: Option<Certificate>, address: SocketAddr) -> Client {
+        let trust = Trust { certificate, ..Trust::of(self.server.der()) };
+        Client::over(trust.connect(address).await.unwrap())
+    }
+}
+
+async fn post(client: &mut Client, authorization: &str) -> Reply {
+    let headers: &[(&str, &str)] = if authorization.is_empty() { &[] } else { &[("Authorization", authorization)] };
+    client.send("POST", EVENTS, headers, &json(&plain())).await
+}
+
+async fn list(client: &mut Client, authorization: &str) -> u16 {
+    client.send("GET", EVENTS, &[("Authorization", authorization)], b"").await.status
+}
+
+#[tokio::test]
+async fn certificates_and_tokens_are_known_over_tls() {
+    let (files, fake) = (Files::new(), FakeApiserver::manual());
+    fake.know("t-alice", "alice");
+    let (dir, log) = (files.path().display(), files.path().join("events.jsonl"));
+    let yaml = format!(
+        "{}upstream: {{kind: apiserver, history: off}}\neventLog: {}\nauth:\n  clientCAFile: {dir}/clients.crt\n  \
+         tokenReview: {{enabled: true}}\n  subjectAccessReview: {{enabled: true}}\n  \
+         policy: [{{groups: ['system:nodes'], verbs: [create]}}]\n  sourceBinding: {{enabled: true}}\n",
+        files.tls(),
+        log.display(),
+    );
+    let program = start_before(&fake, &yaml).await;
+    let address = program.app.address();
+
+    // Health needs nobody; everything else somebody who is known.
+    let mut nobody = files.connect(None, address).await;
+    assert_eq!(nobody.get("/readyz").await.status, 200);
+    for authorization in ["", "Bearer t-eve", "Basic YWxpY2U6"] {
+        assert_eq!(post(&mut nobody, authorization).await.status, 401, "{authorization}");
+    }
+
+    // A token: the apiserver says whose it is, and that its user may create and nothing else.
+    let mut alice = files.connect(None, address).await;
+    assert_eq!(post(&mut alice, "Bearer t-alice").await.status, 201);
+    assert_eq!(list(&mut alice, "Bearer t-alice").await, 403);
+
+    // A certificate: the policy says what its group may do, the apiserver the rest. It counts before a token.
+    let mut node = files.connect(Some(files.node()), address).await;
+    assert_eq!(post(&mut node, "").await.status, 201);
+    assert_eq!(post(&mut node, "Bearer t-eve").await.status, 201);
+    assert_eq!(list(&mut node, "Bearer t-alice").await, 403);
+    // A node reports as its own host only.
+    let foreign = node.post(&event("node-2", "web-0", "BackOff", "restarting")).await;
+    assert_eq!((foreign.status, foreign.json()["details"]["causes"][0]["field"].as_str()), (403, Some("source.host")));
+
+    // A certificate of another authority ends the connection; who it names does not matter.
+    let forged = Authority::new().client("system:node:node-1", &["system:masters"]);
+    let trust = Trust { certificate: Some(forged), ..Trust::of(files.server.der()) };
+    if let Ok(stream) = trust.connect(address).await {
+        Client::over(stream).exchange("POST", EVENTS, &[], b"{}").await.unwrap_err();
+    }
+
+    // Without the apiserver nobody else becomes known, and a certificate goes on to be.
+    fake.set_up(false);
+    let answer = post(&mut nobody, "Bearer t-bob").await;
+    assert_eq!((answer.status, answer.header("Retry-After")), (503, Some("1")));
+    assert_eq!(post(&mut node, "").await.status, 201);
+    fake.set_up(true);
+
+    program.settle().await;
+    let ledger = program.balance().ledger;
+    assert_eq!((ledger.received(), ledger.total_written(), ledger.total_rejected()), (9, 4, 5));
+    program.stop().await;
+    let lines = std::fs::read_to_string(&log).unwrap();
+    let callers: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["caller"].clone()).collect();
+    let node = "system:node:node-1";
+    assert_eq!(callers, ["alice", node, node, node]);
+}
+
+/// The configuration of a listener that other machines reach.
+fn reachable(files: &Files, yaml: &str) -> Result<Config, Errors> {
+    let path = files.path().join("eventweir.yaml");
+    std::fs::write(&path, format!("listen: 0.0.0.0:0\nadminListen: 127.0.0.1:0\nshutdown: {{grace: 0s}}\n{yaml}"))
+        .unwrap();
+    load_for_start(Some(&path), &Overrides::default())
+}
+
+#[tokio::test]
+async fn an_address_that_other_machines_reach_needs_callers_who_are_known() {
+    let files = Files::new();
+    let (tls, certificates) = (files.tls(), format!("clientCAFile: {}/clients.crt", files.path().display()));
+    for (yaml, reason) in [
+        (String::new(), "nobody is authenticated there"),
+        (tls.clone(), "nobody is authenticated there"),
+        (format!("{tls}auth: {{{certificates}, anonymous: true}}\n"), "nobody is authenticated there"),
+        (
+            "upstream: {kind: apiserver}\nauth: {tokenReview: {enabled: true}}\n".to_owned(),
+            "without TLS the network reads the callers' tokens",
+        ),
+    ] {
+        let refused = reachable(&files, &yaml).unwrap_err().to_string();
+        assert!(refused.contains("listen: `0.0.0.0:0` can be reached from other machines"), "{refused}");
+        assert!(refused.contains(reason) && refused.lines().count() == 1, "{yaml}: {refused}");
+    }
+    reachable(&files, &format!("{tls}upstream: {{kind: apiserver}}\nauth: {{tokenReview: {{enabled: true}}}}\n"))
+        .unwrap();
+
+    let config = reachable(&files, &format!("{tls}auth: {{{certificates}}}\n")).unwrap();
+    let program = start_as(config, ConfigSource::default()).await;
+    let address = SocketAddr::from(([127, 0, 0, 1], program.app.address().port()));
+    assert_eq!(post(&mut files.connect(None, address).await, "").await.status, 401);
+    assert_eq!(post(&mut files.connect(Some(files.node()), address).await, "").await.status, 201);
+    program.settle().await;
+    program.stop().await;
+}

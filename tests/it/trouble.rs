@@ -1,0 +1,105 @@
+//! Trouble of one record, one object or one namespace is theirs, and what is no apiserver's answer is no verdict.
+
+use std::time::Duration;
+
+use eventweir::event::Event;
+
+use super::support::bench::{Bench, Options};
+use super::support::events::event;
+use super::support::fake::{Fault, Seen};
+
+fn of_namespace(namespace: &str, object: &str) -> Event {
+    let mut event = event("node-1", object, "BackOff", "restarting");
+    event.metadata.namespace = namespace.into();
+    event.involved_object.namespace = namespace.into();
+    event
+}
+
+/// Fault: each was taken for a verdict of the apiserver, and everything that waited was lost within seconds.
+#[tokio::test(start_paused = true)]
+async fn pages_of_a_load_balancer_lose_nothing() {
+    for (page, shards) in [(404, 1), (403, 3), (302, 1), (400, 1), (409, 1), (200, 1)] {
+        let mut bench = Bench::with(Options { shards: Some(shards), ..Options::default() });
+        bench.fake.plan(move |_| Fault::Page(page));
+        for object in 0..1_000 {
+            bench.offer(event(&format!("node-{}", object % 7), &format!("web-{object}"), "BackOff", "restarting"));
+        }
+        bench.pass(Duration::from_secs(30)).await;
+        let seen = bench.fake.seen();
+        // Those of the first round trip, and then probes.
+        assert!(seen.len() < 60, "{page}: {} requests", seen.len());
+        assert_eq!((bench.balance().ledger.total_lost(), bench.monitor.window()), (0, 1), "{page}");
+        assert!(!bench.monitor.is_up());
+        bench.fake.plan(|_| Fault::None);
+        bench.pass(Duration::from_secs(8)).await;
+        assert_eq!((bench.fake.shown(), bench.monitor.window()), (1_000, 32), "{page}");
+        bench.finish().await;
+    }
+}
+
+/// While `plan` has trouble with some, an event of another namespace or object each other second is shown within two seconds.
+async fn others_are_shown(
+    mut bench: Bench,
+    plan: fn(&Seen) -> Fault,
+    troubled: fn(u64) -> Event,
+    other: fn(u64) -> Event,
+) {
+    bench.fake.plan(plan);
+    let mut number = 0;
+    for round in 0..60 {
+        // At first many, then some more.
+        for _ in 0..if round == 0 { 500 } else { round % 7 } {
+            number += 1;
+            bench.offer(troubled(number));
+        }
+        if round % 10 == 9 {
+            // Nobody else has been here for a while.
+            bench.pass(Duration::from_secs(60)).await;
+        }
+        bench.offer(other(round));
+        bench.pass(Duration::from_secs(2)).await;
+        assert_eq!(bench.fake.shown(), round + 1, "round {round}");
+    }
+    bench.fake.plan(|_| Fault::None);
+    bench.finish().await;
+}
+
+/// Fault: its `Retry-After` stopped all writes for five minutes.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_is_put_off_holds_up_no_other() {
+    for shards in [1, 3] {
+        let plan = |seen: &Seen| if seen.namespace == "sick" { Fault::Unavailable(300) } else { Fault::None };
+        let bench = Bench::with(Options { shards: Some(shards), ..Options::default() });
+        let troubled = |number| of_namespace("sick", &format!("web-{number}"));
+        let other = |number| of_namespace("well", &format!("web-{number}"));
+        others_are_shown(bench, plan, troubled, other).await;
+    }
+}
+
+/// Without a `Retry-After` its records come back every few seconds.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_fails_holds_up_no_other() {
+    let plan = |seen: &Seen| if seen.namespace == "sick" { Fault::Before(500) } else { Fault::None };
+    let bench = Bench::with(Options { shards: Some(3), ..Options::default() });
+    let troubled = |number| of_namespace("sick", &format!("web-{number}"));
+    let other = |number| of_namespace("well", &format!("web-{number}"));
+    others_are_shown(bench, plan, troubled, other).await;
+}
+
+/// As `EventRateLimit` answers; fault: the gate closed again and again.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_limited_holds_up_no_other() {
+    for after in [None, Some(300)] {
+        let limited = |seen: &Seen| seen.name.starts_with("hot.");
+        let plan: fn(&Seen) -> Fault = match after {
+            None => |seen| if seen.name.starts_with("hot.") { Fault::TooMany(None) } else { Fault::None },
+            Some(_) => |seen| if seen.name.starts_with("hot.") { Fault::TooMany(Some(300)) } else { Fault::None },
+        };
+        let bench = Bench::new();
+        let fake = bench.fake.clone();
+        let troubled = |number| event("node-1", "hot", &format!("Reason{}", number % 20), "m");
+        let other = |number| of_namespace("shop", &format!("web-{number}"));
+        others_are_shown(bench, plan, troubled, other).await;
+        assert!(fake.seen().iter().any(limited));
+    }
+}

@@ -146,7 +146,6 @@ impl Outbox {
             self.bytes -= record.size;
             since = since.min(record.since);
             occurrences += record.pending.total();
-            self.forgotten.push(Forgotten { source: record.source, key: record.key, record: order.record });
             let Some(account) = self.accounts.peek_mut(&account_id.0) else { continue };
             account.members -= 1;
             let before = account.digest.as_ref().map_or(0, |digest| digest.size());
@@ -155,6 +154,8 @@ impl Outbox {
                 Box::new(Digest::new(RecordId(FIRST_DIGEST + self.next_digest), &record.event, now))
             });
             digest.fold(&record.event, record.pending, &self.settings);
+            let (source, key, into) = (record.source, record.key, digest.record);
+            self.forgotten.push(Forgotten { source, key, record: order.record, into });
             self.bytes.replace(before, digest.size());
         }
         if occurrences > 0 {

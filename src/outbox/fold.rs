@@ -176,7 +176,6 @@ impl Outbox {
             self.bytes -= record.size;
             since = since.min(record.since);
             occurrences += record.pending.total();
-            self.forgotten.push(Forgotten { source: record.source, key: record.key, record: order.record });
             if let Some(account) = self.accounts.peek_mut(&record.account.0) {
                 account.members -= 1;
             }
@@ -191,6 +190,8 @@ impl Outbox {
                 })
             });
             digest.fold(&record.event, record.pending, &self.settings);
+            let (source, key, into) = (record.source, record.key, digest.record);
+            self.forgotten.push(Forgotten { source, key, record: order.record, into });
             self.bytes.replace(before, digest.size());
             if let Home::Group(_) = home {
                 self.drop_if_idle(record.account, now.mono);

@@ -65,6 +65,8 @@ pub struct Forgotten {
     pub key: Key,
     /// The record.
     pub record: RecordId,
+    /// The record that its occurrences have folded into.
+    pub into: RecordId,
 }
 
 impl Outbox {

@@ -39,7 +39,7 @@ fn event(object: (&str, &str), reason: &str, message: String, event_type: &str, 
 
 /// client-go and our defaults after these events, and the sums of both.
 fn compared(storm: impl Iterator<Item = (i64, Event)>) -> (Comparison, [(Fate, usize); 2]) {
-    compared_with(Policy::default(), storm)
+    compared_with(eventweir::config::Config::default().policy, storm)
 }
 
 fn compared_with(ours: Policy, storm: impl Iterator<Item = (i64, Event)>) -> (Comparison, [(Fate, usize); 2]) {

@@ -1,12 +1,15 @@
 //! The command line: what can be asked of the program, and help texts that teach.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::Overrides;
+use crate::event::MicroTime;
+use crate::replay::Until;
 
-/// Folds storms of Kubernetes Events before they reach the API server, and loses none.
+/// A proxy that merges repeated Kubernetes Events, limits writes to the API server, and accounts for each occurrence.
 #[derive(Debug, Parser)]
 #[command(name = "eventweir", version, propagate_version = true)]
 pub struct Cli {
@@ -25,17 +28,31 @@ pub enum Command {
     ///
     /// SIGTERM drains what waits (up to shutdown.drainTimeout) and exits 0; SIGHUP reloads the configuration file.
     Serve(Box<Serve>),
-    /// See a storm folded: no cluster, no flags.
+    /// See what it saves on a made-up storm: no cluster, no flags.
     ///
-    /// Starts two proxies with embedded upstreams, one that behaves like client-go's own correlator and one with eventweir's
-    /// defaults, sends both the same hour of a CronJob and a crash loop through real HTTP in simulated time, and prints what
-    /// can be seen afterwards and how many writes it took.
+    /// Sends an hour of a CronJob and of pods in a crash loop through client-go's correlator and through eventweir's defaults, in
+    /// simulated time, and prints what each writes and shows, beside a client without a correlator.
     Demo(Demo),
-    /// Try a configuration on recorded events.
+    /// Show what eventweir would write for recorded events.
     ///
-    /// Reads raw core/v1 Events, one JSON object a line, in the order of their lastTimestamp (or eventTime), and runs them
-    /// through the correlator in simulated time. Prints per object and reason what would be written, deferred and lost.
+    /// Reads what `kubectl get events -o json` prints, JSON lines, arrays, events of both API groups and audit logs of the API server
+    /// (level Request), also compressed by gzip. Runs them in simulated time through client-go's correlator and through eventweir.
+    ///
+    /// Examples:
+    ///   kubectl get events -A -o json | eventweir replay -
+    ///   eventweir replay audit.log.gz --config new.yaml --by component
+    #[command(verbatim_doc_comment)]
     Replay(Replay),
+    /// Watch the events of a cluster, and show what eventweir would save there. Writes nothing to the cluster.
+    ///
+    /// Counts what is stored while it watches, until --for has passed or Ctrl-C, and prints the table of `replay`. What the clients' own
+    /// limits never let through cannot be seen in this way; `replay` of an audit log counts each request.
+    ///
+    /// Examples:
+    ///   eventweir observe --for 10m
+    ///   eventweir observe -n shop --by reason
+    #[command(verbatim_doc_comment)]
+    Observe(Observe),
     /// Check a configuration file and name everything that is wrong with it. Exits 0 or 64.
     CheckConfig(CheckConfig),
     /// Print a completion script for a shell.
@@ -122,37 +139,139 @@ pub struct Flags {
 /// Flags of `demo`.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// Stay up afterwards, to look around with curl or kubectl; ends with Ctrl-C.
-    #[arg(long)]
-    pub keep: bool,
+    /// Also draw the writes per minute into this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// Flags of `replay`.
 #[derive(Debug, Args)]
 pub struct Replay {
-    /// The events: one core/v1 Event as JSON a line; `-` reads standard input.
+    /// The events; `-` reads standard input.
     pub file: PathBuf,
+    /// A second configuration, shown side by side; only rows that differ are listed.
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
+    /// How long simulated time goes on after the last event: `settled` (until nothing waits that can be written), `end` (not at all),
+    /// `+1h`, or a time such as 2026-03-01T08:00:00Z.
+    #[arg(long, value_name = "WHEN", default_value = "settled", value_parser = until)]
+    pub until: Until,
+    /// Leave out what is no event, and count it.
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// Read the whole input into memory and sort it by time; Lists and arrays always are.
+    #[arg(long)]
+    pub sort_by_time: bool,
+    /// Accepted without effect: client-go is always shown.
+    #[arg(long, hide = true)]
+    pub client_go: bool,
+    /// What is printed.
+    #[command(flatten)]
+    pub report: Report,
+}
+
+/// Flags of `observe`.
+#[derive(Debug, Args)]
+pub struct Observe {
+    /// For how long, such as `90s`, `10m` or `1h` [default: until Ctrl-C].
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub time: Option<Duration>,
+    /// The namespace to watch [default: all].
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// The kubeconfig [default: as kubectl, else the pod's service account].
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// What is printed.
+    #[command(flatten)]
+    pub report: Report,
+}
+
+/// What `replay` and `observe` compare and print.
+#[derive(Debug, Args)]
+pub struct Report {
     /// The configuration to try [default: the defaults].
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// A second configuration, shown side by side.
-    #[arg(long, value_name = "FILE", conflicts_with = "client_go")]
-    pub against: Option<PathBuf>,
-    /// Show client-go's own behaviour side by side.
-    #[arg(long)]
-    pub client_go: bool,
-    /// How the result is printed.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
+    /// Rows of each list; 0 lists all.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+    /// What a row stands for.
+    #[arg(long, value_enum, default_value_t = By::Object)]
+    pub by: By,
+    /// By what rows are sorted.
+    #[arg(long, value_enum, default_value_t = Sort::Writes)]
+    pub sort: Sort,
+    /// How the result is printed; docs/replay.md describes the JSON document.
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
     pub output: Output,
+    /// Also draw the writes per minute into this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print no progress.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// What a row stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the words of the command line")]
+pub enum By {
+    Object,
+    Reason,
+    Component,
+    Namespace,
+    Type,
+}
+
+/// By what rows are sorted; numbers are eventweir's, the largest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the words of the command line")]
+pub enum Sort {
+    Writes,
+    Sent,
+    Lost,
+    Wait,
+    Name,
 }
 
 /// How a result is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// A table for people.
-    Text,
+    /// Tables for people, 80 columns wide.
+    #[value(alias = "text")]
+    Table,
+    /// The same with more columns.
+    Wide,
     /// One JSON document.
     Json,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("expected a time such as 90s, 10m or 1h".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_error| "expected a time such as 90s, 10m or 1h".to_owned())?;
+    Ok(Duration::from_secs(number.saturating_mul(seconds)))
+}
+
+fn until(text: &str) -> Result<Until, String> {
+    match text.strip_prefix('+') {
+        Some(time) => duration(time).map(Until::After),
+        None if text == "settled" => Ok(Until::Settled),
+        None if text == "end" => Ok(Until::After(Duration::ZERO)),
+        None => MicroTime::parse(text)
+            .map(|time| Until::At(time.0.saturating_mul(1000)))
+            .map_err(|_error| "expected `settled`, `end`, a time such as +1h, or 2026-03-01T08:00:00Z".to_owned()),
+    }
 }
 
 /// Flags of `check-config`.

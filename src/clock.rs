@@ -58,7 +58,7 @@ impl Now {
     }
 }
 
-/// The process's clock: real in the program, following tokio's paused time in tests, moved by hand in the demo.
+/// The process's clock: real in the program, following tokio's paused time in tests, moved by hand in some tests.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => commands::serve(*serve),
         Command::Demo(demo) => commands::demo(&demo),
         Command::Replay(replay) => commands::replay(&replay),
+        Command::Observe(observe) => commands::observe(&observe),
         Command::CheckConfig(check) => commands::check_config(&check),
         Command::Completions { shell } => commands::completions(shell, &mut Cli::command()),
     };

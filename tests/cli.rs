@@ -41,9 +41,13 @@ fn the_allocator_takes_no_huge_pages() {
 
 #[test]
 fn demo_shows_what_client_go_loses_and_we_keep() {
-    let output = eventweir(&["demo"]);
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("demo.svg").display().to_string();
+    let output = eventweir(&["demo", "--svg", &svg]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
+    let drawings = [svg, project("docs/demo.svg")].map(|path| std::fs::read_to_string(path).unwrap());
+    assert!(drawings[0] == drawings[1], "draw the README's picture again: eventweir demo --svg docs/demo.svg");
     // sent; client-go: shown, minutes since the newest, writes; eventweir: the same.
     assert_eq!(row(&text, "SuccessfulCreate")[..2], [60, 56]);
     assert_eq!(row(&text, "SawCompletedJob")[..4], [60, 9, 51, 9]);
@@ -57,6 +61,7 @@ fn demo_shows_what_client_go_loses_and_we_keep() {
     }
     assert!(ours <= 36, "{ours} writes");
     assert_eq!(row(&text, "BackOff")[4], 1800, "the crash loop is shown whole");
+    assert!(text.lines().all(|line| line.chars().count() <= 90), "{text}");
 }
 
 /// An hour of the recorded `CronJob`, as `replay` reads it.
@@ -73,27 +78,80 @@ fn recorded_hour() -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn replay_compares_configurations_in_text_and_json() {
+fn replay_shows_three_columns_that_add_up() {
     let file = recorded_hour();
     let path = file.path().display().to_string();
     let output = eventweir(&["replay", &path, "--client-go"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(!stdout(&output).contains("sort the file"));
-    // sent; ours: written, folded, waiting, lost, deferred, writes; client-go: the same.
-    let totals = row(&stdout(&output), "all");
-    assert_eq!(totals[0], 180);
-    assert_eq!(totals[1] + totals[2] + totals[3], 180, "nothing is lost: {totals:?}");
-    assert_eq!((totals[4], totals[6]), (0, 36));
-    assert_eq!(totals[7..], [36, 0, 0, 144, 0, 36]);
+    let text = stdout(&output);
+    assert!(!text.contains("--sort-by-time") && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    // No correlator, client-go, eventweir.
+    assert_eq!(row(&text, "writes"), [180, 36, 39]);
+    assert_eq!(row(&text, "shown"), [180, 73, 180]);
+    assert_eq!(row(&text, "lost"), [0, 107, 0]);
+    assert_eq!(row(&text, "="), [180, 180, 180]);
+    let text =
+        stdout(&eventweir(&["replay", &path, "--until", "end", "--by", "reason", "--sort", "name", "--top", "2"]));
+    assert_eq!(row(&text, "writes"), [180, 36, 36]);
+    let waiting = row(&text, "waiting")[1];
+    assert_eq!((row(&text, "shown")[2] + waiting, row(&text, "=")), (180, vec![180, 180, 180]));
+    assert_eq!(row(&text, "SawCompletedJob")[..3], [60, 9, 12]);
+    assert!(text.contains("(2 of 3; --top 0 lists all)") && !text.contains("SuccessfulDelete"), "{text}");
     let output = eventweir(&["replay", &path, "--output", "json"]);
     let document: Value = serde_json::from_str(&stdout(&output)).unwrap();
-    let lines = document["configurations"][0]["lines"].as_array().unwrap();
-    assert_eq!(lines.len(), 3);
-    assert_eq!(lines.iter().map(|line| line["sent"].as_u64().unwrap()).sum::<u64>(), 180);
+    assert_eq!(document["columns"][1]["shown"], 180);
+    let facts = document["facts"].as_array().unwrap();
+    assert_eq!(facts.len(), 3);
+    assert_eq!(facts.iter().map(|fact| fact["sent"].as_u64().unwrap()).sum::<u64>(), 180);
 }
 
 #[test]
-fn replay_tells_of_events_out_of_order() {
+fn replay_of_two_configurations_lists_what_differs() {
+    let (file, folder) = (recorded_hour(), tempfile::tempdir().unwrap());
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("base.yaml"), "{}\n").unwrap();
+    // Each reason has a budget of its own: docs/recipes.md.
+    let key = "[source.component, source.host, involvedObject.kind, involvedObject.namespace, involvedObject.name, \
+        involvedObject.uid, involvedObject.apiVersion, type, reason]";
+    std::fs::write(path("reasons.yaml"), format!("correlation: {{spamKey: {key}}}\n")).unwrap();
+    let replay = |against: &str| {
+        let recording = file.path().display().to_string();
+        let output = eventweir(&["replay", &recording, "--config", &path("base.yaml"), "--against", against]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let text = replay(&path("reasons.yaml"));
+    assert_eq!(row(&text, "writes"), [180, 36, 39, 111]);
+    assert!(text.contains("Writes, where they differ (1)"), "{text}");
+    let text = replay(&path("base.yaml"));
+    assert!(text.contains("do the same with all 1 rows"), "{text}");
+}
+
+#[test]
+fn replay_reads_a_list_that_kubectl_prints_and_draws_it() {
+    let recorded = std::fs::read_to_string(recorded_hour().path()).unwrap();
+    // kubectl sorts by name.
+    let items: Vec<&str> = recorded.lines().rev().collect();
+    let list = format!("{{\n\"apiVersion\": \"v1\", \"items\": [\n{}\n], \"kind\": \"List\"}}\n", items.join(",\n"));
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("storm.svg");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_eventweir"))
+        .args(["replay", "-", "--svg", &svg.display().to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
+    let text = stdout(&child.wait_with_output().unwrap());
+    assert_eq!(row(&text, "writes")[..2], [180, 36]);
+    assert!(!text.contains("are older"), "{text}");
+    let drawing = std::fs::read_to_string(svg).unwrap();
+    assert!(drawing.starts_with("<svg ") && drawing.matches("<polyline").count() == 3, "{drawing}");
+    assert!(drawing.contains("<title") && drawing.contains("client-go: 36 writes"), "{drawing}");
+}
+
+#[test]
+fn replay_names_events_out_of_order_or_sorts_them() {
     let recorded = std::fs::read_to_string(recorded_hour().path()).unwrap();
     let mut lines: Vec<&str> = recorded.lines().collect();
     let last = lines.pop().unwrap();
@@ -106,23 +164,33 @@ fn replay_tells_of_events_out_of_order() {
     assert!(text.contains("178 of 180 events are older"), "{text}");
     let output = eventweir(&["replay", &path, "--output", "json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(document["outOfOrder"], 178);
+    assert_eq!(document["input"]["outOfOrder"], 178);
+    let text = stdout(&eventweir(&["replay", &path, "--sort-by-time"]));
+    assert!(!text.contains("are older"), "{text}");
 }
 
 #[test]
 fn replay_names_the_line_that_is_no_event() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     write!(file, "{{}}\n\n{{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}}\n").unwrap();
-    let output = eventweir(&["replay", &file.path().display().to_string()]);
+    let path = file.path().display().to_string();
+    let output = eventweir(&["replay", &path]);
     assert_eq!(output.status.code(), Some(64));
-    assert!(
-        stderr(&output).contains(":3: expected an object of kind Event and apiVersion v1, found kind \"Pod\""),
-        "{}",
-        stderr(&output)
-    );
+    let text = stderr(&output);
+    assert!(text.contains(" line 3 is no Event: it has kind \"Pod\"") && text.contains("--skip-bad"), "{text}");
+    let output = eventweir(&["replay", &path, "--skip-bad"]);
+    assert!(output.status.success() && stdout(&output).contains("1 document that is no event left out"));
     let output = eventweir(&["replay", "/no/such/file"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));
+}
+
+#[test]
+fn observe_says_what_it_cannot_read() {
+    let output = eventweir(&["observe", "--kubeconfig", "/no/such/file", "--for", "1s"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));
+    assert_eq!(eventweir(&["observe", "--for", "soon"]).status.code(), Some(64));
 }
 
 #[test]

@@ -307,8 +307,8 @@ shards: 2
         "log.level",
         "outbox.digest.after",
         "upstream.backoff.max",
-        "upstream.maxInFlight",
         "upstream.burst",
+        "upstream.maxInFlight",
         "upstream.qps",
     ];
     assert_eq!(diff.at_run_time, at_run_time);

@@ -1,13 +1,16 @@
 //! What the commands do, between the command line and the library.
 
 mod demo;
+mod observe;
 mod replay;
+mod report;
 mod serve;
 mod table;
 
 use std::process::ExitCode;
 
 pub use demo::demo;
+pub use observe::observe;
 pub use replay::replay;
 pub use serve::serve;
 
@@ -43,19 +46,15 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// A file of events is not what it should be.
-    #[error("{file}:{line}: {message}")]
-    Events {
-        /// The file.
-        file: String,
-        /// The line, from 1.
-        line: u64,
-        /// What is wrong.
-        message: String,
-    },
-    /// The demo did not come out as it should.
-    #[error("the demo failed: {0}")]
-    Demo(String),
+    /// The input is missing, or not what it should be.
+    #[error("{0}")]
+    Input(String),
+    /// A simulated proxy did not account for each occurrence.
+    #[error("the account does not balance; this is a bug")]
+    Unbalanced,
+    /// The events of the cluster cannot be read.
+    #[error("cannot read the events of {0}")]
+    Observe(String),
 }
 
 impl Error {
@@ -63,9 +62,9 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::Events { .. } => ExitCode::from(USAGE),
+            Self::Config(_) | Self::Input(_) => ExitCode::from(USAGE),
             Self::Lost(_) => ExitCode::from(LOST),
-            Self::Start(_) | Self::Broken | Self::Io { .. } | Self::Demo(_) => ExitCode::FAILURE,
+            Self::Start(_) | Self::Broken | Self::Io { .. } | Self::Unbalanced | Self::Observe(_) => ExitCode::FAILURE,
         }
     }
 }

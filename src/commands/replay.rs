@@ -1,211 +1,145 @@
-//! `replay`: a file of events through one configuration, or two side by side.
+//! `replay`: recorded events through client-go's correlator and one or two configurations.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal as _, Read, Write as _};
+use std::io::{IsTerminal as _, Read, Write as _};
 use std::path::Path;
-use std::time::Duration;
 
-use serde_json::json;
-
-use super::{Error, print, table};
-use crate::cli::{Output, Replay};
+use super::Error;
+use super::report::{Compared, finish, plural, thousands};
+use crate::cli::Replay;
+use crate::clock::{Clock, Mono};
 use crate::config::{self, Config, Overrides};
-use crate::correlator::{CountOverflow, KeyEncoding, Policy, Settings, Suppression};
-use crate::event::{Event, core_v1};
-use crate::outbox;
-use crate::replay::{Fate, Line, Simulation};
-use crate::shard;
+use crate::replay::{Bad, Comparison, Format, Recording, Report, client_go};
+use crate::upstream;
 
-/// Lines between two words about progress.
-const PROGRESS: u64 = 50_000;
-/// LIMIT: bytes of a line; an event has no more than a request's body.
-const LINE_BYTES: u64 = 3 << 20;
+/// LIMIT: steps in which the occurrences of one record are spread over its time.
+const STEPS: u32 = 10_000;
 
-/// One configuration at work.
-struct Column {
-    name: String,
-    simulation: Simulation,
-}
+/// Events between two looks at the clock.
+const PROGRESS: u64 = 1024;
 
 /// `replay FILE`
 ///
 /// # Errors
-/// When a configuration is wrong, or the file cannot be read or holds something that is no event.
+/// When a configuration is wrong, the input cannot be read or holds something that is no event, or the account does not balance.
 pub fn replay(replay: &Replay) -> Result<(), Error> {
-    let mut columns = vec![column(replay.config.as_deref())?];
-    if replay.client_go {
-        columns.push(client_go());
-    } else if let Some(against) = &replay.against {
-        columns.push(column(Some(against))?);
-    }
-    read(&replay.file, &mut columns)?;
-    print(&match replay.output {
-        Output::Text => text(&columns),
-        Output::Json => json_document(&columns),
-    })
-}
-
-fn column(path: Option<&Path>) -> Result<Column, Error> {
-    let config = config::load(path, &Overrides::default())?;
-    let name = path.map_or_else(|| "defaults".to_owned(), |path| path.display().to_string());
-    let Config { policy, shard, upstream, .. } = config;
-    Ok(Column { name, simulation: Simulation::new(policy, shard, upstream.store) })
-}
-
-/// client-go's own correlator: nothing deferred, nothing coalesced.
-fn client_go() -> Column {
-    let (policy, shard) = client_go_settings();
-    let store = crate::upstream::store::Settings::default();
-    Column { name: "client-go".to_owned(), simulation: Simulation::new(policy, shard, store) }
-}
-
-/// What makes a proxy do as client-go does.
-pub(super) fn client_go_settings() -> (Policy, shard::Settings) {
-    let settings = Settings {
-        suppression: Suppression::Drop,
-        key_encoding: KeyEncoding::Concatenated,
-        count_overflow: CountOverflow::Wrap,
-        ..Settings::default()
+    let mut compared = compare(replay.report.config.as_deref(), replay.against.as_deref())?;
+    let name = if replay.file.as_os_str() == "-" { "stdin".to_owned() } else { replay.file.display().to_string() };
+    let input: Box<dyn Read> = if replay.file.as_os_str() == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(File::open(&replay.file).map_err(|error| Error::Input(format!("{name}: {error}")))?)
     };
-    let outbox = outbox::Settings { coalesce_interval: Duration::ZERO, ..outbox::Settings::default() };
-    (Policy { base: settings.into(), rules: Vec::new() }, shard::Settings { outbox, ..shard::Settings::default() })
-}
-
-fn read(path: &Path, columns: &mut [Column]) -> Result<(), Error> {
-    let io = |source| Error::Io { what: format!("reading {}", path.display()), source };
-    let input: Box<dyn Read> =
-        if path.as_os_str() == "-" { Box::new(std::io::stdin()) } else { Box::new(File::open(path).map_err(io)?) };
-    let mut input = BufReader::new(input);
-    let mut line = Vec::new();
-    let mut number = 0;
-    loop {
-        line.clear();
-        let length = input.by_ref().take(LINE_BYTES + 1).read_until(b'\n', &mut line).map_err(io)?;
-        if length == 0 {
-            break;
+    let io = |source| Error::Io { what: format!("reading {name}"), source };
+    let mut recording = Recording::new(input).map_err(io)?;
+    let mut progress = Progress::new(replay.report.quiet);
+    let mut unsorted = Vec::new();
+    let is_sorted = replay.sort_by_time || recording.format() == Format::Documents;
+    while let Some(found) = recording.next() {
+        match found.map_err(io)? {
+            Ok(report) if is_sorted => unsorted.push(report),
+            Ok(Report { event, occurrences, at, .. }) => compared.comparison.report(event, occurrences, at),
+            Err(Bad { .. }) if replay.skip_bad => compared.bad += 1,
+            Err(bad) => {
+                return Err(Error::Input(format!(
+                    "{name} {bad}\n  --skip-bad leaves such documents out and counts them"
+                )));
+            }
         }
-        number += 1;
-        let wrong = |message: String| Error::Events { file: path.display().to_string(), line: number, message };
-        if line.len() as u64 > LINE_BYTES {
-            return Err(wrong(format!("longer than {LINE_BYTES} bytes")));
-        }
-        if line.trim_ascii().is_empty() {
-            continue;
-        }
-        let event = core_v1::from_json(&line).map_err(|error| wrong(error.status.message))?;
-        report(columns, event);
-        if number.is_multiple_of(PROGRESS) {
-            progress(number);
-        }
+        progress.step(recording.bytes());
     }
-    if number >= PROGRESS {
-        progress(number);
+    spread(&mut compared.comparison, &unsorted);
+    progress.end();
+    let without = recording.without_body();
+    if without > 0 && compared.comparison.sent() == 0 {
+        let advice = "record events at audit level Request";
+        return Err(Error::Input(format!("{name} has no request bodies of events: {advice}")));
     }
-    Ok(())
-}
-
-fn report(columns: &mut [Column], event: Event) {
-    if let Some((last, others)) = columns.split_last_mut() {
-        for column in others {
-            // Each configuration has its own copy to fold.
-            column.simulation.report(event.clone());
-        }
-        last.simulation.report(event);
-    }
-}
-
-/// A word about progress, to a person who waits.
-fn progress(lines: u64) {
-    let mut stderr = std::io::stderr();
-    if stderr.is_terminal() {
-        drop(writeln!(stderr, "{lines} events read"));
-    }
-}
-
-fn cells(fate: &Fate) -> [u64; 6] {
-    [fate.written, fate.folded, fate.waiting, fate.lost, fate.deferred, fate.writes]
-}
-
-const HEADINGS: [&str; 6] = ["written", "folded", "waiting", "lost", "deferred", "writes"];
-
-fn text(columns: &[Column]) -> String {
-    let fates: Vec<_> = columns.iter().map(|column| column.simulation.fates()).collect();
-    let lines: BTreeSet<&Line> = fates.iter().flat_map(|fates| fates.keys()).collect();
-    let mut headings = vec!["namespace", "object", "reason", "sent"];
-    for _ in columns {
-        headings.extend(HEADINGS);
-    }
-    let mut rows = Vec::new();
-    let mut totals = vec![Fate::default(); columns.len()];
-    for line in lines {
-        let of_line: Vec<Fate> = fates.iter().map(|fates| fates.get(line).copied().unwrap_or_default()).collect();
-        let sent = of_line.iter().map(|fate| fate.sent).max().unwrap_or_default();
-        let mut row =
-            vec![line.namespace.to_string(), line.object.to_string(), line.reason.to_string(), sent.to_string()];
-        for (fate, total) in of_line.iter().zip(&mut totals) {
-            row.extend(cells(fate).map(|number| number.to_string()));
-            *total = total.plus(*fate);
-        }
-        rows.push(row);
-    }
-    let sent = totals.iter().map(|fate| fate.sent).max().unwrap_or_default();
-    let mut row = vec!["all".to_owned(), String::new(), String::new(), sent.to_string()];
-    row.extend(totals.iter().flat_map(cells).map(|number| number.to_string()));
-    rows.push(row);
-    let mut text = String::new();
-    for (index, column) in columns.iter().enumerate() {
-        text.push_str(&format!(
-            "configuration {}: {} (columns {} to {})\n",
-            index + 1,
-            column.name,
-            5 + index * 6,
-            10 + index * 6
+    if without > 0 {
+        compared.notes.push(format!(
+            "{} of the audit log left out: they have no body, or patch a record that began before the log.",
+            plural(without, "request")
         ));
     }
-    text.push_str(
-        "written: shown in a record of its own object and reason; folded: shown in a digest; deferred: had to wait\n\n",
-    );
-    text.push_str(&table::render(&headings, 3, &rows));
-    let late = out_of_order(columns);
-    if late > 0 {
-        text.push_str(&format!(
-            "\n{late} of {sent} events are older than one before them, and were taken as happening with that one: sort the file by time\n"
-        ));
+    compared.until = compared.comparison.run_on(replay.until);
+    finish(&compared, &replay.report)
+}
+
+/// client-go beside one configuration or two.
+pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<Compared, Error> {
+    let mut comparison = Comparison::default();
+    let (policy, shard) = client_go();
+    comparison.add(policy, shard, upstream::store::Settings::default().ttl);
+    let (mut names, mut configs) = (vec!["client-go".to_owned()], vec![None]);
+    for path in [Some(config), against.map(Some)].into_iter().flatten() {
+        let Config { policy, shard, upstream, .. } = config::load(path, &Overrides::default())?;
+        comparison.add(policy, shard, upstream.store.ttl);
+        let stem = path.and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy().into_owned());
+        names.push(stem.filter(|_| against.is_some()).unwrap_or_else(|| "eventweir".to_owned()));
+        configs.push(path.map(|path| path.display().to_string()));
     }
-    text
+    Ok(Compared { comparison, names, configs, until: 0, bad: 0, notes: Vec::new() })
 }
 
-/// Every column has seen the same events.
-fn out_of_order(columns: &[Column]) -> u64 {
-    columns.first().map_or(0, |column| column.simulation.out_of_order())
+/// Reports events in the order of their times, the occurrences of one spread evenly from its first to its newest.
+fn spread(comparison: &mut Comparison, reports: &[Report]) {
+    let mut next: BinaryHeap<Reverse<(i64, usize, u32)>> = BinaryHeap::new();
+    let begin = |report: &Report| report.from.filter(|_| report.occurrences > 1).or(report.at).unwrap_or(i64::MIN);
+    next.extend(reports.iter().enumerate().map(|(index, report)| Reverse((begin(report), index, 0))));
+    while let Some(Reverse((at, index, step))) = next.pop() {
+        let Report { event, occurrences, from, at: newest } = &reports[index];
+        let steps = (*occurrences).clamp(1, STEPS);
+        // The first steps have the remainder.
+        let number = occurrences / steps + u32::from(step < occurrences % steps);
+        comparison.report(event.clone(), number.max(1), (at != i64::MIN).then_some(at));
+        if let (Some(from), Some(newest)) = (from, newest)
+            && step + 1 < steps
+        {
+            let whole = i128::from((newest - from).max(0));
+            let part = whole * i128::from(step + 1) / i128::from((steps - 1).max(1));
+            let at = from + i64::try_from(part).unwrap_or(0);
+            next.push(Reverse((at, index, step + 1)));
+        } else if step + 1 < steps {
+            next.push(Reverse((at, index, step + 1)));
+        }
+    }
 }
 
-fn json_document(columns: &[Column]) -> String {
-    let configurations: Vec<_> = columns
-        .iter()
-        .map(|column| {
-            let fates = column.simulation.fates();
-            let lines: Vec<_> = fates.iter().map(|(line, fate)| line_json(line, fate)).collect();
-            json!({ "configuration": column.name, "lines": lines })
-        })
-        .collect();
-    let mut document = json!({ "configurations": configurations, "outOfOrder": out_of_order(columns) }).to_string();
-    document.push('\n');
-    document
+/// A line for a person who waits, where standard error is a terminal.
+pub(super) struct Progress {
+    clock: Option<Clock>,
+    events: u64,
+    shown: Option<Mono>,
 }
 
-fn line_json(line: &Line, fate: &Fate) -> serde_json::Value {
-    json!({
-        "namespace": line.namespace.as_str(),
-        "object": line.object.as_str(),
-        "reason": line.reason.as_str(),
-        "sent": fate.sent,
-        "written": fate.written,
-        "folded": fate.folded,
-        "waiting": fate.waiting,
-        "lost": fate.lost,
-        "deferred": fate.deferred,
-        "writes": fate.writes,
-    })
+impl Progress {
+    pub(super) fn new(quiet: bool) -> Self {
+        let is_shown = !quiet && std::io::stderr().is_terminal();
+        Self { clock: is_shown.then(Clock::system), events: 0, shown: None }
+    }
+
+    fn step(&mut self, bytes: u64) {
+        self.events += 1;
+        let Some(clock) = self.clock.as_ref().filter(|_| self.events.is_multiple_of(PROGRESS)) else { return };
+        let now = clock.now().mono;
+        if self.shown.is_none_or(|shown| now.nanos_since(shown) >= 500_000_000) {
+            self.shown = Some(now);
+            let rate = u128::from(self.events) * 1_000_000_000 / u128::try_from(now.0.max(1)).unwrap_or(1);
+            let (events, rate) = (thousands(self.events), thousands(u64::try_from(rate).unwrap_or(0)));
+            self.show(&format!("  {events} events   {rate}/s   {} MB read", bytes >> 20));
+        }
+    }
+
+    /// Replaces the line.
+    pub(super) fn show(&self, line: &str) {
+        if self.clock.is_some() {
+            drop(write!(std::io::stderr(), "\r{line}\x1b[K"));
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.show("");
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::section::Section;
 use super::values;
 use crate::correlator::{
-    self, CountOverflow, KeyEncoding, LEGACY_SPAM_KEY, Matches, Naming, Policy, Rule, Settings, Suppression,
+    self, CountOverflow, KeyEncoding, LEGACY_SPAM_KEY, Matches, Naming, Policy, Rate, Rule, Settings, Suppression,
 };
 use crate::shard;
 
@@ -30,13 +30,22 @@ pub(super) const COUNT_OVERFLOW: [(&str, CountOverflow); 2] =
 
 pub(super) const NAMING: [(&str, Naming); 2] = [("client", Naming::Client), ("deterministic", Naming::Deterministic)];
 
+/// The budget of a group, which client-go has not: enough for what a cluster does on an ordinary day.
+pub(super) const GROUP: Rate = Rate { qps: 1.0, burst: 30 };
+
+/// What holds without a section: client-go's constants, and a budget for each group.
+pub(super) fn default_policy() -> Policy {
+    Policy { base: Arc::new(Settings { group: Some(GROUP), ..Settings::default() }), rules: Vec::new() }
+}
+
 /// Reads the section; its limits go into `shard`.
 pub(super) fn correlation(section: &mut Section<'_>, shard: &mut shard::Settings) -> Policy {
     let profiles = [("client-go", Profile::ClientGo), ("client-go-legacy", Profile::ClientGoLegacy)];
     let profile = section.value("profile", Profile::ClientGo, values::choice(&profiles));
+    let client_go = Settings { group: Some(GROUP), ..Settings::default() };
     let base = match profile {
-        Profile::ClientGo => Settings::default(),
-        Profile::ClientGoLegacy => Settings { spam_key: LEGACY_SPAM_KEY.to_vec(), ..Settings::default() },
+        Profile::ClientGo => client_go,
+        Profile::ClientGoLegacy => Settings { spam_key: LEGACY_SPAM_KEY.to_vec(), ..client_go },
     };
     let base = settings(section, &base);
     let rules = section.each("rules", RULES_MAX, |section| rule(section, &base));
@@ -50,6 +59,11 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     let base = base.clone();
     let on = base.correlation == correlator::Correlation::On;
     let enabled = section.value("enabled", on, values::truth);
+    let group = base.group.unwrap_or(Rate { burst: 0, ..GROUP });
+    let group = Rate {
+        burst: section.value("groupBurstSize", group.burst, values::whole_32(0..=1_000_000)),
+        qps: section.value("groupQps", group.qps, values::rate(1_000_000.0, Some("budgets are never refilled"))),
+    };
     let intervals = Duration::ZERO..=Duration::from_secs(7 * 86_400);
     Settings {
         correlation: if enabled { correlator::Correlation::On } else { correlator::Correlation::Off },
@@ -57,6 +71,7 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
         lru_cache_size: section.value("lruCacheSize", base.lru_cache_size, values::positive(10_000_000)),
         burst_size: section.value("burstSize", base.burst_size, values::whole_32(0..=1_000_000)),
         qps: section.value("qps", base.qps, values::rate(1_000_000.0, Some("budgets are never refilled"))),
+        group: (group.burst > 0).then_some(group),
         max_events: section.value("maxEvents", base.max_events, values::positive(1000)),
         max_interval: section.value("maxInterval", base.max_interval, values::duration(intervals)),
         spam_key: section.value("spamKey", base.spam_key, values::fields),

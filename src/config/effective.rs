@@ -8,15 +8,15 @@ use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 
 use super::auth;
-use super::correlation::{COUNT_OVERFLOW, KEY_ENCODING, NAMING, SUPPRESSION};
+use super::correlation::{COUNT_OVERFLOW, GROUP, KEY_ENCODING, NAMING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
-use super::read::{ACK, HISTORY, SWITCH, UPSTREAM_GROUP, WRITES};
+use super::read::{ACK, HISTORY, SWITCH, UNLIMITED, UPSTREAM_GROUP, WRITES};
 use super::tls::MIN_VERSION;
 use super::units::{duration_text, size_text};
 use super::{Backend, Config, EventLog, Ingest, LogFormat, Passthrough, Shards, Tls, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
 use crate::ingest::Repair;
-use crate::outbox::{self, GateSettings, UpstreamGroup};
+use crate::outbox::{self, GateSettings, GroupSettings};
 use crate::shard;
 use crate::spool;
 use crate::upstream::store::Namespaces;
@@ -107,7 +107,7 @@ fn tree(config: &Config) -> Value {
             EventLog::Stdout => "stdout".to_owned(),
             EventLog::File(path) => path.display().to_string(),
         },
-        "upstream": upstream_tree(upstream, gate, outbox.group),
+        "upstream": upstream_tree(upstream, gate, outbox),
         "correlation": correlation_tree,
         "outbox": outbox_tree(outbox),
         "spool": spool_tree,
@@ -194,7 +194,8 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
         first_backoff: _,
         max_backoff: _,
         repair: _, // stands under `ingest`
-        group: _,  // stands under `upstream`
+        groups: GroupSettings { ceiling: _, fold_after, max_groups },
+        group: _, // stands under `upstream`
     } = outbox;
     json!({
         "coalesceInterval": duration(*coalesce_interval),
@@ -209,10 +210,12 @@ fn outbox_tree(outbox: &outbox::Settings) -> Value {
             "messageBytes": digest_message_bytes,
             "reasons": digest_reasons,
         },
+        "storm": { "after": duration(*fold_after), "maxGroups": max_groups },
     })
 }
 
-fn upstream_tree(upstream: &Upstream, gate: &GateSettings, group: UpstreamGroup) -> Map<String, Value> {
+fn upstream_tree(upstream: &Upstream, gate: &GateSettings, outbox: &outbox::Settings) -> Map<String, Value> {
+    let (group, ceiling) = (outbox.group, outbox.groups.ceiling.unwrap_or(UNLIMITED));
     let Upstream {
         backend,
         apiserver: apiserver::Settings { kubeconfig, context, timeout, group: _ },
@@ -220,7 +223,7 @@ fn upstream_tree(upstream: &Upstream, gate: &GateSettings, group: UpstreamGroup)
         history,
         store,
     } = upstream;
-    let GateSettings { max_in_flight, rate, first_backoff, max_backoff } = gate;
+    let GateSettings { max_in_flight, rate: _, first_backoff, max_backoff } = gate;
     let mut tree = Map::new();
     let mut put = |key: &str, value: Value| tree.insert(key.to_owned(), value);
     put(
@@ -241,10 +244,8 @@ fn upstream_tree(upstream: &Upstream, gate: &GateSettings, group: UpstreamGroup)
     put("writes", named(&WRITES, *writes));
     put("history", named(&HISTORY, *history));
     put("maxInFlight", json!(max_in_flight));
-    if let Some(rate) = rate {
-        put("qps", number(rate.qps));
-        put("burst", json!(rate.burst));
-    }
+    put("qps", number(ceiling.qps));
+    put("burst", json!(ceiling.burst));
     put("backoff", json!({ "initial": duration(*first_backoff), "max": duration(*max_backoff) }));
     put("embedded", store_tree(store));
     tree
@@ -272,6 +273,7 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         lru_cache_size,
         burst_size,
         qps,
+        group,
         max_events,
         max_interval,
         spam_key,
@@ -288,6 +290,8 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         ("lruCacheSize", json!(lru_cache_size)),
         ("burstSize", json!(burst_size)),
         ("qps", number(*qps)),
+        ("groupBurstSize", json!(group.map_or(0, |group| group.burst))),
+        ("groupQps", number(group.unwrap_or(GROUP).qps)),
         ("maxEvents", json!(max_events)),
         ("maxInterval", duration(*max_interval)),
         ("spamKey", fields(spam_key)),

@@ -15,7 +15,7 @@ use super::{
     Shutdown, Tls, Upstream, Writes, tls, values,
 };
 use crate::access;
-use crate::correlator::{Policy, Rate};
+use crate::correlator::Rate;
 use crate::event::ApiGroup;
 use crate::history;
 use crate::ingest::{Ack, Repair};
@@ -49,8 +49,8 @@ impl Default for Config {
             event_log: EventLog::None,
             upstream: Upstream::default(),
             gate: GateSettings::default(),
-            policy: Policy::default(),
-            shard: shard::Settings::default(),
+            policy: super::correlation::default_policy(),
+            shard: default_shard(),
             spool: spool::Settings::default(),
             ingest: Ingest::default(),
             passthrough: Passthrough::default(),
@@ -60,6 +60,13 @@ impl Default for Config {
             shards: Shards::Auto,
         }
     }
+}
+
+/// The limits of shards, with a ceiling for all writes.
+fn default_shard() -> shard::Settings {
+    let mut shard = shard::Settings::default();
+    shard.outbox.groups.ceiling = Some(CEILING);
+    shard
 }
 
 impl Config {
@@ -123,6 +130,7 @@ fn config(section: &mut Section<'_>) -> Config {
     let upstream = section.within("upstream", |section| {
         shard.outbox.group = section.value("group", shard.outbox.group, values::choice(&UPSTREAM_GROUP));
         let mut upstream = upstream(section, &mut gate);
+        shard.outbox.groups.ceiling = ceiling(section);
         // A role may name that group alone.
         if shard.outbox.group == UpstreamGroup::Events {
             upstream.apiserver.group = ApiGroup::Events;
@@ -143,8 +151,7 @@ fn config(section: &mut Section<'_>) -> Config {
     shard.outbox.first_backoff = gate.first_backoff;
     shard.outbox.max_backoff = gate.max_backoff;
     let spool = section.within("spool", spool);
-    let has_spool = spool.dir.is_some();
-    let ingest = section.within("ingest", |section| ingest(section, has_spool));
+    let ingest = section.within("ingest", |section| ingest(section, spool.dir.is_some()));
     shard.outbox.repair = ingest.repair != Repair::Off;
     let passthrough = passthrough(section, upstream.backend, &access);
     let access = access::Settings {
@@ -215,7 +222,6 @@ fn upstream(section: &mut Section<'_>, gate: &mut GateSettings) -> Upstream {
     let writes = section.value("writes", default.writes, values::choice(&WRITES));
     let history = section.value("history", default.history, values::choice(&HISTORY));
     gate.max_in_flight = section.value("maxInFlight", gate.max_in_flight, values::whole(1..=10_000));
-    gate.rate = rate(section);
     section.within("backoff", |section| backoff(section, gate));
     Upstream {
         backend,
@@ -226,15 +232,19 @@ fn upstream(section: &mut Section<'_>, gate: &mut GateSettings) -> Upstream {
     }
 }
 
-fn rate(section: &mut Section<'_>) -> Option<Rate> {
-    let qps = section.optional("qps", values::rate(1_000_000.0, None));
-    let burst = section.optional("burst", values::whole_32(1..=1_000_000));
-    if section.has("qps") != section.has("burst") {
-        let (given, missing) = if section.has("qps") { ("qps", "burst") } else { ("burst", "qps") };
-        section
-            .conflict(given, &format!("is given without {missing}; allowed: both, or neither for an unlimited rate"));
+/// All writes in a second: what an apiserver of 5,000 nodes hardly notices.
+pub(super) const CEILING: Rate = Rate { qps: 40.0, burst: 400 };
+
+/// What stands for no ceiling.
+pub(super) const UNLIMITED: Rate = Rate { qps: 0.0, burst: 0 };
+
+fn ceiling(section: &mut Section<'_>) -> Option<Rate> {
+    let qps = section.value("qps", CEILING.qps, values::rate(1_000_000.0, Some("with burst: 0, unlimited")));
+    let burst = section.value("burst", CEILING.burst, values::whole_32(0..=1_000_000));
+    if burst > 0 && qps <= 0.0 {
+        section.conflict("qps", "is 0 with a burst; allowed: a rate above 0, or burst: 0 for an unlimited one");
     }
-    Some(Rate { qps: qps?, burst: burst? })
+    (burst > 0).then_some(Rate { qps, burst })
 }
 
 fn backoff(section: &mut Section<'_>, gate: &mut GateSettings) {
@@ -286,6 +296,12 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
         outbox.digest_message_bytes =
             section.value("messageBytes", outbox.digest_message_bytes, values::whole(128..=1024));
         outbox.digest_reasons = section.value("reasons", outbox.digest_reasons, values::whole(1..=1000));
+    });
+    let groups = &mut outbox.groups;
+    section.within("storm", |section| {
+        let ages = Duration::from_secs(1)..=WEEK;
+        groups.fold_after = section.value("after", groups.fold_after, values::duration(ages));
+        groups.max_groups = section.value("maxGroups", groups.max_groups, values::positive(1_000_000));
     });
 }
 

@@ -137,6 +137,7 @@ enum Domain {
     Common,
     Message,
     Name,
+    Group,
 }
 
 /// The fields that client-go's spam, aggregate and event key have in common: its spam key.
@@ -173,6 +174,19 @@ impl KeySecret {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Name);
         joiner.add(namespace);
         joiner.add(name);
+        joiner.finish()
+    }
+
+    /// The key of the group of like events that `event` belongs to, over all objects and sources: who reports what, of which kind,
+    /// in which namespace.
+    #[must_use]
+    pub fn group(self, event: &Event) -> Key {
+        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Group);
+        joiner.add(event.component());
+        joiner.add(&event.reason);
+        joiner.add(&event.event_type);
+        joiner.add(&event.involved_object.kind);
+        joiner.add(&event.metadata.namespace);
         joiner.finish()
     }
 

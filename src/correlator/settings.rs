@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use super::budget::Rate;
+
 /// Settings of one correlator. The defaults are client-go's constants, except that `suppression` is `Defer`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -18,6 +20,8 @@ pub struct Settings {
     pub burst_size: u32,
     /// Tokens per second that come back (`QPS`, a 32-bit float as in client-go). Default 1/300.
     pub qps: f32,
+    /// How the budget of a group of like events fills, over all objects and sources; `None` for groups without one. Default none.
+    pub group: Option<Rate>,
     /// Distinct messages at which aggregation starts (`MaxEvents`). Default 10.
     pub max_events: NonZeroUsize,
     /// Longest gap between similar events of one aggregation window (`MaxIntervalInSeconds`). Default 600 s.
@@ -228,6 +232,7 @@ impl Default for Settings {
             lru_cache_size: const { NonZeroUsize::new(4096).unwrap() },
             burst_size: 25,
             qps: 1.0 / 300.0,
+            group: None,
             max_events: const { NonZeroUsize::new(10).unwrap() },
             max_interval: Duration::from_secs(600),
             spam_key: SPAM_KEY.to_vec(),

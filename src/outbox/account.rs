@@ -12,6 +12,9 @@ use crate::correlator::{Key, Rate, RecordId, TokenBucket};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct AccountId(pub(super) Key);
 
+/// Tells the accounts of groups apart.
+const GROUP: u128 = 0x5707_0000;
+
 impl AccountId {
     /// Of a source whose writes are paid already (`suppression: drop`) or free (no correlation).
     pub(super) const fn prepaid(source: Key) -> Self {
@@ -21,6 +24,11 @@ impl AccountId {
     /// Of a source's spam key.
     pub(super) const fn of_budget(source: Key, budget: Key) -> Self {
         Self(Key(source.0 ^ budget.0.rotate_left(64)))
+    }
+
+    /// Of a group's storm record, which the group's budget pays for.
+    pub(super) const fn of_group(group: Key) -> Self {
+        Self(Key(group.0 ^ GROUP))
     }
 
     /// The spam key that this was made of.

@@ -10,6 +10,7 @@ use super::fold::FIRST_DIGEST;
 use super::record::Occurrences;
 use super::settings::Settings;
 use super::stand::Stand;
+use super::storm::{self, Storm};
 use crate::clock::{Mono, Now};
 use crate::correlator::{RecordId, record_name};
 use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, Time, cut};
@@ -40,6 +41,8 @@ pub(super) struct Digest {
     reasons: Vec<Folded>,
     /// Occurrences of reasons beyond the limit.
     unnamed: u64,
+    /// What a storm record tells instead of reasons.
+    storm: Option<Box<Storm>>,
     bytes: usize,
 }
 
@@ -77,8 +80,22 @@ impl Digest {
             event.reporting_controller = first.reporting_controller.clone();
             event.reporting_instance = first.reporting_instance.clone();
         }
+        Self::of(record, event, None, now)
+    }
+
+    /// The storm record of the group of `first`.
+    pub(super) fn storm(record: RecordId, first: &Event, now: Now) -> Self {
+        Self::of(record, storm::begin(record, first, now), Some(Box::default()), now)
+    }
+
+    fn of(record: RecordId, event: Event, storm: Option<Box<Storm>>, now: Now) -> Self {
         let folds_from = now.mono;
-        Self { record, event, stand: Stand::Nowhere, total: 0, folds_from, reasons: Vec::new(), unnamed: 0, bytes: 0 }
+        let (stand, reasons) = (Stand::Nowhere, Vec::new());
+        Self { record, event, stand, total: 0, folds_from, reasons, unnamed: 0, storm, bytes: 0 }
+    }
+
+    pub(super) const fn is_storm(&self) -> bool {
+        self.storm.is_some()
     }
 
     /// Takes in the occurrences of a record that folds.
@@ -88,6 +105,12 @@ impl Digest {
         self.event.last_timestamp = self.event.last_timestamp.max(folded.last_timestamp);
         if let Some(first) = folded.first_timestamp {
             self.event.first_timestamp = Some(self.event.first_timestamp.map_or(first, |known| known.min(first)));
+        }
+        if let Some(storm) = &mut self.storm {
+            storm.add(folded, number);
+            self.bytes = storm.size();
+            self.event.message = storm.message(settings.digest_message_bytes);
+            return;
         }
         if folded.is_warning() {
             self.event.event_type = folded.event_type.clone();

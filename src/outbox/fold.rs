@@ -4,17 +4,44 @@ use std::time::Duration;
 
 use super::account::{Account, AccountId, Order};
 use super::digest::Digest;
+use super::groups::Membership;
 use super::journal::Journal;
 use super::record::{Kind, Occurrences, Phase, Record};
 use super::{Forgotten, Outbox, Paused, WrittenAs};
 use crate::clock::{Mono, Now};
-use crate::correlator::RecordId;
+use crate::correlator::{Key, RecordId};
 
 /// How long a digest that was kept can be written before further records fold into it and have it wait again.
 const UNDISTURBED: Duration = Duration::from_secs(1);
 
 /// Digests draw their record numbers from the upper half of the range, correlators from the lower.
 pub(super) const FIRST_DIGEST: u64 = 1 << 63;
+
+/// Where records fold.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Home {
+    /// Into the digest of their object's budget.
+    Budget(AccountId),
+    /// Into the storm record of their group.
+    Group(Key),
+}
+
+impl Home {
+    const fn account(self) -> AccountId {
+        match self {
+            Self::Budget(account) => account,
+            Self::Group(key) => AccountId::of_group(key),
+        }
+    }
+
+    /// The group that pays beside.
+    fn group(self, outbox: &Outbox) -> Option<Membership> {
+        match self {
+            Self::Budget(_) => None,
+            Self::Group(key) => outbox.membership(key),
+        }
+    }
+}
 
 impl Account {
     /// When more never-written records will have reached `max_age` than there are tokens for, should nothing else happen: the
@@ -47,7 +74,7 @@ impl Outbox {
         }
         let tokens = self.accounts.peek(&account.0).map_or(0, |account| account.tokens(now.mono));
         let excess: Vec<Order> = self.foldable(account).skip(tokens).collect();
-        self.fold(account, &excess, now);
+        self.fold(Home::Budget(account), &excess, now);
     }
 
     /// Never-written records that have waited for their maximum age fold.
@@ -60,7 +87,7 @@ impl Outbox {
         // With a token at hand the oldest is written as it is.
         let tokens = self.accounts.peek(&account.0).map_or(0, |account| account.tokens(now.mono));
         if aged.len() > tokens {
-            self.fold(account, &aged, now);
+            self.fold(Home::Budget(account), &aged, now);
         }
     }
 
@@ -93,7 +120,7 @@ impl Outbox {
             let tokens = tokens.map_or(0, |account| account.tokens(now.mono));
             let foldable: Vec<Order> = self.foldable(account).skip(tokens).collect();
             if foldable.len() > 1 {
-                self.fold(account, &foldable, now);
+                self.fold(Home::Budget(account), &foldable, now);
             }
         }
         let waiting: Vec<RecordId> = self
@@ -131,12 +158,15 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return };
         let Phase::Queued(order) = record.phase else { return };
         record.phase = Phase::Cooling;
-        if let Some(account) = self.accounts.peek_mut(&record.account.0) {
+        if record.is_staged {
+            self.unstage(id, order);
+        } else if let Some(account) = self.accounts.peek_mut(&record.account.0) {
             account.remove(order);
         }
     }
 
-    fn fold(&mut self, account_id: AccountId, orders: &[Order], now: Now) {
+    pub(super) fn fold(&mut self, home: Home, orders: &[Order], now: Now) {
+        let account_id = home.account();
         let mut occurrences = 0;
         let mut since = now.mono;
         for order in orders {
@@ -146,24 +176,35 @@ impl Outbox {
             self.bytes -= record.size;
             since = since.min(record.since);
             occurrences += record.pending.total();
-            self.forgotten.push(Forgotten { source: record.source, key: record.key, record: order.record });
+            if let Some(account) = self.accounts.peek_mut(&record.account.0) {
+                account.members -= 1;
+            }
             let Some(account) = self.accounts.peek_mut(&account_id.0) else { continue };
-            account.members -= 1;
             let before = account.digest.as_ref().map_or(0, |digest| digest.size());
             let digest = account.digest.get_or_insert_with(|| {
                 self.next_digest += 1;
-                Box::new(Digest::new(RecordId(FIRST_DIGEST + self.next_digest), &record.event, now))
+                let id = RecordId(FIRST_DIGEST + self.next_digest);
+                Box::new(match home {
+                    Home::Budget(_) => Digest::new(id, &record.event, now),
+                    Home::Group(_) => Digest::storm(id, &record.event, now),
+                })
             });
             digest.fold(&record.event, record.pending, &self.settings);
+            let (source, key, into) = (record.source, record.key, digest.record);
+            self.forgotten.push(Forgotten { source, key, record: order.record, into });
             self.bytes.replace(before, digest.size());
+            if let Home::Group(_) = home {
+                self.drop_if_idle(record.account, now.mono);
+            }
         }
         if occurrences > 0 {
-            self.owe_digest(account_id, occurrences, since, now);
+            self.owe_digest(home, occurrences, since, now);
         }
     }
 
     /// Lets the digest's record carry what has folded since.
-    fn owe_digest(&mut self, account_id: AccountId, occurrences: u64, since: Mono, now: Now) {
+    fn owe_digest(&mut self, home: Home, occurrences: u64, since: Mono, now: Now) {
+        let (account_id, group) = (home.account(), home.group(self));
         let Some(account) = self.accounts.peek_mut(&account_id.0) else { return };
         let Some(digest) = account.digest.as_mut() else { return };
         let (id, event) = (digest.record, digest.event.clone());
@@ -173,8 +214,10 @@ impl Outbox {
             self.bytes.replace(before, record.size);
         } else {
             account.members += 1;
-            let mut record = Record::new(account.source, account_id, Kind::Digest, event, now.mono);
+            let kind = if digest.is_storm() { Kind::Storm } else { Kind::Digest };
+            let mut record = Record::new(account.source, account_id, kind, event, now.mono);
             record.since = since;
+            record.group = group;
             (record.stand, record.total) = (digest.stand.clone(), digest.total);
             record.tag = self.own_tag(id);
             self.bytes += record.size;
@@ -182,7 +225,8 @@ impl Outbox {
         }
         self.hold_until_kept(id);
         // It takes the place of the longest-waiting record that it stands for.
-        self.owe(id, Occurrences::of(WrittenAs::Digest, occurrences), since, now);
+        let shown = if let Home::Group(_) = home { WrittenAs::Storm } else { WrittenAs::Digest };
+        self.owe(id, Occurrences::of(shown, occurrences), since, now);
     }
 }
 

@@ -2,7 +2,7 @@
 //! what the upstream holds now. So a delete is never overwritten by a write that was already owed.
 
 use super::fold::FIRST_DIGEST;
-use super::record::{Kind, Occurrences, Phase};
+use super::record::{Occurrences, Phase};
 use super::stand::{Call, Held, IfMissing, Stand, Then};
 use super::{Outbox, Ticket, tag};
 use crate::clock::Now;
@@ -39,7 +39,7 @@ impl Outbox {
         }
         let draining = self.draining;
         let Some(record) = self.records.get(&id) else { return };
-        let (account, is_digest) = (record.account, record.kind == Kind::Digest);
+        let (account, is_digest) = (record.account, record.kind.folds());
         if !matches!(record.phase, Phase::Cooling) {
             // It is on its way, or waits for its next try.
         } else if !record.owes() && record.stand.call(now.mono) != Some(Call::Read) {

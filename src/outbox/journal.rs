@@ -144,7 +144,7 @@ impl Outbox {
             Some(budget) => AccountId::of_budget(entry.source, budget),
             None => AccountId::prepaid(entry.source),
         };
-        let id = if entry.kind == Kind::Digest { self.digest_id() } else { id };
+        let id = if entry.kind.folds() { self.digest_id() } else { id };
         let rate = entry.budget.map(|_| rate);
         rate.map(|rate| self.rates.differ(rate));
         self.account(account_id, || Account::new(entry.source, rate)).members += 1;
@@ -213,7 +213,7 @@ impl Outbox {
     }
 
     fn entry(&self, record: &Record) -> Entry {
-        let pays = |account: &Account| !account.is_prepaid() && record.kind != Kind::Digest;
+        let pays = |account: &Account| !account.is_prepaid() && !record.kind.folds();
         let pays = self.accounts.peek(&record.account.0).is_some_and(pays);
         let budget = pays.then(|| record.account.budget(record.source));
         let mut event = record.event.clone();
@@ -257,7 +257,8 @@ mod tests {
         let (record, key) = (RecordId(number), Key(number.into()));
         let (fold, source) = (Fold::Created, Key(1));
         let budget = Key(2);
-        let offer = Offer { record, source, key, occurrences: 1, fold, known: Known::default(), payment, budget };
+        let (known, group) = (Known::default(), None);
+        let offer = Offer { record, source, key, occurrences: 1, fold, known, payment, budget, group };
         outbox.offer(offer, event, Now::at(0)).0
     }
 

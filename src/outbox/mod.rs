@@ -14,6 +14,7 @@ mod fold;
 mod forget;
 mod gate;
 mod group;
+mod groups;
 mod history;
 mod journal;
 mod lanes;
@@ -25,6 +26,7 @@ mod settings;
 mod settle;
 mod share;
 mod stand;
+mod storm;
 mod tag;
 mod tickets;
 mod timers;
@@ -40,6 +42,7 @@ pub use digest::DIGEST_REASON;
 pub use forget::Line;
 pub use gate::{Admission, Gate, GateSettings, HealthChange, Outcome};
 pub use group::UpstreamGroup;
+pub use groups::GroupSettings;
 pub use history::Learned;
 pub use journal::{Changes, Entry};
 pub use lanes::{Lanes, Place as LanePlace};
@@ -50,10 +53,12 @@ pub use request::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
 pub use share::Share;
+pub use storm::STORM_MARK;
 pub use tag::{Claim, TAG_PREFIX};
 pub use tickets::{Fate, OnTaken, Ticket};
 
 use account::{Account, AccountId, Class, Order, Place, Rates};
+use groups::Groups;
 use journal::Journal;
 use ready::Ready;
 use record::{Phase, Record, Sent};
@@ -81,6 +86,7 @@ pub struct Outbox {
     /// Spares each repeat a look at its account.
     rates: Rates,
     ready: Ready,
+    groups: Groups,
     // LIMIT: one timer a record and one an account, but for those whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     bytes: Share,
@@ -119,6 +125,7 @@ impl Outbox {
             accounts: LruMap::default(),
             rates: Rates::default(),
             ready: Ready::default(),
+            groups: Groups::new(seed),
             timers: BinaryHeap::new(),
             bytes: Share::default(),
             record_count: Share::default(),
@@ -142,6 +149,7 @@ impl Outbox {
             bytes: self.bytes.another(),
             record_count: self.record_count.another(),
             account_count: self.account_count.another(),
+            groups: self.groups.another(),
             ..Self::new(self.settings.clone(), seed)
         }
     }
@@ -304,6 +312,11 @@ impl Outbox {
     /// has waited longest.
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.wake(now);
+        while let Some(id) = self.pop_group(now) {
+            if let Some(write) = self.send(id, now) {
+                return Some(write);
+            }
+        }
         while let Some((class, account_id)) = self.ready.pop() {
             let Some(account) = self.accounts.get_mut(&account_id.0) else { continue };
             if account.filed != Some(class) {
@@ -311,7 +324,7 @@ impl Outbox {
             }
             account.filed = None;
             let popped = account.pop(now.mono);
-            let write = popped.and_then(|id| self.send(id, now));
+            let write = popped.and_then(|id| self.pass(id, now));
             self.refile(account_id, now.mono);
             if write.is_some() {
                 self.ready.had_turn(class);
@@ -321,13 +334,22 @@ impl Outbox {
         None
     }
 
+    /// Groups with a storm record, and since when the oldest record waits for its group.
+    #[must_use]
+    pub fn storms(&self) -> (usize, Option<Mono>) {
+        self.groups.storms()
+    }
+
     /// Makes the request of a record and marks it as on its way.
     fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let record = self.records.get_mut(&id)?;
         let call = record.stand.call(now.mono)?;
         self.tickets.send(id);
         record.paid = true;
-        record.next_write = now.mono.after(self.settings.coalesce_interval);
+        let interval = self.settings.coalesce_interval;
+        let is_storm = record.kind == Kind::Storm;
+        record.next_write =
+            now.mono.after(if is_storm { interval.max(self.settings.groups.fold_after) } else { interval });
         let group = self.settings.group.of(&record.event);
         let sent = Sent { occurrences: record.pending.take(), call, group };
         let count = record.count_to_write();
@@ -374,13 +396,15 @@ impl Outbox {
         if !self.ready.is_empty() {
             return Some(now);
         }
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let turn = self.groups.next_turn(self.settings.groups.ceiling, now);
+        [timer, turn].into_iter().flatten().min()
     }
 
     /// Whether a Warning is ready to be sent; shards with one go first.
     #[must_use]
     pub fn has_warning(&self) -> bool {
-        self.ready.has_warning()
+        self.ready.has_warning() || self.groups.has_warning()
     }
 
     /// Whether something else than a Warning is ready to be sent; shards with such have every eighth turn.
@@ -395,7 +419,7 @@ impl Outbox {
         self.bytes -= record.size;
         if let Some(account) = self.accounts.peek_mut(&record.account.0) {
             account.members -= 1;
-            if let Some(digest) = account.digest.as_mut().filter(|_| record.kind == Kind::Digest) {
+            if let Some(digest) = account.digest.as_mut().filter(|_| record.kind.folds()) {
                 digest.stand = record.stand;
                 digest.total = record.total;
                 digest.event = record.event;

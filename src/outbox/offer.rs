@@ -29,6 +29,8 @@ pub struct Offer {
     pub payment: Payment,
     /// The spam key: whose budget it is.
     pub budget: Key,
+    /// How the budget of its group fills, where it has one.
+    pub group: Option<Rate>,
 }
 
 /// What a correlator remembers of a record.
@@ -63,6 +65,8 @@ pub struct Forgotten {
     pub key: Key,
     /// The record.
     pub record: RecordId,
+    /// The record that its occurrences have folded into.
+    pub into: RecordId,
 }
 
 impl Outbox {
@@ -134,6 +138,9 @@ impl Outbox {
         record.tag = self.own_tag(offer.record);
         record.total = tag;
         record.paid = offer.payment == Payment::Paid;
+        if let (Payment::Owed { .. }, Some(rate)) = (offer.payment, offer.group) {
+            record.group = Some(self.groups.of(&record.event, rate, &self.settings.groups));
+        }
         if stored {
             record.stand = Stand::On(Held { version, count: count.into(), tag, ..Held::default() });
         }

@@ -7,6 +7,7 @@ use smol_str::SmolStr;
 
 use super::account::{AccountId, Order, Place, Rank};
 use super::group;
+use super::groups::Membership;
 use super::request::{Answer, RefusalReason};
 use super::settings::Settings;
 use super::stand::{Call, Held, LIMBO, Mark, Seen, Stand};
@@ -30,11 +31,13 @@ pub enum WrittenAs {
     Combined,
     /// It counts in a digest.
     Digest,
+    /// In the storm record of its group.
+    Storm,
 }
 
 impl WrittenAs {
     /// Every way, for zero-initialised metrics.
-    pub const ALL: [Self; 4] = [Self::Created, Self::Counted, Self::Combined, Self::Digest];
+    pub const ALL: [Self; 5] = [Self::Created, Self::Counted, Self::Combined, Self::Digest, Self::Storm];
 
     /// The metric label.
     #[must_use]
@@ -44,6 +47,7 @@ impl WrittenAs {
             Self::Counted => "counted",
             Self::Combined => "combined",
             Self::Digest => "digest",
+            Self::Storm => "storm",
         }
     }
 }
@@ -60,7 +64,7 @@ impl From<Fold> for WrittenAs {
 
 /// A number of occurrences, by how they will show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Occurrences([u64; 4]);
+pub struct Occurrences([u64; WrittenAs::ALL.len()]);
 
 impl Occurrences {
     /// `number` occurrences that show in one way.
@@ -120,6 +124,8 @@ pub enum Why {
     Coalescing,
     /// The record's budget has no token.
     Budget,
+    /// The budget of its group, or that of all writes, has no token.
+    Group,
     /// The last write failed and will be repeated.
     Retry,
     /// Their turn: the upstream, or a place among the requests in flight.
@@ -128,7 +134,7 @@ pub enum Why {
 
 impl Why {
     /// Everything to wait for, for zero-initialised metrics.
-    pub const ALL: [Self; 5] = [Self::InFlight, Self::Coalescing, Self::Budget, Self::Retry, Self::Turn];
+    pub const ALL: [Self; 6] = [Self::InFlight, Self::Coalescing, Self::Budget, Self::Group, Self::Retry, Self::Turn];
 
     /// The metric label.
     #[must_use]
@@ -137,6 +143,7 @@ impl Why {
             Self::InFlight => "in_flight",
             Self::Coalescing => "coalescing",
             Self::Budget => "budget",
+            Self::Group => "group",
             Self::Retry => "retry",
             Self::Turn => "turn",
         }
@@ -153,6 +160,15 @@ pub enum Kind {
     Combined,
     /// Of events that their budget could not pay for: its message names them.
     Digest,
+    /// Of events of many objects that their group's budget could not pay for.
+    Storm,
+}
+
+impl Kind {
+    /// Whether other records have folded into it.
+    pub(crate) const fn folds(self) -> bool {
+        matches!(self, Self::Digest | Self::Storm)
+    }
 }
 
 /// A record that is unsettled, or was written a moment ago.
@@ -195,6 +211,12 @@ pub(super) struct Record {
     pub(super) next_write: Mono,
     /// Its next write needs no token: paid by the correlator, or a repeat of a write that paid.
     pub(super) paid: bool,
+    /// The group that pays for its writes beside its own budget.
+    pub(super) group: Option<Membership>,
+    /// Its group has paid as well.
+    pub(super) has_passed: bool,
+    /// It stands in its group's queue, not in its budget's.
+    pub(super) is_staged: bool,
     /// A timer of this record is set for what it waits for now.
     pub(super) timer_set: bool,
     /// What was repaired of `event` after the upstream had refused it.
@@ -256,6 +278,9 @@ impl Record {
             newest: now,
             next_write: now,
             paid: false,
+            group: None,
+            has_passed: false,
+            is_staged: false,
             timer_set: false,
             repaired: Vec::new(),
             tries: 0,
@@ -411,6 +436,7 @@ impl Record {
     /// What its write waits for; `is_filed` tells whether an account can be written now.
     pub(super) fn why(&self, is_filed: impl FnOnce(AccountId) -> bool) -> Why {
         match self.phase {
+            Phase::Queued(_) if self.is_staged => Why::Group,
             Phase::Queued(_) if self.paid || is_filed(self.account) => Why::Turn,
             Phase::Queued(_) => Why::Budget,
             Phase::Backoff(_) => Why::Retry,
@@ -418,10 +444,14 @@ impl Record {
         }
     }
 
+    /// Whether no request with it was ever sent.
+    pub(super) const fn was_never_sent(&self) -> bool {
+        matches!(self.stand, Stand::Nowhere) && self.sent.tag == 0 && self.sent.count == 0
+    }
+
     /// How it waits in its account: what was never written and has to pay can fold into a digest.
     pub(super) const fn place(&self) -> Place {
-        let was_never_sent = matches!(self.stand, Stand::Nowhere) && self.sent.tag == 0 && self.sent.count == 0;
-        match (self.paid, was_never_sent && !matches!(self.kind, Kind::Digest)) {
+        match (self.paid, self.was_never_sent() && !self.kind.folds()) {
             (true, _) => Place::Paid,
             (false, false) => Place::Owed,
             (false, true) => Place::Foldable,

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::UpstreamGroup;
+use super::{GroupSettings, UpstreamGroup};
 
 /// Settings of the outbox; the defaults are in [`Settings::default`].
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +40,8 @@ pub struct Settings {
     pub max_backoff: Duration,
     /// Whether a record that the upstream refuses as invalid or too large is mended and written again. Default yes.
     pub repair: bool,
+    /// The budgets above the objects'.
+    pub groups: GroupSettings,
     /// In which API group records are written. Default core/v1. Not changed by a reload.
     pub group: UpstreamGroup,
 }
@@ -60,6 +62,7 @@ impl Default for Settings {
             max_age: Duration::from_secs(3600),
             max_backoff: Duration::from_secs(5),
             repair: true,
+            groups: GroupSettings::default(),
             group: UpstreamGroup::Core,
         }
     }

@@ -112,7 +112,7 @@ impl Outbox {
             settled: record.settled(),
             in_flight: sent.occurrences.total(),
             sent: record.sent,
-            adopts: record.kind != Kind::Digest,
+            adopts: !record.kind.folds(),
         };
         if let (Fact::Stored(seen), Call::Create | Call::Patch) = (&fact, sent.call)
             && record.tag.is_some()
@@ -167,7 +167,7 @@ impl Outbox {
             self.ask_again(id, now);
             return settlement;
         }
-        record.paid = false;
+        record.owe_tokens();
         record.tries = 0;
         record.failing_since = None;
         let owes = record.owes();
@@ -319,19 +319,19 @@ impl Outbox {
         let settled = record.settled();
         // A read has them all in flight, and the write that was refused had fewer.
         let number = match (sent.call, record.kind) {
-            (_, Kind::Digest) => record.pending.total(),
+            (_, Kind::Digest | Kind::Storm) => record.pending.total(),
             (Call::Read, _) => record.sent.tag.saturating_sub(settled).min(record.pending.total()),
             _ => sent.occurrences.total(),
         };
         let mut lost = record.pending.take_first(number);
         record.total -= lost.total();
-        if record.kind == Kind::Digest {
+        if record.kind.folds() {
             lost.merge(record.later.take());
         }
         if record.is_inherited && record.pending.total() == 0 {
             record.go_on_under(own_tag);
         }
-        record.paid = false;
+        record.owe_tokens();
         record.tries = 0;
         record.failing_since = None;
         let is_stored = record.stand.held().is_some();
@@ -347,7 +347,7 @@ impl Outbox {
             record.sent = Mark { count: record.sent.count, tag: record.settled() };
             self.set_record_timer(id);
         } else {
-            let (account, is_digest) = (record.account, record.kind == Kind::Digest);
+            let (account, is_digest) = (record.account, record.kind.folds());
             self.remove(id, now);
             if is_digest && let Some(account) = self.accounts.peek_mut(&account.0) {
                 self.bytes -= account.digest.take().map_or(0, |digest| digest.size());

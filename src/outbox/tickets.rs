@@ -115,6 +115,7 @@ mod tests {
                 known: Known::default(),
                 payment: Payment::Owed { rate: Rate { qps: 0.0, burst: 0 } },
                 budget: Key(2),
+                group: None,
             };
             outbox.offer(offer, Event::default(), Now::at(0));
             outbox.await_write(RecordId(number), Ticket(number), OnTaken::Rename);

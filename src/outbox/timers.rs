@@ -6,13 +6,14 @@ use super::Outbox;
 use super::account::AccountId;
 use super::record::Phase;
 use crate::clock::{Mono, Now};
-use crate::correlator::RecordId;
+use crate::correlator::{Key, RecordId};
 
 /// What a timer wakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     Record(RecordId),
     Account(AccountId),
+    Group(Key),
 }
 
 impl Outbox {
@@ -29,6 +30,7 @@ impl Outbox {
             match timer {
                 Timer::Record(id) => self.wake_record(id, now),
                 Timer::Account(id) => self.wake_account(id, at, now),
+                Timer::Group(key) => self.wake_group(key, at, now),
             }
         }
     }

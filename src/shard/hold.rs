@@ -10,7 +10,7 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, Line, LostReason, Ticket};
+use crate::outbox::{DIGEST_REASON, Line, LostReason, STORM_MARK, Ticket};
 
 /// Which record a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,12 @@ pub struct Handle {
     pub stored: bool,
 }
 
+/// Whether an event stands for others that have folded.
+fn is_folded(event: &Event) -> bool {
+    let rare = event.metadata.rare.as_deref();
+    event.reason == DIGEST_REASON || rare.is_some_and(|rare| rare.annotations.contains_key(STORM_MARK))
+}
+
 /// How often a record is looked at that has a request on its way.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -48,7 +54,7 @@ impl Shard {
 
     pub(super) fn locate(&self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
         let source = self.secret.source(event);
-        if lead == Lead::Name && event.reason == DIGEST_REASON {
+        if lead == Lead::Name && is_folded(event) {
             let record = self.outbox.digest(&event.metadata.namespace, name)?;
             return Some(Handle { source, key: None, record, name: name.into(), stored: true });
         }

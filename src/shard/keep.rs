@@ -3,7 +3,7 @@
 use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Correlator, Observation, Policy, Rate, RecordId, namespace_tag};
-use crate::outbox::{Changes, Entry, Kind};
+use crate::outbox::{Changes, Entry};
 
 impl Shard {
     /// From now on changes are noted; see [`Outbox::keep_journal`](crate::outbox::Outbox::keep_journal).
@@ -39,7 +39,7 @@ impl Shard {
         let settings = policy.select(&entry.event);
         let record = RecordId(self.next_record);
         self.next_record += 1;
-        if entry.kind != Kind::Digest {
+        if !entry.kind.folds() {
             let secret = self.secret;
             let correlator = self.sources.get_or_insert_mut(entry.source, || Correlator::new(secret));
             let before = correlator.tracked_keys();

@@ -48,6 +48,8 @@ pub struct Shard {
     ledger: Ledger,
     /// The end has come: whatever still arrives is refused.
     closed: bool,
+    /// Which records have folded into which, since that was last asked; `None` where nobody asks.
+    folds: Option<Vec<(outbox::RecordId, outbox::RecordId)>>,
 }
 
 /// What became of an accepted occurrence; the `Eventweir-Outcome` header.
@@ -91,6 +93,8 @@ pub struct Accepted {
     pub wakes_delivery: bool,
     /// The record, where its write can be waited for: not when it is deferred or dropped.
     pub record: Option<outbox::RecordId>,
+    /// The record that it counts on, whether or not it will be written.
+    pub counts_on: outbox::RecordId,
     /// Whether the event was correlated at all.
     pub correlation: Correlation,
 }
@@ -124,7 +128,18 @@ impl Shard {
             outbox,
             ledger: Ledger::default(),
             closed: false,
+            folds: None,
         }
+    }
+
+    /// From now on notes which records fold, for [`take_folds`](Self::take_folds).
+    pub fn note_folds(&mut self) {
+        self.folds = Some(Vec::new());
+    }
+
+    /// The records that have folded since the last call, each with the record that it has folded into.
+    pub fn take_folds(&mut self) -> Vec<(outbox::RecordId, outbox::RecordId)> {
+        self.folds.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// An empty shard with the same secret and settings; the limits of both are on what they hold together.
@@ -218,7 +233,8 @@ impl Shard {
             Verdict::Owe { rate } => Payment::Owed { rate },
             Verdict::Drop => {
                 self.ledger.lose(LostReason::Suppressed, u64::from(occurrences));
-                return Accepted { outcome: Outcome::Dropped, wakes_delivery: false, record: None, correlation };
+                let (outcome, counts_on) = (Outcome::Dropped, decision.record);
+                return Accepted { outcome, wakes_delivery: false, record: None, counts_on, correlation };
             }
         };
         let offer = Offer {
@@ -230,13 +246,14 @@ impl Shard {
             known: Known { stored: decision.stored, count: decision.before, tag: decision.tag },
             payment,
             budget: decision.budget,
+            group: settings.group,
         };
         let (why, is_news) = self.outbox.offer(offer, event, now);
         self.forget_folded();
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
         let wakes_delivery = is_news && matches!(why, Why::Turn | Why::Budget);
         let record = (why != Why::Budget).then_some(decision.record);
-        Accepted { outcome, wakes_delivery, record, correlation }
+        Accepted { outcome, wakes_delivery, record, counts_on: decision.record, correlation }
     }
 
     /// The record that `event` would fold into, if it is tracked.
@@ -353,6 +370,9 @@ impl Shard {
     /// Records that folded into a digest begin anew with their next occurrence.
     fn forget_folded(&mut self) {
         for forgotten in self.outbox.take_forgotten() {
+            if let Some(folds) = &mut self.folds {
+                folds.push((forgotten.record, forgotten.into));
+            }
             if let Some(correlator) = self.sources.peek_mut(&forgotten.source) {
                 let before = correlator.tracked_keys();
                 correlator.settle(forgotten.key, forgotten.record, &crate::correlator::Settled::Forgotten);

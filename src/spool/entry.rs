@@ -39,8 +39,8 @@ struct Head {
     later: Numbers,
 }
 
-/// Occurrences by how they will show.
-type Numbers = [u64; WrittenAs::ALL.len()];
+/// Occurrences by how they will show. A version that knew fewer ways wrote fewer numbers.
+type Numbers = Vec<u64>;
 
 /// A head of version 0.1.
 #[derive(Debug, Deserialize)]
@@ -50,7 +50,7 @@ struct OldHead {
     source: String,
     key: String,
     budget: Option<String>,
-    occurrences: [u64; 4],
+    occurrences: Vec<u64>,
     stored: bool,
     tally: u64,
     writer: String,
@@ -66,7 +66,7 @@ impl From<OldHead> for Head {
             (false, true) => Kind::Combined,
             (false, false) => Kind::Plain,
         };
-        let (tag, settled, owed, later) = (writer, tally, occurrences, Numbers::default());
+        let (tag, settled, owed, later) = (writer, tally, occurrences, Vec::new());
         Self { id, round, source, key, budget, kind, stored, tag, settled, owed, later }
     }
 }
@@ -89,7 +89,7 @@ pub(super) struct Found {
 
 /// The entry of the record `id` as bytes.
 pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
-    let numbers = |occurrences: Occurrences| WrittenAs::ALL.map(|shown| occurrences.get(shown));
+    let numbers = |occurrences: Occurrences| WrittenAs::ALL.map(|shown| occurrences.get(shown)).to_vec();
     let head = Head {
         id: id.to_owned(),
         round,

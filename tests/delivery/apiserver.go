@@ -168,10 +168,13 @@ func (r record) occurrences() int {
 func (r record) tallies() map[string]int {
 	tallies := map[string]int{}
 	for name, value := range r.Metadata.Annotations {
-		if writer, ok := strings.CutPrefix(name, "tally.eventweir/"); ok {
+		if tag, ok := strings.CutPrefix(name, "tally.eventweir/"); ok {
+			// Writer and record, and behind the count when it was written.
+			writer, _, _ := strings.Cut(tag, ".")
+			value, _, _ := strings.Cut(value, "@")
 			var n int
 			if _, err := fmt.Sscan(value, &n); err == nil {
-				tallies[writer] = n
+				tallies[writer] += n
 			}
 		}
 	}

@@ -21,7 +21,7 @@ func replicasNamed(r *run) error {
 		var group replicaGroup
 		for n := range 2 {
 			// Without history they meet by the name or not at all.
-			more := "upstream: {history: 'off'}\ncorrelation: {burstSize: 100000, qps: 1000000, naming: " + naming + "}\n"
+			more := "upstream: {history: 'off'}\ncorrelation: {burstSize: 100000, qps: 1000000, groupBurstSize: 0, naming: " + naming + "}\n"
 			w, err := r.weir(kubeconfig, more, fmt.Sprintf("eventweir-%s-%d", naming, n))
 			if err != nil {
 				return err

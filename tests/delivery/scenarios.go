@@ -14,7 +14,7 @@ import (
 const settleLimit = 3 * time.Minute
 
 // large budgets: what is tested is delivery, not suppression.
-const large = "correlation: {burstSize: 100000, qps: 1000000}\n"
+const large = "correlation: {burstSize: 100000, qps: 1000000, groupBurstSize: 0}\n"
 
 // config of an eventweir that is impatient, so that runs are short; `more` and then --extra-config are laid over it.
 func (r *run) config(kubeconfig, more string) string {
@@ -24,8 +24,11 @@ upstream:
   kind: apiserver
   kubeconfig: %s
   timeout: 1s
+  burst: 0
+  qps: 0
   backoff: {initial: 10ms, max: 300ms}
 outbox: {coalesceInterval: 200ms}
+correlation: {groupBurstSize: 0}
 shutdown: {drainTimeout: 60s}
 `, kubeconfig)
 	config := map[string]any{}

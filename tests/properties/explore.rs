@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use eventweir::clock::Mono;
-use eventweir::correlator::{Naming, Settings};
+use eventweir::correlator::{Naming, Rate, Settings};
 use eventweir::event::Event;
-use eventweir::outbox::{Answer, Applied, Fault, LostReason, Request, Retry, Write};
+use eventweir::outbox::{self, Answer, Applied, Fault, GroupSettings, LostReason, Request, Retry, Write};
 use eventweir::shard::{self, Lead};
 
 use super::cluster::{Admission, Cluster, LOST, plain_event};
@@ -837,4 +838,38 @@ fn a_client_deletes_its_event() {
         depth: 8,
         ..scope("deleted by its client", vec![(0, plain()), other(1), other(2)])
     });
+}
+
+/// Records of one group that has a single token, and folds soon.
+fn storm(name: &'static str) -> Scope {
+    let groups = GroupSettings { fold_after: Duration::from_secs(1), ..GroupSettings::default() };
+    let outbox = outbox::Settings { groups, ..outbox::Settings::default() };
+    let script = (0..4).map(|number| (0, plain_event(number, "BackOff", &number.to_string()))).collect();
+    Scope {
+        settings: Settings { group: Some(Rate { qps: 0.05, burst: 1 }), ..Settings::default() },
+        limits: shard::Settings { outbox, ..shard::Settings::default() },
+        ticks: 2,
+        depth: 8,
+        ..scope(name, script)
+    }
+}
+
+#[test]
+fn a_storm_record_whose_writes_fail() {
+    explore(&Scope { faults: 2, labels: true, ..storm("storm") });
+}
+
+#[test]
+fn a_storm_record_across_a_crash() {
+    explore(&Scope { crashes: true, lists: true, ..storm("storm, crash") });
+}
+
+#[test]
+fn a_storm_record_across_a_crash_before_the_commit() {
+    explore(&Scope { crashes: true, commits_at_once: false, ..storm("storm, crash before the commit") });
+}
+
+#[test]
+fn a_storm_record_in_a_drain() {
+    explore(&Scope { drains: true, ..storm("storm, drain") });
 }

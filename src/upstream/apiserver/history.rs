@@ -101,7 +101,16 @@ impl Resource for Watched {
 impl Apiserver {
     /// Lists all events and watches them without end.
     pub fn history(&self) -> impl Stream<Item = News> + Send + use<> {
-        let api: Api<Watched> = Api::all(impatient(self.exchange.clone(), self.timeout));
+        self.history_of(None)
+    }
+
+    /// Lists the events of one namespace or of all and watches them without end.
+    pub fn history_of(&self, namespace: Option<&str>) -> impl Stream<Item = News> + Send + use<> {
+        let client = impatient(self.exchange.clone(), self.timeout);
+        let api: Api<Watched> = match namespace {
+            Some(namespace) => Api::namespaced(client, namespace),
+            None => Api::all(client),
+        };
         let config = watcher::Config::default().page_size(PAGE).timeout(WATCH_SECONDS);
         watcher(api, config).default_backoff().map(|news| match news {
             Ok(watcher::Event::Init) => News::Begins,

@@ -1,0 +1,447 @@
+//! What `replay`, `observe` and `demo` print of a comparison: a summary, rows, one JSON document, a drawing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use smol_str::{SmolStr, format_smolstr};
+
+use super::{Error, print, table};
+use crate::cli::{By, Output, Report, Sort};
+use crate::event::Time;
+use crate::replay::{Comparison, Fact, Fate, Sent};
+
+const SECOND: i64 = 1_000_000_000;
+
+/// A comparison at its end.
+pub(super) struct Compared {
+    pub(super) comparison: Comparison,
+    /// Names of its columns; the first is client-go.
+    pub(super) names: Vec<String>,
+    /// Configuration files of its columns.
+    pub(super) configs: Vec<Option<String>>,
+    /// Unix nanoseconds at which it ended.
+    pub(super) until: i64,
+    /// Documents that were left out.
+    pub(super) bad: u64,
+    /// Things that a reader has to know of the input.
+    pub(super) notes: Vec<String>,
+}
+
+/// Facts that are shown in one row.
+#[derive(Default)]
+struct Row {
+    name: String,
+    sent: Sent,
+    fates: Vec<Fate>,
+    wait: Option<i64>,
+}
+
+/// Prints a comparison as its flags say.
+pub(super) fn finish(compared: &Compared, flags: &Report) -> Result<(), Error> {
+    draw(compared, flags.svg.as_deref())?;
+    let text = match flags.output {
+        Output::Json => json_document(compared).to_string() + "\n",
+        Output::Table | Output::Wide => {
+            summary(compared) + &never_shown(compared, flags.top) + &rows(compared, flags) + &notes(compared)
+        }
+    };
+    print(&text)?;
+    if compared.comparison.balances() { Ok(()) } else { Err(Error::Unbalanced) }
+}
+
+/// Draws the writes per minute into a file, where one is named.
+pub(super) fn draw(compared: &Compared, path: Option<&Path>) -> Result<(), Error> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, svg(compared))
+        .map_err(|source| Error::Io { what: format!("writing {}", path.display()), source })
+}
+
+/// Each fact with what became of it in each column.
+fn fates(compared: &Compared) -> Vec<(&Fact, Sent, Vec<Fate>)> {
+    let columns: Vec<Vec<Fate>> = compared.comparison.columns.iter().map(|column| column.fates()).collect();
+    let facts = compared.comparison.facts().iter().enumerate().filter(|(_, (_, sent))| sent.number > 0);
+    let of = |number: usize| columns.iter().map(|fates| fates.get(number).copied().unwrap_or_default()).collect();
+    facts.map(|(number, (fact, sent))| (&**fact, *sent, of(number))).collect()
+}
+
+/// The sums of one column.
+#[derive(Default)]
+struct Total {
+    fate: Fate,
+    unseen: usize,
+    /// Longest time until a fact was shown; `None` when one never was.
+    wait: Option<i64>,
+    /// By how much the newest shown occurrence of a fact is older than the newest sent one, at most.
+    behind: i64,
+}
+
+fn totals(compared: &Compared) -> (usize, Vec<Total>) {
+    let fates = fates(compared);
+    let mut totals = Vec::new();
+    for column in 0..compared.names.len() {
+        let mut total = Total { wait: Some(0), ..Total::default() };
+        for (_, sent, fates) in &fates {
+            let fate = &fates[column];
+            total.fate.add(fate);
+            total.unseen += usize::from(fate.shown == 0);
+            total.wait = total.wait.zip(fate.first_shown).map(|(wait, shown)| wait.max(shown - sent.first));
+            total.behind = total.behind.max(fate.newest_shown.map_or(0, |newest| sent.newest - newest));
+        }
+        totals.push(total);
+    }
+    (fates.len(), totals)
+}
+
+/// The table of the columns, beside a client without a correlator.
+pub(super) fn summary(compared: &Compared) -> String {
+    let comparison = &compared.comparison;
+    let sent = comparison.sent();
+    let mut objects: Vec<_> =
+        comparison.facts().iter().map(|(fact, _)| (&fact.namespace, &fact.kind, &fact.name)).collect();
+    objects.sort_unstable();
+    objects.dedup();
+    let Some((from, to)) = comparison.span() else { return "No events.\n".to_owned() };
+    let after = match (compared.until - to) / SECOND {
+        0 => String::new(),
+        seconds => format!(", then run on for {}", length(seconds)),
+    };
+    let mut text = format!(
+        "{} of {}, {} to {}{after}\n\n",
+        plural(sent, "event"),
+        plural(objects.len() as u64, "object"),
+        clock(from, to),
+        clock(to, from)
+    );
+    let (facts, totals) = totals(compared);
+    let mut headings = vec!["", "no correlator"];
+    headings.extend(compared.names.iter().map(String::as_str));
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut row = |name: &str, none: String, cell: &dyn Fn(&Total) -> String| {
+        rows.push([name.to_owned(), none].into_iter().chain(totals.iter().map(cell)).collect());
+    };
+    row("writes", thousands(sent), &|total| thousands(total.fate.writes));
+    row("  saved", "-".to_owned(), &|total| percent(sent, total.fate.writes));
+    row("shown", thousands(sent), &|total| thousands(total.fate.shown));
+    if totals.iter().any(|total| total.fate.folded > 0) {
+        row("  in a summary", "-".to_owned(), &|total| thousands(total.fate.folded));
+    }
+    row("waiting", "-".to_owned(), &|total| thousands(total.fate.waiting));
+    row("lost", "0".to_owned(), &|total| thousands(total.fate.lost));
+    if totals.iter().any(|total| total.fate.rejected > 0) {
+        row("rejected", "-".to_owned(), &|total| thousands(total.fate.rejected));
+    }
+    row("= sent", thousands(sent), &|total| thousands(total.fate.total()));
+    row("facts never shown", format!("0 of {}", thousands(facts as u64)), &|total| {
+        format!("{} of {}", thousands(total.unseen as u64), thousands(facts as u64))
+    });
+    row("longest wait for a fact", "0s".to_owned(), &|total| {
+        total.wait.map_or_else(|| "never".to_owned(), |wait| length(wait / SECOND))
+    });
+    row("newest is behind by", "0s".to_owned(), &|total| length(total.behind / SECOND));
+    text.push_str(&table::render(&headings, 1, &rows));
+    text
+}
+
+/// What client-go never shows.
+fn never_shown(compared: &Compared, top: usize) -> String {
+    let mut fates = fates(compared);
+    fates.retain(|(_, _, fates)| fates[0].shown == 0);
+    if fates.is_empty() {
+        return String::new();
+    }
+    fates.sort_by_key(|(fact, sent, _)| (fact.event_type != "Warning", std::cmp::Reverse(sent.number), *fact));
+    let rows: Vec<_> = fates
+        .iter()
+        .take(limit(top))
+        .map(|(fact, sent, fates)| {
+            let wait = fates[1].first_shown.map_or_else(|| "never".to_owned(), |at| length((at - sent.first) / SECOND));
+            let object = cut(&object(fact), 26);
+            let number = thousands(sent.number);
+            let shown = thousands(fates[1].shown);
+            vec![object, cut(&fact.reason, 20), fact.event_type.to_string(), number, shown, wait]
+        })
+        .collect();
+    let headings = ["OBJECT", "REASON", "TYPE", "SENT", "SHOWN", "AFTER"];
+    format!(
+        "\nFacts that client-go never shows{}\n{}",
+        of_how_many(rows.len(), fates.len()),
+        table::render(&headings, 3, &rows)
+    )
+}
+
+fn rows(compared: &Compared, flags: &Report) -> String {
+    let mut groups = BTreeMap::<SmolStr, Row>::new();
+    for (fact, sent, fates) in fates(compared) {
+        let key = match flags.by {
+            By::Object => object(fact),
+            By::Reason => fact.reason.clone(),
+            By::Component => fact.component.clone(),
+            By::Namespace => fact.namespace.clone(),
+            By::Type => fact.event_type.clone(),
+        };
+        let row = groups.entry(key).or_insert_with_key(|key| Row {
+            name: key.to_string(),
+            fates: vec![Fate::default(); fates.len()],
+            ..Row::default()
+        });
+        row.sent.number += sent.number;
+        // Until it is shown, it goes on waiting.
+        let wait = fates.last().and_then(|fate| fate.first_shown).unwrap_or(compared.until) - sent.first;
+        row.wait = row.wait.max(Some(wait));
+        row.fates.iter_mut().zip(&fates).for_each(|(row, fate)| row.add(fate));
+    }
+    let mut rows: Vec<Row> = groups.into_values().collect();
+    // Two configurations are compared: what they do alike says nothing.
+    if let [_, first, second] = &*compared.names {
+        let all = rows.len();
+        rows.retain(|row| row.fates[1] != row.fates[2]);
+        if rows.is_empty() {
+            return format!("\n{first} and {second} do the same with all {all} rows.\n");
+        }
+    }
+    let ours = |row: &Row| row.fates.last().copied().unwrap_or_default();
+    rows.sort_by_key(|row| {
+        std::cmp::Reverse(match flags.sort {
+            Sort::Writes => ours(row).writes,
+            Sort::Sent => row.sent.number,
+            Sort::Lost => ours(row).lost + ours(row).rejected,
+            Sort::Wait => row.wait.unwrap_or_default().unsigned_abs(),
+            Sort::Name => 0,
+        })
+    });
+    let is_wide = flags.output == Output::Wide;
+    let heading = format!("{:?}", flags.by).to_uppercase();
+    let mut headings = vec![heading.as_str(), "SENT"];
+    headings.extend(compared.names.iter().map(String::as_str));
+    headings.push("SAVED");
+    if is_wide {
+        headings.extend(["SHOWN", "WAITING", "LOST", "REJECTED", "WAIT"]);
+    }
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .take(limit(flags.top))
+        .map(|row| {
+            let (name, fate) = (if is_wide { row.name.clone() } else { cut(&row.name, 34) }, ours(row));
+            let mut cells = vec![name, thousands(row.sent.number)];
+            cells.extend(row.fates.iter().map(|fate| thousands(fate.writes)));
+            cells.push(percent(row.sent.number, fate.writes));
+            if is_wide {
+                cells.extend([fate.shown, fate.waiting, fate.lost, fate.rejected].map(thousands));
+                cells.push(length(row.wait.unwrap_or_default() / SECOND));
+            }
+            cells
+        })
+        .collect();
+    let which = if compared.names.len() > 2 { "Writes, where they differ" } else { "Writes" };
+    format!("\n{which}{}\n{}", of_how_many(cells.len(), rows.len()), table::render(&headings, 1, &cells))
+}
+
+fn notes(compared: &Compared) -> String {
+    let mut notes = compared.notes.clone();
+    if compared.comparison.is_cut() {
+        notes.push("The occurrences of facts beyond 100,000 are counted together, as (others).".to_owned());
+    }
+    if compared.bad > 0 {
+        notes.push(format!(
+            "{} that {} no event left out.",
+            plural(compared.bad, "document"),
+            if compared.bad == 1 { "is" } else { "are" }
+        ));
+    }
+    let (late, sent) = (compared.comparison.out_of_order(), compared.comparison.sent());
+    if late > 0 {
+        notes.push(format!(
+            "{late} of {sent} events are older than one before them, and were taken as happening with that one;\n--sort-by-time sorts them."
+        ));
+    }
+    notes.iter().fold(String::new(), |text, note| text + "\n" + note + "\n")
+}
+
+/// The document that docs/replay.md describes.
+fn json_document(compared: &Compared) -> Value {
+    let comparison = &compared.comparison;
+    let (from, to) = comparison.span().unwrap_or_default();
+    let (facts, totals) = totals(compared);
+    let seconds = |nanos: i64| nanos as f64 / SECOND as f64;
+    let minutes = |minutes: &BTreeMap<i64, u64>| {
+        minutes.iter().map(|(minute, number)| json!([minute, number])).collect::<Vec<_>>()
+    };
+    let fate = |fate: &Fate| {
+        json!({
+            "writes": fate.writes, "shown": fate.shown, "inSummary": fate.folded, "waiting": fate.waiting,
+            "lost": fate.lost, "rejected": fate.rejected,
+        })
+    };
+    let columns = totals.iter().zip(&comparison.columns).enumerate().map(|(number, (total, column))| {
+        let mut value = fate(&total.fate);
+        value["name"] = json!(compared.names[number]);
+        value["config"] = json!(compared.configs[number]);
+        value["unseenFacts"] = json!(total.unseen);
+        value["longestWaitSeconds"] = json!(total.wait.map(seconds));
+        value["newestBehindSeconds"] = json!(seconds(total.behind));
+        value["writesPerMinute"] = json!(minutes(column.writes_per_minute()));
+        value
+    });
+    let rows = fates(compared).into_iter().map(|(fact, sent, fates)| {
+        let columns = fates.iter().enumerate().map(|(number, found)| {
+            let mut value = fate(found);
+            value["name"] = json!(compared.names[number]);
+            value["firstShownAfterSeconds"] = json!(found.first_shown.map(|at| seconds(at - sent.first)));
+            value
+        });
+        json!({
+            "namespace": *fact.namespace, "kind": *fact.kind, "name": *fact.name, "reason": *fact.reason,
+            "type": *fact.event_type, "component": *fact.component, "sent": sent.number,
+            "columns": columns.collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "apiVersion": "eventweir/v1", "kind": "Replay",
+        "input": {
+            "events": comparison.sent(), "bad": compared.bad, "outOfOrder": comparison.out_of_order(), "facts": facts,
+            "from": stamp(from), "to": stamp(to), "until": stamp(compared.until),
+            "sentPerMinute": minutes(comparison.sent_per_minute()),
+        },
+        "columns": columns.collect::<Vec<_>>(),
+        "facts": rows.collect::<Vec<_>>(),
+    })
+}
+
+/// The writes per minute of each column, on a scale of powers of ten.
+fn svg(compared: &Compared) -> String {
+    const STYLE: &str = "text{font:12px sans-serif;fill:#222}.axis{stroke:#888}.line{fill:none;stroke-width:2}\
+        .c0{stroke:#777;stroke-dasharray:2 3}.c1{stroke:#b35900;stroke-dasharray:7 4}.c2{stroke:#0a6fb0}.c3{stroke:#7a2f9a}\
+        @media(prefers-color-scheme:dark){text{fill:#ddd}.c0{stroke:#aaa}.c1{stroke:#f0a050}.c2{stroke:#5ab4f0}.c3{stroke:#c58ae0}}";
+    let comparison = &compared.comparison;
+    let mut lines = vec![("no correlator", comparison.sent(), comparison.sent_per_minute())];
+    let (_, totals) = totals(compared);
+    for ((name, column), total) in compared.names.iter().zip(&comparison.columns).zip(&totals) {
+        lines.push((name, total.fate.writes, column.writes_per_minute()));
+    }
+    let last = lines.iter().filter_map(|(_, _, minutes)| minutes.keys().next_back()).max().copied().unwrap_or(0).max(1);
+    let most = lines.iter().flat_map(|(_, _, minutes)| minutes.values()).max().copied().unwrap_or(1).max(9);
+    let top = ((most + 1) as f64).log10().ceil();
+    let (x, y) = (
+        |minute: i64| 50.0 + minute as f64 * 500.0 / last as f64,
+        |number: u64| 220.0 - ((number + 1) as f64).log10() * 190.0 / top,
+    );
+    let description: Vec<String> =
+        lines.iter().map(|(name, total, _)| format!("{}: {} writes", escape(name), thousands(*total))).collect();
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 720 260\" role=\"img\" aria-labelledby=\"t d\">\n\
+         <title id=\"t\">Writes per minute</title>\n<desc id=\"d\">{}</desc>\n<style>{STYLE}</style>\n\
+         <path class=\"axis\" fill=\"none\" d=\"M50 30V220H550\"/>\n<text x=\"50\" y=\"18\">Writes per minute</text>\n\
+         <text x=\"50\" y=\"240\">0</text><text x=\"550\" y=\"240\" text-anchor=\"end\">{last} min</text>\n",
+        description.join("; ")
+    );
+    for power in 0..=5_u32 {
+        let number = 10_u64.pow(power);
+        if number <= most {
+            let label = thousands(number);
+            writeln!(text, "<text x=\"44\" y=\"{:.0}\" text-anchor=\"end\">{label}</text>", y(number) + 4.0)
+                .unwrap_or_default();
+        }
+    }
+    for (number, (_, _, minutes)) in lines.iter().enumerate() {
+        // A long silence needs two points only.
+        let mut points = String::new();
+        let mut next = 0;
+        for (minute, writes) in *minutes {
+            if *minute > next {
+                write!(points, "{:.1},220 {:.1},220 ", x(next), x(minute - 1)).unwrap_or_default();
+            }
+            write!(points, "{:.1},{:.1} ", x(*minute), y(*writes)).unwrap_or_default();
+            next = minute + 1;
+        }
+        writeln!(text, "<polyline class=\"line c{number}\" points=\"{}\"/>", points.trim_end()).unwrap_or_default();
+        let at = 50 + 40 * number;
+        writeln!(
+            text,
+            "<path class=\"line c{number}\" d=\"M570 {at}h30\"/><text x=\"606\" y=\"{}\">{}</text>",
+            at + 4,
+            description[number]
+                .replacen(": ", "</text><text x=\"606\" y=\"Y\">", 1)
+                .replace('Y', &(at + 20).to_string())
+        )
+        .unwrap_or_default();
+    }
+    text + "</svg>\n"
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+fn object(fact: &Fact) -> SmolStr {
+    let Fact { namespace, kind, name, .. } = fact;
+    if kind.is_empty() { name.clone() } else { format_smolstr!("{namespace} {kind}/{name}") }
+}
+
+/// `how many of all`, where some are left out.
+fn of_how_many(shown: usize, all: usize) -> String {
+    if shown == all { format!(" ({all})") } else { format!(" ({shown} of {all}; --top 0 lists all)") }
+}
+
+const fn limit(top: usize) -> usize {
+    if top == 0 { usize::MAX } else { top }
+}
+
+pub(super) fn plural(number: u64, word: &str) -> String {
+    format!("{} {word}{}", thousands(number), if number == 1 { "" } else { "s" })
+}
+
+/// Digits in groups of three.
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// How much less `writes` are than `sent`.
+fn percent(sent: u64, writes: u64) -> String {
+    if sent == 0 {
+        return "-".to_owned();
+    }
+    format!("{:.1} %", 100.0 * (1.0 - writes as f64 / sent as f64))
+}
+
+/// A length of time of so many seconds.
+pub(super) fn length(seconds: i64) -> String {
+    match seconds {
+        ..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..172_800 => format!("{}h{:02}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+fn stamp(nanos: i64) -> String {
+    let mut text = Vec::new();
+    Time::from_unix_nanos(nanos).write(&mut text);
+    String::from_utf8_lossy(&text).trim_matches('"').to_owned()
+}
+
+/// The time of day, with the day where that of `other` is another one.
+fn clock(nanos: i64, other: i64) -> String {
+    let (text, other) = (stamp(nanos), stamp(other));
+    match (text.split_once('T'), other.split_once('T')) {
+        (Some((day, time)), Some((other, _))) if day == other => time.trim_end_matches('Z').to_owned(),
+        _ => text,
+    }
+}
+
+/// At most `width` characters.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width - 1).chain(['…']).collect()
+}

@@ -1,0 +1,439 @@
+//! Budgets above those of objects: one for each group of like events, over all objects, sources and shards, and one for all
+//! writes.
+//!
+//! client-go cannot have them, because each process sees its own events only. A record whose own budget has paid stands in its
+//! group's queue until the group and the whole have a token for it. What was never written and has stood there too long folds
+//! into the group's storm record ([`storm`](super::storm)), so that a storm of many objects costs as little as its group may.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use super::account::{Account, AccountId, Class, Order, Rank};
+use super::fold::Home;
+use super::record::{Kind, Phase, Record};
+use super::timers::Timer;
+use super::{Outbox, Write};
+use crate::clock::{Mono, Now};
+use crate::correlator::{BuildKeyHasher, Key, KeySecret, Rate, RecordId};
+use crate::event::Event;
+
+/// LIMIT: never-written records that wait for one group; more fold at once, the one that has waited longest first.
+const WAITING_MAX: usize = 1000;
+
+/// A storm is over when nothing has folded for so many times as long as a record waits until it folds.
+const STORM_ENDS: u32 = 60;
+
+/// Turns that Warnings have before a Normal group gets one.
+const WARNING_TURNS: u32 = 7;
+
+/// Records whose events have no group budget wait here for a token of the whole.
+const UNGROUPED: Key = Key(0);
+
+/// Groups beyond the limit share this budget; nothing of them folds, because they have nothing in common.
+const OVERFLOW: Key = Key(1);
+
+/// Settings of the budgets above the objects'.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupSettings {
+    /// Writes in all; `None` is unlimited (the default here; the configuration file has another).
+    pub ceiling: Option<Rate>,
+    /// How long a never-written record waits for its group before it folds; a Warning half as long again. Default 10 s.
+    pub fold_after: Duration,
+    /// LIMIT: groups of a shard with records that wait or with a storm record; the events of further ones share one budget and
+    /// never fold. Default 10,000.
+    pub max_groups: NonZeroUsize,
+}
+
+impl Default for GroupSettings {
+    fn default() -> Self {
+        Self {
+            ceiling: None,
+            fold_after: Duration::from_secs(10),
+            max_groups: const { NonZeroUsize::new(10_000).unwrap() },
+        }
+    }
+}
+
+/// The group that a record belongs to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Membership {
+    key: Key,
+    rate: Option<Rate>,
+}
+
+impl Membership {
+    /// Waits for the whole alone.
+    const UNGROUPED: Self = Self { key: UNGROUPED, rate: None };
+}
+
+/// Cells of the table of groups' budgets. Groups whose keys fall into one cell share it, so that however many there are, they take no
+/// more memory.
+const CELLS: usize = 1 << 14;
+
+/// A token bucket that all shards take from without a lock: the time until which its tokens are spent (a GCRA).
+#[derive(Debug, Default)]
+struct Bucket(AtomicI64);
+
+impl Bucket {
+    /// Nanoseconds until a token comes back, and until all do.
+    #[expect(clippy::cast_possible_truncation, reason = "at most a hundred years")]
+    fn times(rate: Rate) -> (i64, i64) {
+        let interval = (1e9 / f64::from(rate.qps)).min(1e12) as i64;
+        (interval, interval.saturating_mul(rate.burst.into()))
+    }
+
+    /// When the next token comes: `now` if there is one.
+    fn next_token(&self, rate: Rate, now: Mono) -> Mono {
+        let (interval, all) = Self::times(rate);
+        let spent_until = self.0.load(Ordering::Relaxed);
+        Mono(spent_until.saturating_add(interval).saturating_sub(all).max(now.0))
+    }
+
+    fn take(&self, rate: Rate, now: Mono) -> bool {
+        let (interval, all) = Self::times(rate);
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent_until| {
+            let spent_until = spent_until.max(now.0).saturating_add(interval);
+            (spent_until.saturating_sub(now.0) <= all).then_some(spent_until)
+        });
+        taken.is_ok()
+    }
+
+    /// Gives a token back that was taken a moment ago.
+    fn give_back(&self, rate: Rate) {
+        self.0.fetch_sub(Self::times(rate).0, Ordering::Relaxed);
+    }
+}
+
+/// The tokens of all shards.
+#[derive(Debug)]
+struct Buckets {
+    groups: Box<[Bucket]>,
+    all: Bucket,
+}
+
+/// The groups of one shard's records that wait.
+#[derive(Debug)]
+pub(super) struct Groups {
+    secret: KeySecret,
+    buckets: Arc<Buckets>,
+    // LIMIT: `max_groups` and two more, with records that wait or with a storm record; what belongs to further ones waits together.
+    waiting: HashMap<Key, Group, BuildKeyHasher>,
+    /// Groups that had a token when they were filed, by class.
+    // LIMIT: each group once.
+    turns: [VecDeque<Key>; 2],
+    /// How many Warnings have gone since the last Normal event.
+    warnings: u32,
+}
+
+/// Records that wait for a group's token.
+#[derive(Debug)]
+struct Group {
+    class: Class,
+    rate: Option<Rate>,
+    /// Never written; can fold.
+    // LIMIT: `WAITING_MAX`.
+    never: BTreeSet<Order>,
+    /// Later writes.
+    // LIMIT: `max_records`.
+    owed: BTreeSet<Order>,
+    /// The storm record, where it waits. It takes the first token.
+    storm: Option<Order>,
+    /// When a record last folded, while the group has a storm record.
+    folded: Option<Mono>,
+    is_filed: bool,
+    timer: Option<Mono>,
+}
+
+impl Groups {
+    pub(super) fn new(seed: u64) -> Self {
+        let groups = std::iter::repeat_with(Bucket::default).take(CELLS).collect();
+        Self::over(KeySecret(seed, !seed), Arc::new(Buckets { groups, all: Bucket::default() }))
+    }
+
+    /// Those of another shard, with the same tokens.
+    pub(super) fn another(&self) -> Self {
+        Self::over(self.secret, Arc::clone(&self.buckets))
+    }
+
+    fn over(secret: KeySecret, buckets: Arc<Buckets>) -> Self {
+        Self { secret, buckets, waiting: HashMap::default(), turns: Default::default(), warnings: 0 }
+    }
+
+    /// The group of an event whose groups fill at this rate.
+    pub(super) fn of(&self, event: &Event, rate: Rate, settings: &GroupSettings) -> Membership {
+        let key = self.secret.group(event);
+        let has_room = self.waiting.len() < settings.max_groups.get() || self.waiting.contains_key(&key);
+        Membership { key: if has_room { key } else { OVERFLOW }, rate: Some(rate) }
+    }
+
+    fn bucket(&self, key: Key) -> &Bucket {
+        let place = usize::try_from(key.0 % CELLS as u128).unwrap_or_default();
+        &self.buckets.groups[place]
+    }
+
+    /// Takes a token of the group and one of the whole, or neither.
+    fn take(&self, Membership { key, rate }: Membership, ceiling: Option<Rate>, now: Mono) -> bool {
+        if ceiling.is_some_and(|ceiling| !self.buckets.all.take(ceiling, now)) {
+            return false;
+        }
+        let is_taken = rate.is_none_or(|rate| self.bucket(key).take(rate, now));
+        if let (false, Some(ceiling)) = (is_taken, ceiling) {
+            self.buckets.all.give_back(ceiling);
+        }
+        is_taken
+    }
+
+    /// When the group's next token comes: `now` if there is one.
+    fn next_token(&self, Membership { key, rate }: Membership, now: Mono) -> Mono {
+        rate.map_or(now, |rate| self.bucket(key).next_token(rate, now))
+    }
+
+    /// When a token of the whole comes.
+    fn next_of_all(&self, ceiling: Option<Rate>, now: Mono) -> Mono {
+        ceiling.map_or(now, |ceiling| self.buckets.all.next_token(ceiling, now))
+    }
+
+    /// When a record may go that has its turn, without anything else happening.
+    pub(super) fn next_turn(&self, ceiling: Option<Rate>, now: Mono) -> Option<Mono> {
+        let has_turn = !self.turns.iter().all(VecDeque::is_empty);
+        has_turn.then(|| self.next_of_all(ceiling, now))
+    }
+
+    pub(super) fn has_warning(&self) -> bool {
+        !self.turns[Class::Warning as usize].is_empty()
+    }
+
+    /// Groups with a storm record, and since when the oldest record waits.
+    pub(super) fn storms(&self) -> (usize, Option<Mono>) {
+        let storms = self.waiting.values().filter(|group| group.folded.is_some()).count();
+        let orders = self
+            .waiting
+            .values()
+            .flat_map(|group| [group.never.first(), group.owed.first(), group.storm.as_ref()].into_iter().flatten());
+        (storms, orders.map(|order| order.since).min())
+    }
+
+    /// The group whose turn it is.
+    fn pop_turn(&mut self) -> Option<Key> {
+        let [warning, normal] = &mut self.turns;
+        let is_normals = warning.is_empty() || (self.warnings >= WARNING_TURNS && !normal.is_empty());
+        self.warnings = if is_normals { 0 } else { self.warnings + 1 };
+        let key = if is_normals { normal.pop_front() } else { warning.pop_front() }?;
+        if let Some(group) = self.waiting.get_mut(&key) {
+            group.is_filed = false;
+        }
+        Some(key)
+    }
+}
+
+impl Group {
+    fn new(class: Class) -> Self {
+        Self {
+            class,
+            rate: None,
+            never: BTreeSet::new(),
+            owed: BTreeSet::new(),
+            storm: None,
+            folded: None,
+            is_filed: false,
+            timer: None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.never.is_empty() && self.owed.is_empty() && self.storm.is_none()
+    }
+
+    fn remove(&mut self, order: Order) {
+        self.storm.take_if(|storm| *storm == order);
+        if !self.never.remove(&order) {
+            self.owed.remove(&order);
+        }
+    }
+
+    /// The next record: the storm record, then what nobody has seen. In a storm that folds instead, and tokens go to later writes.
+    fn pop(&mut self) -> Option<RecordId> {
+        let order = self.storm.take().or_else(|| {
+            let never = if self.folded.is_none() { self.never.pop_first() } else { None };
+            never.or_else(|| self.owed.pop_first())
+        });
+        order.map(|order| order.record)
+    }
+
+    /// Whether something waits for a token.
+    fn can_pop(&self) -> bool {
+        self.storm.is_some() || !self.owed.is_empty() || (self.folded.is_none() && !self.never.is_empty())
+    }
+
+    /// When the oldest never-written record folds; a single one is written as it is.
+    fn folds_at(&self, key: Key, settings: &GroupSettings) -> Option<Mono> {
+        let can_fold = key != UNGROUPED && key != OVERFLOW && (self.folded.is_some() || self.never.len() > 1);
+        let order = self.never.first().filter(|_| can_fold)?;
+        Some(order.since.after(self.fold_after(settings)))
+    }
+
+    fn fold_after(&self, settings: &GroupSettings) -> Duration {
+        match self.class {
+            Class::Warning => settings.fold_after * 3 / 2,
+            Class::Normal => settings.fold_after,
+        }
+    }
+}
+
+impl Outbox {
+    /// A record's own budget has paid: sends it, or lets it wait for its group and for the whole.
+    pub(super) fn pass(&mut self, id: RecordId, now: Now) -> Option<Write> {
+        let ceiling = self.settings.groups.ceiling;
+        let record = self.records.get_mut(&id)?;
+        let membership = record.group.unwrap_or(Membership::UNGROUPED);
+        let is_free = record.group.is_none() && ceiling.is_none();
+        if self.draining || record.has_passed || is_free {
+            return self.send(id, now);
+        }
+        let waits = self.groups.waiting.get(&membership.key).is_some_and(|group| !group.is_empty());
+        if !waits && self.groups.take(membership, ceiling, now.mono) {
+            record.has_passed = true;
+            return self.send(id, now);
+        }
+        self.stage(id, membership, now);
+        None
+    }
+
+    /// Puts a record into its group's queue.
+    fn stage(&mut self, id: RecordId, membership: Membership, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        let class = Class::of(record.event.is_warning());
+        let order = Order { class, rank: Rank::NeverShown, since: now.mono, record: id };
+        let (is_storm, is_new) = (record.kind == Kind::Storm, record.was_never_sent());
+        record.phase = Phase::Queued(order);
+        record.is_staged = true;
+        let group = self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class));
+        group.rate = membership.rate;
+        if is_storm {
+            group.storm = Some(order);
+        } else if is_new {
+            group.never.insert(order);
+        } else {
+            group.owed.insert(order);
+        }
+        let excess = group.never.len().saturating_sub(WAITING_MAX);
+        if excess > 0 && membership.key != UNGROUPED && membership.key != OVERFLOW {
+            let orders: Vec<Order> = group.never.iter().copied().take(excess + WAITING_MAX / 10).collect();
+            self.fold_storm(membership.key, &orders, now);
+        }
+        self.refile_group(membership.key, now.mono);
+    }
+
+    /// Takes a record out of its group's queue.
+    pub(super) fn unstage(&mut self, id: RecordId, order: Order) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        record.is_staged = false;
+        let key = record.group.map_or(UNGROUPED, |membership| membership.key);
+        if let Some(group) = self.groups.waiting.get_mut(&key) {
+            group.remove(order);
+        }
+    }
+
+    /// The record of the group whose turn it is, with the tokens that it needs.
+    pub(super) fn pop_group(&mut self, now: Now) -> Option<RecordId> {
+        let ceiling = self.settings.groups.ceiling;
+        while self.groups.next_turn(ceiling, now.mono) == Some(now.mono) {
+            let key = self.groups.pop_turn()?;
+            let group = self.groups.waiting.get(&key).filter(|group| group.can_pop());
+            let membership = group.map(|group| Membership { key, rate: group.rate });
+            let pays = membership.is_some_and(|membership| self.groups.take(membership, ceiling, now.mono));
+            let popped = if pays { self.groups.waiting.get_mut(&key).and_then(|group| group.pop()) } else { None };
+            self.refile_group(key, now.mono);
+            if let Some(record) = popped.and_then(|id| self.records.get_mut(&id)) {
+                record.is_staged = false;
+                record.has_passed = true;
+                return popped;
+            }
+        }
+        None
+    }
+
+    /// Files a group that can be written now, sets its timer, or forgets it.
+    fn refile_group(&mut self, key: Key, now: Mono) {
+        let settings = self.settings.groups;
+        let Some(group) = self.groups.waiting.get(&key) else { return };
+        let membership = Membership { key, rate: group.rate };
+        let (can_pop, is_filed) = (group.can_pop(), group.is_filed);
+        let ends_at = group.folded.map_or(now, |folded| folded.after(group.fold_after(&settings) * STORM_ENDS));
+        if group.is_empty() && ends_at <= now {
+            self.end_group(key, now);
+            return;
+        }
+        let token = can_pop.then(|| self.groups.next_token(membership, now));
+        let ends_at = Some(ends_at).filter(|_| group.is_empty());
+        let mut at = [group.folds_at(key, &settings), ends_at].into_iter().flatten().min();
+        let Some(group) = self.groups.waiting.get_mut(&key) else { return };
+        if token == Some(now) && !is_filed {
+            group.is_filed = true;
+            let turns = &mut self.groups.turns[group.class as usize];
+            turns.push_back(key);
+        } else if let Some(token) = token.filter(|token| *token > now) {
+            at = Some(at.map_or(token, |at| at.min(token)));
+        }
+        if let Some(at) = at
+            && group.timer.is_none_or(|timer| at < timer)
+        {
+            group.timer = Some(at);
+            self.timers.push(std::cmp::Reverse((at, Timer::Group(key))));
+        }
+    }
+
+    /// A group's timer has fired: what has waited too long folds.
+    pub(super) fn wake_group(&mut self, key: Key, at: Mono, now: Now) {
+        let settings = self.settings.groups;
+        let Some(group) = self.groups.waiting.get_mut(&key) else { return };
+        if group.timer != Some(at) {
+            return; // was moved forward, and has fired
+        }
+        group.timer = None;
+        if group.folds_at(key, &settings).is_some_and(|at| at <= now.mono) {
+            let fold_after = group.fold_after(&settings);
+            let orders: Vec<Order> =
+                group.never.iter().copied().take_while(|order| order.since.after(fold_after) <= now.mono).collect();
+            self.fold_storm(key, &orders, now);
+        }
+        self.refile_group(key, now.mono);
+    }
+
+    fn fold_storm(&mut self, key: Key, orders: &[Order], now: Now) {
+        let account_id = AccountId::of_group(key);
+        let Some(group) = self.groups.waiting.get_mut(&key) else { return };
+        let is_first = group.folded.replace(now.mono).is_none();
+        let account = self.account(account_id, || Account::new(key, None));
+        // The storm record is remembered for as long as the storm lasts.
+        account.members += u32::from(is_first);
+        self.fold(Home::Group(key), orders, now);
+    }
+
+    /// What pays for the storm record of a group.
+    pub(super) fn membership(&self, key: Key) -> Option<Membership> {
+        self.groups.waiting.get(&key).map(|group| Membership { key, rate: group.rate })
+    }
+
+    /// Nothing waits for the group any more, and its budget is full.
+    fn end_group(&mut self, key: Key, now: Mono) {
+        let Some(group) = self.groups.waiting.remove(&key) else { return };
+        if group.folded.is_some() {
+            let account_id = AccountId::of_group(key);
+            if let Some(account) = self.accounts.peek_mut(&account_id.0) {
+                account.members -= 1;
+            }
+            self.drop_if_idle(account_id, now);
+        }
+    }
+}
+
+impl Record {
+    /// Its next write pays again: a token of its own budget, of its group's, and of the whole.
+    pub(super) const fn owe_tokens(&mut self) {
+        (self.paid, self.has_passed) = (false, false);
+    }
+}

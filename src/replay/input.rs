@@ -1,0 +1,430 @@
+//! Recorded events as people have them, read one by one: JSON lines, arrays, Lists, documents one after another, events of both API
+//! groups and audit logs of the API server, each also compressed by gzip. Memory does not grow with the length of the input.
+
+use std::borrow::Cow;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+
+use flate2::read::MultiGzDecoder;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use super::{Seen, time_of};
+use crate::event::patching::{PatchType, apply};
+use crate::event::{ApiGroup, Event, MicroTime, json, spelling};
+
+/// LIMIT: bytes of a document; an event has no more than a request's body, and an audit line has it twice.
+const DOCUMENT_BYTES: usize = 8 << 20;
+
+/// By how many bytes the format is told.
+const HEAD_BYTES: u64 = 64 << 10;
+
+/// LIMIT: characters of a bad line that are quoted.
+const QUOTED: usize = 60;
+
+/// What the input is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One document a line, in the order of their times.
+    Lines,
+    /// A List, an array or documents one after another, in any order.
+    Documents,
+}
+
+/// An event of the input.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The event as it is after the newest of its occurrences.
+    pub event: Event,
+    /// How many occurrences it brings.
+    pub occurrences: u32,
+    /// Unix nanoseconds of the first of them; they are spread evenly from there to `at`.
+    pub from: Option<i64>,
+    /// Unix nanoseconds of the newest of them.
+    pub at: Option<i64>,
+}
+
+/// A document that is no event.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} {fault}")]
+pub struct Bad {
+    /// The line that it begins in, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub fault: String,
+}
+
+/// The events of an input, as an iterator.
+pub struct Recording<'r> {
+    input: Box<dyn BufRead + 'r>,
+    format: Format,
+    line: u64,
+    /// In what the next document stands.
+    within: Vec<Within>,
+    buffer: Vec<u8>,
+    seen: Seen,
+    bytes: u64,
+    without_body: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Array,
+    /// The items of a List, of which more follows.
+    Items,
+}
+
+/// The members that say what a document is.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Head<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    verb: Cow<'a, str>,
+    #[serde(borrow)]
+    stage: Cow<'a, str>,
+    #[serde(borrow)]
+    stage_timestamp: Cow<'a, str>,
+    object_ref: Option<ObjectRef<'a>>,
+    response_status: Option<ResponseStatus>,
+    #[serde(borrow)]
+    request_object: Option<&'a RawValue>,
+    regarding: Option<IgnoredAny>,
+    items: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct ObjectRef<'a> {
+    #[serde(borrow)]
+    resource: Cow<'a, str>,
+    #[serde(borrow)]
+    subresource: Cow<'a, str>,
+    #[serde(borrow)]
+    namespace: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    api_group: Cow<'a, str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ResponseStatus {
+    code: u16,
+}
+
+impl std::fmt::Debug for Recording<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recording").field("format", &self.format).field("line", &self.line).finish_non_exhaustive()
+    }
+}
+
+impl<'r> Recording<'r> {
+    /// Begins to read.
+    ///
+    /// # Errors
+    /// When the input cannot be read.
+    pub fn new(input: impl Read + 'r) -> io::Result<Self> {
+        let (mut head, mut input) = peek(Box::new(input))?;
+        if head.starts_with(&[0x1f, 0x8b]) {
+            (head, input) = peek(Box::new(MultiGzDecoder::new(Cursor::new(head).chain(input))))?;
+        }
+        let format = format_of(&head);
+        let input = Box::new(BufReader::with_capacity(1 << 16, Cursor::new(head).chain(input)));
+        let (within, buffer, seen) = (Vec::new(), Vec::new(), Seen::default());
+        Ok(Self { input, format, line: 0, within, buffer, seen, bytes: 0, without_body: 0 })
+    }
+
+    /// What the input is taken for.
+    #[must_use]
+    pub const fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Bytes of documents read so far.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Requests of an audit log that say nothing about their event: without a body, or a patch of an event that was not in it.
+    #[must_use]
+    pub const fn without_body(&self) -> u64 {
+        self.without_body
+    }
+
+    fn read_next(&mut self) -> io::Result<Option<Result<Report, Bad>>> {
+        loop {
+            let found = match self.format {
+                Format::Lines => self.next_line()?,
+                Format::Documents => self.next_document()?,
+            };
+            let line = match found {
+                None => return Ok(None),
+                Some(Err(bad)) => return Ok(Some(Err(bad))),
+                Some(Ok(line)) => line,
+            };
+            self.bytes += self.buffer.len() as u64;
+            let buffer = std::mem::take(&mut self.buffer);
+            let read = self.read(&buffer);
+            self.buffer = buffer;
+            match read {
+                Ok(None) => {}
+                Ok(Some(report)) => return Ok(Some(Ok(report))),
+                Err(fault) => return Ok(Some(Err(Bad { line, fault }))),
+            }
+        }
+    }
+
+    /// Reads a line that is not blank into the buffer.
+    fn next_line(&mut self) -> io::Result<Option<Result<u64, Bad>>> {
+        loop {
+            self.buffer.clear();
+            let limit = DOCUMENT_BYTES as u64 + 1;
+            if self.input.by_ref().take(limit).read_until(b'\n', &mut self.buffer)? == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            if self.buffer.len() > DOCUMENT_BYTES {
+                self.skip_line()?;
+                return Ok(Some(Err(self.too_long(self.line))));
+            }
+            if !self.buffer.trim_ascii().is_empty() {
+                return Ok(Some(Ok(self.line)));
+            }
+        }
+    }
+
+    /// Reads the next object that is no List into the buffer.
+    fn next_document(&mut self) -> io::Result<Option<Result<u64, Bad>>> {
+        self.line = self.line.max(1);
+        loop {
+            let Some(byte) = self.byte()? else {
+                let is_whole = self.within.is_empty();
+                self.within.clear();
+                let fault = "is the last one: the input ends in the middle of a list".to_owned();
+                return Ok(if is_whole { None } else { Some(Err(Bad { line: self.line, fault })) });
+            };
+            match (byte, self.within.last()) {
+                (b'{', _) => {
+                    if let Some(found) = self.object()? {
+                        return Ok(Some(found));
+                    }
+                }
+                (b'[', _) => self.within.push(Within::Array),
+                (b']', Some(Within::Array)) => drop(self.within.pop()),
+                (b']', Some(Within::Items)) => {
+                    self.within.pop();
+                    self.buffer.clear();
+                    self.rest_of_object(1, false)?;
+                }
+                (b',' | b' ' | b'\t' | b'\r' | b'\n', _) => {}
+                _ => {
+                    let line = self.line;
+                    self.buffer.clear();
+                    self.buffer.push(byte);
+                    self.input.by_ref().take(4 * QUOTED as u64).read_until(b'\n', &mut self.buffer)?;
+                    if self.buffer.ends_with(b"\n") {
+                        self.line += 1;
+                    } else {
+                        self.skip_line()?;
+                        self.line += 1;
+                    }
+                    return Ok(Some(Err(Bad { line, fault: format!("is not JSON: {}", quoted(&self.buffer)) })));
+                }
+            }
+        }
+    }
+
+    /// Reads an object of which the first brace has been read. `None` when it is a List: its items come next.
+    fn object(&mut self) -> io::Result<Option<Result<u64, Bad>>> {
+        let line = self.line;
+        self.buffer.clear();
+        self.buffer.push(b'{');
+        Ok(match self.rest_of_object(1, true)? {
+            End::Items => {
+                self.within.push(Within::Items);
+                None
+            }
+            End::Whole if self.buffer.len() > DOCUMENT_BYTES => Some(Err(self.too_long(line))),
+            End::Whole => Some(Ok(line)),
+            End::Missing => {
+                self.within.clear();
+                let fault = "begins an object that does not end".to_owned();
+                Some(Err(Bad { line, fault }))
+            }
+        })
+    }
+
+    /// Reads on to the end of the object that is `depth` deep, or to the items of a List.
+    fn rest_of_object(&mut self, mut depth: u32, looks_for_items: bool) -> io::Result<End> {
+        let (mut in_string, mut is_escaped) = (false, false);
+        // How much of `"items": [` has just been read.
+        let mut items = 0;
+        loop {
+            let Some(byte) = self.byte()? else { return Ok(End::Missing) };
+            if self.buffer.len() <= DOCUMENT_BYTES {
+                self.buffer.push(byte);
+            }
+            if in_string {
+                match byte {
+                    _ if is_escaped => is_escaped = false,
+                    b'\\' => is_escaped = true,
+                    b'"' => {
+                        in_string = false;
+                        items = u8::from(looks_for_items && depth == 1 && self.buffer.ends_with(b"\"items\""));
+                    }
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => in_string = true,
+                b'{' | b'[' if items == 2 && byte == b'[' => return Ok(End::Items),
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth -= 1,
+                _ => {}
+            }
+            items = match (byte, items) {
+                (b':', 1) => 2,
+                (b' ' | b'\t' | b'\r' | b'\n', items) => items,
+                _ => 0,
+            };
+            if depth == 0 {
+                return Ok(End::Whole);
+            }
+        }
+    }
+
+    fn byte(&mut self) -> io::Result<Option<u8>> {
+        let Some(byte) = self.input.fill_buf()?.first().copied() else { return Ok(None) };
+        self.input.consume(1);
+        self.line += u64::from(byte == b'\n');
+        Ok(Some(byte))
+    }
+
+    fn skip_line(&mut self) -> io::Result<()> {
+        self.input.skip_until(b'\n').map(drop)
+    }
+
+    fn too_long(&self, line: u64) -> Bad {
+        Bad { line, fault: format!("is longer than {DOCUMENT_BYTES} bytes") }
+    }
+
+    /// Reads a document; `None` when it is none of an event.
+    fn read(&mut self, document: &[u8]) -> Result<Option<Report>, String> {
+        let text = String::from_utf8_lossy(document);
+        let head: Head<'_> = serde_json::from_str(&text).map_err(|error| {
+            if error.is_data() { format!("is no Event: {error}") } else { format!("is not JSON: {}", quoted(document)) }
+        })?;
+        if head.api_version.starts_with("audit.k8s.io/") {
+            return self.audited(&head);
+        }
+        let group = match &*head.api_version {
+            "events.k8s.io/v1" => ApiGroup::Events,
+            "" if head.regarding.is_some() => ApiGroup::Events,
+            _ => ApiGroup::Core,
+        };
+        if !matches!(&*head.kind, "" | "Event") || !matches!(&*head.api_version, "" | "v1" | "events.k8s.io/v1") {
+            return Err(format!("is no Event: it has kind {:?} and apiVersion {:?}", head.kind, head.api_version));
+        }
+        let event = json::decode_event(group, text.as_bytes()).map_err(|error| error.status.message)?;
+        let occurrences = u32::try_from(spelling::occurrences(&event)).unwrap_or(1);
+        let first = event.first_timestamp.map(|time| time.0.saturating_mul(1_000_000_000));
+        let from = first.or_else(|| event.event_time.map(|time| time.0.saturating_mul(1000)));
+        Ok(Some(Report { at: time_of(&event), from, occurrences, event }))
+    }
+
+    /// The event of a line of an audit log: the body of a create, patch or update that was not refused.
+    fn audited(&mut self, head: &Head<'_>) -> Result<Option<Report>, String> {
+        let nothing = ObjectRef::default();
+        let object = head.object_ref.as_ref().unwrap_or(&nothing);
+        let is_event = object.resource == "events" && object.subresource.is_empty();
+        let code = head.response_status.as_ref().map_or(0, |status| status.code);
+        let is_write = matches!(&*head.verb, "create" | "patch" | "update");
+        // A request has a line for each of its stages.
+        if !is_event || !is_write || head.stage != "ResponseComplete" || code >= 400 {
+            return Ok(None);
+        }
+        let group = if object.api_group.is_empty() { ApiGroup::Core } else { ApiGroup::Events };
+        let Some(body) = head.request_object.filter(|body| body.get() != "null") else {
+            self.without_body += 1;
+            return Ok(None);
+        };
+        let body = body.get().as_bytes();
+        let mut event = if head.verb == "patch" {
+            let patched = self.seen.get(&object.namespace, &object.name).cloned().and_then(|known| {
+                apply(PatchType::StrategicMerge, body, group, json::FieldValidation::Ignore, &known).ok()
+            });
+            let Some(patched) = patched else {
+                self.without_body += 1;
+                return Ok(None);
+            };
+            patched.event
+        } else {
+            json::decode_event(group, body).map_err(|error| error.status.message)?
+        };
+        if event.metadata.namespace.is_empty() {
+            event.metadata.namespace = object.namespace.as_ref().into();
+        }
+        if event.metadata.name.is_empty() {
+            event.metadata.name = object.name.as_ref().into();
+        }
+        let occurrences = self.seen.change(&event).max(1);
+        let at = MicroTime::parse(&head.stage_timestamp).ok().map(|time| time.0.saturating_mul(1000));
+        Ok(Some(Report { at: at.or_else(|| time_of(&event)), from: None, occurrences, event }))
+    }
+}
+
+impl Iterator for Recording<'_> {
+    /// The outer error is the input's, and ends it; the inner one is about one document, and the next call goes on after it.
+    type Item = io::Result<Result<Report, Bad>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read_next().transpose()
+    }
+}
+
+/// How an object ended.
+enum End {
+    Whole,
+    Items,
+    Missing,
+}
+
+/// The first bytes, and what follows them.
+fn peek<'r>(mut input: Box<dyn Read + 'r>) -> io::Result<(Vec<u8>, Box<dyn Read + 'r>)> {
+    let mut head = Vec::new();
+    input.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
+    Ok((head, input))
+}
+
+fn format_of(head: &[u8]) -> Format {
+    let is_cut = head.len() as u64 == HEAD_BYTES;
+    let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    let Some(first) = lines.next() else { return Format::Lines };
+    let second = lines.next();
+    match first.first() {
+        Some(b'[') => Format::Documents,
+        Some(b'{') if second.is_none() && is_cut => Format::Documents,
+        Some(b'{') => match serde_json::from_slice::<Head<'_>>(first) {
+            Ok(head) if head.items.is_some() => Format::Documents,
+            Ok(_) => Format::Lines,
+            // One bad line does not make it another format.
+            Err(_) if second.is_some_and(|second| second.starts_with(b"{\"")) => Format::Lines,
+            Err(_) => Format::Documents,
+        },
+        _ => Format::Lines,
+    }
+}
+
+/// The beginning of a line, in quotes.
+fn quoted(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line.trim_ascii());
+    let short: String = text.chars().take(QUOTED).collect();
+    if short.len() < text.len() { format!("{short:?}…") } else { format!("{short:?}") }
+}

@@ -1,0 +1,507 @@
+//! Recorded events through the same core in simulated time: what would be written and shown, what waits and what is lost. Pure.
+//!
+//! A [`Comparison`] hands each occurrence to several simulated proxies. Each drives the same [`Shard`] as `serve` does, in front of
+//! an API server that answers at once; every timer fires at its own instant between two events. Occurrences are followed from
+//! record to record, so that `sent = shown + waiting + lost + rejected` holds for each [`Fact`] and not only in the ledger.
+
+mod input;
+mod records;
+mod seen;
+
+pub use input::{Bad, Format, Recording, Report};
+pub use seen::Seen;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use smol_str::SmolStr;
+
+use crate::clock::{Mono, Now};
+use crate::correlator::{CountOverflow, KeyEncoding, KeySecret, Policy, RecordId, Suppression, record_name};
+use crate::event::{ApiGroup, Event, Time, validate};
+use crate::outbox::{self, Answer, Request, WrittenAs};
+use crate::shard::{self, Outcome, Shard};
+
+use records::Records;
+
+/// LIMIT: facts that are told apart; the occurrences of further ones are counted together.
+const FACTS: usize = 100_000;
+
+/// LIMIT: how long a run goes on after the last event, for what waits.
+const RUN_ON: Duration = Duration::from_secs(30 * 24 * 3600);
+
+const MINUTE: i64 = 60_000_000_000;
+
+/// An object with a reason: what people look for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Fact {
+    /// Namespace of the event.
+    pub namespace: SmolStr,
+    /// Kind of the involved object.
+    pub kind: SmolStr,
+    /// Name of the involved object.
+    pub name: SmolStr,
+    /// The reason.
+    pub reason: SmolStr,
+    /// `Normal` or `Warning`.
+    pub event_type: SmolStr,
+    /// Who reports.
+    pub component: SmolStr,
+}
+
+/// How often a fact was sent, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// Occurrences.
+    pub number: u64,
+    /// Unix nanoseconds of the first.
+    pub first: i64,
+    /// Unix nanoseconds of the newest.
+    pub newest: i64,
+}
+
+/// What became of the occurrences of one fact, or of several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fate {
+    /// Creates and patches.
+    pub writes: u64,
+    /// Occurrences in the count of a record that the upstream has acknowledged.
+    pub shown: u64,
+    /// Those of them that are shown in a digest or a storm record.
+    pub folded: u64,
+    /// Occurrences that still wait.
+    pub waiting: u64,
+    /// Occurrences that were accepted, and that no record counts.
+    pub lost: u64,
+    /// Occurrences that were refused: the event is invalid, or the outbox was full.
+    pub rejected: u64,
+    /// Unix nanoseconds at which the first occurrence was shown.
+    pub first_shown: Option<i64>,
+    /// Unix nanoseconds of the newest occurrence that is shown.
+    pub newest_shown: Option<i64>,
+}
+
+impl Fate {
+    /// All occurrences that are accounted for.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.shown + self.waiting + self.lost + self.rejected
+    }
+
+    /// Adds what became of other occurrences.
+    pub fn add(&mut self, other: &Self) {
+        self.writes += other.writes;
+        self.shown += other.shown;
+        self.folded += other.folded;
+        self.waiting += other.waiting;
+        self.lost += other.lost;
+        self.rejected += other.rejected;
+        self.first_shown = [self.first_shown, other.first_shown].into_iter().flatten().min();
+        self.newest_shown = self.newest_shown.max(other.newest_shown);
+    }
+}
+
+/// Occurrences of one fact in one record.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    fact: u32,
+    number: u64,
+    newest: i64,
+}
+
+/// What a record does not show yet.
+#[derive(Debug, Default)]
+struct Owed {
+    waiting: Vec<Part>,
+    /// Found no token under `suppression: drop`; the record's next write counts them.
+    dropped: Vec<Part>,
+}
+
+/// A simulated proxy and its upstream.
+#[derive(Debug)]
+pub struct Simulation {
+    shard: Shard,
+    policy: Policy,
+    records: Records,
+    /// Unix nanoseconds of the first event, where monotonic time begins.
+    start: Option<i64>,
+    now: i64,
+    names: i64,
+    // LIMIT: the records in the outbox, and those that the correlators remember and have dropped occurrences.
+    owed: HashMap<RecordId, Owed, foldhash::fast::FixedState>,
+    waiting: u64,
+    /// By the number of the fact.
+    fates: Vec<Fate>,
+    /// Writes by the minute since the start.
+    // LIMIT: minutes in which something was written.
+    writes: BTreeMap<i64, u64>,
+}
+
+/// Simulated proxies that are sent the same events.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    // LIMIT: `FACTS`.
+    numbers: HashMap<Arc<Fact>, u32, foldhash::fast::FixedState>,
+    facts: Vec<(Arc<Fact>, Sent)>,
+    /// The proxies.
+    pub columns: Vec<Simulation>,
+    /// Occurrences by the minute since the first.
+    // LIMIT: minutes in which something was sent.
+    sent: BTreeMap<i64, u64>,
+    /// Unix nanoseconds of the first and of the newest occurrence.
+    span: Option<(i64, i64)>,
+    out_of_order: u64,
+}
+
+/// How long a run goes on after the last event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// Until nothing waits that could still be written.
+    Settled,
+    /// For so long.
+    After(Duration),
+    /// Until so many unix nanoseconds.
+    At(i64),
+}
+
+/// Settings with which a proxy does as client-go does: nothing is deferred, nothing is coalesced.
+#[must_use]
+pub fn client_go() -> (Policy, shard::Settings) {
+    let settings = crate::correlator::Settings {
+        suppression: Suppression::Drop,
+        key_encoding: KeyEncoding::Concatenated,
+        count_overflow: CountOverflow::Wrap,
+        ..Default::default()
+    };
+    let outbox = outbox::Settings { coalesce_interval: Duration::ZERO, ..Default::default() };
+    (Policy { base: settings.into(), rules: Vec::new() }, shard::Settings { outbox, ..Default::default() })
+}
+
+/// When an event happened, by its own account: lastTimestamp, eventTime or firstTimestamp, as unix nanoseconds.
+#[must_use]
+pub fn time_of(event: &Event) -> Option<i64> {
+    let seconds = |time: Time| time.0.saturating_mul(1_000_000_000);
+    let series = event.series.as_ref().and_then(|series| series.last_observed_time);
+    event
+        .last_timestamp
+        .map(seconds)
+        .or_else(|| series.or(event.event_time).map(|time| time.0.saturating_mul(1_000)))
+        .or_else(|| event.first_timestamp.map(seconds))
+}
+
+impl Fact {
+    fn of(event: &Event) -> Self {
+        let object = &event.involved_object;
+        Self {
+            namespace: event.metadata.namespace.clone(),
+            kind: object.kind.clone(),
+            name: object.name.clone(),
+            reason: event.reason.clone(),
+            event_type: event.event_type.clone(),
+            component: event.component().into(),
+        }
+    }
+
+    fn others() -> Self {
+        Self { name: SmolStr::new_static("(others)"), ..Self::default() }
+    }
+}
+
+impl Comparison {
+    /// Adds a proxy with these settings, in front of an API server whose events live for `ttl` (zero: without end).
+    pub fn add(&mut self, policy: Policy, shard: shard::Settings, ttl: Duration) {
+        self.columns.push(Simulation::new(policy, shard, ttl));
+    }
+
+    /// Reports `number` equal occurrences of an event at a time (unix nanoseconds); one in the past happens now.
+    pub fn report(&mut self, mut event: Event, number: u32, at: Option<i64>) {
+        let now = self.span.map_or(0, |(_, newest)| newest);
+        self.out_of_order += u64::from(at.is_some_and(|at| at < now));
+        let at = at.unwrap_or(now).max(now);
+        let (first, _) = *self.span.insert((self.span.map_or(at, |(first, _)| first), at));
+        *self.sent.entry((at - first) / MINUTE).or_insert(0) += u64::from(number);
+        if event.metadata.namespace.is_empty() {
+            event.metadata.namespace = SmolStr::new_static("default");
+        }
+        let fact = self.number(Fact::of(&event));
+        if let Some((_, sent)) = self.facts.get_mut(fact as usize) {
+            if sent.number == 0 {
+                sent.first = at;
+            }
+            sent.number += u64::from(number);
+            sent.newest = at;
+        }
+        if let Some((last, others)) = self.columns.split_last_mut() {
+            for column in others {
+                // Each proxy has its own copy to merge.
+                column.report(event.clone(), fact, number, at);
+            }
+            last.report(event, fact, number, at);
+        }
+    }
+
+    /// Lets time pass after the last event. Returns until when.
+    pub fn run_on(&mut self, until: Until) -> i64 {
+        let end = self.span.map_or(0, |(_, newest)| newest);
+        let limit = match until {
+            Until::Settled => end.saturating_add(i64::try_from(RUN_ON.as_nanos()).unwrap_or(i64::MAX)),
+            Until::After(time) => end.saturating_add(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)),
+            Until::At(at) => at.max(end),
+        };
+        if until == Until::Settled {
+            for column in &mut self.columns {
+                column.settle_all(limit);
+            }
+            let last = self.columns.iter().map(|column| column.now).max().unwrap_or(end).max(end);
+            self.columns.iter_mut().for_each(|column| column.advance(last));
+            return last;
+        }
+        self.columns.iter_mut().for_each(|column| column.advance(limit));
+        limit
+    }
+
+    /// The facts, by number.
+    #[must_use]
+    pub fn facts(&self) -> &[(Arc<Fact>, Sent)] {
+        &self.facts
+    }
+
+    /// Occurrences in all.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.facts.iter().map(|(_, sent)| sent.number).sum()
+    }
+
+    /// Occurrences by the minute since the first.
+    #[must_use]
+    pub const fn sent_per_minute(&self) -> &BTreeMap<i64, u64> {
+        &self.sent
+    }
+
+    /// Unix nanoseconds of the first and of the newest occurrence.
+    #[must_use]
+    pub const fn span(&self) -> Option<(i64, i64)> {
+        self.span
+    }
+
+    /// Whether there were more facts than are told apart.
+    #[must_use]
+    pub const fn is_cut(&self) -> bool {
+        self.facts.len() >= FACTS
+    }
+
+    /// Events that carried an older time than one before them.
+    #[must_use]
+    pub const fn out_of_order(&self) -> u64 {
+        self.out_of_order
+    }
+
+    /// Whether each column accounts for each occurrence of each fact.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        self.columns.iter().all(|column| {
+            let fates = column.fates();
+            let facts = self.facts.iter().enumerate();
+            let is_whole = |(number, (_, sent)): (usize, &(Arc<Fact>, Sent))| {
+                fates.get(number).map_or(sent.number == 0, |fate| fate.total() == sent.number)
+            };
+            let balance = column.shard.balance();
+            let waiting: u64 = fates.iter().map(|fate| fate.waiting).sum();
+            facts.into_iter().all(is_whole) && balance.is_exact() && balance.total_waiting() == waiting
+        })
+    }
+
+    fn number(&mut self, fact: Fact) -> u32 {
+        if let Some(number) = self.numbers.get(&fact) {
+            return *number;
+        }
+        if self.numbers.len() >= FACTS {
+            return self.number(Fact::others());
+        }
+        let (fact, number) = (Arc::new(fact), u32::try_from(self.facts.len()).unwrap_or(u32::MAX));
+        self.facts.push((Arc::clone(&fact), Sent::default()));
+        self.numbers.insert(fact, number);
+        // Its place is there from the beginning, also when all others are taken.
+        if self.facts.len() + 1 == FACTS {
+            self.number(Fact::others());
+        }
+        number
+    }
+}
+
+impl Simulation {
+    fn new(policy: Policy, settings: shard::Settings, ttl: Duration) -> Self {
+        // The keys are secret from nobody here, and equal runs shall be equal.
+        let mut shard = Shard::new(KeySecret(0, 0), settings, 0);
+        shard.note_folds();
+        Self {
+            shard,
+            policy,
+            records: Records::new(i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX)),
+            start: None,
+            now: 0,
+            names: 0,
+            owed: HashMap::default(),
+            waiting: 0,
+            fates: Vec::new(),
+            writes: BTreeMap::new(),
+        }
+    }
+
+    fn report(&mut self, mut event: Event, fact: u32, number: u32, at: i64) {
+        self.start.get_or_insert(at);
+        self.advance(at);
+        let name = |now| record_name(&event.involved_object.name, now);
+        if event.metadata.name.is_empty() {
+            event.metadata.name = name(self.now());
+        }
+        event.metadata.resource_version = SmolStr::default();
+        event.metadata.uid = SmolStr::default();
+        if validate::create(ApiGroup::Core, &event).is_err() {
+            self.fate(fact).rejected += u64::from(number);
+            return;
+        }
+        // Recorded names repeat where one record stands for many occurrences.
+        self.names += 1;
+        event.metadata.name =
+            record_name(&event.involved_object.name, Now { wall: self.now.saturating_add(self.names), ..self.now() });
+        let part = Part { fact, number: u64::from(number), newest: at };
+        match self.shard.accept(event, number, self.now(), &self.policy) {
+            Err(shard::Full) => self.fate(fact).rejected += part.number,
+            Ok(accepted) => {
+                let owed = self.owed.entry(accepted.counts_on).or_default();
+                if accepted.outcome == Outcome::Dropped {
+                    add(&mut owed.dropped, part);
+                } else {
+                    // The record's count is the whole one, what was dropped included.
+                    let dropped = std::mem::take(&mut owed.dropped);
+                    self.waiting += dropped.iter().map(|part| part.number).sum::<u64>() + part.number;
+                    dropped.into_iter().chain([part]).for_each(|part| add(&mut owed.waiting, part));
+                }
+            }
+        }
+        self.deliver();
+    }
+
+    /// Lets time pass until `until` (unix nanoseconds).
+    fn advance(&mut self, until: i64) {
+        while let Some(at) = self.next_wakeup()
+            && at <= until
+        {
+            self.now = self.now.max(at);
+            self.deliver();
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// Lets time pass until nothing waits, or can be written.
+    fn settle_all(&mut self, limit: i64) {
+        while self.waiting > 0
+            && let Some(at) = self.next_wakeup()
+            && at <= limit
+        {
+            self.now = self.now.max(at);
+            self.deliver();
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<i64> {
+        let at = self.shard.next_wakeup(self.now().mono)?;
+        Some(at.0.saturating_add(self.start.unwrap_or(0)))
+    }
+
+    fn now(&self) -> Now {
+        Now { wall: self.now, mono: Mono(self.now - self.start.unwrap_or(self.now)) }
+    }
+
+    fn deliver(&mut self) {
+        let now = self.now();
+        self.follow_folds();
+        while let Some(write) = self.shard.next_write(now) {
+            self.follow_folds();
+            let answer = self.records.answer(&write.request, now);
+            let is_write = matches!(write.request, Request::Create { .. } | Request::Patch { .. });
+            let is_stored = is_write && matches!(answer, Answer::Stored(_));
+            let settlement = self.shard.settle(write.record, answer, now);
+            let owed = self.owed.get_mut(&write.record).map(|owed| std::mem::take(&mut owed.waiting));
+            let mut parts = owed.unwrap_or_default();
+            if is_stored {
+                *self.writes.entry((self.now - self.start.unwrap_or(0)) / MINUTE).or_insert(0) += 1;
+                if let Some(part) = parts.first() {
+                    self.fate(part.fact).writes += 1;
+                }
+            }
+            let written = settlement.written;
+            let plain = [WrittenAs::Created, WrittenAs::Counted, WrittenAs::Combined].map(|shown| written.get(shown));
+            if written.total() > 0 || settlement.lost.is_some() {
+                for part in parts.drain(..) {
+                    self.waiting -= part.number;
+                    let fate = self.fate(part.fact);
+                    if settlement.lost.is_some() {
+                        fate.lost += part.number;
+                        continue;
+                    }
+                    fate.shown += part.number;
+                    fate.folded += if plain.iter().sum::<u64>() == 0 { part.number } else { 0 };
+                    fate.first_shown.get_or_insert(now.wall);
+                    fate.newest_shown = fate.newest_shown.max(Some(part.newest));
+                }
+            }
+            if let Some(owed) = self.owed.get_mut(&write.record) {
+                owed.waiting = parts;
+                if owed.waiting.is_empty() && owed.dropped.is_empty() {
+                    self.owed.remove(&write.record);
+                }
+            }
+        }
+    }
+
+    /// What has folded is shown with the record that it has folded into.
+    fn follow_folds(&mut self) {
+        for (from, into) in self.shard.take_folds() {
+            let Some(owed) = self.owed.remove(&from) else { continue };
+            let home = self.owed.entry(into).or_default();
+            owed.waiting.into_iter().for_each(|part| add(&mut home.waiting, part));
+            owed.dropped.into_iter().for_each(|part| add(&mut home.dropped, part));
+        }
+    }
+
+    fn fate(&mut self, fact: u32) -> &mut Fate {
+        let index = fact as usize;
+        if self.fates.len() <= index {
+            self.fates.resize(index + 1, Fate::default());
+        }
+        &mut self.fates[index]
+    }
+
+    /// What has become of everything so far, by the number of the fact.
+    #[must_use]
+    pub fn fates(&self) -> Vec<Fate> {
+        let mut fates = self.fates.clone();
+        let facts = self.owed.values().flat_map(|owed| owed.waiting.iter().chain(&owed.dropped));
+        fates.resize(facts.map(|part| part.fact as usize + 1).max().unwrap_or(0).max(fates.len()), Fate::default());
+        for owed in self.owed.values() {
+            owed.waiting.iter().for_each(|part| fates[part.fact as usize].waiting += part.number);
+            owed.dropped.iter().for_each(|part| fates[part.fact as usize].lost += part.number);
+        }
+        fates
+    }
+
+    /// Writes by the minute since the first occurrence.
+    #[must_use]
+    pub const fn writes_per_minute(&self) -> &BTreeMap<i64, u64> {
+        &self.writes
+    }
+}
+
+/// Adds occurrences to those of the same fact, if they are near: a digest may hold very many.
+fn add(parts: &mut Vec<Part>, part: Part) {
+    match parts.iter_mut().rev().take(16).find(|known| known.fact == part.fact) {
+        Some(known) => {
+            known.number += part.number;
+            known.newest = known.newest.max(part.newest);
+        }
+        None => parts.push(part),
+    }
+}

@@ -1,0 +1,107 @@
+//! What an API server would answer, without keeping the events: for each name how often it counts, and when it expires.
+
+use std::collections::{HashMap, VecDeque};
+
+use smol_str::{SmolStr, format_smolstr};
+
+use crate::clock::Now;
+use crate::event::{Event, ObjectMeta, Time, spelling};
+use crate::outbox::{Answer, Request};
+
+/// An API server that answers at once and never fails.
+#[derive(Debug)]
+pub(super) struct Records {
+    /// How long a record lives after its last write, in nanoseconds.
+    ttl: i64,
+    // LIMIT: records written within `ttl`.
+    known: HashMap<SmolStr, Kept, foldhash::fast::FixedState>,
+    /// When to look at which record again.
+    // LIMIT: writes within `ttl`.
+    expiries: VecDeque<(i64, SmolStr)>,
+    revision: u64,
+    /// The newest event that was not created because its name was taken: a record of that name has that content, because
+    /// only names that are made of the content meet.
+    refused: Option<Box<Event>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    expires: i64,
+    count: i32,
+    first: Option<Time>,
+}
+
+impl Records {
+    /// None yet. Records live for `ttl` nanoseconds, or without end if that is 0.
+    pub(super) fn new(ttl: i64) -> Self {
+        let ttl = if ttl == 0 { i64::MAX } else { ttl };
+        Self { ttl, known: HashMap::default(), expiries: VecDeque::new(), revision: 0, refused: None }
+    }
+
+    pub(super) fn answer(&mut self, request: &Request, now: Now) -> Answer {
+        while let Some((at, _)) = self.expiries.front()
+            && *at <= now.wall
+            && let Some((_, key)) = self.expiries.pop_front()
+        {
+            if self.known.get(&key).is_some_and(|kept| kept.expires <= now.wall) {
+                self.known.remove(&key);
+            }
+        }
+        match request {
+            Request::Create { event, .. } => {
+                let key = key(&event.metadata.namespace, &event.metadata.name);
+                if self.known.contains_key(&key) {
+                    self.refused = Some(event.clone());
+                    return Answer::Exists;
+                }
+                self.put(key, spelling::occurrences(event), event.first_timestamp, now);
+                let metadata = ObjectMeta { resource_version: self.version(), ..event.metadata.clone() };
+                Answer::Stored(Box::new(Event { metadata, ..Event::clone(event) }))
+            }
+            Request::Patch { namespace, name, patch, .. } => {
+                let key = key(namespace, name);
+                let Some(first) = self.known.get(&key).map(|kept| kept.first) else { return Answer::Missing };
+                self.put(key, patch.count, first, now);
+                let stored = Event { count: patch.count, message: patch.message.clone(), ..Event::default() };
+                Answer::Stored(Box::new(self.found(stored, namespace, name, first)))
+            }
+            Request::Read { namespace, name, .. } => {
+                let Some(Kept { count, first, .. }) = self.known.get(&key(namespace, name)) else {
+                    return Answer::Missing;
+                };
+                let (count, first) = (*count, *first);
+                let is_it = |event: &Event| event.metadata.name == *name && event.metadata.namespace == *namespace;
+                let refused = self.refused.as_deref().filter(|event| is_it(event)).cloned();
+                let stored = Event { count, series: None, ..refused.unwrap_or_default() };
+                Answer::Stored(Box::new(self.found(stored, namespace, name, first)))
+            }
+            Request::Delete { namespace, name, .. } => {
+                self.known.remove(&key(namespace, name));
+                Answer::Missing
+            }
+        }
+    }
+
+    fn found(&self, stored: Event, namespace: &SmolStr, name: &SmolStr, first: Option<Time>) -> Event {
+        let (namespace, name) = (namespace.clone(), name.clone());
+        let metadata = ObjectMeta { namespace, name, resource_version: self.version(), ..ObjectMeta::default() };
+        Event { metadata, first_timestamp: first, ..stored }
+    }
+
+    fn put(&mut self, key: SmolStr, count: i32, first: Option<Time>, now: Now) {
+        let expires = now.wall.saturating_add(self.ttl);
+        if expires != i64::MAX {
+            self.expiries.push_back((expires, key.clone()));
+        }
+        self.revision += 1;
+        self.known.insert(key, Kept { expires, count, first });
+    }
+
+    fn version(&self) -> SmolStr {
+        format_smolstr!("{}", self.revision)
+    }
+}
+
+fn key(namespace: &str, name: &str) -> SmolStr {
+    format_smolstr!("{namespace}/{name}")
+}

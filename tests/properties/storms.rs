@@ -1,0 +1,316 @@
+//! Storms of many objects: what their groups' budgets allow is written, and everything that was accepted is shown.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use eventweir::clock::Now;
+use eventweir::correlator::{KeySecret, Policy, Rate, Settings};
+use eventweir::event::Event;
+use eventweir::outbox::{self, Answer, GroupSettings, Request, STORM_MARK};
+use eventweir::shard::{self, Shard};
+use eventweir::upstream::ListOptions;
+use eventweir::upstream::store::{self, Store};
+use proptest::prelude::*;
+
+use super::SECOND;
+
+const CEILING: Rate = Rate { qps: 40.0, burst: 400 };
+const GROUP: Rate = Rate { qps: 1.0, burst: 30 };
+
+/// Some shards of one process before one store, in simulated time.
+struct World {
+    shards: Vec<Shard>,
+    store: Store,
+    policy: Policy,
+    now: i64,
+    /// When each write was made, and of which group.
+    writes: Vec<(i64, String)>,
+    accepted: u64,
+}
+
+fn event(component: &str, host: &str, namespace: &str, object: &str, reason: &str, message: &str) -> Event {
+    let mut event = Event { count: 1, reason: reason.into(), message: message.into(), ..Event::default() };
+    event.event_type = if reason.starts_with("Failed") { "Warning" } else { "Normal" }.into();
+    (event.source.component, event.source.host) = (component.into(), host.into());
+    event.metadata.namespace = namespace.into();
+    (event.involved_object.kind, event.involved_object.namespace) = ("Pod".into(), namespace.into());
+    event.involved_object.name = object.into();
+    event
+}
+
+impl World {
+    fn new(group: Option<Rate>, groups: GroupSettings) -> Self {
+        let outbox = outbox::Settings { groups, ..outbox::Settings::default() };
+        let first = Shard::new(KeySecret(1, 2), shard::Settings { outbox, ..shard::Settings::default() }, 7);
+        let mut shards = vec![first.another(8), first];
+        shards.iter_mut().for_each(|shard| shard.identify("a"));
+        let base = Arc::new(Settings { group, ..Settings::default() });
+        let policy = Policy { base, rules: Vec::new() };
+        let store = Store::new(store::Settings { max_events: NonZeroUsize::MAX, ..store::Settings::default() }, 1);
+        Self { shards, store, policy, now: 1_700_000_000 * SECOND, writes: Vec::new(), accepted: 0 }
+    }
+
+    fn accept(&mut self, mut event: Event) {
+        // As clients name their events.
+        event.metadata.name = format!("{}.{:x}", event.involved_object.name, self.accepted).into();
+        // As `Shards` does: by the source.
+        let shard = event.source.host.len() % self.shards.len();
+        let now = Now::at(self.now);
+        self.shards[shard].accept(event, 1, now, &self.policy).unwrap();
+        self.accepted += 1;
+    }
+
+    /// Lets a tenth of a second pass.
+    fn tick(&mut self) {
+        self.now += SECOND / 10;
+        let now = Now::at(self.now);
+        for index in 0..self.shards.len() {
+            while let Some(write) = self.shards[index].next_write(now) {
+                let group = |event: &Event| format!("{} {}", event.metadata.namespace, event.reason);
+                let answer = match write.request {
+                    Request::Create { event, .. } => match self.store.create(*event, now) {
+                        Ok(stored) => {
+                            self.writes.push((self.now, group(&stored)));
+                            Answer::Stored(Box::new(stored))
+                        }
+                        // Combined records that begin in one instant have one name.
+                        Err(_) => Answer::Exists,
+                    },
+                    Request::Patch { namespace, name, patch, claim, .. } => {
+                        let stored = self.store.update(&namespace, &name, now, |event| {
+                            (event.count, event.message) = (patch.count, patch.message.clone());
+                            event.last_timestamp = patch.last_timestamp;
+                            if let Some(claim) = &claim {
+                                let rare = event.metadata.rare.get_or_insert_default();
+                                rare.annotations.insert(claim.tag.clone(), claim.value.clone());
+                            }
+                            Ok(())
+                        });
+                        let stored = stored.unwrap();
+                        self.writes.push((self.now, group(&stored)));
+                        Answer::Stored(Box::new(stored))
+                    }
+                    Request::Read { namespace, name, .. } => {
+                        Answer::Stored(Box::new(self.store.get(&namespace, &name, now).unwrap()))
+                    }
+                    Request::Delete { .. } => unreachable!("nothing is deleted"),
+                };
+                self.shards[index].settle(write.record, answer, now);
+            }
+            assert!(self.shards[index].balance().is_exact());
+        }
+    }
+
+    fn rest(&mut self) {
+        for _ in 0..100_000 {
+            if !self.shards.iter().any(Shard::owes) {
+                return;
+            }
+            self.tick();
+        }
+        panic!("never at rest");
+    }
+
+    fn stored(&mut self) -> Vec<Event> {
+        let page = self.store.list(None, &ListOptions::default(), Now::at(self.now)).unwrap();
+        page.items.iter().map(|event| Event::clone(event)).collect()
+    }
+
+    fn shown(&mut self) -> u64 {
+        self.stored().iter().map(|event| u64::try_from(event.count).unwrap()).sum()
+    }
+
+    fn storms(&mut self) -> Vec<Event> {
+        let is_storm = |event: &Event| {
+            event.metadata.rare.as_deref().is_some_and(|rare| rare.annotations.contains_key(STORM_MARK))
+        };
+        self.stored().into_iter().filter(is_storm).collect()
+    }
+
+    /// No group and not all together were written more often than their budgets allow, in any window.
+    fn check_budgets(&self, ceiling: Option<Rate>) {
+        let mut groups: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+        for (at, group) in &self.writes {
+            groups.entry(group).or_default().push(*at);
+        }
+        let all: Vec<i64> = self.writes.iter().map(|(at, _)| *at).collect();
+        for times in groups.values() {
+            within(times, GROUP);
+        }
+        if let Some(ceiling) = ceiling {
+            within(&all, ceiling);
+        }
+    }
+}
+
+/// The most that a bucket ever fell behind: it starts full, and each write takes a token.
+fn within(times: &[i64], rate: Rate) {
+    let mut tokens = f64::from(rate.burst);
+    let mut last = times.first().copied().unwrap_or_default();
+    for at in times {
+        tokens = (tokens + (at - last) as f64 / SECOND as f64 * f64::from(rate.qps)).min(f64::from(rate.burst));
+        tokens -= 1.0;
+        last = *at;
+        assert!(tokens > -0.01, "{tokens} tokens");
+    }
+}
+
+fn groups() -> GroupSettings {
+    GroupSettings { ceiling: Some(CEILING), ..GroupSettings::default() }
+}
+
+/// 500 pods that cannot be scheduled, each minute for half an hour: client-go's correlator writes all 15,000.
+#[test]
+fn pods_that_cannot_be_scheduled_cost_a_tenth() {
+    let mut world = World::new(Some(GROUP), groups());
+    for minute in 0..30 {
+        for tenth in 0..600 {
+            if tenth < 500 {
+                let message = format!("0/{} nodes are available", 99 + minute % 3);
+                world.accept(event(
+                    "default-scheduler",
+                    "",
+                    "shop",
+                    &format!("job-{tenth}"),
+                    "FailedScheduling",
+                    &message,
+                ));
+            }
+            world.tick();
+            if minute == 0 && tenth == 150 {
+                assert!(!world.stored().is_empty(), "a Warning group shows within 15 s");
+            }
+        }
+    }
+    let writes = world.writes.len();
+    assert!(writes <= 1_500, "{writes} writes");
+    let behind = world.now;
+    world.rest();
+    assert!(world.now - behind <= 60 * SECOND, "{} s behind", (world.now - behind) / SECOND);
+    assert_eq!(world.shown(), world.accepted);
+    let storms = world.storms();
+    assert!(storms.len() <= 2, "{storms:?}");
+    assert!(storms[0].message.contains("(Pod) from"), "{}", storms[0].message);
+    assert_eq!((storms[0].involved_object.kind.as_str(), storms[0].reason.as_str()), ("Namespace", "FailedScheduling"));
+    world.check_budgets(Some(CEILING));
+}
+
+/// Tens of thousands of objects with an event each of a few reasons, from many nodes.
+#[test]
+fn pods_created_and_deleted_by_thousands_cost_a_tenth() {
+    let mut world = World::new(Some(GROUP), groups());
+    let reasons = ["Scheduled", "Pulled", "Created"];
+    for tenth in 0..600 {
+        for number in 0..16 {
+            let pod = tenth * 16 + number;
+            let (host, namespace) = (format!("node-{}", pod % 500), format!("team-{}", pod % 40));
+            for reason in reasons {
+                world.accept(event("kubelet", &host, &namespace, &format!("pod-{pod}"), reason, "m"));
+            }
+        }
+        world.tick();
+    }
+    let (writes, accepted) = (world.writes.len(), world.accepted);
+    assert!(writes as u64 * 9 <= accepted, "{writes} of {accepted}");
+    world.rest();
+    assert_eq!(world.shown(), accepted);
+    world.check_budgets(Some(CEILING));
+}
+
+/// What happens on an ordinary day costs what it did without groups.
+#[test]
+fn a_quiet_cluster_notices_nothing() {
+    let hour = |group, groups| {
+        let mut world = World::new(group, groups);
+        for second in 0..3600 {
+            if second % 12 == 0 {
+                let pod = format!("web-{}", second / 12);
+                for reason in ["Scheduled", "Pulling", "Pulled", "Created", "Started"] {
+                    world.accept(event("kubelet", &format!("n{}", second % 7), "shop", &pod, reason, "m"));
+                }
+            }
+            if second % 10 == 0 {
+                world.accept(event("kubelet", "n1", "shop", "crash-0", "BackOff", "restarting"));
+            }
+            if second % 60 == 0 {
+                for reason in ["SuccessfulCreate", "SawCompletedJob", "SuccessfulDelete"] {
+                    world.accept(event("cronjob-controller", "", "shop", "cron", reason, &second.to_string()));
+                }
+            }
+            (0..10).for_each(|_| world.tick());
+        }
+        world.writes
+    };
+    assert_eq!(hour(Some(GROUP), groups()), hour(None, GroupSettings::default()));
+}
+
+/// One namespace in a storm, another with an event a minute.
+#[test]
+fn who_makes_no_storm_is_shown_at_once() {
+    let mut world = World::new(Some(GROUP), groups());
+    for tenth in 0..3_000 {
+        for number in 0..20 {
+            let pod = format!("pod-{tenth}-{number}");
+            world.accept(event(
+                "kubelet",
+                &format!("n{number}"),
+                &format!("noisy-{}", number % 10),
+                &pod,
+                "Failed",
+                "m",
+            ));
+        }
+        if tenth % 600 == 300 {
+            world.accept(event("kubelet", "n0", "quiet", &format!("pod-{tenth}"), "Started", "m"));
+        }
+        world.tick();
+        if tenth % 600 == 320 {
+            let quiet = world.stored().iter().filter(|event| event.metadata.namespace == "quiet").count();
+            assert_eq!(quiet, tenth / 600 + 1, "shown after two seconds");
+        }
+    }
+}
+
+/// Hostile reasons, namespaces and names: the outbox stays small, and nothing is lost.
+#[test]
+fn more_groups_than_there_may_be_share_a_budget() {
+    let small = GroupSettings { max_groups: NonZeroUsize::new(50).unwrap(), ..groups() };
+    let mut world = World::new(Some(Rate { qps: 0.1, burst: 1 }), small);
+    for number in 0..5_000 {
+        let reason = format!("Reason{number}");
+        let pod = format!("pod-{number}");
+        world.accept(event("c", "h", &format!("ns-{}", number % 700), &pod, &reason, "m"));
+        if number % 10 == 0 {
+            world.tick();
+        }
+    }
+    let records: usize = world.shards.iter().map(|shard| shard.sizes().records).sum();
+    assert!(records <= 5_000, "{records}");
+    let written = world.shown();
+    let waiting: u64 = world.shards.iter().map(|shard| shard.balance().total_waiting()).sum();
+    assert_eq!(written + waiting, world.accepted);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever arrives: budgets hold in every window, and everything accepted is shown in the end.
+    #[test]
+    fn budgets_hold_and_everything_is_shown(
+        steps in proptest::collection::vec((0..40_usize, 0..3_usize, 0..3_usize, 0..40_u32), 1..400),
+        has_ceiling in any::<bool>(),
+    ) {
+        let ceiling = has_ceiling.then_some(Rate { qps: 2.0, burst: 20 });
+        let mut world = World::new(Some(GROUP), GroupSettings { ceiling, ..GroupSettings::default() });
+        for (pod, namespace, reason, pause) in steps {
+            let reason = ["Pulled", "Failed", "FailedMount"][reason];
+            world.accept(event("kubelet", &"n".repeat(pod % 3), &format!("ns-{namespace}"), &format!("p{pod}"), reason, "m"));
+            (0..pause / 8).for_each(|_| world.tick());
+        }
+        world.rest();
+        prop_assert_eq!(world.shown(), world.accepted);
+        world.check_budgets(ceiling);
+    }
+}

@@ -1,0 +1,375 @@
+//! `replay` as a library: the account balances for any input and configuration, and the storms of the README save what it says.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fmt::Write as _;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eventweir::correlator::{Correlation, Field, Naming, Policy, Settings, Suppression};
+use eventweir::event::{Event, ObjectReference};
+use eventweir::replay::{Comparison, Fate, Format, Recording, Until, client_go};
+use eventweir::{outbox, shard};
+use proptest::prelude::*;
+
+/// 2026-03-01T08:00:00Z.
+const START: i64 = 1_772_352_000;
+
+/// How long the API server keeps an event.
+const TTL: Duration = Duration::from_secs(3600);
+
+fn event(object: (&str, &str), reason: &str, message: String, event_type: &str, component: &str) -> Event {
+    let mut event = Event {
+        involved_object: ObjectReference {
+            kind: object.0.into(),
+            namespace: "default".into(),
+            name: object.1.into(),
+            api_version: "v1".into(),
+            ..ObjectReference::default()
+        },
+        reason: reason.into(),
+        message: message.into(),
+        event_type: event_type.into(),
+        ..Event::default()
+    };
+    event.source.component = component.into();
+    event.metadata.namespace = "default".into();
+    event
+}
+
+/// client-go and our defaults after these events, and the sums of both.
+fn compared(storm: impl Iterator<Item = (i64, Event)>) -> (Comparison, [(Fate, usize); 2]) {
+    compared_with(eventweir::config::Config::default().policy, storm)
+}
+
+fn compared_with(ours: Policy, storm: impl Iterator<Item = (i64, Event)>) -> (Comparison, [(Fate, usize); 2]) {
+    let mut comparison = Comparison::default();
+    let (policy, settings) = client_go();
+    comparison.add(policy, settings, TTL);
+    comparison.add(ours, shard::Settings::default(), TTL);
+    for (second, event) in storm {
+        comparison.report(event, 1, Some((START + second) * 1_000_000_000));
+    }
+    comparison.run_on(Until::Settled);
+    assert!(comparison.balances());
+    let sums = [0, 1].map(|column| {
+        let fates = comparison.columns[column].fates();
+        let mut sum = Fate::default();
+        fates.iter().for_each(|fate| sum.add(fate));
+        (sum, fates.iter().filter(|fate| fate.shown == 0).count())
+    });
+    (comparison, sums)
+}
+
+fn cronjob_hour() -> impl Iterator<Item = (i64, Event)> {
+    let reasons = [(0, "SuccessfulCreate"), (7, "SawCompletedJob"), (7, "SuccessfulDelete")];
+    (0..60).flat_map(move |minute| {
+        reasons.map(|(second, reason)| {
+            let message = format!("{reason} hello-{minute}");
+            (minute * 60 + second, event(("CronJob", "hello"), reason, message, "Normal", "cronjob-controller"))
+        })
+    })
+}
+
+fn sixty_at_once() -> impl Iterator<Item = (i64, Event)> {
+    (0..60).map(|check| {
+        (0, event(("Node", "gpu-7"), &format!("Check{check}"), "failed".to_owned(), "Warning", "health-monitor"))
+    })
+}
+
+fn noisy_and_rare() -> impl Iterator<Item = (i64, Event)> {
+    let noisy = (0..360).map(|beat| (beat * 10, "NetworkNotReady".to_owned()));
+    let rare = (0..10).map(|number| (300 + number * 290, format!("Rare{number}")));
+    let mut all: Vec<_> = noisy.chain(rare).collect();
+    all.sort_by_key(|(second, _)| *second);
+    all.into_iter().map(|(second, reason)| {
+        (second, event(("Node", "node-1"), &reason, format!("{reason} found"), "Warning", "node-agent"))
+    })
+}
+
+fn twenty_resources() -> impl Iterator<Item = (i64, Event)> {
+    (0..3600).flat_map(|second| {
+        (0..20).map(move |app| {
+            let name = format!("app-{app:02}");
+            (second, event(("Application", &name), "Reconciling", "reconciling".to_owned(), "Normal", "clever"))
+        })
+    })
+}
+
+fn varying_messages() -> impl Iterator<Item = (i64, Event)> {
+    (0..17_500).map(|number| {
+        let message = format!("pod 10.0.{}.{} is not ready", number / 250, number % 250);
+        (number * 3600 / 17_500, event(("Service", "frontend"), "Unhealthy", message, "Warning", "endpoints"))
+    })
+}
+
+fn unschedulable() -> impl Iterator<Item = (i64, Event)> {
+    (0..30).flat_map(|minute| {
+        (0..500).map(move |pod| {
+            let message = "0/99 nodes are available".to_owned();
+            let name = format!("job-{pod:03}");
+            (minute * 60, event(("Pod", &name), "FailedScheduling", message, "Warning", "default-scheduler"))
+        })
+    })
+}
+
+/// The README's table is what this prints.
+#[test]
+fn the_readme_says_what_the_storms_save() {
+    type Storm = (&'static str, Box<dyn Iterator<Item = (i64, Event)>>);
+    let storms: [Storm; 6] = [
+        ("20 resources, an event each second, 1 hour", Box::new(twenty_resources())),
+        ("a controller with varying messages, 1 hour", Box::new(varying_messages())),
+        ("a CronJob each minute, 1 hour", Box::new(cronjob_hour())),
+        ("a noisy Warning and 10 rare ones, 1 hour", Box::new(noisy_and_rare())),
+        ("60 different Warnings of one Node at once", Box::new(sixty_at_once())),
+        ("500 pods that cannot be scheduled, 30 min", Box::new(unschedulable())),
+    ];
+    let mut table = "| storm | sent | client-go writes | shows | eventweir writes | shows | saved |\n|---|--:|--:|--:|--:|--:|--:|\n".to_owned();
+    let mut unseen = Vec::new();
+    for (name, storm) in storms {
+        let (comparison, [(client_go, unseen_there), (ours, unseen_here)]) = compared(storm);
+        let sent = comparison.sent();
+        let saved = 100.0 * (1.0 - ours.writes as f64 / sent as f64);
+        writeln!(
+            table,
+            "| {name} | {sent} | {} | {} | {} | {} | {saved:.1} % |",
+            client_go.writes, client_go.shown, ours.writes, ours.shown
+        )
+        .unwrap();
+        assert_eq!((ours.shown, unseen_here), (sent, 0), "{name}");
+        unseen.push(unseen_there);
+    }
+    assert_eq!(unseen, [0, 0, 0, 10, 35, 0], "facts that client-go never shows");
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    assert!(readme.contains(&table), "the README's table must be\n\n{table}");
+}
+
+/// The policies of docs/recipes.md; their components are those of the storms.
+fn recipes(component: &str) -> Vec<Policy> {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/recipes.md")).unwrap();
+    let blocks = text.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let load = |block: &str| {
+        let block = block.replace("{component: node-agent}", &format!("{{component: {component}}}"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), block).unwrap();
+        eventweir::config::load(Some(file.path()), &Default::default()).unwrap().policy
+    };
+    blocks.map(load).collect()
+}
+
+#[test]
+fn the_recipes_do_what_they_say() {
+    let writes = |recipe: usize, component: &str, storm: &mut dyn Iterator<Item = (i64, Event)>| {
+        let (comparison, [_, (ours, _)]) = compared_with(recipes(component).swap_remove(recipe), storm);
+        assert_eq!(ours.shown, comparison.sent());
+        let fates = comparison.columns[1].fates();
+        let waits =
+            comparison.facts().iter().zip(fates).map(|((_, sent), fate)| fate.first_shown.unwrap() - sent.first);
+        (ours.writes, waits.max().unwrap())
+    };
+    assert_eq!(writes(0, "node-agent", &mut noisy_and_rare()), (47, 0));
+    assert_eq!(writes(0, "cronjob-controller", &mut cronjob_hour()), (111, 0));
+    assert_eq!(writes(1, "node-agent", &mut twenty_resources()), (180, 0));
+}
+
+/// What client-go's records show was recorded from client-go itself.
+#[test]
+fn the_column_of_client_go_is_what_its_records_show() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/correlator/050_cronjob_60_minutes.jsonl");
+    let (mut storm, mut writes, mut shown) = (Vec::new(), 0, 0);
+    for line in std::fs::read_to_string(path).unwrap().lines() {
+        let step: serde_json::Value = serde_json::from_str(line).unwrap();
+        if step["op"] == "correlate" {
+            let event = eventweir::event::core_v1::from_json(step["event"].to_string().as_bytes()).unwrap();
+            let at = eventweir::event::Time::parse(step["at"].as_str().unwrap()).unwrap();
+            storm.push((at.0 - START, event));
+            writes += u64::from(step["result"]["skip"] == false);
+        }
+        if let Some(store) = step["final_store"].as_array() {
+            shown = store.iter().map(|event| event["count"].as_u64().unwrap()).sum();
+        }
+    }
+    let (_, [(client_go, _), _]) = compared(storm.into_iter());
+    assert_eq!(client_go.writes, writes);
+    if shown > 0 {
+        assert_eq!(client_go.shown, shown);
+    }
+}
+
+fn settings() -> impl Strategy<Value = (Settings, shard::Settings)> {
+    let correlator = (
+        prop_oneof![Just(Suppression::Defer), Just(Suppression::Drop)],
+        prop_oneof![4 => Just(Correlation::On), 1 => Just(Correlation::Off)],
+        0_u32..4,
+        prop_oneof![Just(0.0_f32), Just(0.003), Just(0.1), Just(5.0)],
+        1_usize..4,
+        1_usize..40,
+        0_usize..3,
+        any::<bool>(),
+    );
+    let outbox = (0_u64..3, 1_usize..40, 0_usize..6, 0_u64..900);
+    (correlator, outbox).prop_map(|(correlator, (coalesce, max_records, digest_after, age))| {
+        let (suppression, correlation, burst_size, qps, max_events, cache, keys, is_deterministic) = correlator;
+        let mut settings = Settings {
+            suppression,
+            correlation,
+            burst_size,
+            qps,
+            max_events: NonZeroUsize::new(max_events).unwrap(),
+            lru_cache_size: NonZeroUsize::new(cache).unwrap(),
+            naming: if is_deterministic { Naming::Deterministic } else { Naming::Client },
+            ..Settings::default()
+        };
+        if keys == 1 {
+            settings.aggregate_key = vec![Field::SourceComponent, Field::Reason];
+            settings.spam_key = vec![Field::SourceComponent];
+        }
+        if keys == 2 {
+            settings.local_key = vec![Field::InvolvedObjectName, Field::Message];
+            settings.aggregate_key = vec![Field::SourceComponent];
+        }
+        let outbox = outbox::Settings {
+            coalesce_interval: Duration::from_secs(coalesce),
+            max_records: NonZeroUsize::new(max_records).unwrap(),
+            digest_after,
+            digest_max_age: Duration::from_secs(age),
+            ..outbox::Settings::default()
+        };
+        (settings, shard::Settings { outbox, max_sources: NonZeroUsize::new(2).unwrap(), ..Default::default() })
+    })
+}
+
+type Occurrence = (u8, u8, u8, u8, u32, i64);
+
+fn occurrences() -> impl Strategy<Value = Vec<Occurrence>> {
+    proptest::collection::vec((0_u8..4, 0_u8..5, 0_u8..5, 0_u8..3, 1_u32..4, -30_i64..600), 1..150)
+}
+
+fn build((object, reason, message, component, _, _): Occurrence) -> Event {
+    // One in four is refused: it has no object's name in another namespace.
+    let (object, reason) = (format!("o-{object}"), format!("Reason{reason}"));
+    let event_type = if message % 2 == 0 { "Normal" } else { "Warning" };
+    let mut event = event(("Pod", &object), &reason, format!("m{message}"), event_type, &format!("c{component}"));
+    if message == 4 {
+        event.metadata.namespace = "elsewhere".into();
+    }
+    event
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_account_balances_for_any_input_and_configuration(
+        input in occurrences(), (settings, shard) in settings(), until in 0_u8..3,
+    ) {
+        let mut comparison = Comparison::default();
+        let (policy, client_go) = client_go();
+        comparison.add(policy, client_go, TTL);
+        comparison.add(Policy { base: Arc::new(settings), rules: Vec::new() }, shard, TTL);
+        let (mut at, mut sent) = (START * 1_000_000_000, 0);
+        for occurrence in input {
+            at += occurrence.5 * 1_000_000_000;
+            sent += u64::from(occurrence.4);
+            comparison.report(build(occurrence), occurrence.4, Some(at));
+            prop_assert!(comparison.balances());
+        }
+        comparison.run_on([Until::Settled, Until::After(Duration::from_secs(700)), Until::At(0)][usize::from(until)]);
+        prop_assert!(comparison.balances());
+        prop_assert_eq!(comparison.sent(), sent);
+        for column in &comparison.columns {
+            prop_assert_eq!(column.fates().iter().map(Fate::total).sum::<u64>(), sent);
+        }
+    }
+}
+
+fn line(number: usize) -> String {
+    format!(
+        r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"e{number}","namespace":"default"}},"involvedObject":{{"kind":"Pod","namespace":"default","name":"p"}},"reason":"R","message":"a \"}}]\" in \\","type":"Normal"}}"#
+    )
+}
+
+/// All that a recording yields: the names of events, or the lines of what is bad.
+fn read(input: &[u8]) -> (Format, Vec<Result<String, u64>>) {
+    let mut recording = Recording::new(input).unwrap();
+    let mut found = Vec::new();
+    for next in recording.by_ref() {
+        found.push(next.unwrap().map(|report| report.event.metadata.name.to_string()).map_err(|bad| bad.line));
+    }
+    (recording.format(), found)
+}
+
+fn gzip(input: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut encoder, input).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn events_are_read_from_what_people_have() {
+    let [one, two] = [line(1), line(2)];
+    let indented = serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(&one).unwrap()).unwrap();
+    let list =
+        format!(r#"{{"apiVersion":"v1","items":[{one},{two}],"kind":"List","metadata":{{"resourceVersion":""}}}}"#);
+    let pretty = serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(&list).unwrap()).unwrap();
+    let both = vec![Ok("e1".to_owned()), Ok("e2".to_owned())];
+    for (input, format) in [
+        (format!("{one}\n\n{two}\n"), Format::Lines),
+        (format!("{one}{two}"), Format::Documents),
+        (format!("{indented}\n{two}"), Format::Documents),
+        (format!("[{one},\n{two}]"), Format::Documents),
+        (list, Format::Documents),
+        (pretty, Format::Documents),
+    ] {
+        assert_eq!(read(input.as_bytes()), (format, both.clone()), "{input}");
+        assert_eq!(read(&gzip(input.as_bytes())), (format, both.clone()), "{input}");
+    }
+    let events = br#"{"kind":"EventList","apiVersion":"events.k8s.io/v1","items":[{"metadata":{"name":"e1","namespace":"default"},
+        "eventTime":"2026-03-01T08:00:00.000000Z","regarding":{"kind":"Pod","namespace":"default","name":"p"},"reason":"R","note":"n",
+        "reportingController":"c","reportingInstance":"i","action":"a","type":"Normal"}]}"#;
+    assert_eq!(read(events).1, [Ok("e1".to_owned())]);
+    assert!(read(b"").1.is_empty());
+}
+
+#[test]
+fn what_is_no_event_is_named_by_its_line() {
+    let [one, two] = [line(1), line(2)];
+    let good = |name: &str| Ok(name.to_owned());
+    assert_eq!(read(format!("nonsense\n{one}\n").as_bytes()).1, [Err(1), good("e1")]);
+    assert_eq!(read(format!("{one}\n{{\"kind\":\n{two}\n").as_bytes()).1, [good("e1"), Err(2), good("e2")]);
+    assert_eq!(read(format!("{{\"kind\":\n{two}\n").as_bytes()).1, [Err(1), good("e2")]);
+    let pod = r#"{"kind":"Pod","apiVersion":"v1"}"#;
+    assert_eq!(read(format!("[{one},\n{pod},\n{two}]").as_bytes()).1, [good("e1"), Err(2), good("e2")]);
+    assert_eq!(read(format!("[{one},\nnonsense\n{two}]").as_bytes()).1, [good("e1"), Err(2), good("e2")]);
+    assert_eq!(read(format!("[{one},\n{{\"kind\"").as_bytes()).1, [good("e1"), Err(2)]);
+    assert_eq!(read(format!("[{one}").as_bytes()).1, [good("e1"), Err(1)]);
+}
+
+#[test]
+fn an_audit_log_tells_each_request() {
+    let entry = |verb: &str, stage: &str, code: u16, body: &str| {
+        format!(
+            r#"{{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"{stage}","verb":"{verb}","stageTimestamp":"2026-03-01T08:00:00.500000Z","objectRef":{{"resource":"events","namespace":"default","name":"e1","apiVersion":"v1"}},"responseStatus":{{"code":{code}}},"requestObject":{body}}}"#
+        )
+    };
+    let create = line(1);
+    let log = [
+        entry("create", "RequestReceived", 0, "null"),
+        entry("create", "ResponseComplete", 201, &create),
+        entry("create", "ResponseComplete", 403, &create),
+        entry("patch", "ResponseComplete", 200, r#"{"count":4,"message":"new"}"#),
+        entry("get", "ResponseComplete", 200, "null"),
+        entry("patch", "ResponseComplete", 200, r#"{"count":5}"#),
+    ];
+    let mut recording = Recording::new(std::io::Cursor::new(log.join("\n"))).unwrap();
+    let mut found = Vec::new();
+    for next in recording.by_ref() {
+        let report = next.unwrap().unwrap();
+        assert_eq!(report.at, Some(START * 1_000_000_000 + 500_000_000));
+        found.push((report.occurrences, report.event.message.to_string()));
+    }
+    let messages: Vec<_> = found.iter().map(|(occurrences, message)| (*occurrences, message.as_str())).collect();
+    assert_eq!(messages, [(1, r#"a "}]" in \"#), (3, "new"), (1, "new")]);
+    assert_eq!(recording.without_body(), 0);
+}

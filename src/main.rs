@@ -24,6 +24,8 @@ fn main() -> ExitCode {
         Command::Demo(demo) => commands::demo(&demo),
         Command::Replay(replay) => commands::replay(&replay),
         Command::CheckConfig(check) => commands::check_config(&check),
+        Command::ConfigSchema => commands::config_schema(),
+        Command::Healthcheck(check) => commands::healthcheck(&check),
         Command::Completions { shell } => commands::completions(shell, &mut Cli::command()),
     };
     match outcome {

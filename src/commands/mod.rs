@@ -1,6 +1,7 @@
 //! What the commands do, between the command line and the library.
 
 mod demo;
+mod healthcheck;
 mod replay;
 mod serve;
 mod table;
@@ -8,6 +9,7 @@ mod table;
 use std::process::ExitCode;
 
 pub use demo::demo;
+pub use healthcheck::healthcheck;
 pub use replay::replay;
 pub use serve::serve;
 
@@ -53,6 +55,9 @@ pub enum Error {
         /// What is wrong.
         message: String,
     },
+    /// The program that was asked is not ready, or did not answer.
+    #[error("{0}")]
+    NotReady(String),
     /// The demo did not come out as it should.
     #[error("the demo failed: {0}")]
     Demo(String),
@@ -65,7 +70,7 @@ impl Error {
         match self {
             Self::Config(_) | Self::Events { .. } => ExitCode::from(USAGE),
             Self::Lost(_) => ExitCode::from(LOST),
-            Self::Start(_) | Self::Broken | Self::Io { .. } | Self::Demo(_) => ExitCode::FAILURE,
+            Self::Start(_) | Self::Broken | Self::Io { .. } | Self::NotReady(_) | Self::Demo(_) => ExitCode::FAILURE,
         }
     }
 }
@@ -90,6 +95,14 @@ pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
     } else {
         print(&format!("{}: ok ({})\n", check.file.display(), config.hash()))
     }
+}
+
+/// `config-schema`
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn config_schema() -> Result<(), Error> {
+    print(&format!("{:#}\n", config::Config::json_schema()))
 }
 
 /// `completions SHELL`

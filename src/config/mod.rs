@@ -15,6 +15,7 @@ mod parts;
 mod raw;
 mod read;
 mod reload;
+mod schema;
 mod section;
 mod tls;
 mod units;

@@ -77,8 +77,10 @@ impl Config {
         let collector = Collector::of_questions();
         collector.read(&Node::default(), String::new(), config);
         let mut schema = schema::schema(&collector.into_asked());
-        schema["$schema"] = "http://json-schema.org/draft-07/schema#".into();
-        schema["title"] = "eventweir's configuration".into();
+        if let Some(root) = schema.as_object_mut() {
+            root.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
+            root.insert("title".to_owned(), "eventweir's configuration".into());
+        }
         schema
     }
 

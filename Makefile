@@ -1,5 +1,5 @@
 # The commands of CI and of the developer. No logic of its own: that is in Cargo, .ci/run and tests/clients/run.
-.PHONY: build test check bench e2e demo fmt docs render
+.PHONY: build test check bench e2e demo fmt docs render image
 
 build: ## the program, target/release/eventweir
 	cargo build --release
@@ -25,5 +25,8 @@ fmt: ## the layout of the source
 docs: ## the crate's documentation, target/doc
 	cargo doc --no-deps
 
-render: ## deploy/eventweir.yaml, from the chart
+render: ## deploy/, the chart's README and its schema, from the chart and the program
 	.ci/run render
+
+image: ## the image, for this machine
+	docker build -t eventweir:$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1) .

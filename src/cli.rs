@@ -55,6 +55,12 @@ pub enum Command {
     Observe(Observe),
     /// Check a configuration file and name everything that is wrong with it. Exits 0 or 64.
     CheckConfig(CheckConfig),
+    /// Print the JSON schema of the configuration file, for editors and for the Helm chart.
+    ConfigSchema,
+    /// Ask a running eventweir whether it is ready. Exits 0 or 1.
+    ///
+    /// For containers, whose image has no curl.
+    Healthcheck(Healthcheck),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -282,6 +288,14 @@ pub struct CheckConfig {
     /// Also print the configuration that results from it.
     #[arg(long)]
     pub print: bool,
+}
+
+/// Flags of `healthcheck`.
+#[derive(Debug, Args)]
+pub struct Healthcheck {
+    /// Where the admin port is, over plain HTTP.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    pub admin: String,
 }
 
 impl Flags {

@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         Command::Replay(replay) => commands::replay(&replay),
         Command::Observe(observe) => commands::observe(&observe),
         Command::CheckConfig(check) => commands::check_config(&check),
+        Command::ConfigSchema => commands::config_schema(),
+        Command::Healthcheck(check) => commands::healthcheck(&check),
         Command::Completions { shell } => commands::completions(shell, &mut Cli::command()),
     };
     match outcome {

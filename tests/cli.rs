@@ -194,6 +194,30 @@ fn observe_says_what_it_cannot_read() {
 }
 
 #[test]
+fn healthcheck_exits_as_the_admin_port_answers() {
+    for (status, code) in [("200 OK", 0), ("503 Service Unavailable", 1)] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let asked = lines.next().unwrap().unwrap();
+            lines.find(|line| line.as_ref().unwrap().is_empty());
+            write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 6\r\nConnection: close\r\n\r\nstate\n").unwrap();
+            asked
+        });
+        let output = eventweir(&["healthcheck", "--admin", &url]);
+        assert_eq!(server.join().unwrap(), "GET /readyz HTTP/1.1");
+        assert_eq!(output.status.code(), Some(code), "{status}");
+        assert!(format!("{}{}", stdout(&output), stderr(&output)).contains("state"), "{status}");
+    }
+    // Nobody is there.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let output = eventweir(&["healthcheck", "--admin", &format!("http://127.0.0.1:{port}")]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
 fn the_sidecars_configuration_is_right() {
     let manifest = std::fs::read_to_string(project("deploy/sidecar.yaml")).unwrap();
     let (_, block) = manifest.split_once("\n  config.yaml: |\n").unwrap();

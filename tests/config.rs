@@ -31,6 +31,9 @@ const KEYS_WITHOUT_DEFAULT: [&str; 13] = [
     "upstream.burst",
     "spool.dir",
 ];
+/// Keys whose values are of no single form, so that the schema takes any text, number or list.
+const KEYS_OF_MIXED_FORM: [&str; 5] =
+    ["auth.callerAnnotation", "auth.sourceBinding.components", "eventLog", "log.level", "upstream.embedded.namespaces"];
 /// Of lists, and of maps whose keys are the user's.
 const KEYS_OF_RULES: [&str; 17] = [
     "auth.policy[].users",
@@ -465,4 +468,48 @@ proptest! {
         prop_assert_eq!(config.policy.base.message_prefix.as_str(), prefix);
         prop_assert_eq!(parse(&config.to_yaml()).unwrap(), config);
     }
+}
+
+const CHART_SCHEMA: &str = include_str!("../helm/eventweir/values.schema.json");
+
+#[test]
+fn the_chart_has_the_schema_of_the_program() {
+    let chart: serde_json::Value = serde_json::from_str(CHART_SCHEMA).unwrap();
+    let mut own = Config::json_schema();
+    own.as_object_mut().unwrap().remove("$schema");
+    assert_eq!(chart["definitions"]["config"], own, "run make render");
+}
+
+/// The schema of the value at a path such as `correlation.rules[].match.kind`.
+fn schema_at<'a>(schema: &'a serde_json::Value, path: &str) -> &'a serde_json::Value {
+    path.split('.').fold(schema, |schema, key| match key.strip_suffix("[]") {
+        Some(key) => &schema["properties"][key]["items"],
+        None => &schema["properties"][key],
+    })
+}
+
+#[test]
+fn the_schema_has_a_type_for_every_key() {
+    let schema = Config::json_schema();
+    let mut open = vec![(String::new(), &schema)];
+    let mut untyped = Vec::new();
+    while let Some((path, schema)) = open.pop() {
+        for (key, member) in schema["properties"].as_object().unwrap() {
+            let path = format!("{path}{key}");
+            let member = if member["items"]["properties"].is_object() { &member["items"] } else { member };
+            if member["properties"].is_object() {
+                open.push((format!("{path}."), member));
+            } else if !["type", "enum", "anyOf"].iter().any(|word| member.get(word).is_some())
+                || member["type"] == serde_json::json!(["array", "boolean", "number", "string"])
+            {
+                untyped.push(path);
+            }
+        }
+    }
+    untyped.sort();
+    assert_eq!(untyped, KEYS_OF_MIXED_FORM);
+    let burst = schema_at(&schema, "correlation.burstSize");
+    assert_eq!((&burst["type"], &burst["minimum"]), (&"integer".into(), &0.into()));
+    assert_eq!(schema_at(&schema, "correlation.rules[].set.burstSize"), burst);
+    assert_eq!(schema_at(&schema, "correlation.rules[].match").get("additionalProperties"), Some(&false.into()));
 }

@@ -1,4 +1,4 @@
-//! `docs/metrics.md` against the registry of a running program, both ways, and the alert rules against the document.
+//! `docs/metrics.md` against the registry of a running program, both ways, and alerts, dashboard and runbook against the document.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,6 +65,8 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 const DOCUMENT: &str = include_str!("../docs/metrics.md");
 const ALERTS: &str = include_str!("../deploy/alerts.yaml");
 const ALERTS_TEST: &str = include_str!("../deploy/alerts_test.yaml");
+const DASHBOARD: &str = include_str!("../helm/eventweir/files/dashboard.json");
+const RUNBOOK: &str = include_str!("../docs/operations.md");
 
 /// The rows of the tables: name, type, labels.
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
@@ -127,13 +129,34 @@ fn selectors(text: &str) -> Vec<Selector> {
     selectors
 }
 
+/// The expressions of all panels.
+fn queries_of_the_dashboard() -> Vec<String> {
+    let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn each_alert_has_a_paragraph_in_the_runbook() {
+    let alerts: BTreeSet<&str> = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let paragraphs: BTreeSet<&str> =
+        RUNBOOK.lines().filter_map(|line| line.strip_prefix("### Eventweir").map(|_| &line[4..])).collect();
+    assert!(!alerts.is_empty());
+    assert_eq!(alerts, paragraphs);
+}
+
 #[tokio::test]
-async fn alert_rules_name_only_what_is_documented_and_exposed() {
+async fn alerts_and_dashboard_name_only_what_is_documented_and_exposed() {
     let exposed = exposed().await;
     let documented = documented();
-    let all: Vec<_> = selectors(ALERTS).into_iter().chain(selectors(ALERTS_TEST)).collect();
+    let dashboard = queries_of_the_dashboard();
+    assert!(dashboard.len() > 30, "the dashboard's queries were not found");
+    let texts = [ALERTS, ALERTS_TEST].into_iter().map(ToOwned::to_owned).chain(dashboard);
+    let all: Vec<_> = texts.flat_map(|text| selectors(&text)).collect();
     assert!(all.len() > 10, "the rules were not found");
     for Selector { name, conditions } in all {
+        let name = name.strip_suffix("_bucket").unwrap_or(&name).to_owned();
         assert!(documented.contains_key(&name), "{name} is not documented");
         for [label, operator, value] in conditions {
             let values = exposed[&name].labels.get(&label).unwrap_or_else(|| panic!("{name} has no label {label}"));

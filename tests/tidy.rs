@@ -124,7 +124,7 @@ const MODULES: &[Row] = &[
     (
         "commands",
         &["app", "cli", "clock", "config", "event", "logging", "outbox", "replay", "upstream"],
-        &["clap", "clap_complete", "prometheus", "tokio"],
+        &["clap", "clap_complete", "hyper_util", "prometheus", "tokio"],
     ),
 ];
 

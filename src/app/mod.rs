@@ -197,6 +197,18 @@ impl App {
         Ok(app)
     }
 
+    /// Says in the log what an operator may not have meant.
+    fn warn_of_address(&self) {
+        let address = &self.address;
+        if let (server::Address::Tcp(_), true, 1) = (address, address.is_local(), std::process::id()) {
+            tracing::info!(listen = %address, "process 1 of a container listens on loopback, which nothing outside of its pod \
+                reaches; --listen '[::]:8080' listens on all addresses");
+        }
+        if !address.is_local() && !self.access.authenticates() {
+            tracing::warn!(listen = %address, "other machines reach this address, and nobody is authenticated there");
+        }
+    }
+
     fn run(self: &Arc<Self>, listeners: Listeners) -> Result<(), Error> {
         let config = self.config.lock().clone();
         self.metrics.config_loaded(&config.hash(), self.shards.clock().now().wall_seconds());
@@ -256,9 +268,7 @@ impl App {
         let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
         tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.face().is_some(), "listening");
-        if !address.is_local() && !self.access.authenticates() {
-            tracing::warn!(listen = %address, "other machines reach this address, and nobody is authenticated there");
-        }
+        self.warn_of_address();
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What the commands do, between the command line and the library.
 
 mod demo;
+mod healthcheck;
 mod observe;
 mod replay;
 mod report;
@@ -10,6 +11,7 @@ mod table;
 use std::process::ExitCode;
 
 pub use demo::demo;
+pub use healthcheck::healthcheck;
 pub use observe::observe;
 pub use replay::replay;
 pub use serve::serve;
@@ -55,6 +57,9 @@ pub enum Error {
     /// The events of the cluster cannot be read.
     #[error("cannot read the events of {0}")]
     Observe(String),
+    /// The program that was asked is not ready, or did not answer.
+    #[error("{0}")]
+    NotReady(String),
 }
 
 impl Error {
@@ -64,7 +69,12 @@ impl Error {
         match self {
             Self::Config(_) | Self::Input(_) => ExitCode::from(USAGE),
             Self::Lost(_) => ExitCode::from(LOST),
-            Self::Start(_) | Self::Broken | Self::Io { .. } | Self::Unbalanced | Self::Observe(_) => ExitCode::FAILURE,
+            Self::Start(_)
+            | Self::Broken
+            | Self::Io { .. }
+            | Self::NotReady(_)
+            | Self::Unbalanced
+            | Self::Observe(_) => ExitCode::FAILURE,
         }
     }
 }
@@ -89,6 +99,14 @@ pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
     } else {
         print(&format!("{}: ok ({})\n", check.file.display(), config.hash()))
     }
+}
+
+/// `config-schema`
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn config_schema() -> Result<(), Error> {
+    print(&format!("{:#}\n", config::Config::json_schema()))
 }
 
 /// `completions SHELL`

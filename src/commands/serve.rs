@@ -31,17 +31,18 @@ pub fn serve(serve: Serve) -> Result<(), Error> {
 }
 
 async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Result<(), Error> {
+    // Before anything listens: a signal that comes right after readiness must not end the process without a drain.
+    let handler =
+        |kind, name: &str| signal(kind).map_err(|source| Error::Io { what: format!("handling {name}"), source });
+    let mut terminate = handler(SignalKind::terminate(), "SIGTERM")?;
+    let mut interrupt = handler(SignalKind::interrupt(), "SIGINT")?;
+    let mut hang_up = handler(SignalKind::hangup(), "SIGHUP")?;
     let listeners = Listeners::bind(&config).await?;
     let registry = Registry::new();
     let clock = Clock::system();
     let metrics = upstream::Metrics::new(&registry).map_err(app::Error::from)?;
     let upstream = app::connect(&config, &clock, metrics).await?;
     let app = App::start(config, source, listeners, upstream, registry, clock)?;
-    let handler =
-        |kind, name: &str| signal(kind).map_err(|source| Error::Io { what: format!("handling {name}"), source });
-    let mut terminate = handler(SignalKind::terminate(), "SIGTERM")?;
-    let mut interrupt = handler(SignalKind::interrupt(), "SIGINT")?;
-    let mut hang_up = handler(SignalKind::hangup(), "SIGHUP")?;
     let broken = loop {
         tokio::select! {
             _ = terminate.recv() => break false,

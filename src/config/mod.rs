@@ -16,6 +16,7 @@ mod parts;
 mod raw;
 mod read;
 mod reload;
+mod schema;
 mod section;
 mod tls;
 mod units;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::auth;
 use super::correlation::correlation;
 use super::parts::MESSAGE_BYTES;
-use super::raw::Value;
+use super::raw::{Node, Value};
 use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
     Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, Passthrough, RawConfig, Shards,
-    Shutdown, Tls, Upstream, Writes, tls, values,
+    Shutdown, Tls, Upstream, Writes, schema, tls, values,
 };
 use crate::access;
 use crate::correlator::Rate;
@@ -81,6 +81,19 @@ impl Config {
     /// Does the same, and also looks whether the files of the listeners can be used.
     pub(super) fn from_raw_and_files(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
         Self::checked(raw, overrides, true)
+    }
+
+    /// The JSON schema of the file.
+    #[must_use]
+    pub fn json_schema() -> serde_json::Value {
+        let collector = Collector::of_questions();
+        collector.read(&Node::default(), String::new(), config);
+        let mut schema = schema::schema(&collector.into_asked());
+        if let Some(root) = schema.as_object_mut() {
+            root.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
+            root.insert("title".to_owned(), "eventweir's configuration".into());
+        }
+        schema
     }
 
     fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> Result<Self, Errors> {

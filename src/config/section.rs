@@ -7,6 +7,7 @@ use std::cell::RefCell;
 
 use super::error::{Error, Errors, Problem, near_match};
 use super::raw::{Entry, Node, Origin, Value};
+use super::schema::Asked;
 
 /// Where errors are collected during one reading of a file.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(super) struct Collector {
     errors: RefCell<Errors>,
     /// Whether the files that the configuration names are looked at.
     checks_files: bool,
+    /// Everything that is asked for, where that is to be known.
+    asked: Option<RefCell<Vec<(String, Asked)>>>,
 }
 
 /// One map of the file, or nothing where the file has none.
@@ -30,7 +33,23 @@ pub(super) struct Section<'a> {
 impl Collector {
     /// With what is known to be wrong already.
     pub(super) fn new(file: &str, errors: Errors, checks_files: bool) -> Self {
-        Self { file: file.to_owned(), errors: RefCell::new(errors), checks_files }
+        Self { file: file.to_owned(), errors: RefCell::new(errors), checks_files, asked: None }
+    }
+
+    /// For an empty file, of which only what the reader asks for is of interest.
+    pub(super) fn of_questions() -> Self {
+        Self { asked: Some(RefCell::default()), ..Self::new("", Errors::default(), false) }
+    }
+
+    /// What the reader asked for, in that order.
+    pub(super) fn into_asked(self) -> Vec<(String, Asked)> {
+        self.asked.map(RefCell::into_inner).unwrap_or_default()
+    }
+
+    fn note(&self, path: String, asked: impl FnOnce() -> Asked) {
+        if let Some(all) = &self.asked {
+            all.borrow_mut().push((path, asked()));
+        }
     }
 
     /// The errors in the order of the file, then those of flags.
@@ -71,6 +90,8 @@ impl<'a> Section<'a> {
 
     /// The value of `key` as `parse` understands it; `None` when it is absent, or reported as not allowed.
     pub(super) fn optional<T>(&mut self, key: &'static str, parse: impl Fn(&Value) -> Result<T, String>) -> Option<T> {
+        // No single value is a section, so the error says what is allowed.
+        self.collector.note(self.path_of(key), || Asked::Value(parse(&Value::Map(Vec::new())).err()));
         let node = self.take(key)?;
         match parse(&node.value) {
             Ok(value) => Some(value),
@@ -96,6 +117,10 @@ impl<'a> Section<'a> {
         most: usize,
         mut read: impl FnMut(&mut Section<'_>) -> T,
     ) -> Vec<T> {
+        self.collector.note(self.path_of(key), || Asked::List(most));
+        if self.collector.asked.is_some() {
+            self.collector.read(&Node::default(), format!("{}[]", self.path_of(key)), &mut read);
+        }
         let Some(node) = self.take(key) else { return Vec::new() };
         let path = self.path_of(key);
         match &node.value {
@@ -119,6 +144,7 @@ impl<'a> Section<'a> {
         key: &'static str,
         parse: impl Fn(&Value) -> Result<T, String>,
     ) -> Vec<(String, T)> {
+        self.collector.note(self.path_of(key), || Asked::Entries(parse(&Value::Map(Vec::new())).err()));
         let Some(node) = self.take(key) else { return Vec::new() };
         let path = self.path_of(key);
         let Value::Map(entries) = &node.value else {

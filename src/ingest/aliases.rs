@@ -141,6 +141,25 @@ impl Aliases {
         self.keep(self.pack(event));
     }
 
+    /// Remembers an event that is about to be taken in. Returns what was known under its name.
+    pub(super) fn enter(&self, event: &Event) -> Option<Event> {
+        let alias = self.pack(event);
+        let mut known = self.known.lock();
+        let told = known.names.get(&alias.key).and_then(Packed::unpack);
+        let forgotten = known.put(alias, self.max);
+        drop(known);
+        drop(forgotten);
+        told
+    }
+
+    /// The event could not be taken in: what was known before is known again.
+    pub(super) fn leave(&self, event: &Event, told: Option<&Event>) {
+        match told {
+            Some(told) => self.insert(told),
+            None => self.remove(&event.metadata.namespace, &event.metadata.name),
+        }
+    }
+
     /// What is to be remembered of an event under its name.
     pub(super) fn pack(&self, event: &Event) -> Alias {
         Alias { key: self.key(&event.metadata.namespace, &event.metadata.name), packed: Packed::new(event) }

@@ -120,19 +120,24 @@ pub(super) async fn take(
         Ok(ack) => ack,
         Err(rejection) => return face.reject(&rejection),
     };
+    // Known from now on, so that a POST of the same name that comes meanwhile counts what this one has not.
+    let told = face.0.aliases.enter(&event);
+    let occurrences = face.brings(&event, told.as_ref());
     // The shard's ledger has the refusal already.
-    let occurrences = face.brings(&event);
     let Ok(Taken { outcome, waiting }) = face.accept(&event, occurrences, ack, asked.user(), || asked.claim()) else {
+        face.0.aliases.leave(&event, told.as_ref());
         return full();
     };
     let shown = match waiting {
         Some(waiting) => match as_written(face, form.group, &event, outcome, waiting).await {
             Ok(shown) => Cow::Owned(shown),
-            Err(status) => return respond::refusal(&status),
+            Err(status) => {
+                face.0.aliases.leave(&event, told.as_ref());
+                return respond::refusal(&status);
+            }
         },
         None => Cow::Borrowed(&event),
     };
-    face.0.aliases.insert(&event);
     let mut response = respond::event(form, code, &shown, Some(outcome), warnings);
     if let Some(unkept) = ack::kept(face, ack).await {
         respond::warn(&mut response, &unkept);

@@ -3,7 +3,7 @@
 use super::aliases::{is_of_one_line, total};
 use super::{Ack, Face};
 use crate::correlator::Policy;
-use crate::event::{Event, ManagedFields, Time};
+use crate::event::{Event, ManagedFields, ObjectMeta, Time};
 use crate::shard::{Accepted, Full, Outcome, Waiting};
 
 /// Occurrences that were accepted.
@@ -48,10 +48,13 @@ impl Face {
         claim: impl Fn() -> ManagedFields,
     ) -> Vec<Result<Taken, Full>> {
         if ack == Ack::Written {
-            return events.iter().map(|event| self.accept(event, self.brings(event), ack, user, &claim)).collect();
+            return events
+                .iter()
+                .map(|event| self.accept(event, self.brings(event, self.told(event).as_ref()), ack, user, &claim))
+                .collect();
         }
         let policy = self.0.shards.policy();
-        let brought: Vec<u32> = events.iter().map(|event| self.brings(event)).collect();
+        let brought: Vec<u32> = events.iter().map(|event| self.brings(event, self.told(event).as_ref())).collect();
         let logged = if self.0.event_log.is_kept() { events.clone() } else { Vec::new() };
         let occurrences = events.into_iter().map(|event| occurrence(event, &policy, &claim));
         let accepted = self.0.shards.accept_all(&policy, occurrences.zip(brought.iter().copied()).collect());
@@ -70,15 +73,20 @@ impl Face {
 
     /// How many occurrences a posted event brings. Its count, or its series, is a total: client-go posts the whole total again
     /// where a patch of it was answered 404. What is known of the name was counted before; any POST brings one.
-    pub(super) fn brings(&self, event: &Event) -> u32 {
+    pub(super) fn brings(&self, event: &Event, told: Option<&Event>) -> u32 {
         let brought = total(event);
         if brought == 1 {
             return 1;
         }
-        let (namespace, name) = (&event.metadata.namespace, &event.metadata.name);
-        let told = self.0.aliases.get(namespace, name).filter(|told| is_of_one_line(told, event));
-        let known = told.map_or_else(|| self.0.shards.count_under(event, name), |told| total(&told));
+        let told = told.filter(|told| is_of_one_line(told, event));
+        let known = told.map_or_else(|| self.0.shards.count_under(event, &event.metadata.name), total);
         u32::try_from(brought.saturating_sub(known)).unwrap_or(0).max(1)
+    }
+
+    /// What the client of an event was told of its name, where its total has to be compared.
+    fn told(&self, event: &Event) -> Option<Event> {
+        let ObjectMeta { namespace, name, .. } = &event.metadata;
+        if total(event) == 1 { None } else { self.0.aliases.get(namespace, name) }
     }
 
     /// Counts and logs what became of occurrences.

@@ -25,8 +25,8 @@ use super::support::behind::{Behind, answer};
 
 const PIECE: usize = 64 << 10;
 const TOTAL: u64 = 200 << 20;
-/// What sockets and HTTP/2 windows may hold on the whole way, with room to spare.
-const ON_THE_WAY: u64 = 24 << 20;
+/// What sockets, of which a kernel lets each grow to 32 MiB, and HTTP/2 windows may hold on the whole way of two hops.
+const ON_THE_WAY: u64 = 80 << 20;
 
 /// 200 MB that are never in memory together; knows how much of it was taken.
 struct Generated {

@@ -21,6 +21,10 @@
 {{- end }}
 {{- end }}
 
+{{- define "eventweir.adminName" -}}
+{{- printf "%s-admin" (include "eventweir.fullname" . | trunc 57 | trimSuffix "-") }}
+{{- end }}
+
 {{- define "eventweir.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "eventweir.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -31,6 +35,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ include "eventweir.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "eventweir.serviceAccountName" -}}
@@ -39,4 +46,189 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- else }}
 {{- default "default" .Values.serviceAccount.name }}
 {{- end }}
+{{- end }}
+
+{{- define "eventweir.image" -}}
+{{- with .Values.image.registry }}{{ . }}/{{ end }}{{ .Values.image.repository }}
+{{- if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ default .Chart.AppVersion .Values.image.tag }}{{ end }}
+{{- end }}
+
+{{- define "eventweir.tlsSecret" -}}
+{{- default (printf "%s-tls" (include "eventweir.fullname" . | trunc 59 | trimSuffix "-")) .Values.tls.secretName }}
+{{- end }}
+
+{{- define "eventweir.url" -}}
+{{- if eq .Values.tls.mode "none" }}http{{ else }}https{{ end }}://{{ include "eventweir.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.port }}
+{{- end }}
+
+{{- /* Names and addresses of the certificate, as JSON. */}}
+{{- define "eventweir.hosts" -}}
+{{- $name := include "eventweir.fullname" . }}
+{{- $own := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) "localhost" "127.0.0.1" "::1" }}
+{{- concat $own .Values.tls.hosts | uniq | toJson }}
+{{- end }}
+
+{{- /* Of the hosts those that are IP addresses, or those that are names. */}}
+{{- define "eventweir.hostIPs" -}}
+{{- $ips := list }}
+{{- range include "eventweir.hosts" . | fromJsonArray }}
+{{- if or (contains ":" .) (regexMatch "^[0-9.]+$" .) }}{{ $ips = append $ips . }}{{ end }}
+{{- end }}
+{{- toJson $ips }}
+{{- end }}
+
+{{- define "eventweir.hostNames" -}}
+{{- $names := list }}
+{{- range include "eventweir.hosts" . | fromJsonArray }}
+{{- if not (or (contains ":" .) (regexMatch "^[0-9.]+$" .)) }}{{ $names = append $names . }}{{ end }}
+{{- end }}
+{{- toJson $names }}
+{{- end }}
+
+{{- define "eventweir.hasCallers" -}}
+{{- if or .Values.auth.enabled (dig "auth" "clientCAFile" "" (default dict .Values.config)) (dig "auth" "tokenReview" "enabled" false (default dict .Values.config)) }}true{{ end }}
+{{- end }}
+
+{{- define "eventweir.several" -}}
+{{- if or (and (ne .Values.kind "DaemonSet") (gt (int .Values.replicaCount) 1)) .Values.autoscaling.enabled (eq .Values.kind "DaemonSet") }}true{{ end }}
+{{- end }}
+
+{{- /* A quantity of memory in Mi, rounded down; empty for one that is not understood. */}}
+{{- define "eventweir.mebibytes" -}}
+{{- $text := toString . }}
+{{- $number := regexFind "^[0-9]+" $text }}
+{{- $unit := trimPrefix $number $text }}
+{{- $per := dict "" 1 "k" 1000 "Ki" 1024 "M" 1000000 "Mi" 1048576 "G" 1000000000 "Gi" 1073741824 "T" 1000000000000 "Ti" 1099511627776 }}
+{{- if and $number (hasKey $per $unit) }}{{ div (mul (int64 $number) (int64 (get $per $unit))) 1048576 }}{{ end }}
+{{- end }}
+
+{{- /* A duration such as 1m30s in seconds, rounded up. */}}
+{{- define "eventweir.seconds" -}}
+{{- $millis := 0.0 }}
+{{- $per := dict "h" 3600000 "m" 60000 "s" 1000 "ms" 1 "us" 0.001 "ns" 0.000001 }}
+{{- range regexFindAll "[0-9.]+(h|ms|m|us|s|ns)" (toString .) -1 }}
+{{- $number := regexFind "^[0-9.]+" . }}
+{{- $millis = addf $millis (mulf (float64 $number) (float64 (get $per (trimPrefix $number .)))) }}
+{{- end }}
+{{- divf $millis 1000 | ceil | int }}
+{{- end }}
+
+{{- define "eventweir.drainSeconds" -}}
+{{- include "eventweir.seconds" (dig "shutdown" "drainTimeout" "20s" (default dict .Values.config)) }}
+{{- end }}
+
+{{- /* The configuration file: what follows from other values, and over it what `config` says. */}}
+{{- define "eventweir.config" -}}
+{{- $derived := dict "upstream" (dict "kind" "apiserver") }}
+{{- with include "eventweir.mebibytes" (dig "limits" "memory" "" .Values.resources) }}
+{{- $limit := int64 . }}
+{{- if lt $limit 96 }}
+{{- fail "resources.limits.memory is below 96Mi: too little for eventweir, and for what waits in it" }}
+{{- end }}
+{{- if ne $limit 1536 }}
+{{- /* 64Mi for the program itself; with the other 1472Mi of 1536Mi go the defaults. */}}
+{{- $part := sub $limit 64 }}
+{{- $outbox := dict "maxBytes" (printf "%dMi" (max 1 (div (mul 256 $part) 1472))) "maxRecords" (div (mul 100000 $part) 1472) "maxBudgets" (div (mul 1000000 $part) 1472) }}
+{{- $correlation := dict "maxTrackedKeys" (div (mul 1000000 $part) 1472) "maxSources" (div (mul 10000 $part) 1472) }}
+{{- $derived = mergeOverwrite $derived (dict "outbox" $outbox "correlation" $correlation "ingest" (dict "maxAliases" (div (mul 100000 $part) 1472))) }}
+{{- end }}
+{{- end }}
+{{- if include "eventweir.several" . }}
+{{- $derived = mergeOverwrite $derived (dict "correlation" (dict "naming" "deterministic")) }}
+{{- end }}
+{{- if .Values.rbac.namespaces }}
+{{- $derived = mergeOverwrite $derived (dict "upstream" (dict "history" "off")) }}
+{{- end }}
+{{- if ne .Values.tls.mode "none" }}
+{{- $derived = mergeOverwrite $derived (dict "tls" (dict "certFile" "/etc/eventweir-tls/tls.crt" "keyFile" "/etc/eventweir-tls/tls.key")) }}
+{{- end }}
+{{- if .Values.auth.enabled }}
+{{- $review := dict "enabled" true }}
+{{- with .Values.auth.audiences }}{{ $_ := set $review "audiences" . }}{{ end }}
+{{- $derived = mergeOverwrite $derived (dict "auth" (dict "tokenReview" $review "subjectAccessReview" (dict "enabled" true))) }}
+{{- end }}
+{{- toYaml (mergeOverwrite $derived (deepCopy (default dict .Values.config))) }}
+{{- end }}
+
+{{- define "eventweir.networkPeers" -}}
+{{- if kindIs "slice" .Values.networkPolicy.from }}
+{{- toJson .Values.networkPolicy.from }}
+{{- else if include "eventweir.hasCallers" . }}
+{{- list (dict "namespaceSelector" dict) | toJson }}
+{{- else }}
+{{- list (dict "podSelector" dict) | toJson }}
+{{- end }}
+{{- end }}
+
+{{- /* Refuses, with a message, what cannot work. */}}
+{{- define "eventweir.check" -}}
+{{- $config := default dict .Values.config }}
+{{- if and (not .Values.existingConfigMap) (not (include "eventweir.hasCallers" .)) (not .Values.insecureListen) }}
+{{- fail "nobody is authenticated (auth.enabled is false) and insecureListen is false: eventweir would not listen where other pods reach it; turn one of them on, or run it as a sidecar (deploy/)" }}
+{{- end }}
+{{- if and (eq .Values.tls.mode "none") .Values.auth.enabled }}
+{{- fail "auth.enabled needs TLS: without it the network reads the callers' tokens. Choose a tls.mode, or auth.enabled: false with insecureListen: true" }}
+{{- end }}
+{{- if and (eq .Values.tls.mode "secret") (not .Values.tls.secretName) }}
+{{- fail "tls.mode is secret, and tls.secretName is empty" }}
+{{- end }}
+{{- if and (eq .Values.tls.mode "certManager") (not .Values.tls.certManager.issuerRef.name) }}
+{{- fail "tls.mode is certManager, and tls.certManager.issuerRef.name is empty" }}
+{{- end }}
+{{- range list "listen" "adminListen" "insecureListen" }}
+{{- if hasKey $config . }}
+{{- fail (printf "config.%s: the chart sets it by a flag; see listenAddress, service.port and insecureListen" .) }}
+{{- end }}
+{{- end }}
+{{- if ne (dig "upstream" "kind" "apiserver" $config) "apiserver" }}
+{{- fail "config.upstream.kind: the chart sets it to apiserver by a flag" }}
+{{- end }}
+{{- $claimed := hasKey .Values.spool.volume "persistentVolumeClaim" }}
+{{- if and $claimed (include "eventweir.several" .) }}
+{{- fail "spool.volume.persistentVolumeClaim with several pods: they would share one spool, and all but one would run without it. Use kind: StatefulSet with spool.claim" }}
+{{- end }}
+{{- if and .Values.spool.claim (ne .Values.kind "StatefulSet") }}
+{{- fail "spool.claim needs kind: StatefulSet" }}
+{{- end }}
+{{- if and .Values.spool.claim .Values.spool.volume }}
+{{- fail "spool.claim and spool.volume: choose one" }}
+{{- end }}
+{{- if dig "spool" "dir" "" $config }}
+{{- if or .Values.spool.volume .Values.spool.claim }}
+{{- fail "config.spool.dir beside spool.volume or spool.claim: the chart sets it by a flag" }}
+{{- else if not .Values.extraVolumeMounts }}
+{{- fail "config.spool.dir without a volume: the root file system is read-only. Use spool.volume or spool.claim" }}
+{{- end }}
+{{- end }}
+{{- if and .Values.terminationGracePeriodSeconds (lt (int .Values.terminationGracePeriodSeconds) (add (int (include "eventweir.drainSeconds" .)) 5 | int)) }}
+{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.drainTimeout with 5 s to close is longer: the kernel would kill what still drains" (int .Values.terminationGracePeriodSeconds)) }}
+{{- end }}
+{{- if and .Values.autoscaling.enabled (eq .Values.kind "DaemonSet") }}
+{{- fail "autoscaling.enabled with kind: DaemonSet, which has a pod on each node" }}
+{{- end }}
+{{- if and .Values.serviceMonitor.create .Values.podMonitor.create }}
+{{- fail "serviceMonitor.create and podMonitor.create: every series would be there twice; choose one" }}
+{{- end }}
+{{- if and .Values.rbac.namespaces (has (dig "upstream" "history" "off" $config) (list "watch" "list")) }}
+{{- fail "config.upstream.history lists the events of all namespaces, and rbac.namespaces grants only some; leave it out, or set it to off" }}
+{{- end }}
+{{- $labels := include "eventweir.labels" . | fromYaml }}
+{{- range $key, $_ := .Values.podLabels }}
+{{- if hasKey $labels $key }}
+{{- fail (printf "podLabels: %s is a label of the chart" $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Metadata with the chart's labels. */}}
+{{- define "eventweir.metadata" -}}
+metadata:
+  name: {{ include "eventweir.fullname" . }}
+  namespace: {{ .Release.Namespace }}
+  labels:
+    {{- include "eventweir.labels" . | nindent 4 }}
+{{- end }}
+
+{{- define "eventweir.portName" -}}
+{{- if eq .Values.tls.mode "none" }}http{{ else }}https{{ end }}
 {{- end }}

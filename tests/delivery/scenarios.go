@@ -281,8 +281,9 @@ func recovery(r *run) error {
 	}
 	r.logf("%d occurrences in %.0f s of outage; %d requests meanwhile, then %d in %.1f s, at most %d in a second and %d at once",
 		total, up.Sub(down).Seconds(), probes, len(arrivals), took.Seconds(), most, peak)
-	// One probe at a time, each until its deadline of a second, after what was on its way when it began.
-	if limit := inFlight + int(up.Sub(down).Seconds()) + 1 + 10*following; probes > limit {
+	// One probe at a time, each until its deadline of a second, after what was on its way when it began and what the window let
+	// go before the first of these had failed.
+	if limit := 2*inFlight + int(up.Sub(down).Seconds()) + 1 + 10*following; probes > limit {
 		return fmt.Errorf("%d requests while the apiserver was away, expected at most %d", probes, limit)
 	}
 	// They arrive less evenly than they were sent.

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::account::{Account, AccountId, Class, Order, Rank};
@@ -108,10 +108,27 @@ impl Bucket {
 }
 
 /// The tokens of all shards.
-#[derive(Debug)]
+#[derive(Default)]
 struct Buckets {
-    groups: Box<[Bucket]>,
+    /// Made when the first group needs it.
+    groups: OnceLock<Box<[Bucket]>>,
     all: Bucket,
+}
+
+impl Buckets {
+    fn of(&self, key: Key) -> &Bucket {
+        let groups = self.groups.get_or_init(|| std::iter::repeat_with(Bucket::default).take(CELLS).collect());
+        let place = usize::try_from(key.0 % CELLS as u128).unwrap_or_default();
+        &groups[place]
+    }
+}
+
+impl std::fmt::Debug for Buckets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let groups = self.groups.get().into_iter().flatten().enumerate();
+        let used = groups.filter(|(_, bucket)| bucket.0.load(Ordering::Relaxed) != 0);
+        f.debug_map().entry(&"all", &self.all).entries(used).finish()
+    }
 }
 
 /// The groups of one shard's records that wait.
@@ -149,8 +166,7 @@ struct Group {
 
 impl Groups {
     pub(super) fn new(seed: u64) -> Self {
-        let groups = std::iter::repeat_with(Bucket::default).take(CELLS).collect();
-        Self::over(KeySecret(seed, !seed), Arc::new(Buckets { groups, all: Bucket::default() }))
+        Self::over(KeySecret(seed, !seed), Arc::default())
     }
 
     /// Those of another shard, with the same tokens.
@@ -169,17 +185,12 @@ impl Groups {
         Membership { key: if has_room { key } else { OVERFLOW }, rate: Some(rate) }
     }
 
-    fn bucket(&self, key: Key) -> &Bucket {
-        let place = usize::try_from(key.0 % CELLS as u128).unwrap_or_default();
-        &self.buckets.groups[place]
-    }
-
     /// Takes a token of the group and one of the whole, or neither.
     fn take(&self, Membership { key, rate }: Membership, ceiling: Option<Rate>, now: Mono) -> bool {
         if ceiling.is_some_and(|ceiling| !self.buckets.all.take(ceiling, now)) {
             return false;
         }
-        let is_taken = rate.is_none_or(|rate| self.bucket(key).take(rate, now));
+        let is_taken = rate.is_none_or(|rate| self.buckets.of(key).take(rate, now));
         if let (false, Some(ceiling)) = (is_taken, ceiling) {
             self.buckets.all.give_back(ceiling);
         }
@@ -188,7 +199,7 @@ impl Groups {
 
     /// When the group's next token comes: `now` if there is one.
     fn next_token(&self, Membership { key, rate }: Membership, now: Mono) -> Mono {
-        rate.map_or(now, |rate| self.bucket(key).next_token(rate, now))
+        rate.map_or(now, |rate| self.buckets.of(key).next_token(rate, now))
     }
 
     /// When a token of the whole comes.

@@ -232,7 +232,7 @@ async fn watch_and_delete(server: &Server) -> Outcome {
 
     // The recorder still knows the name, and patches it. A patch of a whole event whose name is not known is a new event.
     recorder.publish(&event("BackOff", "Back-off restarting failed container"), &pod("watch")).await?;
-    server.stored("watch", 1, 1).await?;
+    server.stored("watch", 3, 1).await?;
     server.settled(&before, 3).await.map(drop)
 }
 

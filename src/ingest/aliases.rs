@@ -113,6 +113,26 @@ pub(super) fn is_of_one_line(one: &Event, other: &Event) -> bool {
     of(one) == of(other) && (one.component(), one.host()) == (other.component(), other.host())
 }
 
+/// Whether an event is the first occurrence of a series that is known already. client-go's `tools/events` posts the event and
+/// its series at once, in no order, and the series includes the event.
+fn is_begun_by(series: &Event, event: &Event) -> bool {
+    series.series.is_some()
+        && event.series.is_none()
+        && total(event) == 1
+        && event.event_time.is_some()
+        && event.event_time == series.event_time
+        && is_of_one_line(series, event)
+}
+
+/// What an event that is posted is to the event known under its name.
+#[derive(Debug)]
+pub(super) enum Entered {
+    /// It tells of occurrences that came after what the client was told before, if anything.
+    New(Option<Event>),
+    /// The series known under its name includes it: it brings nothing.
+    Included(Event),
+}
+
 impl Aliases {
     /// An empty table for `max` names, hashed with `secret`.
     #[must_use]
@@ -142,14 +162,18 @@ impl Aliases {
     }
 
     /// Remembers an event that is about to be taken in. Returns what was known under its name.
-    pub(super) fn enter(&self, event: &Event) -> Option<Event> {
+    pub(super) fn enter(&self, event: &Event) -> Entered {
         let alias = self.pack(event);
         let mut known = self.known.lock();
         let told = known.names.get(&alias.key).and_then(Packed::unpack);
+        let told = match told {
+            Some(told) if is_begun_by(&told, event) => return Entered::Included(told),
+            told => told,
+        };
         let forgotten = known.put(alias, self.max);
         drop(known);
         drop(forgotten);
-        told
+        Entered::New(told)
     }
 
     /// The event could not be taken in: what was known before is known again.

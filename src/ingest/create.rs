@@ -9,6 +9,7 @@ use axum::response::Response;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::time::timeout;
 
+use super::aliases::Entered;
 use super::asked::Asked;
 use super::form::Form;
 use super::occurrence::Taken;
@@ -121,7 +122,10 @@ pub(super) async fn take(
         Err(rejection) => return face.reject(&rejection),
     };
     // Known from now on, so that a POST of the same name that comes meanwhile counts what this one has not.
-    let told = face.0.aliases.enter(&event);
+    let told = match face.0.aliases.enter(&event) {
+        Entered::New(told) => told,
+        Entered::Included(series) => return respond::event(form, code, &series, None, warnings),
+    };
     let occurrences = face.brings(&event, told.as_ref());
     // The shard's ledger has the refusal already.
     let Ok(Taken { outcome, waiting }) = face.accept(&event, occurrences, ack, asked.user(), || asked.claim()) else {

@@ -60,6 +60,30 @@ async fn a_series_of_client_go_counts_its_occurrences_and_is_read_at_both_doors(
     assert_eq!((ledger.received(), ledger.total_written()), (60, 60));
 }
 
+/// Fault: the first occurrence counted once more when client-go sent it and its series at once, and the series came first.
+#[tokio::test]
+async fn a_series_that_overtakes_its_first_occurrence_includes_it() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let first = new_style("web-0.1");
+    let mut series = first.clone();
+    series["series"] = json!({ "count": 2, "lastObservedTime": "2026-03-01T08:00:30.000000Z" });
+    send(client, "POST", NEW, JSON, &series, 201).await;
+    let told = send(client, "POST", NEW, JSON, &first, 201).await;
+    assert_eq!(told["series"]["count"], 2);
+    // The client's line goes on from the series.
+    let patch = json!({ "series": { "count": 5, "lastObservedTime": "2026-03-01T08:01:00.000000Z" } });
+    send(client, "PATCH", &format!("{NEW}/web-0.1"), STRATEGIC, &patch, 200).await;
+    assert_eq!(only(&program).await.0, 5);
+    // An event of another instant is an occurrence of its own.
+    let mut later = first;
+    later["eventTime"] = json!("2026-03-01T09:00:00.000000Z");
+    send(client, "POST", NEW, JSON, &later, 201).await;
+    assert_eq!(only(&program).await.0, 6);
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_written()), (6, 6));
+}
+
 #[tokio::test]
 async fn a_merge_patch_of_the_whole_event_is_an_upsert() {
     let program = start("").await;

@@ -51,6 +51,12 @@ impl Now {
         Self { wall: nanos, mono: Mono(nanos) }
     }
 
+    /// The wall clock's time at another point of the monotonic clock.
+    #[must_use]
+    pub const fn wall_at(self, mono: Mono) -> i64 {
+        self.wall.saturating_add(mono.nanos_since(self.mono))
+    }
+
     /// Wall-clock seconds since 1970, rounded down.
     #[must_use]
     pub const fn wall_seconds(self) -> i64 {

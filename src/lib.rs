@@ -22,6 +22,7 @@ pub mod status;
 pub mod shard;
 pub mod correlator;
 pub mod outbox;
+pub mod explain;
 pub mod ledger;
 // The edge towards the API server.
 pub mod deliver;

@@ -17,6 +17,7 @@ use super::{
 use crate::access;
 use crate::correlator::Rate;
 use crate::event::ApiGroup;
+use crate::explain;
 use crate::history;
 use crate::ingest::{Ack, Repair};
 use crate::outbox::{self, GateSettings, UpstreamGroup};
@@ -66,6 +67,7 @@ impl Default for Config {
 fn default_shard() -> shard::Settings {
     let mut shard = shard::Settings::default();
     shard.outbox.groups.ceiling = Some(CEILING);
+    shard.explain.enabled = true;
     shard
 }
 
@@ -164,6 +166,7 @@ fn config(section: &mut Section<'_>) -> Config {
     shard.outbox.first_backoff = gate.first_backoff;
     shard.outbox.max_backoff = gate.max_backoff;
     let spool = section.within("spool", spool);
+    section.within("explain", |section| explain(section, &mut shard.explain));
     let ingest = section.within("ingest", |section| ingest(section, spool.dir.is_some()));
     shard.outbox.repair = ingest.repair != Repair::Off;
     let passthrough = passthrough(section, upstream.backend, &access);
@@ -316,6 +319,12 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
         groups.fold_after = section.value("after", groups.fold_after, values::duration(ages));
         groups.max_groups = section.value("maxGroups", groups.max_groups, values::positive(1_000_000));
     });
+}
+
+fn explain(section: &mut Section<'_>, explain: &mut explain::Settings) {
+    explain.enabled = section.value("enabled", explain.enabled, values::truth);
+    explain.max_bytes = section.value("maxBytes", explain.max_bytes, values::size(1 << 20..=MEMORY_MAX));
+    explain.messages = section.value("messages", explain.messages, values::whole(1..=100));
 }
 
 pub(super) const UPSTREAM_GROUP: [(&str, UpstreamGroup); 3] =

@@ -8,9 +8,10 @@ use super::Config;
 use super::effective::{hash_of, leaves};
 
 /// Fields, and sections of fields, that a running process takes over.
-const AT_RUN_TIME: [&str; 15] = [
+const AT_RUN_TIME: [&str; 16] = [
     "correlation",
     "outbox",
+    "explain",
     "log.level",
     "upstream.maxInFlight",
     "upstream.qps",

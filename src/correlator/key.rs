@@ -138,6 +138,7 @@ enum Domain {
     Message,
     Name,
     Group,
+    Object,
 }
 
 /// The fields that client-go's spam, aggregate and event key have in common: its spam key.
@@ -174,6 +175,17 @@ impl KeySecret {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Name);
         joiner.add(namespace);
         joiner.add(name);
+        joiner.finish()
+    }
+
+    /// The key of the object that `event` is about, in the namespace where its events are. One of the same name that comes later is
+    /// the same.
+    #[must_use]
+    pub fn object(self, event: &Event) -> Key {
+        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Object);
+        joiner.add(&event.metadata.namespace);
+        joiner.add(&event.involved_object.kind);
+        joiner.add(&event.involved_object.name);
         joiner.finish()
     }
 
@@ -302,7 +314,9 @@ impl Shared {
     }
 }
 
-fn field_value(event: &Event, field: Field) -> &str {
+/// What an event says in a field of a key.
+#[must_use]
+pub fn field_value(event: &Event, field: Field) -> &str {
     let object = &event.involved_object;
     match field {
         Field::SourceComponent => &event.source.component,

@@ -17,7 +17,7 @@ mod settings;
 pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};
 pub use history::{is_newer, namespace_tag};
-pub use key::{BuildKeyHasher, Key, KeySecret, Keys};
+pub use key::{BuildKeyHasher, Key, KeySecret, Keys, field_value};
 pub use lru_map::LruMap;
 pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};
@@ -31,7 +31,7 @@ pub use dedup::Observation;
 use aggregate::{Groups, Route, is_combined};
 use dedup::Observations;
 
-use crate::clock::Now;
+use crate::clock::{Mono, Now};
 use crate::event::Event;
 
 /// Identity of a record inside one shard; never reused while the process lives.
@@ -220,6 +220,13 @@ impl Correlator {
         let verdict = self.ask_budget(budget, now, settings);
         let dedup::Observed { record, stored, before, tag, is_repeat } = observed;
         Decision { key, record, stored, before, tag, fold, is_repeat, verdict, budget }
+    }
+
+    /// The tokens of a budget that is paid here (`Suppression::Drop`), and when the next one comes.
+    #[must_use]
+    pub fn tokens(&self, budget: Key, rate: Rate, now: Mono) -> (f64, Option<Mono>) {
+        let bucket = self.buckets.as_ref().and_then(|buckets| buckets.peek(&budget)).copied().unwrap_or_default();
+        (bucket.tokens(rate, now), bucket.next_token(rate, now))
     }
 
     fn ask_budget(&mut self, budget: Key, now: Now, settings: &Settings) -> Verdict {

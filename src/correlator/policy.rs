@@ -77,7 +77,14 @@ impl Policy {
     /// The settings for `event`.
     #[must_use]
     pub fn select(&self, event: &Event) -> &Arc<Settings> {
-        self.rules.iter().find(|rule| rule.matches.matches(event)).map_or(&self.base, |rule| &rule.settings)
+        self.rule(event).1
+    }
+
+    /// The number of the first rule that matches `event`, and its settings.
+    #[must_use]
+    pub fn rule(&self, event: &Event) -> (Option<usize>, &Arc<Settings>) {
+        let found = self.rules.iter().position(|rule| rule.matches.matches(event));
+        (found, found.and_then(|number| self.rules.get(number)).map_or(&self.base, |rule| &rule.settings))
     }
 
     /// Whether an event like this is correlated, or only passed on.

@@ -208,6 +208,11 @@ impl Account {
         self.queue.iter().flat_map(|queue| queue.foldable.iter().copied())
     }
 
+    /// Those that need a token.
+    pub(super) fn owed(&self) -> impl Iterator<Item = Order> + '_ {
+        self.queue.iter().flat_map(|queue| queue.owed.iter().chain(&queue.foldable).copied())
+    }
+
     /// Those that can fold, the one that has waited longest first.
     pub(super) fn foldable_by_age(&self) -> impl Iterator<Item = Order> + '_ {
         let end = Order::first_normal(Rank::NeverShown);

@@ -190,11 +190,14 @@ impl Outbox {
                 })
             });
             digest.fold(&record.event, record.pending, &self.settings);
+            let kind = if digest.is_storm() { Kind::Storm } else { Kind::Digest };
             let (source, key, into) = (record.source, record.key, digest.record);
-            self.forgotten.push(Forgotten { source, key, record: order.record, into });
             self.bytes.replace(before, digest.size());
+            let charged = record.account;
+            let event = Box::new(record.event);
+            self.forgotten.push(Forgotten { source, key, record: order.record, into, kind, event });
             if let Home::Group(_) = home {
-                self.drop_if_idle(record.account, now.mono);
+                self.drop_if_idle(charged, now.mono);
             }
         }
         if occurrences > 0 {

@@ -57,7 +57,7 @@ pub enum Payment {
 }
 
 /// A record that its correlator has to forget: the next occurrence begins a new one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Forgotten {
     /// Its source.
     pub source: Key,
@@ -67,6 +67,10 @@ pub struct Forgotten {
     pub record: RecordId,
     /// The record that its occurrences have folded into.
     pub into: RecordId,
+    /// What kind of record that is.
+    pub kind: Kind,
+    /// What the record was to show.
+    pub event: Box<Event>,
 }
 
 impl Outbox {

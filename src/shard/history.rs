@@ -102,7 +102,7 @@ impl Shard {
             correlator.learn_gone(key, &event.metadata.resource_version);
             self.tracked_keys.replace(before, correlator.tracked_keys());
         }
-        self.forget_folded();
+        self.forget_folded(now);
     }
 
     /// After a LIST that replaces a broken WATCH: what is older than the list and not in it is gone.
@@ -117,7 +117,7 @@ impl Shard {
             tracked_keys += correlator.tracked_keys();
         }
         self.tracked_keys.set(tracked_keys);
-        self.forget_folded();
+        self.forget_folded(now);
     }
 }
 

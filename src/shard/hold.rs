@@ -28,6 +28,8 @@ pub struct Handle {
     /// Where the correlator remembers it; a digest has no such place.
     pub(super) key: Option<Key>,
     pub(super) record: RecordId,
+    /// The object, for `explain`.
+    pub(super) object: Key,
     /// Its name upstream.
     pub name: SmolStr,
     /// Whether the upstream is known to hold it.
@@ -53,17 +55,18 @@ impl Shard {
     }
 
     pub(super) fn locate(&self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
-        let source = self.secret.source(event);
+        let (source, object) = (self.secret.source(event), self.secret.object(event));
         if lead == Lead::Name && is_folded(event) {
             let record = self.outbox.digest(&event.metadata.namespace, name)?;
-            return Some(Handle { source, key: None, record, name: name.into(), stored: true });
+            return Some(Handle { source, key: None, record, object, name: name.into(), stored: true });
         }
         let correlator = self.sources.peek(&source)?;
         let mut routed = None;
         for (key, observation) in correlator.candidates(event, now, policy.select(event)) {
             let known = self.outbox.name(observation.record);
             let (known, stored) = known.unwrap_or_else(|| (observation.name.clone(), observation.stored));
-            let handle = Handle { source, key: Some(key), record: observation.record, name: known.clone(), stored };
+            let record = observation.record;
+            let handle = Handle { source, key: Some(key), record, object, name: known.clone(), stored };
             if known == name {
                 return Some(handle);
             }
@@ -100,6 +103,7 @@ impl Shard {
     pub fn forget_record(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
         let (lost, waiting) = self.outbox.forget(handle.record, now);
         self.ledger.lose(LostReason::Deleted, lost.total());
+        self.note_deletion(handle, lost.total(), now);
         self.tell(handle, &Settled::Forgotten);
         waiting
     }

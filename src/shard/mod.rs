@@ -4,6 +4,7 @@
 //! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
 //! through simulated weeks.
 
+mod explain;
 mod history;
 mod hold;
 mod keep;
@@ -12,6 +13,7 @@ mod settings;
 mod sizes;
 mod table;
 
+pub use explain::Row;
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
 pub use settings::Settings;
@@ -23,11 +25,14 @@ pub use crate::outbox::Fate;
 use prepared::Prepared;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{Correlation, Correlator, Decision, Fold, KeySecret, LruMap, Policy, Verdict};
+use crate::correlator::{
+    Correlation, Correlator, Decision, Fold, KeySecret, LruMap, Policy, Rate, Suppression, Verdict,
+};
 use crate::event::Event;
+use crate::explain::{Ruling, Store, Verdict as Note};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::outbox::{
-    self, Answer, Known, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Share, Ticket, Why, Write,
+    self, Answer, Kind, Known, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Share, Ticket, Why, Write,
 };
 
 /// LIMIT: sources that are forgotten in one go, while everybody else waits for the shard.
@@ -46,6 +51,7 @@ pub struct Shard {
     next_record: u64,
     outbox: Outbox,
     ledger: Ledger,
+    explain: Store,
     /// The end has come: whatever still arrives is refused.
     closed: bool,
     /// Which records have folded into which, since that was last asked; `None` where nobody asks.
@@ -80,6 +86,18 @@ impl Outcome {
             Self::Combined => "combined",
             Self::Deferred => "deferred",
             Self::Dropped => "dropped",
+        }
+    }
+}
+
+impl From<Outcome> for Note {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Created => Self::Created,
+            Outcome::Counted => Self::Counted,
+            Outcome::Combined => Self::Combined,
+            Outcome::Deferred => Self::Deferred,
+            Outcome::Dropped => Self::Dropped,
         }
     }
 }
@@ -120,11 +138,12 @@ impl Shard {
         let outbox = Outbox::new(settings.outbox.clone(), seed);
         Self {
             secret,
-            settings,
             sources: LruMap::default(),
             source_count: Share::default(),
             tracked_keys: Share::default(),
             next_record: 0,
+            explain: Store::new(settings.explain),
+            settings,
             outbox,
             ledger: Ledger::default(),
             closed: false,
@@ -149,6 +168,7 @@ impl Shard {
             source_count: self.source_count.another(),
             tracked_keys: self.tracked_keys.another(),
             outbox: self.outbox.another(seed),
+            explain: self.explain.another(),
             ..Self::new(self.secret, self.settings.clone(), seed)
         }
     }
@@ -161,6 +181,7 @@ impl Shard {
     /// Takes over reloaded settings without losing state. What is more than they allow is forgotten by [`trim`](Self::trim).
     pub fn set_settings(&mut self, settings: Settings) {
         self.outbox.set_settings(settings.outbox.clone());
+        self.explain.set_settings(settings.explain);
         self.settings = settings;
     }
 
@@ -188,28 +209,48 @@ impl Shard {
         occurrences: u32,
         now: Now,
     ) -> Result<Accepted, Full> {
-        let Prepared { source, keys, settings } = *prepared;
+        let Prepared { source, keys, settings, object, rule } = *prepared;
         if settings.correlation == Correlation::On {
             // A record is written in our name; only where it is its client's own does the client's claim go with it.
             event.metadata.managed_fields = None;
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
         self.ledger.receive(u64::from(occurrences));
+        let spot = self.explain.receive(object, self.secret, &event, occurrences, now);
         if self.closed || !self.outbox.has_room(source) && !self.would_fold(prepared, &event, now) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
+            if let Some(spot) = spot {
+                let full = (Note::Rejected, RejectReason::Full.label());
+                self.explain.remark(spot, full, occurrences.into(), None, "", now);
+            }
             return Err(Full);
         }
-        let secret = self.secret;
+        let (secret, message) = (self.secret, event.message.clone());
         let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret));
         let before = correlator.tracked_keys();
         let decision = correlator.correlate_keyed(&mut event, &keys, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys.replace(before, correlator.tracked_keys());
         self.trim();
-        Ok(self.owe(prepared, &decision, event, occurrences, now))
+        let accepted = self.owe(prepared, &decision, event, occurrences, now);
+        if let Some(spot) = spot {
+            let rate = Rate { qps: settings.qps, burst: settings.burst_size };
+            let is_prepaid = settings.suppression == Suppression::Drop;
+            let paid = is_prepaid.then_some(accepted.outcome != Outcome::Dropped);
+            let ruling = Ruling { source, budget: decision.budget, rate, paid, rule, before: decision.before };
+            let kind = if decision.fold == Fold::Combined { Kind::Combined } else { Kind::Plain };
+            let (outbox, sources) = (&self.outbox, &self.sources);
+            let next_token = || match is_prepaid {
+                true => sources.peek(&source)?.tokens(decision.budget, rate, now.mono).1,
+                false => outbox.tokens(source, decision.budget, now.mono)?.next,
+            };
+            let decided = (accepted.outcome.into(), occurrences);
+            self.explain.decide(spot, decided, ruling, (decision.record, kind), &message, now, next_token);
+        }
+        Ok(accepted)
     }
 
     fn would_fold(&self, prepared: &Prepared<'_>, event: &Event, now: Now) -> bool {
-        let Prepared { source, keys, settings } = prepared;
+        let Prepared { source, keys, settings, .. } = prepared;
         self.sources.peek(source).is_some_and(|correlator| correlator.find(event, keys, now, settings).is_some())
     }
 
@@ -249,7 +290,7 @@ impl Shard {
             group: settings.group,
         };
         let (why, is_news) = self.outbox.offer(offer, event, now);
-        self.forget_folded();
+        self.forget_folded(now);
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
         let wakes_delivery = is_news && matches!(why, Why::Turn | Why::Budget);
         let record = (why != Why::Budget).then_some(decision.record);
@@ -274,7 +315,7 @@ impl Shard {
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.trim();
         let write = self.outbox.next_write(now);
-        self.forget_folded();
+        self.forget_folded(now);
         write
     }
 
@@ -308,7 +349,11 @@ impl Shard {
 
     /// Takes the answer to a write.
     pub fn settle(&mut self, record: outbox::RecordId, answer: Answer, now: Now) -> Settlement {
+        let noticed = self.notice(record, &answer, now);
         let settlement = self.outbox.settle(record, answer, now);
+        if let Some(noticed) = noticed {
+            self.note_answer(record, &noticed, &settlement, now);
+        }
         self.ledger.write(settlement.written);
         if let Some((reason, lost)) = settlement.lost {
             self.ledger.lose(reason, lost.total());
@@ -320,14 +365,14 @@ impl Shard {
             correlator.settle(feedback.key, feedback.record, &feedback.settled);
             self.tracked_keys.replace(before, correlator.tracked_keys());
         }
-        self.forget_folded();
+        self.forget_folded(now);
         settlement
     }
 
     /// From now on writes wait for neither tokens nor intervals: the process is about to end.
     pub fn drain(&mut self, now: Now) {
         self.outbox.drain(now);
-        self.forget_folded();
+        self.forget_folded(now);
     }
 
     /// Gives up what the drain could not deliver; it is counted as lost, or as unknown where a request of it is in doubt. Nothing more is accepted afterwards.
@@ -368,8 +413,9 @@ impl Shard {
     }
 
     /// Records that folded into a digest begin anew with their next occurrence.
-    fn forget_folded(&mut self) {
+    fn forget_folded(&mut self, now: Now) {
         for forgotten in self.outbox.take_forgotten() {
+            self.note_fold(&forgotten, now);
             if let Some(folds) = &mut self.folds {
                 folds.push((forgotten.record, forgotten.into));
             }

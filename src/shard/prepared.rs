@@ -11,12 +11,16 @@ pub(super) struct Prepared<'p> {
     pub(super) source: Key,
     pub(super) keys: Keys,
     pub(super) settings: &'p Settings,
+    /// The object, for `explain`.
+    pub(super) object: Key,
+    /// The rule that the settings are from.
+    pub(super) rule: Option<usize>,
 }
 
 impl<'p> Prepared<'p> {
     pub(super) fn new(secret: KeySecret, event: &Event, policy: &'p Policy) -> Self {
-        let settings = policy.select(event);
+        let (rule, settings) = policy.rule(event);
         let (source, keys) = (secret.source(event), secret.keys(event, settings));
-        Self { source, keys, settings }
+        Self { source, keys, settings, object: secret.object(event), rule }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use crate::outbox;
+use crate::{explain, outbox};
 
 /// Settings of a shard. Limits are on what all shards hold together.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +15,8 @@ pub struct Settings {
     pub max_tracked_keys: NonZeroUsize,
     /// Settings of the outbox.
     pub outbox: outbox::Settings,
+    /// What is kept for `explain`. Default nothing; the configuration file has another.
+    pub explain: explain::Settings,
 }
 
 impl Default for Settings {
@@ -23,6 +25,7 @@ impl Default for Settings {
             max_sources: const { NonZeroUsize::new(10_000).unwrap() },
             max_tracked_keys: const { NonZeroUsize::new(1_000_000).unwrap() },
             outbox: outbox::Settings::default(),
+            explain: explain::Settings::default(),
         }
     }
 }

@@ -16,6 +16,7 @@ use super::{Accepted, Full, Listed, Settings, Shard, Sizes};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, Key, KeySecret, Policy};
 use crate::event::Event;
+use crate::explain::Tap;
 use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
 
@@ -71,6 +72,7 @@ pub(super) struct Inner {
     pub(super) wake: Notify,
     /// Tells who keeps the shards' changes that there are some.
     pub(super) changed: Notify,
+    pub(super) tap: Tap,
 }
 
 impl Shards {
@@ -95,6 +97,7 @@ impl Shards {
             policy: ArcSwap::from_pointee(policy),
             wake: Notify::new(),
             changed: Notify::new(),
+            tap: Tap::default(),
         }))
     }
 

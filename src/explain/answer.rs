@@ -1,0 +1,550 @@
+//! What is asked of the stores, and the answer: its first sentence says where the occurrences are, the rest is the evidence.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use smol_str::SmolStr;
+
+use super::history::{Fact, History};
+use crate::event::{Event, MicroTime};
+
+/// Which objects are asked about; every condition that is given has to hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the query")]
+pub struct Query {
+    pub namespace: String,
+    pub kind: String,
+    pub name: String,
+    pub uid: String,
+    /// The name of an event: a client's, or a record's.
+    pub event: String,
+    /// `COMPONENT` or `COMPONENT/HOST`.
+    pub source: String,
+    pub reason: String,
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "docs/operations.md describes the document")]
+pub struct Explanation {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub replica: String,
+    pub now: String,
+    pub started_at: Option<String>,
+    /// All decisions since then are known; those before may have been forgotten.
+    pub known_since: Option<String>,
+    pub answer: Answer,
+    pub objects: Vec<Object>,
+    /// What the upstream has of the object, where nothing is known here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub upstream: Vec<Stored>,
+}
+
+/// An event that the upstream has.
+#[derive(Debug, Serialize)]
+#[expect(missing_docs, reason = "the members of an event")]
+pub struct Stored {
+    pub name: SmolStr,
+    pub reason: SmolStr,
+    pub count: i32,
+    pub source: String,
+}
+
+/// The first sentence.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// One of a closed list; docs/operations.md has it.
+    pub code: &'static str,
+    /// Where the occurrences are.
+    pub text: String,
+    /// What to do.
+    pub action: String,
+}
+
+/// What one shard knows.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// When its store began, and when the newest decision was made that it has forgotten.
+    pub span: (Option<i64>, Option<i64>),
+    /// Occurrences that it has received.
+    pub received: u64,
+    /// The objects that are meant.
+    pub objects: Vec<Object>,
+    /// Others of a like name.
+    pub nearest: Vec<String>,
+}
+
+/// What is known of an object.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "docs/operations.md describes the document")]
+pub struct Object {
+    pub kind: SmolStr,
+    pub namespace: SmolStr,
+    pub name: SmolStr,
+    pub uid: SmolStr,
+    pub api_version: SmolStr,
+    pub reasons: Vec<Part>,
+    pub budgets: Vec<Budget>,
+    pub records: Vec<Record>,
+    pub decisions: Vec<Decided>,
+    pub forgotten_decisions: u64,
+}
+
+/// Where the occurrences of one reason are.
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "docs/operations.md describes the document")]
+pub struct Part {
+    pub reason: SmolStr,
+    #[serde(rename = "type")]
+    pub event_type: SmolStr,
+    pub source: String,
+    pub rule: Option<usize>,
+    pub received: u64,
+    pub shown: u64,
+    pub in_summary: u64,
+    pub waiting: BTreeMap<&'static str, u64>,
+    pub lost: BTreeMap<&'static str, u64>,
+    pub rejected: u64,
+    pub last_received: String,
+    pub last_shown: Option<String>,
+    pub answer: Answer,
+}
+
+/// What the budget has that pays for some reasons.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "docs/operations.md describes the document")]
+pub struct Budget {
+    pub key: Vec<String>,
+    pub rule: Option<usize>,
+    pub suppression: &'static str,
+    pub tokens: usize,
+    pub burst: u32,
+    pub seconds_per_token: f32,
+    pub next_token: Option<String>,
+    pub spent_on: BTreeMap<SmolStr, u64>,
+    pub queue: Vec<SmolStr>,
+}
+
+/// A record.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "docs/operations.md describes the document")]
+pub struct Record {
+    pub name: SmolStr,
+    pub form: &'static str,
+    pub reason: SmolStr,
+    pub count: i64,
+    pub pending: u64,
+    pub state: &'static str,
+    pub why: Option<&'static str>,
+    pub resource_version: Option<SmolStr>,
+    pub messages: Vec<SmolStr>,
+}
+
+/// A decision.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "docs/operations.md describes the document")]
+pub struct Decided {
+    pub time: String,
+    pub last: String,
+    pub reason: SmolStr,
+    pub verdict: &'static str,
+    pub why: &'static str,
+    pub occurrences: u64,
+    pub record: SmolStr,
+    pub next_token: Option<String>,
+    pub text: SmolStr,
+}
+
+/// A time for people and programs.
+#[must_use]
+pub fn stamp(nanos: i64) -> String {
+    MicroTime::from_unix_nanos(nanos).to_string()
+}
+
+/// A text without what a terminal would obey, and no longer than this many bytes.
+#[must_use]
+pub fn clean(text: &str, most: usize) -> String {
+    let is_safe = |c: char| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c) && !('\u{2066}'..='\u{2069}').contains(&c);
+    let text: String = text.chars().map(|c| if is_safe(c) { c } else { '\u{fffd}' }).collect();
+    crate::event::cut(&text, most).into()
+}
+
+/// Short names of kinds, as kubectl has them.
+const SHORT: [(&str, &str); 18] = [
+    ("po", "pod"),
+    ("deploy", "deployment"),
+    ("rs", "replicaset"),
+    ("sts", "statefulset"),
+    ("ds", "daemonset"),
+    ("cj", "cronjob"),
+    ("no", "node"),
+    ("ns", "namespace"),
+    ("svc", "service"),
+    ("ep", "endpoints"),
+    ("pv", "persistentvolume"),
+    ("pvc", "persistentvolumeclaim"),
+    ("cm", "configmap"),
+    ("sa", "serviceaccount"),
+    ("ing", "ingress"),
+    ("hpa", "horizontalpodautoscaler"),
+    ("pdb", "poddisruptionbudget"),
+    ("rc", "replicationcontroller"),
+];
+
+/// Whether a word means a kind: any case, plural, short, or followed by its group.
+fn is_kind(word: &str, kind: &str, api_version: &str) -> bool {
+    let (word, group) = word.split_once('.').map_or((word, None), |(word, group)| (word, Some(group)));
+    let (word, kind) = (word.to_ascii_lowercase(), kind.to_ascii_lowercase());
+    let word = SHORT.iter().find(|(short, _)| *short == word).map_or(word.as_str(), |(_, long)| long);
+    let is_plural = word.strip_suffix("es").is_some_and(|one| one == kind)
+        || word.strip_suffix('s').is_some_and(|one| one == kind)
+        || word.strip_suffix("ies").zip(kind.strip_suffix('y')).is_some_and(|(one, other)| one == other);
+    (word == kind || is_plural) && group.is_none_or(|group| api_version.split('/').next() == Some(group))
+}
+
+impl Query {
+    /// Reads a query string's pairs; `object` is `KIND/NAME`.
+    ///
+    /// # Errors
+    /// Names what is not known.
+    pub fn parse<'a>(pairs: impl Iterator<Item = (std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)>) -> Result<Self, String> {
+        let mut query = Self::default();
+        for (key, value) in pairs {
+            let value = value.into_owned();
+            match &*key {
+                "object" => {
+                    let (kind, name) = value.split_once('/').ok_or("object: expected KIND/NAME, such as pod/web-0")?;
+                    (query.kind, query.name) = (kind.to_owned(), name.to_owned());
+                }
+                "namespace" => query.namespace = value,
+                "kind" => query.kind = value,
+                "name" => query.name = value,
+                "uid" => query.uid = value,
+                "event" => query.event = value,
+                "source" => query.source = value,
+                "reason" => query.reason = value,
+                other => return Err(format!("unknown parameter {other:?}")),
+            }
+        }
+        if [&query.name, &query.uid, &query.event, &query.source, &query.kind].iter().all(|text| text.is_empty()) {
+            return Err("name an object, a uid, an event or a source".to_owned());
+        }
+        Ok(query)
+    }
+
+    /// Asks about the object of an event that a client knows under another name.
+    pub fn follow_alias(&mut self, told: &Event) {
+        self.kind = told.involved_object.kind.to_string();
+        self.name = told.involved_object.name.to_string();
+        self.reason = told.reason.to_string();
+        self.event = String::new();
+    }
+
+    /// Whether an object is meant.
+    #[must_use]
+    pub fn matches(&self, history: &History) -> bool {
+        let is = |asked: &str, text: &str| asked.is_empty() || asked == text;
+        is(&self.namespace, &history.namespace)
+            && is(&self.name, &history.name)
+            && is(&self.uid, &history.uid)
+            && (self.kind.is_empty() || is_kind(&self.kind, &history.kind, &history.api_version))
+            && (self.event.is_empty() || history.records.iter().any(|kept| kept.name == self.event))
+            && history.facts.iter().any(|fact| self.means(fact))
+    }
+
+    /// Whether a reason is meant.
+    #[must_use]
+    pub fn means(&self, fact: &Fact) -> bool {
+        let (component, host) = self.source.split_once('/').unwrap_or((&self.source, ""));
+        (self.reason.is_empty() || self.reason == fact.reason)
+            && (component.is_empty() || component == fact.component)
+            && (host.is_empty() || host == fact.host)
+    }
+
+    /// How much of a name another one has, from its beginning.
+    #[must_use]
+    pub fn likeness(&self, history: &History) -> usize {
+        let is_near = !self.name.is_empty() && (self.namespace.is_empty() || self.namespace == history.namespace);
+        if !is_near {
+            return 0;
+        }
+        self.name.bytes().zip(history.name.bytes()).take_while(|(one, other)| one == other).count()
+    }
+
+    /// The object in words.
+    #[must_use]
+    pub fn object(&self) -> String {
+        let texts = [("event", &self.event), ("uid", &self.uid), ("source", &self.source)];
+        let other = || texts.iter().find(|(_, text)| !text.is_empty()).map(|(what, text)| format!("{what} {text}"));
+        let name = || format!("{} {}/{}", self.kind, self.namespace, self.name).trim().to_owned();
+        clean(&if self.name.is_empty() { other().unwrap_or_else(name) } else { name() }, 300)
+    }
+}
+
+fn plural(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+/// The time of day.
+fn clock(stamp: &str) -> &str {
+    stamp.split_once('T').map_or(stamp, |(_, time)| time.split(['.', 'Z']).next().unwrap_or(time))
+}
+
+impl Object {
+    /// Says where the occurrences of a reason are.
+    #[must_use]
+    pub fn explain(&self, part: &Part) -> Answer {
+        let budget = self.budgets.iter().find(|budget| budget.spent_on.contains_key(&part.reason));
+        let decided = |verdict: &str| {
+            self.decisions.iter().rev().find(move |decision| decision.verdict == verdict && decision.reason == part.reason)
+        };
+        let record = |forms: &[&str]| {
+            self.records.iter().rev().find(|record| forms.contains(&record.form) && record.reason == part.reason)
+        };
+        let of_how_many = format!("{} of {} occurrences are shown", part.shown + part.in_summary, part.received);
+        let answer = |code, text: String, action: &str| Answer { code, text, action: action.to_owned() };
+        let lost = part.lost.iter().find(|(why, _)| **why != "suppressed");
+        if let Some((why, number)) = lost {
+            let at = decided("lost").map_or("", |decision| clock(&decision.last));
+            let told = decided("lost").map(|decision| decision.text.as_str()).unwrap_or_default();
+            let number = plural(*number, "occurrence");
+            return match *why {
+                "namespace_gone" => answer(
+                    "namespace-gone",
+                    format!("Lost at {at}, {number}: namespace {} is missing or being terminated.", self.namespace),
+                    "Nothing: events of a deleted namespace cannot be stored.",
+                ),
+                "forbidden" => answer(
+                    if told.contains("webhook") { "refused" } else { "forbidden" },
+                    format!("Lost at {at}, {number}: the upstream refused it (403): {told}"),
+                    "Exempt Events from that webhook, or grant eventweir create and patch on events; it does not try again.",
+                ),
+                "too_large" => answer(
+                    "too-large",
+                    format!("Lost at {at}, {number}: the upstream takes no event that large: {told}"),
+                    "Shorten the message at its source.",
+                ),
+                "expired" => answer(
+                    "expired",
+                    format!("Lost at {at}, {number}: the upstream put the write off for longer than outbox.maxAge."),
+                    "See eventweir_upstream_requests_total for its answers.",
+                ),
+                "deleted" => answer(
+                    "deleted",
+                    format!("A client deleted the record at {at}, and with it {number} that waited."),
+                    "Nothing: the next occurrence begins a record at 1.",
+                ),
+                _ => answer(
+                    "refused",
+                    format!("Lost at {at}, {number}: the upstream refused it ({why}): {told}"),
+                    "The upstream's words say what is wrong; eventweir does not try again.",
+                ),
+            };
+        }
+        if let Some(number) = part.lost.get("suppressed") {
+            let others: Vec<String> = budget.into_iter().flat_map(|budget| &budget.spent_on).map(|(reason, spent)| format!("{reason} {spent}")).collect();
+            let next = budget.and_then(|budget| budget.next_token.as_deref()).map_or("never".to_owned(), |next| clock(next).to_owned());
+            let were = if *number == 1 { "was" } else { "were" };
+            return answer(
+                "dropped-no-token",
+                format!(
+                    "{of_how_many}. {number} {were} dropped: the budget was empty, and suppression is `drop`. The next token comes at {next}. \
+                     Tokens spent: {}. A later write of the record counts them.",
+                    others.join(", ")
+                ),
+                "suppression: defer keeps them (the default). Or give each reason a budget of its own: `reason` in spamKey.",
+            );
+        }
+        let waiting: u64 = part.waiting.values().sum();
+        if let Some((why, _)) = part.waiting.iter().next_back() {
+            let wait = format!("{} {}", plural(waiting, "occurrence"), if waiting == 1 { "waits" } else { "wait" });
+            if let Some(failed) = decided("failed").filter(|_| part.waiting.contains_key("retry")) {
+                let is_down = ["transport", "timeout"].contains(&failed.why);
+                return answer(
+                    if is_down { "upstream-down" } else { "upstream-retrying" },
+                    format!("Not written yet: the upstream has failed since {} ({}). {wait}.", clock(&failed.time), failed.why),
+                    "Check the API server and the network; what waits is written once it answers.",
+                );
+            }
+            if let Some(budget) = budget.filter(|_| part.waiting.contains_key("budget")) {
+                let next = budget.next_token.as_deref().map_or("never comes", clock);
+                let first = budget.queue.first().map_or("", SmolStr::as_str);
+                return answer(
+                    "deferred",
+                    format!("{of_how_many}; {wait} for a token. The next token, {next}, goes to {first}."),
+                    "Nothing: they are written when their turn comes. burstSize and qps say how fast.",
+                );
+            }
+            return answer(
+                if *why == "group" { "deferred" } else { "coalescing" },
+                format!("{of_how_many}; {wait} ({}).", part.waiting.keys().copied().collect::<Vec<_>>().join(", ")),
+                "Nothing: they are written within moments, or when the budget of their group allows.",
+            );
+        }
+        if part.received == part.rejected && part.rejected > 0 {
+            let refused = decided("rejected");
+            let why = refused.map_or("", |decision| decision.why);
+            return answer(
+                if why == "full" { "full" } else { "rejected" },
+                format!(
+                    "Refused at {}: {} ({why}) {}",
+                    refused.map_or("", |decision| clock(&decision.last)),
+                    plural(part.rejected, "occurrence"),
+                    refused.map(|decision| decision.text.as_str()).unwrap_or_default()
+                ),
+                "The client was told; see eventweir_ledger_rejected_total.",
+            );
+        }
+        if let Some(record) = record(&["digest", "storm"]).filter(|_| part.in_summary > 0) {
+            return answer(
+                record.form,
+                format!("{} never got a token; the {} {} counts them.", plural(part.in_summary, "occurrence"), record.form, record.name),
+                "Nothing; a larger burstSize gives them records of their own.",
+            );
+        }
+        if decided("deleted").is_some_and(|deleted| decided("written").is_none_or(|written| written.last <= deleted.last)) {
+            let text = "A client deleted the record. The next occurrence begins another.".to_owned();
+            return answer("deleted", text, "");
+        }
+        if self.decisions.iter().any(|decision| decision.reason == part.reason && decision.why == "evicted") {
+            return answer(
+                "evicted",
+                format!("{of_how_many}, in more than one record: the first was forgotten (its key was evicted, or it expired)."),
+                "Raise correlation.lruCacheSize or correlation.maxTrackedKeys.",
+            );
+        }
+        if let Some(record) = record(&["combined"]) {
+            return answer(
+                "combined",
+                format!("{of_how_many}; those with different messages share the record {} (combined).", record.name),
+                "Its last messages are below.",
+            );
+        }
+        let name = record(&["single"]).map_or("", |record| record.name.as_str());
+        answer("shown", format!("{of_how_many}, in {name}."), "")
+    }
+}
+
+/// From the worst for a reader on.
+const WORST_FIRST: [&str; 21] = [
+    "namespace-gone", "refused", "forbidden", "too-large", "expired", "deleted", "dropped-no-token", "upstream-down",
+    "upstream-retrying", "deferred", "coalescing", "full", "rejected", "digest", "storm", "evicted", "combined", "shown",
+    "shutdown", "replaced-by-other-writer", "unknown",
+];
+
+impl Explanation {
+    /// Puts together what the shards know.
+    #[must_use]
+    pub fn new(query: &Query, shards: Vec<Known>, replica: String, now: i64) -> Self {
+        let began = shards.iter().filter_map(|known| known.span.0).min();
+        let forgotten = shards.iter().filter_map(|known| known.span.1).max();
+        let received: u64 = shards.iter().map(|known| known.received).sum();
+        let (mut objects, mut nearest) = (Vec::<Object>::new(), Vec::new());
+        for known in shards {
+            nearest.extend(known.nearest);
+            for object in known.objects {
+                let same = |other: &&mut Object| {
+                    (&other.kind, &other.namespace, &other.name) == (&object.kind, &object.namespace, &object.name)
+                };
+                match objects.iter_mut().find(same) {
+                    Some(other) => {
+                        other.reasons.extend(object.reasons);
+                        other.budgets.extend(object.budgets);
+                        other.records.extend(object.records);
+                        other.decisions.extend(object.decisions);
+                        other.decisions.sort_by(|one, next| one.last.cmp(&next.last));
+                        other.forgotten_decisions += object.forgotten_decisions;
+                    }
+                    None => objects.push(object),
+                }
+            }
+        }
+        for object in &mut objects {
+            for number in 0..object.reasons.len() {
+                object.reasons[number].answer = object.explain(&object.reasons[number]);
+            }
+        }
+        let rank = |part: &&Part| WORST_FIRST.iter().position(|code| *code == part.answer.code);
+        let parts = || objects.iter().flat_map(|object| &object.reasons);
+        let answer = match parts().min_by_key(rank) {
+            Some(worst) if parts().count() > 1 => {
+                Answer { text: format!("{}: {}", worst.reason, worst.answer.text), ..worst.answer.clone() }
+            }
+            Some(worst) => worst.answer.clone(),
+            None => unknown(query, received, (began, forgotten), &nearest),
+        };
+        Self {
+            api_version: "eventweir/v1",
+            kind: "Explanation",
+            replica,
+            now: stamp(now),
+            started_at: began.map(stamp),
+            known_since: forgotten.or(began).map(stamp),
+            answer,
+            objects,
+            upstream: Vec::new(),
+        }
+    }
+
+    /// Adds what the upstream has of an object that is not known here.
+    pub fn found_upstream(&mut self, stored: Vec<Stored>) {
+        if let Some(first) = stored.first() {
+            let number = plural(stored.len() as u64, "event");
+            self.answer.text += &format!(
+                " The API server has {number} of it, reported by {}: another replica has written them, or their reporter itself.",
+                first.source
+            );
+            self.answer.action = "Ask the other replicas, each with --server.".to_owned();
+        }
+        self.upstream = stored;
+    }
+}
+
+fn unknown(query: &Query, received: u64, span: (Option<i64>, Option<i64>), nearest: &[String]) -> Answer {
+    let object = query.object();
+    let mut text = match span {
+        (_, Some(forgotten)) => format!(
+            "Nothing is known about {object}. Decisions before {} may have been forgotten (explain.maxBytes); since then nothing of it was received.",
+            clock(&stamp(forgotten))
+        ),
+        (Some(began), None) => format!(
+            "Nothing is known about {object}: of {} since {} none was about it.",
+            plural(received, "occurrence"),
+            clock(&stamp(began))
+        ),
+        (None, None) => format!("Nothing is known about {object}: no occurrence has been received since the start."),
+    };
+    if let Some(nearest) = nearest.first() {
+        text += &format!(" The nearest name is {nearest}.");
+    }
+    let action = "See whether its reporter sends its events here, and to this replica.";
+    Answer { code: "unknown", text, action: action.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_understood_as_kubectl_understands_them() {
+        for word in ["pod", "Pods", "po", "POD"] {
+            assert!(is_kind(word, "Pod", "v1"), "{word}");
+        }
+        assert!(is_kind("ingresses", "Ingress", "networking.k8s.io/v1") && is_kind("policies", "Policy", "x/v1"));
+        assert!(is_kind("cj.batch", "CronJob", "batch/v1") && !is_kind("cj.other", "CronJob", "batch/v1"));
+        assert!(!is_kind("p", "Pod", "v1") && !is_kind("deploy", "Pod", "v1"));
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_taken_out() {
+        assert_eq!(clean("a\u{1b}[31m\u{202e}b\n", 100), "a\u{fffd}[31m\u{fffd}b\u{fffd}");
+        assert_eq!(clean("ääää", 5), "ää");
+    }
+}

@@ -1,0 +1,387 @@
+//! What is kept of one object: its facts (a reason that a source reports), its newest decisions and records.
+
+use std::collections::VecDeque;
+
+use smol_str::SmolStr;
+
+use super::Recent;
+use crate::clock::{Mono, Now};
+use crate::correlator::{Key, Rate, RecordId};
+use crate::event::{Event, cut};
+use crate::outbox::Kind;
+
+/// LIMIT: decisions of an object.
+const DECISIONS: usize = 20;
+/// LIMIT: facts of an object; occurrences of further ones are counted together under the last.
+const FACTS: usize = 32;
+/// LIMIT: records of an object; the oldest is forgotten.
+const RECORDS: usize = 32;
+/// LIMIT: bytes of a message.
+const MESSAGE_BYTES: usize = 1024;
+
+/// What was decided about occurrences, or happened to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the words of the answer")]
+pub enum Verdict {
+    Created,
+    Counted,
+    Combined,
+    Deferred,
+    Dropped,
+    Rejected,
+    Written,
+    Failed,
+    Lost,
+    Folded,
+    Deleted,
+}
+
+impl Verdict {
+    /// The word for answers.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Counted => "counted",
+            Self::Combined => "combined",
+            Self::Deferred => "deferred",
+            Self::Dropped => "dropped",
+            Self::Rejected => "rejected",
+            Self::Written => "written",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+            Self::Folded => "folded",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+/// A decision, or a run of equal ones.
+#[derive(Debug)]
+pub struct Decision {
+    /// When the first was made, in unix nanoseconds.
+    pub time: i64,
+    /// When the last was made.
+    pub last: i64,
+    /// The fact's number.
+    pub fact: usize,
+    /// What was decided, and why where that needs a word.
+    pub verdict: Verdict,
+    /// See `verdict`.
+    pub why: &'static str,
+    /// Occurrences of all.
+    pub occurrences: u64,
+    /// The record.
+    pub record: Option<RecordId>,
+    /// When the budget's next token was to come.
+    pub next_token: Option<Mono>,
+    /// The event's message, or the upstream's answer.
+    pub text: SmolStr,
+}
+
+/// How much happened of late.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Rates {
+    /// Occurrences.
+    pub received: Recent,
+    /// Writes of records.
+    pub writes: Recent,
+}
+
+/// A reason that a source reports about the object.
+#[derive(Debug, Default)]
+#[expect(missing_docs, reason = "the members of an event")]
+pub struct Fact {
+    pub reason: SmolStr,
+    pub event_type: SmolStr,
+    pub component: SmolStr,
+    pub host: SmolStr,
+    /// Occurrences that were accepted or refused for want of room.
+    pub received: u64,
+    /// Those that found no token under `suppression: drop`.
+    pub dropped: u64,
+    /// Those that were refused.
+    pub rejected: u64,
+    /// Those that the upstream has shown in a write that carried them.
+    pub shown: u64,
+    /// Those that have folded into a digest or storm record.
+    pub folded: u64,
+    /// Those that are lost for another reason than an empty budget, and the reason of the newest.
+    pub lost: (u64, &'static str),
+    /// Tokens that were spent on it.
+    pub spent: u64,
+    pub last_received: i64,
+    pub last_shown: Option<i64>,
+    /// Source, budget and its rate; whether its correlator pays.
+    pub budget: Option<(Key, Key, Rate, bool)>,
+    /// The number of the rule that matches.
+    pub rule: Option<usize>,
+    /// The number of its group.
+    pub group: usize,
+    pub rates: Rates,
+}
+
+impl Fact {
+    /// Its source in words.
+    #[must_use]
+    pub fn source(&self) -> String {
+        super::tap::source(&self.component, &self.host)
+    }
+}
+
+/// A record that counts occurrences of the object.
+#[derive(Debug)]
+pub struct Kept {
+    /// The record.
+    pub record: RecordId,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name upstream, as far as it was told.
+    pub name: SmolStr,
+    /// The number of the fact that it began with.
+    pub fact: usize,
+    /// Whether the upstream had it.
+    pub stored: bool,
+    /// The count that the upstream has acknowledged.
+    pub count: i64,
+    /// Whether its next occurrence has to begin another.
+    pub has_ended: bool,
+    /// Its last distinct messages.
+    // LIMIT: `Settings::messages`; one for a plain record.
+    pub messages: VecDeque<SmolStr>,
+}
+
+/// What is kept of one object.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the members of an event")]
+pub struct History {
+    pub api_version: SmolStr,
+    pub kind: SmolStr,
+    /// Where its events are.
+    pub namespace: SmolStr,
+    pub name: SmolStr,
+    pub uid: SmolStr,
+    // LIMIT: `FACTS`.
+    pub facts: Vec<Fact>,
+    // LIMIT: `RECORDS`.
+    pub records: VecDeque<Kept>,
+    // LIMIT: `DECISIONS`.
+    pub decisions: VecDeque<Decision>,
+    /// Older decisions that were forgotten.
+    pub forgotten: u64,
+    /// Bytes of all this.
+    pub(super) bytes: usize,
+}
+
+/// Bytes that a text takes beside its value.
+fn heap(text: &SmolStr) -> usize {
+    if text.is_heap_allocated() { text.len() + 16 } else { 0 }
+}
+
+fn kept_size(kept: &Kept) -> usize {
+    size_of::<Kept>() + heap(&kept.name) + kept.messages.iter().map(message_size).sum::<usize>()
+}
+
+fn message_size(message: &SmolStr) -> usize {
+    size_of::<SmolStr>() + heap(message)
+}
+
+fn decision_size(decision: &Decision) -> usize {
+    size_of::<Decision>() + heap(&decision.text)
+}
+
+/// A message, without what is too long.
+fn short(message: &SmolStr) -> SmolStr {
+    if message.len() <= MESSAGE_BYTES { message.clone() } else { cut(message, MESSAGE_BYTES) }
+}
+
+impl History {
+    pub(super) fn new(event: &Event) -> Self {
+        let object = &event.involved_object;
+        let mut history = Self {
+            api_version: short(&object.api_version),
+            kind: short(&object.kind),
+            namespace: event.metadata.namespace.clone(),
+            name: short(&object.name),
+            uid: SmolStr::default(),
+            facts: Vec::new(),
+            records: VecDeque::new(),
+            decisions: VecDeque::new(),
+            forgotten: 0,
+            bytes: 0,
+        };
+        history.bytes = history.own_size();
+        history
+    }
+
+    fn own_size(&self) -> usize {
+        let texts = [&self.api_version, &self.kind, &self.namespace, &self.name, &self.uid];
+        // The map's own place for it, too.
+        size_of::<Self>() + 64 + texts.into_iter().map(heap).sum::<usize>()
+    }
+
+    fn fact_size(fact: &Fact) -> usize {
+        let texts = [&fact.reason, &fact.event_type, &fact.component, &fact.host];
+        size_of::<Fact>() + texts.into_iter().map(heap).sum::<usize>()
+    }
+
+    /// What all of it takes, counted.
+    #[cfg(test)]
+    pub(super) fn counted(&self) -> usize {
+        self.own_size()
+            + self.facts.iter().map(Self::fact_size).sum::<usize>()
+            + self.records.iter().map(kept_size).sum::<usize>()
+            + self.decisions.iter().map(decision_size).sum::<usize>()
+    }
+
+    pub(super) fn set_uid(&mut self, event: &Event) {
+        let uid = &event.involved_object.uid;
+        // LIMIT: a uid has 36 characters; what is longer is none.
+        if self.uid != *uid && uid.len() <= 64 {
+            self.bytes = self.bytes - heap(&self.uid) + heap(uid);
+            self.uid = uid.clone();
+        }
+    }
+
+    /// The number of an event's fact.
+    pub(super) fn find(&self, event: &Event) -> Option<usize> {
+        let is_of = |fact: &Fact| {
+            fact.reason == event.reason
+                && fact.event_type == event.event_type
+                && fact.component == event.component()
+                && fact.host == event.host()
+        };
+        self.facts.iter().position(is_of)
+    }
+
+    pub(super) fn add_fact(&mut self, event: &Event, group: usize, now: Now) -> usize {
+        if self.facts.len() == FACTS {
+            return FACTS - 1;
+        }
+        let (reason, component, host) = match self.facts.len() + 1 {
+            FACTS => (SmolStr::new_static("(others)"), SmolStr::default(), SmolStr::default()),
+            _ => (short(&event.reason), cut(event.component(), MESSAGE_BYTES), cut(event.host(), MESSAGE_BYTES)),
+        };
+        let event_type = short(&event.event_type);
+        let fact = Fact { reason, event_type, component, host, group, last_received: now.wall, ..Fact::default() };
+        self.bytes += Self::fact_size(&fact);
+        self.facts.push(fact);
+        self.facts.len() - 1
+    }
+
+    /// The record of this number.
+    #[must_use]
+    pub fn kept(&self, record: RecordId) -> Option<&Kept> {
+        self.records.iter().rev().find(|kept| kept.record == record)
+    }
+
+    pub(super) fn kept_mut(&mut self, record: RecordId) -> Option<&mut Kept> {
+        self.records.iter_mut().rev().find(|kept| kept.record == record)
+    }
+
+    /// Notes that a record counts a message, and returns whether it begins although another one of the same should have gone on.
+    pub(super) fn keep(
+        &mut self,
+        (record, kind): (RecordId, Kind),
+        fact: usize,
+        (message, most): (&SmolStr, usize),
+        before: i32,
+    ) -> bool {
+        let most = if kind == Kind::Plain { 1 } else { most };
+        if let Some(kept) = self.kept_mut(record) {
+            if kept.messages.contains(message) {
+                return false;
+            }
+            let mut change = 0;
+            while kept.messages.len() >= most.max(1) {
+                change += kept.messages.pop_front().map_or(0, |old| message_size(&old));
+            }
+            let message = short(message);
+            let added = message_size(&message);
+            kept.messages.push_back(message);
+            self.bytes = self.bytes + added - change;
+            return false;
+        }
+        let is_begun_again = self.records.iter().any(|kept| {
+            kept.kind == kind && kept.fact == fact && !kept.has_ended && (kind != Kind::Plain || kept.messages.contains(message))
+        });
+        for kept in &mut self.records {
+            kept.has_ended |= is_begun_again && kept.fact == fact && kept.kind == kind;
+        }
+        if self.records.len() == RECORDS {
+            self.bytes -= self.records.pop_front().map_or(0, |oldest| kept_size(&oldest));
+        }
+        let messages = VecDeque::from([short(message)]);
+        let (name, stored, has_ended) = (SmolStr::default(), false, false);
+        let kept = Kept { record, kind, name, fact, stored, count: before.into(), has_ended, messages };
+        self.bytes += kept_size(&kept);
+        self.records.push_back(kept);
+        is_begun_again && kind != Kind::Digest && kind != Kind::Storm
+    }
+
+    /// Notes the name and the count under which the upstream has a record, and returns by how much that count has grown.
+    pub(super) fn set_stored(&mut self, record: RecordId, name: &SmolStr, count: i64) -> u64 {
+        let Some(kept) = self.kept_mut(record) else { return 0 };
+        let before = heap(&kept.name);
+        kept.name = name.clone();
+        kept.stored = true;
+        let grown = u64::try_from(count - kept.count).unwrap_or(0);
+        kept.count = count;
+        self.bytes = self.bytes - before + heap(name);
+        grown
+    }
+
+    /// An event about the object.
+    #[must_use]
+    pub fn sample(&self) -> Event {
+        let mut event = Event::default();
+        event.metadata.namespace = self.namespace.clone();
+        let object = &mut event.involved_object;
+        (object.kind, object.name, object.uid) = (self.kind.clone(), self.name.clone(), self.uid.clone());
+        (object.namespace, object.api_version) = (self.namespace.clone(), self.api_version.clone());
+        event
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what is known of a decision")]
+    pub(super) fn note(
+        &mut self,
+        fact: usize,
+        (verdict, why): (Verdict, &'static str),
+        number: u32,
+        record: Option<RecordId>,
+        text: &SmolStr,
+        now: Now,
+        next_token: impl FnOnce() -> Option<Mono>,
+    ) {
+        let like = |last: &&mut Decision| {
+            (last.fact, last.verdict, last.why, last.record) == (fact, verdict, why, record) && last.text == *text
+        };
+        // The others of a budget take turns with it: a run may have some of them between.
+        let lately = self.decisions.len().saturating_sub(4);
+        if let Some(last) = self.decisions.iter_mut().skip(lately).rev().find(like) {
+            last.occurrences += u64::from(number);
+            last.last = now.wall;
+            if last.next_token.is_some_and(|next| next <= now.mono) {
+                last.next_token = next_token();
+            }
+            return;
+        }
+        if self.decisions.len() == DECISIONS {
+            self.bytes -= self.decisions.pop_front().map_or(0, |oldest| decision_size(&oldest));
+            self.forgotten += 1;
+        }
+        let decision = Decision {
+            time: now.wall,
+            last: now.wall,
+            fact,
+            verdict,
+            why,
+            occurrences: number.into(),
+            record,
+            next_token: matches!(verdict, Verdict::Dropped | Verdict::Deferred).then(next_token).flatten(),
+            text: short(text),
+        };
+        self.bytes += decision_size(&decision);
+        self.decisions.push_back(decision);
+    }
+}

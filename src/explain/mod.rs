@@ -1,0 +1,412 @@
+//! What became of the occurrences of each object: the recent decisions about them, the records that count them, and how many there
+//! were of late. For `explain`, `top` and the page of the admin port.
+//!
+//! Each shard has one [`Store`] behind its lock, and writes to it where it accepts an occurrence and where the outbox settles an
+//! answer. Nothing is formatted there. A run of equal decisions takes one entry.
+
+mod answer;
+mod history;
+mod recent;
+mod tap;
+
+pub use answer::{Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, clean, stamp};
+pub use history::{Decision, Fact, History, Kept, Rates, Verdict};
+pub use recent::{Group, Recent};
+pub use tap::{Line, Selector, Tap};
+
+use std::num::NonZeroUsize;
+
+use smol_str::SmolStr;
+
+use crate::clock::{Mono, Now};
+use crate::correlator::{BuildKeyHasher, Key, KeySecret, LruMap, RecordId};
+use crate::event::{Event, cut};
+use crate::outbox::{Kind, Share};
+
+/// LIMIT: groups of like events that are counted, over all shards; further ones are counted together.
+const GROUPS: usize = 10_000;
+
+/// What is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether anything is.
+    pub enabled: bool,
+    /// LIMIT: bytes of all decisions over all shards; beyond it the object heard of longest ago is forgotten.
+    pub max_bytes: NonZeroUsize,
+    /// LIMIT: distinct messages of a combined record or digest.
+    pub messages: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { enabled: false, max_bytes: const { NonZeroUsize::new(16 << 20).unwrap() }, messages: 10 }
+    }
+}
+
+/// What one shard keeps.
+#[derive(Debug)]
+pub struct Store {
+    settings: Settings,
+    // LIMIT: `max_bytes` over all shards.
+    objects: LruMap<History>,
+    bytes: Share,
+    // LIMIT: `GROUPS` over all shards, and one for the rest.
+    groups: Vec<Group>,
+    group_count: Share,
+    /// Where a group stands in `groups`.
+    // LIMIT: as many as `groups`.
+    places: std::collections::HashMap<Key, usize, BuildKeyHasher>,
+    /// How often each rule was chosen; the first is the number of events that no rule matches.
+    // LIMIT: as many as rules, and one.
+    rule_hits: Vec<u64>,
+    /// When the newest decision was made that was forgotten with its object.
+    forgotten_until: Option<i64>,
+    /// When the store began.
+    began: Option<i64>,
+}
+
+/// The place of a fact: its object, and its number there.
+#[derive(Debug, Clone, Copy)]
+pub struct Spot {
+    object: Key,
+    fact: usize,
+}
+
+/// How a decision came about.
+#[derive(Debug, Clone, Copy)]
+pub struct Ruling {
+    /// The source of the event.
+    pub source: Key,
+    /// The budget that pays.
+    pub budget: Key,
+    /// How that fills.
+    pub rate: crate::correlator::Rate,
+    /// Whether the correlator itself pays (`suppression: drop`), and whether it has.
+    pub paid: Option<bool>,
+    /// The rule that matches.
+    pub rule: Option<usize>,
+    /// How many occurrences the record counted before.
+    pub before: i32,
+}
+
+impl Store {
+    /// An empty store.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            objects: LruMap::default(),
+            bytes: Share::default(),
+            groups: vec![Group::default()],
+            group_count: Share::default(),
+            places: std::collections::HashMap::default(),
+            rule_hits: Vec::new(),
+            forgotten_until: None,
+            began: None,
+        }
+    }
+
+    /// An empty store whose limits are on what both hold.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self { bytes: self.bytes.another(), group_count: self.group_count.another(), ..Self::new(self.settings) }
+    }
+
+    /// Takes over reloaded settings; hits are counted from zero, because the rules may be others.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.rule_hits.clear();
+        if !settings.enabled {
+            self.objects.clear();
+            self.bytes.set(0);
+        }
+        self.trim(None);
+    }
+
+    /// Whether anything is kept.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.settings.enabled
+    }
+
+    /// Occurrences of an event arrive: finds the place of their fact. `None` where nothing is kept.
+    pub fn receive(&mut self, object: Key, secret: KeySecret, event: &Event, number: u32, now: Now) -> Option<Spot> {
+        let spot = self.spot(object, secret, event, now)?;
+        let history = self.objects.peek_mut(&object)?;
+        let fact = &mut history.facts[spot.fact];
+        fact.received += u64::from(number);
+        fact.last_received = now.wall;
+        fact.rates.received.add(now.mono, number);
+        let group = fact.group;
+        self.groups[group].receive(now.mono, number);
+        Some(spot)
+    }
+
+    /// Finds the place of an event's fact, or makes it.
+    pub fn spot(&mut self, object: Key, secret: KeySecret, event: &Event, now: Now) -> Option<Spot> {
+        if !self.settings.enabled {
+            return None;
+        }
+        self.began.get_or_insert(now.wall);
+        if !self.objects.contains(&object) {
+            let history = History::new(event);
+            self.bytes += history.bytes;
+            self.objects.put(object, history);
+        }
+        let history = self.objects.get_mut(&object)?;
+        history.set_uid(event);
+        if let Some(fact) = history.find(event) {
+            return Some(Spot { object, fact });
+        }
+        let group = self.group(secret, event);
+        let history = self.objects.peek_mut(&object)?;
+        let before = history.bytes;
+        let fact = history.add_fact(event, group, now);
+        self.bytes.replace(before, history.bytes);
+        Some(Spot { object, fact })
+    }
+
+    fn group(&mut self, secret: KeySecret, event: &Event) -> usize {
+        let key = secret.group(event);
+        if let Some(place) = self.places.get(&key) {
+            return *place;
+        }
+        if self.group_count.all() >= GROUPS {
+            return 0;
+        }
+        self.groups.push(Group::of(event));
+        self.places.insert(key, self.groups.len() - 1);
+        self.group_count.set(self.places.len());
+        self.groups.len() - 1
+    }
+
+    /// Notes how occurrences were decided. Where the decision is not like the one before it, `next_token` is asked.
+    #[expect(clippy::too_many_arguments, reason = "what is known of a decision")]
+    pub fn decide(
+        &mut self,
+        spot: Spot,
+        (verdict, number): (Verdict, u32),
+        ruling: Ruling,
+        (record, kind): (RecordId, Kind),
+        message: &SmolStr,
+        now: Now,
+        next_token: impl FnOnce() -> Option<Mono>,
+    ) {
+        let Some(hits) = self.hits(ruling.rule) else { return };
+        *hits += u64::from(number);
+        let messages = self.settings.messages;
+        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
+        let before = history.bytes;
+        let fact = &mut history.facts[spot.fact];
+        fact.rule = ruling.rule;
+        fact.budget = Some((ruling.source, ruling.budget, ruling.rate, ruling.paid.is_some()));
+        match verdict {
+            Verdict::Dropped => fact.dropped += u64::from(number),
+            _ => fact.spent += u64::from(ruling.paid == Some(true)),
+        }
+        let is_begun_again = history.keep((record, kind), spot.fact, (message, messages), ruling.before);
+        let why = if is_begun_again && verdict != Verdict::Dropped { "evicted" } else { "" };
+        history.note(spot.fact, (verdict, why), number, Some(record), message, now, next_token);
+        self.bytes.replace(before, history.bytes);
+        self.trim(Some(spot.object));
+    }
+
+    /// Notes something else about a fact: an answer of the upstream, a refusal, a deletion.
+    pub fn remark(
+        &mut self,
+        spot: Spot,
+        remark: (Verdict, &'static str),
+        number: u64,
+        record: Option<RecordId>,
+        text: &str,
+        now: Now,
+    ) {
+        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
+        let before = history.bytes;
+        let fact = &mut history.facts[spot.fact];
+        match remark.0 {
+            Verdict::Rejected => fact.rejected += number,
+            Verdict::Lost => fact.lost = (fact.lost.0 + number, remark.1),
+            _ => {}
+        }
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        history.note(spot.fact, remark, number, record, &SmolStr::new(cut(text, 512)), now, || None);
+        self.bytes.replace(before, history.bytes);
+        self.trim(Some(spot.object));
+    }
+
+    /// The upstream has a record as it was sent, with so many occurrences more.
+    pub fn written(
+        &mut self,
+        spot: Spot,
+        (record, kind): (RecordId, Kind),
+        (name, sent): (&SmolStr, i64),
+        message: &SmolStr,
+        number: u64,
+        now: Now,
+    ) {
+        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
+        let before = history.bytes;
+        if history.kept(record).is_none() {
+            // Of an earlier process, or a digest.
+            let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
+            history.keep((record, kind), spot.fact, (message, 1), i32::try_from(count).unwrap_or(i32::MAX));
+        }
+        let grown = history.set_stored(record, name, sent);
+        let fact = &mut history.facts[spot.fact];
+        // A write shows what was dropped since the one before it, too.
+        fact.shown += if fact.dropped > 0 { grown.max(number) } else { number };
+        fact.rates.writes.add(now.mono, 1);
+        fact.last_shown = Some(now.wall);
+        if fact.budget.is_none_or(|(.., is_prepaid)| !is_prepaid) {
+            fact.spent += 1;
+        }
+        let group = fact.group;
+        self.groups[group].writes.add(now.mono, 1);
+        self.bytes.replace(before, history.bytes);
+    }
+
+    /// Occurrences of a fact have folded into a record.
+    pub fn fold(&mut self, spot: Spot, (into, kind): (RecordId, Kind), message: &SmolStr, number: u64, now: Now) {
+        let messages = self.settings.messages;
+        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
+        let before = history.bytes;
+        history.facts[spot.fact].folded += number;
+        history.keep((into, kind), spot.fact, (message, messages), 0);
+        self.bytes.replace(before, history.bytes);
+        self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
+    }
+
+    /// The object of a place.
+    #[must_use]
+    pub const fn object(&self, spot: Spot) -> Key {
+        spot.object
+    }
+
+    /// The upstream no longer has what a record was; the next occurrence begins another.
+    pub fn ended(&mut self, object: Key, record: RecordId) -> Option<Spot> {
+        let kept = self.objects.peek_mut(&object)?.kept_mut(record)?;
+        kept.has_ended = true;
+        Some(Spot { object, fact: kept.fact })
+    }
+
+    fn hits(&mut self, rule: Option<usize>) -> Option<&mut u64> {
+        let place = rule.map_or(0, |rule| rule + 1);
+        if self.rule_hits.len() <= place {
+            self.rule_hits.resize(place + 1, 0);
+        }
+        self.rule_hits.get_mut(place)
+    }
+
+    /// Forgets objects heard of longest ago while there is too much; not this one.
+    fn trim(&mut self, but: Option<Key>) {
+        while self.bytes.is_over(self.settings.max_bytes.get()) {
+            let Some((key, history)) = self.objects.pop_lru() else { return };
+            self.bytes -= history.bytes;
+            let newest = history.decisions.back().map(|decision| decision.last);
+            self.forgotten_until = self.forgotten_until.max(newest);
+            if Some(key) == but {
+                return;
+            }
+        }
+    }
+
+    /// What is known of objects.
+    pub fn histories(&self) -> impl Iterator<Item = &History> {
+        self.objects.iter().map(|(_, history)| history)
+    }
+
+    /// Groups of like events; the first stands for those beyond the limit.
+    #[must_use]
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// How often each rule was chosen; the first is the number of events that no rule matches.
+    #[must_use]
+    pub fn rule_hits(&self) -> &[u64] {
+        &self.rule_hits
+    }
+
+    /// When the store began, and when the newest decision was made that it has forgotten.
+    #[must_use]
+    pub const fn span(&self) -> (Option<i64>, Option<i64>) {
+        (self.began, self.forgotten_until)
+    }
+
+    /// Bytes of what is kept.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes.own()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlator::Rate;
+
+    const SECRET: KeySecret = KeySecret(1, 2);
+
+    fn event(object: usize, reason: &str, message: &str) -> Event {
+        let mut event = Event { reason: reason.into(), message: message.into(), ..Event::default() };
+        event.metadata.namespace = "shop".into();
+        event.involved_object.name = format!("web-{object}").into();
+        event
+    }
+
+    fn tell(store: &mut Store, event: &Event, record: u64, at: i64) {
+        let (key, now) = (SECRET.object(event), Now::at(at));
+        let spot = store.receive(key, SECRET, event, 1, now).unwrap();
+        let rate = Rate { qps: 1.0, burst: 1 };
+        let ruling = Ruling { source: Key(1), budget: Key(2), rate, paid: None, rule: None, before: 0 };
+        let record = (RecordId(record), Kind::Combined);
+        store.decide(spot, (Verdict::Combined, 1), ruling, record, &event.message, now, || None);
+    }
+
+    fn store(bytes: usize) -> Store {
+        Store::new(Settings {
+            enabled: true,
+            max_bytes: NonZeroUsize::new(bytes).unwrap(),
+            ..Settings::default()
+        })
+    }
+
+    #[test]
+    fn bytes_stay_within_the_budget_whatever_arrives_and_are_what_is_there() {
+        let mut store = store(100_000);
+        let mut random = fastrand::Rng::with_seed(1);
+        for number in 0..20_000 {
+            let (reason, message) = (format!("R{}", random.u32(..60)), "m".repeat(random.usize(..3000)));
+            tell(&mut store, &event(random.usize(..300), &reason, &message), random.u64(..40), number);
+            assert!(store.bytes() <= 100_000 + 120_000, "one object may be as large as it may be");
+        }
+        let counted: usize = store.histories().map(History::counted).sum();
+        assert_eq!(counted, store.bytes());
+        assert!(store.span().1.is_some());
+        store.set_settings(Settings::default());
+        assert_eq!(store.bytes(), 0);
+    }
+
+    #[test]
+    fn a_run_of_equal_decisions_is_one_entry_and_distinct_messages_are_kept() {
+        let mut store = store(100_000);
+        for number in 0..30 {
+            tell(&mut store, &event(0, "R", &format!("m{}", number / 3)), 7, number);
+        }
+        let history = store.histories().next().unwrap();
+        assert_eq!((history.decisions.len(), history.facts[0].received), (10, 30));
+        assert_eq!(history.decisions[0].occurrences, 3);
+        let kept: Vec<&str> = history.records[0].messages.iter().map(SmolStr::as_str).collect();
+        assert_eq!(kept, ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"]);
+    }
+
+    #[test]
+    fn groups_beyond_the_limit_are_counted_together() {
+        let mut store = store(1 << 20);
+        for number in 0..GROUPS + 5 {
+            tell(&mut store, &event(0, &format!("R{number}"), "m"), 7, 1);
+        }
+        assert_eq!((store.groups().len(), store.groups()[0].received), (GROUPS + 1, 5));
+    }
+}

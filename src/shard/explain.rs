@@ -1,0 +1,364 @@
+//! What became of occurrences, for who asks: notes about answers, foldings and deletions, and the view on an object.
+
+use std::collections::BTreeMap;
+
+use smol_str::SmolStr;
+
+use super::hold::Handle;
+use super::{Shard, Shards};
+use crate::clock::Now;
+use crate::correlator::{Policy, RecordId, Settled, field_value};
+use crate::event::Event;
+use crate::explain::{
+    Budget, Decided, Fact, Group, History, Known, Object, Part, Query, Record, Spot, Tap, Verdict, stamp,
+};
+use crate::ledger::RejectReason;
+use crate::outbox::{Answer, DIGEST_REASON, Forgotten, Kind, Settlement};
+
+/// LIMIT: objects of an answer, of one shard.
+const OBJECTS: usize = 20;
+
+/// A write on its way, as `explain` knows it.
+#[derive(Debug)]
+pub(super) struct Noticed {
+    spot: Spot,
+    kind: Kind,
+    name: SmolStr,
+    message: SmolStr,
+    sent: i64,
+    why: &'static str,
+    text: SmolStr,
+    is_retry: bool,
+}
+
+/// An object with its numbers of late, for `top`.
+#[derive(Debug, Clone, Default)]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct Row {
+    pub namespace: SmolStr,
+    pub object: String,
+    pub reason: SmolStr,
+    pub component: SmolStr,
+    pub per_second: f64,
+    pub received: u64,
+    pub writes: u64,
+    pub lost: u64,
+}
+
+impl Shard {
+    /// Looks at a write before its answer is taken.
+    pub(super) fn notice(&mut self, record: RecordId, answer: &Answer, now: Now) -> Option<Noticed> {
+        let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
+        let spot = self.explain.spot(self.secret.object(seen.event), self.secret, seen.event, now)?;
+        let (why, text, is_retry) = match answer {
+            Answer::Refused(refusal) => (refusal.reason.label(), SmolStr::new(&refusal.status.message), false),
+            Answer::Retry(retry) => (retry.fault.label(), SmolStr::default(), true),
+            Answer::Stored(_) | Answer::Missing | Answer::Exists => ("", SmolStr::default(), false),
+        };
+        let (name, message) = (seen.event.metadata.name.clone(), seen.event.message.clone());
+        Some(Noticed { spot, kind: seen.kind, name, message, sent: seen.sent, why, text, is_retry })
+    }
+
+    /// Notes what an answer has settled.
+    pub(super) fn note_answer(&mut self, record: RecordId, noticed: &Noticed, settlement: &Settlement, now: Now) {
+        let Noticed { spot, kind, name, message, sent, why, text, is_retry } = noticed;
+        let written = settlement.written.total();
+        if written > 0 {
+            self.explain.written(*spot, (record, *kind), (name, *sent), message, written, now);
+        }
+        let remark = match settlement.lost {
+            Some((reason, lost)) => Some(((Verdict::Lost, reason.label()), lost.total())),
+            None if *is_retry => Some(((Verdict::Failed, *why), 0)),
+            None if written > 0 => Some(((Verdict::Written, ""), written)),
+            None => None,
+        };
+        if let Some((remark, number)) = remark {
+            self.explain.remark(*spot, remark, number, Some(record), text, now);
+        }
+        if settlement.feedback.as_ref().is_some_and(|feedback| feedback.settled == Settled::Forgotten) {
+            self.explain.ended(self.explain.object(*spot), record);
+        }
+    }
+
+    /// Notes that a record has folded.
+    pub(super) fn note_fold(&mut self, forgotten: &Forgotten, now: Now) {
+        let Forgotten { event, record, into, kind, .. } = forgotten;
+        let object = self.secret.object(event);
+        self.explain.ended(object, *record);
+        if let Some(spot) = self.explain.spot(object, self.secret, event, now) {
+            let number = u64::try_from(event.count).unwrap_or(1);
+            self.explain.fold(spot, (*into, *kind), &event.message, number, now);
+        }
+    }
+
+    /// Notes that a client has deleted a record, with so many occurrences that waited.
+    pub(super) fn note_deletion(&mut self, handle: &Handle, lost: u64, now: Now) {
+        if let Some(spot) = self.explain.ended(handle.object, handle.record) {
+            let remark = if lost > 0 { (Verdict::Lost, "deleted") } else { (Verdict::Deleted, "") };
+            self.explain.remark(spot, remark, lost, Some(handle.record), &handle.name, now);
+        }
+    }
+
+    /// Notes that an occurrence was refused that could be read.
+    pub fn note_rejection(&mut self, event: &Event, reason: RejectReason, text: &str, now: Now) {
+        let object = self.secret.object(event);
+        if let Some(spot) = self.explain.receive(object, self.secret, event, 1, now) {
+            self.explain.remark(spot, (Verdict::Rejected, reason.label()), 1, None, text, now);
+        }
+    }
+
+    /// What is known of the objects that are asked about.
+    #[must_use]
+    pub fn explain(&self, query: &Query, now: Now, policy: &Policy) -> Known {
+        let matching = self.explain.histories().filter(|history| query.matches(history)).take(OBJECTS);
+        let objects: Vec<Object> = matching.map(|history| self.describe(history, query, now, policy)).collect();
+        let mut nearest = Vec::new();
+        if objects.is_empty() {
+            let found = self.explain.histories().max_by_key(|history| query.likeness(history));
+            let found = found.filter(|history| query.likeness(history) * 2 >= query.name.len().max(1));
+            nearest.extend(found.map(|history| format!("{} {}/{}", history.kind, history.namespace, history.name)));
+        }
+        Known { span: self.explain.span(), received: self.ledger.received(), objects, nearest }
+    }
+
+    fn describe(&self, history: &History, query: &Query, now: Now, policy: &Policy) -> Object {
+        let mut budgets: Vec<Budget> = Vec::new();
+        let is_shown = |fact: &&Fact| fact.received > 0 && fact.reason != DIGEST_REASON;
+        for fact in history.facts.iter().filter(is_shown) {
+            let Some(budget) = self.budget(history, fact, now, policy) else { continue };
+            match budgets.iter_mut().find(|known| known.key == budget.key) {
+                Some(known) => known.spent_on.extend(budget.spent_on),
+                None => budgets.push(budget),
+            }
+        }
+        let facts = history.facts.iter().enumerate().filter(|(_, fact)| is_shown(fact) && query.means(fact));
+        Object {
+            kind: history.kind.clone(),
+            namespace: history.namespace.clone(),
+            name: history.name.clone(),
+            uid: history.uid.clone(),
+            api_version: history.api_version.clone(),
+            reasons: facts.map(|(number, fact)| self.part(history, number, fact)).collect(),
+            budgets,
+            records: self.records(history, query),
+            decisions: self.decisions(history, query, now),
+            forgotten_decisions: history.forgotten,
+        }
+    }
+
+    fn part(&self, history: &History, number: usize, fact: &Fact) -> Part {
+        let (mut waiting, mut lost) = (BTreeMap::new(), BTreeMap::new());
+        let mut in_summary = fact.folded;
+        for kept in history.records.iter().filter(|kept| kept.fact == number) {
+            let Some(view) = self.outbox.view(kept.record).filter(|view| view.waiting > 0) else { continue };
+            let why = if view.is_in_flight { "in_flight" } else { view.why.label() };
+            let number = if kept.kind.folds() { std::mem::take(&mut in_summary) } else { view.waiting };
+            *waiting.entry(why).or_insert(0) += number;
+        }
+        let others = fact.folded + fact.lost.0 + fact.rejected + waiting.values().sum::<u64>();
+        let shown = fact.shown.min(fact.received.saturating_sub(others));
+        if fact.lost.0 > 0 {
+            lost.insert(fact.lost.1, fact.lost.0);
+        }
+        // What a later write of their record has counted is shown.
+        let suppressed = fact.dropped.min(fact.received.saturating_sub(shown + others));
+        if suppressed > 0 {
+            lost.insert("suppressed", suppressed);
+        }
+        Part {
+            reason: fact.reason.clone(),
+            event_type: fact.event_type.clone(),
+            source: fact.source(),
+            rule: fact.rule,
+            received: fact.received,
+            shown,
+            in_summary,
+            waiting,
+            lost,
+            rejected: fact.rejected,
+            last_received: stamp(fact.last_received),
+            last_shown: fact.last_shown.map(stamp),
+            ..Part::default()
+        }
+    }
+
+    fn budget(&self, history: &History, fact: &Fact, now: Now, policy: &Policy) -> Option<Budget> {
+        let (source, budget, rate, is_prepaid) = fact.budget?;
+        let settings = fact.rule.and_then(|rule| policy.rules.get(rule)).map_or(&policy.base, |rule| &rule.settings);
+        let mut event = history.sample();
+        event.reason = fact.reason.clone();
+        event.event_type = fact.event_type.clone();
+        (event.source.component, event.source.host) = (fact.component.clone(), fact.host.clone());
+        let texts = settings.spam_key.iter().map(|field| field_value(&event, *field));
+        let key = texts.filter(|text| !text.is_empty()).map(ToOwned::to_owned).collect();
+        let (mut tokens, mut next, mut queue) = (rate.burst as usize, Some(now.mono), Vec::new());
+        if is_prepaid {
+            if let Some(correlator) = self.sources.peek(&source) {
+                let (left, at) = correlator.tokens(budget, rate, now.mono);
+                (tokens, next) = (whole(left), at);
+            }
+        } else if let Some(known) = self.outbox.tokens(source, budget, now.mono) {
+            (tokens, next) = (known.left, known.next);
+            let reason = |record| {
+                let event = self.outbox.glimpse(record)?.event;
+                Some(event.reason.clone())
+            };
+            queue = known.queue.into_iter().filter_map(reason).collect();
+        }
+        Some(Budget {
+            key,
+            rule: fact.rule,
+            suppression: if is_prepaid { "drop" } else { "defer" },
+            tokens,
+            burst: rate.burst,
+            seconds_per_token: 1.0 / rate.qps,
+            next_token: next.map(|at| stamp(now.wall_at(at))),
+            spent_on: BTreeMap::from([(fact.reason.clone(), fact.spent)]),
+            queue,
+        })
+    }
+
+    fn records(&self, history: &History, query: &Query) -> Vec<Record> {
+        let of_query = |kept: &&crate::explain::Kept| history.facts.get(kept.fact).is_some_and(|fact| query.means(fact));
+        let record = |kept: &crate::explain::Kept| {
+            let view = self.outbox.view(kept.record);
+            let pending = view.as_ref().map_or(0, |view| view.waiting);
+            let state = match &view {
+                Some(view) if view.is_in_flight => "in-flight",
+                Some(view) if view.waiting > 0 => "waiting",
+                _ if kept.has_ended && !kept.stored => "ended",
+                _ if kept.stored => "settled",
+                _ => "unwritten",
+            };
+            Record {
+                name: self.name_of(history, kept.record),
+                form: form(kept.kind),
+                reason: history.facts[kept.fact].reason.clone(),
+                count: kept.count,
+                pending,
+                state,
+                why: view.as_ref().filter(|view| view.waiting > 0).map(|view| view.why.label()),
+                resource_version: view.and_then(|view| view.version),
+                messages: kept.messages.iter().cloned().collect(),
+            }
+        };
+        history.records.iter().filter(of_query).map(record).collect()
+    }
+
+    fn name_of(&self, history: &History, record: RecordId) -> SmolStr {
+        let known = history.kept(record).map(|kept| kept.name.clone()).filter(|name| !name.is_empty());
+        known.or_else(|| Some(self.outbox.name(record)?.0)).or_else(|| self.outbox.digest_name(record)).unwrap_or_default()
+    }
+
+    fn decisions(&self, history: &History, query: &Query, now: Now) -> Vec<Decided> {
+        let of_query = |decision: &&crate::explain::Decision| query.means(&history.facts[decision.fact]);
+        let decided = |decision: &crate::explain::Decision| Decided {
+            time: stamp(decision.time),
+            last: stamp(decision.last),
+            reason: history.facts[decision.fact].reason.clone(),
+            verdict: decision.verdict.label(),
+            why: decision.why,
+            occurrences: decision.occurrences,
+            record: decision.record.map(|record| self.name_of(history, record)).unwrap_or_default(),
+            next_token: decision.next_token.map(|at| stamp(now.wall_at(at))),
+            text: decision.text.clone(),
+        };
+        let mut decisions: Vec<Decided> = history.decisions.iter().filter(of_query).map(decided).collect();
+        decisions.sort_by(|one, next| one.last.cmp(&next.last));
+        decisions
+    }
+
+    /// The facts that most occurrences came of in the last hour, of the namespaces that may be seen.
+    fn noisiest(&self, most: usize, is_seen: &dyn Fn(&str) -> bool, now: Now) -> Vec<Row> {
+        let histories = self.explain.histories().filter(|history| is_seen(&history.namespace));
+        let facts = histories.flat_map(|history| history.facts.iter().map(move |fact| (history, fact)));
+        let mut facts: Vec<_> = facts.map(|(history, fact)| (fact.rates.received.hour(now.mono), history, fact)).collect();
+        facts.sort_by_key(|(received, ..)| std::cmp::Reverse(*received));
+        facts.truncate(most);
+        let row = |(received, history, fact): (u64, &History, &Fact)| Row {
+            namespace: history.namespace.clone(),
+            object: format!("{}/{}", history.kind, history.name),
+            reason: fact.reason.clone(),
+            component: fact.component.clone(),
+            per_second: fact.rates.received.per_second(now.mono),
+            received,
+            writes: fact.rates.writes.hour(now.mono),
+            lost: fact.lost.0 + fact.dropped,
+        };
+        facts.into_iter().filter(|(received, ..)| *received > 0).map(row).collect()
+    }
+}
+
+/// The word for a kind of record.
+const fn form(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Plain => "single",
+        Kind::Combined => "combined",
+        Kind::Digest => "digest",
+        Kind::Storm => "storm",
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "floored, at most the burst")]
+fn whole(tokens: f64) -> usize {
+    tokens.max(0.0) as usize
+}
+
+impl Shards {
+    /// What each shard knows of the objects that are asked about.
+    #[must_use]
+    pub fn explain(&self, query: &Query) -> Vec<Known> {
+        let policy = self.policy();
+        (0..self.count()).map(|index| self.with(index, |shard, now| shard.explain(query, now, &policy))).collect()
+    }
+
+    /// Notes that an occurrence was refused that could be read.
+    pub fn note_rejection(&self, event: &Event, reason: RejectReason, text: &str) {
+        self.with(self.shard_of(event), |shard, now| shard.note_rejection(event, reason, text, now));
+    }
+
+    /// The facts that most occurrences came of in the last hour, of the namespaces that may be seen.
+    #[must_use]
+    pub fn noisiest(&self, most: usize, is_seen: &dyn Fn(&str) -> bool) -> Vec<Row> {
+        let rows = (0..self.count()).flat_map(|index| self.with(index, |shard, now| shard.noisiest(most, is_seen, now)));
+        let mut rows: Vec<Row> = rows.collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.received));
+        rows.truncate(most);
+        rows
+    }
+
+    /// The groups of like events of each shard; the first of each stands for those beyond the limit.
+    #[must_use]
+    pub fn groups(&self) -> Vec<Vec<Group>> {
+        (0..self.count()).map(|index| self.look(index, |shard| shard.explain.groups().to_vec())).collect()
+    }
+
+    /// How often each rule was chosen since the last reload; the first is the number of occurrences that no rule matches.
+    #[must_use]
+    pub fn rule_hits(&self) -> Vec<u64> {
+        let mut sum = Vec::new();
+        for index in 0..self.count() {
+            self.look(index, |shard| {
+                for (place, hits) in shard.explain.rule_hits().iter().enumerate() {
+                    if sum.len() <= place {
+                        sum.resize(place + 1, 0);
+                    }
+                    sum[place] += hits;
+                }
+            });
+        }
+        sum
+    }
+
+    /// Bytes of what is kept for `explain`.
+    #[must_use]
+    pub fn explain_bytes(&self) -> usize {
+        (0..self.count()).map(|index| self.look(index, |shard| shard.explain.bytes())).sum()
+    }
+
+    /// The tap on all occurrences.
+    #[must_use]
+    pub fn tap(&self) -> &Tap {
+        &self.0.tap
+    }
+}

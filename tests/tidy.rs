@@ -15,8 +15,9 @@ const MODULES: &[Row] = &[
     ("event", &["status"], &[]),
     ("correlator", &["event", "clock"], &[]),
     ("outbox", &["event", "clock", "correlator", "status"], &[]),
+    ("explain", &["event", "clock", "correlator", "outbox"], &["tokio"]),
     ("ledger", &["outbox"], &[]),
-    ("shard", &["event", "clock", "correlator", "outbox", "ledger"], &["arc_swap", "parking_lot", "tokio"]),
+    ("shard", &["event", "clock", "correlator", "explain", "outbox", "ledger"], &["arc_swap", "parking_lot", "tokio"]),
     // The edges.
     (
         "upstream",
@@ -56,6 +57,7 @@ const MODULES: &[Row] = &[
             "correlator",
             "event",
             "event_log",
+            "explain",
             "ledger",
             "outbox",
             "server",
@@ -85,6 +87,7 @@ const MODULES: &[Row] = &[
             "admin",
             "correlator",
             "event",
+            "explain",
             "history",
             "ingest",
             "outbox",
@@ -147,11 +150,14 @@ const WATCHED: [&str; 14] = [
 ];
 
 /// What decides: values that are handed the time, and do no I/O.
-const PURE: [&str; 7] = [
+const PURE: [&str; 10] = [
     "src/event/",
     "src/status.rs",
     "src/correlator/",
     "src/outbox/",
+    "src/explain/mod.rs",
+    "src/explain/history.rs",
+    "src/explain/recent.rs",
     "src/ledger.rs",
     "src/shard/mod.rs",
     "src/replay/",

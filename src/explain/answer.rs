@@ -30,7 +30,6 @@ pub struct Query {
 pub struct Explanation {
     pub api_version: &'static str,
     pub kind: &'static str,
-    pub replica: String,
     pub now: String,
     pub started_at: Option<String>,
     /// All decisions since then are known; those before may have been forgotten.
@@ -171,7 +170,8 @@ pub fn stamp(nanos: i64) -> String {
 /// A text without what a terminal would obey, and no longer than this many bytes.
 #[must_use]
 pub fn clean(text: &str, most: usize) -> String {
-    let is_safe = |c: char| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c) && !('\u{2066}'..='\u{2069}').contains(&c);
+    let is_safe =
+        |c: char| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c) && !('\u{2066}'..='\u{2069}').contains(&c);
     let text: String = text.chars().map(|c| if is_safe(c) { c } else { '\u{fffd}' }).collect();
     crate::event::cut(&text, most).into()
 }
@@ -214,7 +214,9 @@ impl Query {
     ///
     /// # Errors
     /// Names what is not known.
-    pub fn parse<'a>(pairs: impl Iterator<Item = (std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)>) -> Result<Self, String> {
+    pub fn parse<'a>(
+        pairs: impl Iterator<Item = (std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)>,
+    ) -> Result<Self, String> {
         let mut query = Self::default();
         for (key, value) in pairs {
             let value = value.into_owned();
@@ -268,6 +270,12 @@ impl Query {
             && (host.is_empty() || host == fact.host)
     }
 
+    /// Whether an object is of the kind that is asked about.
+    #[must_use]
+    pub fn means_kind(&self, object: &crate::event::ObjectReference) -> bool {
+        self.kind.is_empty() || is_kind(&self.kind, &object.kind, &object.api_version)
+    }
+
     /// How much of a name another one has, from its beginning.
     #[must_use]
     pub fn likeness(&self, history: &History) -> usize {
@@ -303,7 +311,10 @@ impl Object {
     pub fn explain(&self, part: &Part) -> Answer {
         let budget = self.budgets.iter().find(|budget| budget.spent_on.contains_key(&part.reason));
         let decided = |verdict: &str| {
-            self.decisions.iter().rev().find(move |decision| decision.verdict == verdict && decision.reason == part.reason)
+            self.decisions
+                .iter()
+                .rev()
+                .find(move |decision| decision.verdict == verdict && decision.reason == part.reason)
         };
         let record = |forms: &[&str]| {
             self.records.iter().rev().find(|record| forms.contains(&record.form) && record.reason == part.reason)
@@ -349,8 +360,14 @@ impl Object {
             };
         }
         if let Some(number) = part.lost.get("suppressed") {
-            let others: Vec<String> = budget.into_iter().flat_map(|budget| &budget.spent_on).map(|(reason, spent)| format!("{reason} {spent}")).collect();
-            let next = budget.and_then(|budget| budget.next_token.as_deref()).map_or("never".to_owned(), |next| clock(next).to_owned());
+            let others: Vec<String> = budget
+                .into_iter()
+                .flat_map(|budget| &budget.spent_on)
+                .map(|(reason, spent)| format!("{reason} {spent}"))
+                .collect();
+            let next = budget
+                .and_then(|budget| budget.next_token.as_deref())
+                .map_or("never".to_owned(), |next| clock(next).to_owned());
             let were = if *number == 1 { "was" } else { "were" };
             return answer(
                 "dropped-no-token",
@@ -369,7 +386,11 @@ impl Object {
                 let is_down = ["transport", "timeout"].contains(&failed.why);
                 return answer(
                     if is_down { "upstream-down" } else { "upstream-retrying" },
-                    format!("Not written yet: the upstream has failed since {} ({}). {wait}.", clock(&failed.time), failed.why),
+                    format!(
+                        "Not written yet: the upstream has failed since {} ({}). {wait}.",
+                        clock(&failed.time),
+                        failed.why
+                    ),
                     "Check the API server and the network; what waits is written once it answers.",
                 );
             }
@@ -405,18 +426,27 @@ impl Object {
         if let Some(record) = record(&["digest", "storm"]).filter(|_| part.in_summary > 0) {
             return answer(
                 record.form,
-                format!("{} never got a token; the {} {} counts them.", plural(part.in_summary, "occurrence"), record.form, record.name),
+                format!(
+                    "{} never got a token; the {} {} counts them.",
+                    plural(part.in_summary, "occurrence"),
+                    record.form,
+                    record.name
+                ),
                 "Nothing; a larger burstSize gives them records of their own.",
             );
         }
-        if decided("deleted").is_some_and(|deleted| decided("written").is_none_or(|written| written.last <= deleted.last)) {
+        if decided("deleted")
+            .is_some_and(|deleted| decided("written").is_none_or(|written| written.last <= deleted.last))
+        {
             let text = "A client deleted the record. The next occurrence begins another.".to_owned();
             return answer("deleted", text, "");
         }
         if self.decisions.iter().any(|decision| decision.reason == part.reason && decision.why == "evicted") {
             return answer(
                 "evicted",
-                format!("{of_how_many}, in more than one record: the first was forgotten (its key was evicted, or it expired)."),
+                format!(
+                    "{of_how_many}, in more than one record: the first was forgotten (its key was evicted, or it expired)."
+                ),
                 "Raise correlation.lruCacheSize or correlation.maxTrackedKeys.",
             );
         }
@@ -434,15 +464,33 @@ impl Object {
 
 /// From the worst for a reader on.
 const WORST_FIRST: [&str; 21] = [
-    "namespace-gone", "refused", "forbidden", "too-large", "expired", "deleted", "dropped-no-token", "upstream-down",
-    "upstream-retrying", "deferred", "coalescing", "full", "rejected", "digest", "storm", "evicted", "combined", "shown",
-    "shutdown", "replaced-by-other-writer", "unknown",
+    "namespace-gone",
+    "refused",
+    "forbidden",
+    "too-large",
+    "expired",
+    "deleted",
+    "dropped-no-token",
+    "upstream-down",
+    "upstream-retrying",
+    "deferred",
+    "coalescing",
+    "full",
+    "rejected",
+    "digest",
+    "storm",
+    "evicted",
+    "combined",
+    "shown",
+    "shutdown",
+    "replaced-by-other-writer",
+    "unknown",
 ];
 
 impl Explanation {
     /// Puts together what the shards know.
     #[must_use]
-    pub fn new(query: &Query, shards: Vec<Known>, replica: String, now: i64) -> Self {
+    pub fn new(query: &Query, shards: Vec<Known>, now: i64) -> Self {
         let began = shards.iter().filter_map(|known| known.span.0).min();
         let forgotten = shards.iter().filter_map(|known| known.span.1).max();
         let received: u64 = shards.iter().map(|known| known.received).sum();
@@ -483,7 +531,6 @@ impl Explanation {
         Self {
             api_version: "eventweir/v1",
             kind: "Explanation",
-            replica,
             now: stamp(now),
             started_at: began.map(stamp),
             known_since: forgotten.or(began).map(stamp),

@@ -303,7 +303,10 @@ impl History {
             return false;
         }
         let is_begun_again = self.records.iter().any(|kept| {
-            kept.kind == kind && kept.fact == fact && !kept.has_ended && (kind != Kind::Plain || kept.messages.contains(message))
+            kept.kind == kind
+                && kept.fact == fact
+                && !kept.has_ended
+                && (kind != Kind::Plain || kept.messages.contains(message))
         });
         for kept in &mut self.records {
             kept.has_ended |= is_begun_again && kept.fact == fact && kept.kind == kind;

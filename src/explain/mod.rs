@@ -12,7 +12,7 @@ mod tap;
 pub use answer::{Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, clean, stamp};
 pub use history::{Decision, Fact, History, Kept, Rates, Verdict};
 pub use recent::{Group, Recent};
-pub use tap::{Line, Selector, Tap};
+pub use tap::{Line, Selector, Tap, source};
 
 use std::num::NonZeroUsize;
 
@@ -365,11 +365,7 @@ mod tests {
     }
 
     fn store(bytes: usize) -> Store {
-        Store::new(Settings {
-            enabled: true,
-            max_bytes: NonZeroUsize::new(bytes).unwrap(),
-            ..Settings::default()
-        })
+        Store::new(Settings { enabled: true, max_bytes: NonZeroUsize::new(bytes).unwrap(), ..Settings::default() })
     }
 
     #[test]

@@ -53,12 +53,19 @@ impl Tap {
     }
 
     /// Tells what became of occurrences, if somebody reads.
-    pub fn tell(&self, event: &Event, verdict: &'static str, why: &'static str, occurrences: u64, wall: i64) {
+    pub fn tell(
+        &self,
+        event: &Event,
+        verdict: &'static str,
+        why: &'static str,
+        occurrences: u64,
+        wall: impl FnOnce() -> i64,
+    ) {
         if !self.is_read() {
             return;
         }
         let line = Line {
-            time: stamp(wall),
+            time: stamp(wall()),
             verdict,
             why,
             namespace: event.metadata.namespace.clone(),
@@ -84,7 +91,8 @@ impl Tap {
 }
 
 /// A source in words.
-pub(super) fn source(component: &str, host: &str) -> String {
+#[must_use]
+pub fn source(component: &str, host: &str) -> String {
     if host.is_empty() { component.to_owned() } else { format!("{component}/{host}") }
 }
 
@@ -103,10 +111,13 @@ impl Selector {
     ///
     /// # Errors
     /// Names what is not known.
-    pub fn parse<'a>(pairs: impl Iterator<Item = (std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)>) -> Result<Self, String> {
+    pub fn parse<'a>(
+        pairs: impl Iterator<Item = (std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)>,
+    ) -> Result<Self, String> {
         let mut selector = Self::default();
         for (key, value) in pairs {
-            let name = NAMES.into_iter().find(|name| *name == key).ok_or_else(|| format!("unknown parameter {key:?}"))?;
+            let name =
+                NAMES.into_iter().find(|name| *name == key).ok_or_else(|| format!("unknown parameter {key:?}"))?;
             selector.conditions.push((name, value.split(',').map(ToOwned::to_owned).collect()));
         }
         Ok(selector)
@@ -124,7 +135,10 @@ impl Selector {
             };
             match *name {
                 "namespace" => is(&line.namespace),
-                "object" => is(&format!("{}/{}", line.kind, line.name)) || is(&format!("{}/{}", line.kind.to_lowercase(), line.name)),
+                "object" => {
+                    is(&format!("{}/{}", line.kind, line.name))
+                        || is(&format!("{}/{}", line.kind.to_lowercase(), line.name))
+                }
                 "reason" => is(&line.reason),
                 "source" => is(&line.source) || line.source.split_once('/').is_some_and(|(component, _)| is(component)),
                 "type" => is(&line.event_type),

@@ -39,13 +39,15 @@ async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Rej
     let body = decode::read(body, &face.0.settings).await?;
     let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, options.strictness())?;
     let mut warnings = options.warnings(&strict_faults);
-    let repairs = admit(face, asked.group, &asked.namespace, &mut event)?;
+    let repairs = admit(face, asked.group, &asked.namespace, &mut event)
+        .inspect_err(|fault| face.note_rejection(&event, fault))?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
-    face.check_source(asked.caller.as_ref(), asked.group, &event, Extent::Whole)?;
+    let note = |fault: &Rejection| face.note_rejection(&event, fault);
+    face.check_source(asked.caller.as_ref(), asked.group, &event, Extent::Whole).inspect_err(note)?;
     if options.dry_run {
         return Ok(dry_run(face, asked, form, event, warnings).await);
     }
-    face.limit(asked.caller.as_ref(), &event.metadata.namespace, Some(&event))?;
+    face.limit(asked.caller.as_ref(), &event.metadata.namespace, Some(&event)).inspect_err(note)?;
     face.annotate(asked.caller.as_ref(), &mut event);
     Ok(take(face, asked, form, StatusCode::CREATED, event, &warnings).await)
 }

@@ -15,7 +15,7 @@ use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use super::rejection::Rejection;
-use super::{Face, Unable, options, respond};
+use super::{Face, Unable, look, options, respond};
 use crate::access::{Attributes, Caller, Extent, Target, Turn, Write};
 use crate::event::{ApiGroup, Event, RareMeta};
 use crate::ledger::RejectReason;
@@ -114,6 +114,9 @@ async fn turn(face: &Face, caller: &Caller) -> Result<Place, Status> {
 /// What a request asks to do, by its method, path and query alone (`request.RequestInfoFactory`). A slash at the end is
 /// ignored.
 pub(super) fn attributes(method: &Method, uri: &Uri) -> Attributes {
+    if let Some(attributes) = look::attributes(uri).filter(|_| [Method::GET, Method::HEAD].contains(method)) {
+        return attributes;
+    }
     let path = uri.path();
     let trimmed = path.strip_suffix('/').filter(|shorter| !shorter.ends_with('/')).unwrap_or(path);
     let segments: Vec<&str> = trimmed.split('/').skip(1).collect();

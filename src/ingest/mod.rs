@@ -20,6 +20,7 @@ mod form;
 mod frame;
 mod guard;
 mod indent;
+mod look;
 mod manager;
 mod metrics;
 mod occurrence;
@@ -139,6 +140,7 @@ struct Inner {
     metrics: Metrics,
     event_log: EventLog,
     watches: watch::Watches,
+    readers: look::Readers,
     tasks: TaskTracker,
 }
 
@@ -156,7 +158,20 @@ impl Face {
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop.clone());
         let Life { tasks, spool, access, .. } = life;
-        Self(Arc::new(Inner { settings, access, shards, spool, upstream, aliases, metrics, event_log, watches, tasks }))
+        let readers = look::Readers::default();
+        Self(Arc::new(Inner {
+            settings,
+            access,
+            shards,
+            spool,
+            upstream,
+            aliases,
+            metrics,
+            event_log,
+            watches,
+            readers,
+            tasks,
+        }))
     }
 
     /// Everything that a request meets, from the outermost. There is no way past it.
@@ -238,6 +253,9 @@ fn routes() -> Vec<(String, MethodRouter<Face>)> {
         ]);
     }
     routes.push((guard::BATCH.to_owned(), post(batch::batch)));
+    routes.push((look::EXPLAIN.to_owned(), get(look::explain)));
+    routes.push((look::TOP.to_owned(), get(look::top)));
+    routes.push((look::TAP.to_owned(), get(look::tap)));
     routes
 }
 

@@ -1,6 +1,7 @@
 //! The way of occurrences from a handler to their shard: the one place where they are accepted, counted and logged.
 
 use super::aliases::{is_of_one_line, total};
+use super::rejection::Rejection;
 use super::{Ack, Face};
 use crate::correlator::Policy;
 use crate::event::{Event, ManagedFields, ObjectMeta, Time};
@@ -55,7 +56,8 @@ impl Face {
         }
         let policy = self.0.shards.policy();
         let brought: Vec<u32> = events.iter().map(|event| self.brings(event, self.told(event).as_ref())).collect();
-        let logged = if self.0.event_log.is_kept() { events.clone() } else { Vec::new() };
+        let logged =
+            if self.0.event_log.is_kept() || self.0.shards.tap().is_read() { events.clone() } else { Vec::new() };
         let occurrences = events.into_iter().map(|event| occurrence(event, &policy, &claim));
         let accepted = self.0.shards.accept_all(&policy, occurrences.zip(brought.iter().copied()).collect());
         let mut logged = logged.into_iter();
@@ -89,10 +91,16 @@ impl Face {
         if total(event) == 1 { None } else { self.0.aliases.get(namespace, name) }
     }
 
+    /// Notes for `explain` that an event was refused that could be read.
+    pub(super) fn note_rejection(&self, event: &Event, rejection: &Rejection) {
+        self.0.shards.note_rejection(event, rejection.reason, &rejection.status.message);
+    }
+
     /// Counts and logs what became of occurrences.
     fn note(&self, event: &Event, occurrences: u32, outcome: Outcome, user: &str) {
         self.0.metrics.count_outcome(outcome, occurrences.into());
         self.0.event_log.write(event, occurrences, outcome, user, self.0.shards.clock());
+        self.0.shards.tap().tell(event, outcome.label(), "", occurrences.into(), || self.0.shards.clock().now().wall);
     }
 }
 

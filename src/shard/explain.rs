@@ -46,6 +46,11 @@ pub struct Row {
 }
 
 impl Shard {
+    /// The desired state of a record that is here.
+    pub(super) fn event(&self, record: RecordId) -> Option<Event> {
+        Some(self.outbox.glimpse(record)?.event.clone())
+    }
+
     /// Looks at a write before its answer is taken.
     pub(super) fn notice(&mut self, record: RecordId, answer: &Answer, now: Now) -> Option<Noticed> {
         let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
@@ -219,7 +224,8 @@ impl Shard {
     }
 
     fn records(&self, history: &History, query: &Query) -> Vec<Record> {
-        let of_query = |kept: &&crate::explain::Kept| history.facts.get(kept.fact).is_some_and(|fact| query.means(fact));
+        let of_query =
+            |kept: &&crate::explain::Kept| history.facts.get(kept.fact).is_some_and(|fact| query.means(fact));
         let record = |kept: &crate::explain::Kept| {
             let view = self.outbox.view(kept.record);
             let pending = view.as_ref().map_or(0, |view| view.waiting);
@@ -247,7 +253,10 @@ impl Shard {
 
     fn name_of(&self, history: &History, record: RecordId) -> SmolStr {
         let known = history.kept(record).map(|kept| kept.name.clone()).filter(|name| !name.is_empty());
-        known.or_else(|| Some(self.outbox.name(record)?.0)).or_else(|| self.outbox.digest_name(record)).unwrap_or_default()
+        known
+            .or_else(|| Some(self.outbox.name(record)?.0))
+            .or_else(|| self.outbox.digest_name(record))
+            .unwrap_or_default()
     }
 
     fn decisions(&self, history: &History, query: &Query, now: Now) -> Vec<Decided> {
@@ -272,7 +281,8 @@ impl Shard {
     fn noisiest(&self, most: usize, is_seen: &dyn Fn(&str) -> bool, now: Now) -> Vec<Row> {
         let histories = self.explain.histories().filter(|history| is_seen(&history.namespace));
         let facts = histories.flat_map(|history| history.facts.iter().map(move |fact| (history, fact)));
-        let mut facts: Vec<_> = facts.map(|(history, fact)| (fact.rates.received.hour(now.mono), history, fact)).collect();
+        let mut facts: Vec<_> =
+            facts.map(|(history, fact)| (fact.rates.received.hour(now.mono), history, fact)).collect();
         facts.sort_by_key(|(received, ..)| std::cmp::Reverse(*received));
         facts.truncate(most);
         let row = |(received, history, fact): (u64, &History, &Fact)| Row {
@@ -320,7 +330,8 @@ impl Shards {
     /// The facts that most occurrences came of in the last hour, of the namespaces that may be seen.
     #[must_use]
     pub fn noisiest(&self, most: usize, is_seen: &dyn Fn(&str) -> bool) -> Vec<Row> {
-        let rows = (0..self.count()).flat_map(|index| self.with(index, |shard, now| shard.noisiest(most, is_seen, now)));
+        let rows =
+            (0..self.count()).flat_map(|index| self.with(index, |shard, now| shard.noisiest(most, is_seen, now)));
         let mut rows: Vec<Row> = rows.collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.received));
         rows.truncate(most);

@@ -215,7 +215,18 @@ impl Shards {
 
     /// Takes the answer to a write of one shard, and tells the clients that waited for it.
     pub fn settle(&self, index: usize, record: RecordId, answer: Answer) -> Settlement {
+        let told = self.0.tap.is_read().then(|| self.look(index, |shard| shard.event(record))).flatten();
         let settlement = self.with(index, |shard, now| shard.settle(record, answer, now));
+        if let Some(event) = told {
+            let wall = || self.0.clock.now().wall;
+            match settlement.lost {
+                Some((reason, lost)) => self.0.tap.tell(&event, "lost", reason.label(), lost.total(), wall),
+                None if settlement.written.total() > 0 => {
+                    self.0.tap.tell(&event, "written", "", settlement.written.total(), wall);
+                }
+                None => {}
+            }
+        }
         if !settlement.resolved.is_empty() {
             let mut waiters = self.0.waiters.lock();
             for (ticket, fate) in &settlement.resolved {

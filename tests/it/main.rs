@@ -39,6 +39,7 @@ mod doors;
 mod ack;
 mod batch;
 mod admin;
+mod explain;
 mod reload;
 mod tls;
 mod callers;

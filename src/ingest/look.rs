@@ -1,0 +1,270 @@
+//! Where is my event? `GET /eventweir/v1/explain`, `/top` and `/tap`: who may list or watch the events of a namespace may ask about
+//! them.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::asked::Asked;
+use super::{Face, respond};
+use crate::access::{Attributes, Target};
+use crate::clock::{Clock, Mono};
+use crate::event::ApiGroup;
+use crate::explain::{Explanation, Query, Recent, Selector, Stored, source};
+use crate::status::Status;
+use crate::upstream::{FieldSelector, ListOptions};
+
+/// What became of the occurrences of an object.
+pub(super) const EXPLAIN: &str = "/eventweir/v1/explain";
+/// The noisiest.
+pub(super) const TOP: &str = "/eventweir/v1/top";
+/// Occurrences as they come.
+pub(super) const TAP: &str = "/eventweir/v1/tap";
+
+/// LIMIT: readers of the tap; further ones are refused with 429.
+const READERS: usize = 16;
+/// A reader hears something after this long without a line.
+const PING: Duration = Duration::from_secs(15);
+/// LIMIT: how long a reader may read; then it asks again.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// LIMIT: rows of a table.
+const ROWS: usize = 100;
+/// LIMIT: events of the upstream that are looked at, where nothing is known here.
+const STORED: usize = 500;
+
+/// Places of readers of the tap.
+#[derive(Debug, Clone)]
+pub(super) struct Readers(Arc<Semaphore>);
+
+impl Default for Readers {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(READERS)))
+    }
+}
+
+type Pairs<'a> = form_urlencoded::Parse<'a>;
+
+fn pairs(query: Option<&str>) -> Pairs<'_> {
+    form_urlencoded::parse(query.unwrap_or_default().as_bytes())
+}
+
+/// What a request for one of these paths asks to do, in the words of the authorisation of events.
+pub(super) fn attributes(uri: &Uri) -> Option<Attributes> {
+    let verb = match uri.path() {
+        EXPLAIN | TOP => "list",
+        TAP => "watch",
+        _ => return None,
+    };
+    let namespace = |(key, value): (Cow<'_, str>, Cow<'_, str>)| (key == "namespace").then(|| value.into());
+    // Of several the first is the one that counts, so none may follow it.
+    let mut namespaces = pairs(uri.query()).filter_map(namespace);
+    let namespace: smol_str::SmolStr = namespaces.next().unwrap_or_default();
+    let is_one = namespaces.next().is_none() && !namespace.contains([',', '*']);
+    let namespace = if is_one { namespace } else { smol_str::SmolStr::default() };
+    let target = Target::Resource { group: "", resource: "events", namespace, name: smol_str::SmolStr::default() };
+    Some(Attributes { verb: smol_str::SmolStr::new_static(verb), target })
+}
+
+fn bad(message: String) -> Response {
+    respond::refusal(&Status::bad_request(message))
+}
+
+fn document(document: &impl serde::Serialize) -> Response {
+    let body = serde_json::to_vec(document).unwrap_or_default();
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// `GET /eventweir/v1/explain`
+pub(super) async fn explain(State(face): State<Face>, asked: Asked) -> Response {
+    match face.explain(asked.query()).await {
+        Ok(explanation) => document(&explanation),
+        Err(fault) => bad(fault),
+    }
+}
+
+/// `GET /eventweir/v1/top`
+pub(super) async fn top(State(face): State<Face>, asked: Asked) -> Response {
+    let namespace = pairs(asked.query()).find(|(key, _)| key == "namespace").map(|(_, value)| value.into_owned());
+    document(&face.top(namespace.as_deref()))
+}
+
+impl Face {
+    /// Says what became of the occurrences that a query string asks about.
+    ///
+    /// # Errors
+    /// What is wrong with the query.
+    pub async fn explain(&self, query: Option<&str>) -> Result<Explanation, String> {
+        let mut query = Query::parse(pairs(query))?;
+        let told = (!query.event.is_empty()).then(|| self.0.aliases.get(&query.namespace, &query.event)).flatten();
+        if let Some(told) = told {
+            query.follow_alias(&told);
+        }
+        let shards = &self.0.shards;
+        let mut explanation = Explanation::new(&query, shards.explain(&query), shards.clock().now().wall);
+        if explanation.objects.is_empty() && !query.name.is_empty() {
+            explanation.found_upstream(self.stored(&query).await);
+        }
+        Ok(explanation)
+    }
+
+    /// The upstream's events of an object.
+    async fn stored(&self, query: &Query) -> Vec<Stored> {
+        let selector = format!("involvedObject.name={}", query.name);
+        let Ok(field_selector) = FieldSelector::parse(&selector, ApiGroup::Core) else { return Vec::new() };
+        let options = ListOptions { field_selector, limit: STORED, ..ListOptions::default() };
+        let namespace = (!query.namespace.is_empty()).then_some(query.namespace.as_str());
+        let Ok(list) = self.0.upstream.list(namespace, &options).await else { return Vec::new() };
+        let events = list.items.into_iter().filter(|event| query.means_kind(&event.involved_object));
+        let stored = |event: crate::event::Event| Stored {
+            source: source(event.component(), event.host()),
+            name: event.metadata.name,
+            reason: event.reason,
+            count: event.count,
+        };
+        events.map(stored).collect()
+    }
+
+    /// The noisiest objects, reasons, components and namespaces; of one namespace, if one is named.
+    #[must_use]
+    pub fn top(&self, namespace: Option<&str>) -> Value {
+        let shards = &self.0.shards;
+        let now = shards.clock().now();
+        let is_seen = |seen: &str| namespace.is_none_or(|namespace| namespace.is_empty() || namespace == seen);
+        let objects = shards.noisiest(ROWS, &is_seen);
+        let objects: Vec<Value> = objects
+            .into_iter()
+            .map(|row| {
+                json!({
+                    "namespace": row.namespace, "object": row.object, "reason": row.reason, "component": row.component,
+                    "perSecond": row.per_second, "received": row.received, "writes": row.writes, "lost": row.lost,
+                })
+            })
+            .collect();
+        let groups: Vec<_> = shards.groups().into_iter().flatten().collect();
+        let table = |name: fn(&crate::explain::Group) -> &smol_str::SmolStr| {
+            // LIMIT: as many as groups.
+            let mut sums = std::collections::HashMap::<&str, (f64, u64, u64)>::new();
+            for group in groups.iter().filter(|group| is_seen(&group.namespace)) {
+                let sum = sums.entry(name(group)).or_default();
+                sum.0 += group.recent.per_second(now.mono);
+                sum.1 += group.recent.hour(now.mono);
+                sum.2 += group.writes.hour(now.mono);
+            }
+            let mut rows: Vec<_> = sums.into_iter().filter(|(_, sum)| sum.1 > 0).collect();
+            rows.sort_by(|(one, a), (other, b)| (b.1, one).cmp(&(a.1, other)));
+            let row = |(name, (rate, received, writes)): (&str, (f64, u64, u64))| {
+                let name = if name.is_empty() { "(others)" } else { name };
+                json!({ "name": name, "perSecond": rate, "received": received, "writes": writes })
+            };
+            rows.into_iter().take(ROWS).map(row).collect::<Vec<_>>()
+        };
+        let sum = |number: fn(&crate::explain::Group) -> Recent, count: fn(Recent, Mono) -> f64| -> f64 {
+            groups.iter().filter(|group| is_seen(&group.namespace)).map(|group| count(number(group), now.mono)).sum()
+        };
+        #[expect(clippy::cast_precision_loss, reason = "numbers for people")]
+        let hour = |recent: Recent, now| recent.hour(now) as f64;
+        json!({
+            "apiVersion": "eventweir/v1", "kind": "Top", "now": crate::explain::stamp(now.wall),
+            "receivedPerSecond": sum(|group| group.recent, Recent::per_second),
+            "writtenPerSecond": sum(|group| group.writes, Recent::per_second),
+            "receivedLastHour": sum(|group| group.recent, hour),
+            "writtenLastHour": sum(|group| group.writes, hour),
+            "objects": objects,
+            "reasons": table(|group| &group.reason),
+            "components": table(|group| &group.component),
+            "namespaces": table(|group| &group.namespace),
+            "account": self.account(namespace),
+        })
+    }
+
+    /// What waits and what is lost, by reason: of all namespaces, so only who may see all of them is shown it.
+    fn account(&self, namespace: Option<&str>) -> Value {
+        if namespace.is_some_and(|namespace| !namespace.is_empty()) {
+            return Value::Null;
+        }
+        let balance = self.0.shards.balance();
+        let ledger = &balance.ledger;
+        let some = |(label, number): (&'static str, u64)| (number > 0).then(|| (label.to_owned(), json!(number)));
+        let waiting = crate::outbox::Why::ALL.map(|why| (why.label(), balance.waiting[why as usize]));
+        let lost = crate::outbox::LostReason::ALL.map(|reason| (reason.label(), ledger.lost(reason)));
+        let rejected = crate::ledger::RejectReason::ALL.map(|reason| (reason.label(), ledger.rejected(reason)));
+        let map = |numbers: &[(&'static str, u64)]| -> Value {
+            Value::Object(numbers.iter().copied().filter_map(some).collect())
+        };
+        json!({
+            "received": ledger.received(), "written": ledger.total_written(),
+            "waiting": map(&waiting), "lost": map(&lost), "rejected": map(&rejected),
+        })
+    }
+}
+
+/// `GET /eventweir/v1/tap`: JSON lines, or server-sent events where those are accepted.
+pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Response {
+    let selector = match Selector::parse(pairs(asked.query())) {
+        Ok(selector) => selector,
+        Err(fault) => return bad(fault),
+    };
+    let Ok(place) = Arc::clone(&face.0.readers.0).try_acquire_owned() else {
+        return respond::refusal(&Status::too_many_requests("Too many readers of the tap, please try again later", 5));
+    };
+    let accept = asked.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let is_sse = accept.contains("text/event-stream");
+    let reader = Reader {
+        lines: face.0.shards.tap().read(),
+        selector,
+        is_sse,
+        stop: face.0.watches.stop(),
+        until: face.0.shards.clock().now().mono.after(LONGEST),
+        clock: face.0.shards.clock().clone(),
+        _place: place,
+    };
+    let stream = futures_util::stream::unfold(reader, async |mut reader| {
+        let line = reader.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(line), reader))
+    });
+    let kind = if is_sse { "text/event-stream" } else { "application/x-ndjson" };
+    let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")];
+    (StatusCode::OK, headers, Body::from_stream(stream)).into_response()
+}
+
+/// One reader of the tap.
+struct Reader {
+    lines: tokio::sync::broadcast::Receiver<Arc<crate::explain::Line>>,
+    selector: Selector,
+    is_sse: bool,
+    stop: tokio_util::sync::CancellationToken,
+    until: Mono,
+    clock: Clock,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Reader {
+    /// The next line; `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if self.clock.now().mono >= self.until {
+                return None;
+            }
+            let line = tokio::select! {
+                () = self.stop.cancelled() => return None,
+                line = tokio::time::timeout(PING, self.lines.recv()) => line,
+            };
+            let text = match line {
+                Ok(Ok(line)) if !self.selector.wants(&line) => continue,
+                Ok(Ok(line)) => serde_json::to_string(&*line).unwrap_or_default(),
+                Ok(Err(RecvError::Lagged(skipped))) => json!({ "skipped": skipped }).to_string(),
+                Ok(Err(RecvError::Closed)) => return None,
+                Err(_elapsed) => json!({ "ping": true }).to_string(),
+            };
+            return Some(Bytes::from(if self.is_sse { format!("data: {text}\n\n") } else { text + "\n" }));
+        }
+    }
+}

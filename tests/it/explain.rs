@@ -1,0 +1,396 @@
+//! Where is my event? Situations, each asked about over the listener as a person would ask.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::time::Duration;
+
+use eventweir::event::{Event, Time};
+use eventweir::outbox::Why;
+use serde_json::{Value, json};
+
+use super::support::app::{Program, start, start_before};
+use super::support::events::{START, event, plain, warning};
+use super::support::fake::{FakeApiserver, Fault};
+use super::support::http::EVENTS;
+
+async fn ask(program: &Program, query: &str) -> Value {
+    let reply = program.client().await.get(&format!("/eventweir/v1/explain?{query}")).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.json()
+}
+
+/// The first sentence about `pod/web-0`, with its code before it.
+async fn told(program: &Program, query: &str) -> String {
+    let document = ask(program, &format!("namespace=shop&{query}")).await;
+    format!("{}: {}", document["answer"]["code"].as_str().unwrap(), document["answer"]["text"].as_str().unwrap())
+}
+
+/// Waits until nothing is left that could be written without the clock moving.
+async fn rest(program: &Program) {
+    let is_still = || {
+        let waiting = program.balance().waiting;
+        waiting[Why::InFlight as usize] + waiting[Why::Turn as usize] == 0
+    };
+    program.until("writes are done", is_still).await;
+}
+
+fn cronjob(reason: &str, message: String, wall: i64) -> Event {
+    let mut event = event("", "hello", reason, &message);
+    (event.metadata.namespace, event.involved_object.namespace) = ("default".into(), "default".into());
+    event.involved_object.kind = "CronJob".into();
+    event.involved_object.api_version = "batch/v1".into();
+    event.source.component = "cronjob-controller".into();
+    event.first_timestamp = Some(Time::from_unix_nanos(wall));
+    event.last_timestamp = event.first_timestamp;
+    event
+}
+
+/// An hour of a CronJob that runs each minute; ends half a minute after its last run.
+async fn cronjob_hour(program: &Program) {
+    let client = &mut program.client().await;
+    for minute in 0..60 {
+        let job = 100 + minute;
+        for (second, reason, message) in [
+            (0, "SuccessfulCreate", format!("Created job hello-{job}")),
+            (7, "SawCompletedJob", format!("Saw completed job: hello-{job}, status: Complete")),
+            (0, "SuccessfulDelete", format!("Deleted job hello-{}", job - 3)),
+        ] {
+            program.clock.advance(Duration::from_secs(second));
+            let wall = program.clock.now().wall;
+            assert_eq!(client.post(&cronjob(reason, message, wall)).await.status, 201);
+            rest(program).await;
+        }
+        program.clock.advance(Duration::from_secs(if minute == 59 { 23 } else { 53 }));
+        rest(program).await;
+    }
+}
+
+fn reason<'a>(document: &'a Value, reason: &str) -> &'a Value {
+    document["objects"][0]["reasons"].as_array().unwrap().iter().find(|part| part["reason"] == reason).unwrap()
+}
+
+#[tokio::test]
+async fn the_budget_is_named_as_the_reason_why_an_hour_of_completions_is_missing() {
+    let program = start("correlation: {suppression: drop}\n").await;
+    cronjob_hour(&program).await;
+    let document = ask(&program, "namespace=default&object=cronjob/hello&reason=SawCompletedJob").await;
+    assert_eq!(document["answer"]["code"], "dropped-no-token");
+    let text = document["answer"]["text"].as_str().unwrap();
+    assert!(text.starts_with("9 of 60 occurrences are shown. 51 were dropped: the budget was empty"), "{text}");
+    assert!(text.contains("The next token comes at 09:00:00."), "{text}");
+    assert!(text.contains("SawCompletedJob 9, SuccessfulCreate 19, SuccessfulDelete 8"), "{text}");
+    let part = reason(&document, "SawCompletedJob");
+    assert_eq!((&part["received"], &part["shown"], &part["lost"]), (&json!(60), &json!(9), &json!({"suppressed": 51})));
+    let budget = &document["objects"][0]["budgets"][0];
+    assert_eq!((&budget["tokens"], &budget["burst"], &budget["suppression"]), (&json!(0), &json!(25), &json!("drop")));
+    let newest = document["objects"][0]["decisions"].as_array().unwrap().last().unwrap();
+    assert_eq!((&newest["verdict"], &newest["nextToken"]), (&json!("dropped"), &json!("2026-03-01T09:00:00.000000Z")));
+    // What a later write of the combined record has counted is shown.
+    let all = ask(&program, "namespace=default&object=cj/hello").await;
+    let created = reason(&all, "SuccessfulCreate");
+    assert_eq!((&created["shown"], &created["lost"]), (&json!(56), &json!({"suppressed": 4})));
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn under_defer_each_occurrence_of_the_hour_is_shown_or_waits() {
+    let program = start("correlation: {suppression: defer}\n").await;
+    cronjob_hour(&program).await;
+    let document = ask(&program, "namespace=default&object=cronjob/hello").await;
+    let mut spent = 0;
+    for name in ["SuccessfulCreate", "SawCompletedJob", "SuccessfulDelete"] {
+        let part = reason(&document, name);
+        let waiting = part["waiting"].as_object().unwrap().values().map(|number| number.as_u64().unwrap()).sum::<u64>();
+        let shown = part["shown"].as_u64().unwrap();
+        assert_eq!((shown + waiting, &part["lost"], &part["inSummary"]), (60, &json!({}), &json!(0)), "{part}");
+        assert!(shown >= 50, "{part}");
+        spent += document["objects"][0]["budgets"][0]["spentOn"][name].as_u64().unwrap();
+    }
+    assert_eq!(spent, 36);
+    assert_eq!(document["answer"]["code"], "deferred");
+    let text = document["answer"]["text"].as_str().unwrap();
+    assert!(text.contains("wait for a token. The next token, 09:00:00, goes to"), "{text}");
+    let records = document["objects"][0]["records"].as_array().unwrap();
+    let combined = records.iter().find(|record| record["form"] == "combined" && record["reason"] == "SawCompletedJob");
+    let messages = combined.unwrap()["messages"].as_array().unwrap();
+    assert_eq!((messages.len(), &messages[9]), (10, &json!("Saw completed job: hello-159, status: Complete")));
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_shown_names_its_record_and_any_name_leads_there() {
+    let program = start("").await;
+    let first = plain();
+    program.client().await.post(&first).await;
+    let second = plain();
+    program.client().await.post(&second).await;
+    program.settle().await;
+    let shown = format!("shown: 2 of 2 occurrences are shown, in {}.", first.metadata.name);
+    for query in ["object=pod/web-0", "object=po/web-0", "kind=Pods&name=web-0&reason=BackOff", "source=kubelet/node-1"]
+    {
+        assert_eq!(told(&program, query).await, shown, "{query}");
+    }
+    // The alias, under which the second client knows it.
+    assert_eq!(told(&program, &format!("event={}", second.metadata.name)).await, shown);
+    assert_eq!(told(&program, &format!("event={}", first.metadata.name)).await, shown);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_known_says_why() {
+    let program = start("").await;
+    assert_eq!(
+        told(&program, "object=pod/web-9").await,
+        "unknown: Nothing is known about pod shop/web-9: no occurrence has been received since the start."
+    );
+    program.client().await.post(&plain()).await;
+    assert_eq!(
+        told(&program, "object=pod/web-9").await,
+        "unknown: Nothing is known about pod shop/web-9: of 1 occurrence since 08:00:00 none was about it. \
+         The nearest name is Pod shop/web-0."
+    );
+    let client = &mut program.client().await;
+    for query in ["", "?object=web-0", "?name=x&nonsense=1"] {
+        assert_eq!(client.get(&format!("/eventweir/v1/explain{query}")).await.status, 400, "{query}");
+    }
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_forgotten_may_have_been_received() {
+    let program = start("explain: {maxBytes: 1Mi}\nshards: 1\ncorrelation: {groupBurstSize: 0}\n").await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    for number in 0..900 {
+        client.post(&event("node-1", &format!("other-{number}"), "R", &"m".repeat(1000))).await;
+    }
+    let text = told(&program, "object=pod/web-0").await;
+    // The record itself is upstream, if it was written by now.
+    assert!(text.contains("Decisions before 08:00:00 may have been forgotten (explain.maxBytes)"), "{text}");
+    assert!(program.app.shards().explain_bytes() <= 1 << 20);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn another_replicas_record_is_found_upstream() {
+    let fake = FakeApiserver::manual();
+    let other = start_before(&fake, "").await;
+    other.client().await.post(&plain()).await;
+    other.settle().await;
+    let program = start_before(&fake, "upstream: {history: off}\n").await;
+    let text = told(&program, "object=pod/web-0").await;
+    assert!(text.contains("The API server has 1 event of it, reported by kubelet/node-1: another replica"), "{text}");
+    program.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test]
+async fn what_waits_for_an_upstream_that_is_down_says_since_when() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    fake.set_up(false);
+    program.client().await.post(&plain()).await;
+    let clock = program.clock.clone();
+    program
+        .until("it has failed", || {
+            clock.advance(Duration::from_millis(100));
+            program.app.metrics_text().contains("eventweir_upstream_up 0")
+        })
+        .await;
+    let text = told(&program, "object=pod/web-0").await;
+    assert!(text.starts_with("upstream-down: Not written yet: the upstream has failed since 08:00:0"), "{text}");
+    assert!(text.ends_with("(transport). 1 occurrence waits."), "{text}");
+    fake.set_up(true);
+    program.settle().await;
+    assert!(told(&program, "object=pod/web-0").await.starts_with("shown: 1 of 1"));
+    program.stop().await;
+}
+
+/// Answers of the upstream that are final, and what is said of each.
+#[tokio::test]
+async fn what_the_upstream_refuses_for_good_is_lost_with_its_words() {
+    for (code, said) in [(422, "refused: Lost at "), (413, "too-large: Lost at "), (403, "forbidden: Lost at ")] {
+        let fake = FakeApiserver::manual();
+        let program = start_before(&fake, "ingest: {repair: off}\n").await;
+        fake.plan(move |_| Fault::Before(code));
+        program.client().await.post(&plain()).await;
+        program.settle().await;
+        let text = told(&program, "object=pod/web-0").await;
+        assert!(text.starts_with(said) && text.contains("1 occurrence"), "{code}: {text}");
+        program.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn events_of_a_namespace_that_is_gone_are_lost() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    fake.plan(|_| Fault::Before(404));
+    program.client().await.post(&plain()).await;
+    program.settle().await;
+    let text = told(&program, "object=pod/web-0").await;
+    assert!(text.starts_with("namespace-gone: Lost at ") && text.contains("namespace shop is missing"), "{text}");
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn a_deletion_by_a_client_is_named_and_what_it_took() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let first = plain();
+    let path = format!("{EVENTS}/{}", first.metadata.name);
+    client.post(&first).await;
+    program.settle().await;
+    assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
+    assert!(told(&program, "object=pod/web-0").await.starts_with("deleted: A client deleted the record."));
+    // The next one begins another record at 1, and is lost with it.
+    client.post(&first).await;
+    program.settle().await;
+    assert!(told(&program, "object=pod/web-0").await.starts_with("shown: 2 of 2"));
+    client.post(&plain()).await;
+    assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
+    let text = told(&program, "object=pod/web-0").await;
+    assert!(text.starts_with("deleted: A client deleted the record at 08:00:0"), "{text}");
+    assert!(text.contains("1 occurrence that waited"), "{text}");
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn an_evicted_key_begins_another_record() {
+    let program = start("correlation: {lruCacheSize: 1}\n").await;
+    let client = &mut program.client().await;
+    for reason in ["BackOff", "Other", "BackOff"] {
+        client.post(&event("node-1", "web-0", reason, "m")).await;
+        program.settle().await;
+    }
+    let text = told(&program, "object=pod/web-0&reason=BackOff").await;
+    assert_eq!(
+        text,
+        "evicted: 2 of 2 occurrences are shown, in more than one record: the first was forgotten (its key was evicted, or it expired)."
+    );
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_never_got_a_token_is_in_a_digest_with_its_messages() {
+    let program = start("correlation: {burstSize: 2, qps: 0.001}\noutbox: {digest: {after: 1}}\n").await;
+    let client = &mut program.client().await;
+    for number in 0..8 {
+        client.post(&warning("node-1", "web-0", &format!("Check{number}"), &format!("check {number}"))).await;
+        rest(&program).await;
+    }
+    let text = told(&program, "object=pod/web-0&reason=Check6").await;
+    assert!(text.starts_with("deferred: 0 of 1 occurrences are shown; 1 occurrence waits for a token."), "{text}");
+    program.clock.advance(Duration::from_secs(1001));
+    program.settle().await;
+    let text = told(&program, "object=pod/web-0&reason=Check6").await;
+    assert!(text.starts_with("digest: 1 occurrence never got a token; the digest web-0."), "{text}");
+    let document = ask(&program, "namespace=shop&object=pod/web-0").await;
+    let records = document["objects"][0]["records"].as_array().unwrap();
+    let digest = records.iter().find(|record| record["form"] == "digest").unwrap();
+    assert!(digest["messages"].as_array().unwrap().contains(&json!("check 6")), "{digest}");
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_other_messages_share_is_combined() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    for number in 0..12 {
+        client.post(&event("node-1", "web-0", "R", &format!("message {number}"))).await;
+    }
+    program.settle().await;
+    let text = told(&program, "object=pod/web-0").await;
+    assert!(
+        text.starts_with("combined: 12 of 12 occurrences are shown; those with different messages share"),
+        "{text}"
+    );
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn a_repeat_within_the_interval_waits_for_its_end() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    rest(&program).await;
+    client.post(&plain()).await;
+    let text = told(&program, "object=pod/web-0").await;
+    assert_eq!(text, "coalescing: 1 of 2 occurrences are shown; 1 occurrence waits (coalescing).");
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_refused_is_told_with_the_reason() {
+    let program = start("outbox: {maxRecords: 1}\n").await;
+    let client = &mut program.client().await;
+    client.post(&event("node-1", "web-0", "R", "m")).await;
+    assert_eq!(client.post(&event("node-1", "web-1", "R", "m")).await.status, 429);
+    assert!(told(&program, "object=pod/web-1").await.starts_with("full: Refused at 08:00:00: 1 occurrence (full)"));
+    let mut invalid = event("node-1", "web-2", "R", "m");
+    invalid.involved_object.namespace = "other".into();
+    assert_eq!(client.post(&invalid).await.status, 422);
+    let text = told(&program, "object=pod/web-2").await;
+    assert!(text.starts_with("rejected: Refused at 08:00:00: 1 occurrence (invalid)"), "{text}");
+    assert!(text.contains("involvedObject.namespace"), "{text}");
+    program.stop().await;
+    let limited = "limits: [{type: Namespace, qps: 1, burst: 1}]\n";
+    let program = start(limited).await;
+    let client = &mut program.client().await;
+    client.post(&event("node-1", "web-0", "R", "m")).await;
+    assert_eq!(client.post(&event("node-1", "web-1", "R", "m")).await.status, 429);
+    assert!(
+        told(&program, "object=pod/web-1").await.starts_with("rejected: Refused at 08:00:00: 1 occurrence (limited)")
+    );
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn the_rule_that_matches_is_named() {
+    let program = start("correlation: {rules: [{match: {reason: [BackOff]}, set: {burstSize: 3}}]}\n").await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    client.post(&event("node-1", "web-0", "Other", "m")).await;
+    let document = ask(&program, "namespace=shop&object=pod/web-0").await;
+    assert_eq!((&reason(&document, "BackOff")["rule"], &reason(&document, "Other")["rule"]), (&json!(0), &Value::Null));
+    assert_eq!(program.app.shards().rule_hits(), [1, 1]);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_is_kept_where_it_is_off() {
+    let program = start("explain: {enabled: false}\n").await;
+    program.client().await.post(&plain()).await;
+    assert!(told(&program, "object=pod/web-0").await.starts_with("unknown: "));
+    assert_eq!(program.app.shards().explain_bytes(), 0);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn top_counts_and_the_account_is_the_ledgers() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    for _ in 0..5 {
+        client.post(&plain()).await;
+    }
+    client.post(&event("node-1", "web-1", "Other", "m")).await;
+    program.settle().await;
+    let top = client.get("/eventweir/v1/top").await.json();
+    assert_eq!((&top["objects"][0]["object"], &top["objects"][0]["received"]), (&json!("Pod/web-0"), &json!(5)));
+    assert_eq!((&top["reasons"][0]["name"], &top["reasons"][0]["received"]), (&json!("BackOff"), &json!(5)));
+    assert_eq!((&top["namespaces"][0]["name"], &top["components"][0]["received"]), (&json!("shop"), &json!(6)));
+    assert_eq!((&top["account"]["received"], &top["account"]["written"]), (&json!(6), &json!(6)));
+    let other = client.get("/eventweir/v1/top?namespace=other").await.json();
+    assert_eq!((&other["objects"], &other["account"]), (&json!([]), &Value::Null));
+    program.stop().await;
+}
+
+/// Begun at the start of each test's clock.
+#[tokio::test]
+async fn times_are_the_clocks() {
+    let program = start("").await;
+    program.client().await.post(&plain()).await;
+    let document = ask(&program, "namespace=shop&object=pod/web-0").await;
+    assert_eq!(document["startedAt"], document["now"]);
+    assert_eq!(START, 1_772_352_000_000_000_000);
+    program.stop().await;
+}

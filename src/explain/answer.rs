@@ -105,6 +105,8 @@ pub struct Part {
     pub received: u64,
     pub shown: u64,
     pub in_summary: u64,
+    /// The digest or storm record that counts those.
+    pub summary: SmolStr,
     pub waiting: BTreeMap<&'static str, u64>,
     pub lost: BTreeMap<&'static str, u64>,
     pub rejected: u64,
@@ -423,21 +425,23 @@ impl Object {
                 "The client was told; see eventweir_ledger_rejected_total.",
             );
         }
-        if let Some(record) = record(&["digest", "storm"]).filter(|_| part.in_summary > 0) {
+        if part.in_summary > 0 {
+            let form =
+                self.records.iter().find(|record| record.name == part.summary).map_or("digest", |record| record.form);
             return answer(
-                record.form,
+                form,
                 format!(
-                    "{} never got a token; the {} {} counts them.",
+                    "{} never got a token; the {form} {} counts them.",
                     plural(part.in_summary, "occurrence"),
-                    record.form,
-                    record.name
+                    part.summary
                 ),
                 "Nothing; a larger burstSize gives them records of their own.",
             );
         }
-        if decided("deleted")
-            .is_some_and(|deleted| decided("written").is_none_or(|written| written.last <= deleted.last))
-        {
+        let newest = |verdict: &str| {
+            self.decisions.iter().rposition(|decision| decision.verdict == verdict && decision.reason == part.reason)
+        };
+        if newest("deleted") > newest("written") {
             let text = "A client deleted the record. The next occurrence begins another.".to_owned();
             return answer("deleted", text, "");
         }

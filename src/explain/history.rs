@@ -106,6 +106,8 @@ pub struct Fact {
     pub shown: u64,
     /// Those that have folded into a digest or storm record.
     pub folded: u64,
+    /// The record that those are in.
+    pub into: Option<RecordId>,
     /// Those that are lost for another reason than an empty budget, and the reason of the newest.
     pub lost: (u64, &'static str),
     /// Tokens that were spent on it.

@@ -271,7 +271,8 @@ impl Store {
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes;
-        history.facts[spot.fact].folded += number;
+        let fact = &mut history.facts[spot.fact];
+        (fact.folded, fact.into) = (fact.folded + number, Some(into));
         history.keep((into, kind), spot.fact, (message, messages), 0);
         self.bytes.replace(before, history.bytes);
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);

@@ -154,13 +154,15 @@ impl Shard {
     fn part(&self, history: &History, number: usize, fact: &Fact) -> Part {
         let (mut waiting, mut lost) = (BTreeMap::new(), BTreeMap::new());
         let mut in_summary = fact.folded;
-        for kept in history.records.iter().filter(|kept| kept.fact == number) {
-            let Some(view) = self.outbox.view(kept.record).filter(|view| view.waiting > 0) else { continue };
+        let own =
+            history.records.iter().filter(|kept| kept.fact == number && !kept.kind.folds()).map(|kept| kept.record);
+        for record in own.chain(fact.into) {
+            let Some(view) = self.outbox.view(record).filter(|view| view.waiting > 0) else { continue };
             let why = if view.is_in_flight { "in_flight" } else { view.why.label() };
-            let number = if kept.kind.folds() { std::mem::take(&mut in_summary) } else { view.waiting };
+            let number = if fact.into == Some(record) { std::mem::take(&mut in_summary) } else { view.waiting };
             *waiting.entry(why).or_insert(0) += number;
         }
-        let others = fact.folded + fact.lost.0 + fact.rejected + waiting.values().sum::<u64>();
+        let others = in_summary + fact.lost.0 + fact.rejected + waiting.values().sum::<u64>();
         let shown = fact.shown.min(fact.received.saturating_sub(others));
         if fact.lost.0 > 0 {
             lost.insert(fact.lost.1, fact.lost.0);
@@ -178,6 +180,7 @@ impl Shard {
             received: fact.received,
             shown,
             in_summary,
+            summary: fact.into.map(|into| self.name_of(history, into)).unwrap_or_default(),
             waiting,
             lost,
             rejected: fact.rejected,
@@ -217,15 +220,17 @@ impl Shard {
             tokens,
             burst: rate.burst,
             seconds_per_token: 1.0 / rate.qps,
-            next_token: next.map(|at| stamp(now.wall_at(at))),
+            next_token: next.map(|at| coming(now.wall_at(at))),
             spent_on: BTreeMap::from([(fact.reason.clone(), fact.spent)]),
             queue,
         })
     }
 
     fn records(&self, history: &History, query: &Query) -> Vec<Record> {
-        let of_query =
-            |kept: &&crate::explain::Kept| history.facts.get(kept.fact).is_some_and(|fact| query.means(fact));
+        let meant = || history.facts.iter().enumerate().filter(|(_, fact)| query.means(fact));
+        let of_query = |kept: &&crate::explain::Kept| {
+            meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record))
+        };
         let record = |kept: &crate::explain::Kept| {
             let view = self.outbox.view(kept.record);
             let pending = view.as_ref().map_or(0, |view| view.waiting);
@@ -269,7 +274,7 @@ impl Shard {
             why: decision.why,
             occurrences: decision.occurrences,
             record: decision.record.map(|record| self.name_of(history, record)).unwrap_or_default(),
-            next_token: decision.next_token.map(|at| stamp(now.wall_at(at))),
+            next_token: decision.next_token.map(|at| coming(now.wall_at(at))),
             text: decision.text.clone(),
         };
         let mut decisions: Vec<Decided> = history.decisions.iter().filter(of_query).map(decided).collect();
@@ -297,6 +302,11 @@ impl Shard {
         };
         facts.into_iter().filter(|(received, ..)| *received > 0).map(row).collect()
     }
+}
+
+/// A time to come, in whole seconds.
+fn coming(nanos: i64) -> String {
+    stamp(nanos.saturating_add(999_999_999).div_euclid(1_000_000_000).saturating_mul(1_000_000_000))
 }
 
 /// The word for a kind of record.

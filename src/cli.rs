@@ -53,6 +53,31 @@ pub enum Command {
     ///   eventweir observe -n shop --by reason
     #[command(verbatim_doc_comment)]
     Observe(Observe),
+    /// Say where the events of an object are: shown, waiting, lost or never received, and why.
+    ///
+    /// Exits 0, or 3 where nothing is known.
+    ///
+    /// Examples:
+    ///   eventweir explain pod/web-0 -n shop
+    ///   eventweir explain cronjob/hello --reason SawCompletedJob --follow
+    #[command(verbatim_doc_comment)]
+    Explain(Explain),
+    /// Print occurrences as they come, with what becomes of each.
+    ///
+    /// Conditions are lists with commas between; `*` at the end of a word stands for any ending.
+    ///
+    /// Examples:
+    ///   eventweir tap -n shop --type Warning
+    ///   eventweir tap --verdict dropped,lost -o json
+    #[command(verbatim_doc_comment)]
+    Tap(Tap),
+    /// Show the noisiest objects, reasons, components or namespaces of the last hour.
+    ///
+    /// Examples:
+    ///   eventweir top
+    ///   eventweir top --by namespace --once
+    #[command(verbatim_doc_comment)]
+    Top(Top),
     /// Check a configuration file and name everything that is wrong with it. Exits 0 or 64.
     CheckConfig(CheckConfig),
     /// Print the JSON schema of the configuration file, for editors and for the Helm chart.
@@ -278,6 +303,122 @@ fn until(text: &str) -> Result<Until, String> {
             .map(|time| Until::At(time.0.saturating_mul(1000)))
             .map_err(|_error| "expected `settled`, `end`, a time such as +1h, or 2026-03-01T08:00:00Z".to_owned()),
     }
+}
+
+/// Which eventweir is asked.
+#[derive(Debug, Args)]
+pub struct Remote {
+    /// Where it listens.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub server: String,
+    /// A file with the bearer token to show.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// The authorities of its certificate in PEM.
+    #[arg(long, value_name = "FILE")]
+    pub certificate_authority: Option<PathBuf>,
+}
+
+/// How an answer is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the words of the command line")]
+pub enum Format {
+    Table,
+    Json,
+    Yaml,
+}
+
+/// Flags of `explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The object, as kubectl names it: pod/web-0, deploy/web, cronjob.batch/hello.
+    #[arg(value_name = "KIND/NAME", required_unless_present_any = ["uid", "event", "source"])]
+    pub object: Option<String>,
+    /// The namespace of its events; those of cluster-scoped objects are in `default`.
+    #[arg(long, short, value_name = "NAME", default_value = "default")]
+    pub namespace: String,
+    /// The object's uid.
+    #[arg(long)]
+    pub uid: Option<String>,
+    /// The name of an event: a client's, or a record's.
+    #[arg(long, value_name = "NAME")]
+    pub event: Option<String>,
+    /// Only what this source reports.
+    #[arg(long, value_name = "COMPONENT[/HOST]")]
+    pub source: Option<String>,
+    /// Only this reason.
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// How the answer is printed.
+    #[arg(long, short, value_enum, default_value_t = Format::Table)]
+    pub output: Format,
+    /// Go on with what comes, until Ctrl-C.
+    #[arg(long)]
+    pub follow: bool,
+    /// Which eventweir is asked.
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Flags of `tap`.
+#[derive(Debug, Args)]
+pub struct Tap {
+    /// Namespaces [default: all].
+    #[arg(long, short, value_name = "NAMES")]
+    pub namespace: Option<String>,
+    /// Objects, such as pod/web-*.
+    #[arg(long, value_name = "KIND/NAME")]
+    pub object: Option<String>,
+    /// Reasons.
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Sources.
+    #[arg(long, value_name = "COMPONENT[/HOST]")]
+    pub source: Option<String>,
+    /// Types.
+    #[arg(long = "type")]
+    pub event_type: Option<String>,
+    /// What became of them: created, counted, combined, deferred, dropped, written, lost.
+    #[arg(long)]
+    pub verdict: Option<String>,
+    /// Texts of which the message contains one.
+    #[arg(long, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// For how long [default: until Ctrl-C].
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub time: Option<Duration>,
+    /// How lines are printed; JSON as they come.
+    #[arg(long, short, value_enum, default_value_t = Format::Table)]
+    pub output: Format,
+    /// Which eventweir is asked.
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Flags of `top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// What a row stands for.
+    #[arg(long, value_enum, default_value_t = By::Object)]
+    pub by: By,
+    /// The namespace [default: all].
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Rows; 0 lists all.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+    /// Print one table and end; so it does without a terminal.
+    #[arg(long)]
+    pub once: bool,
+    /// Time between two looks.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    pub interval: Duration,
+    /// How the answer is printed.
+    #[arg(long, short, value_enum, default_value_t = Format::Table)]
+    pub output: Format,
+    /// Which eventweir is asked.
+    #[command(flatten)]
+    pub remote: Remote,
 }
 
 /// Flags of `check-config`.

@@ -1,6 +1,6 @@
 //! The program: flags, logging, exit code.
 //!
-//! Exit codes: 0 for success, 1 when the work failed, 75 (`EX_TEMPFAIL`) when `serve` ended with occurrences that it had to give up, 64 (`EX_USAGE`) for a configuration or flags that are wrong.
+//! Exit codes: 0 for success, 1 when the work failed, 3 when `explain` knows nothing, 75 (`EX_TEMPFAIL`) when `serve` ended with occurrences that it had to give up, 64 (`EX_USAGE`) for a configuration or flags that are wrong.
 
 use std::process::ExitCode;
 
@@ -24,6 +24,9 @@ fn main() -> ExitCode {
         Command::Demo(demo) => commands::demo(&demo),
         Command::Replay(replay) => commands::replay(&replay),
         Command::Observe(observe) => commands::observe(&observe),
+        Command::Explain(explain) => commands::explain(&explain),
+        Command::Tap(tap) => commands::tap(&tap),
+        Command::Top(top) => commands::top(&top),
         Command::CheckConfig(check) => commands::check_config(&check),
         Command::ConfigSchema => commands::config_schema(),
         Command::Healthcheck(check) => commands::healthcheck(&check),

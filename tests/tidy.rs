@@ -126,8 +126,8 @@ const MODULES: &[Row] = &[
     ("cli", &["config", "event", "replay"], &["clap", "clap_complete"]),
     (
         "commands",
-        &["app", "cli", "clock", "config", "event", "logging", "outbox", "replay", "upstream"],
-        &["clap", "clap_complete", "hyper_util", "prometheus", "tokio"],
+        &["app", "cli", "clock", "config", "event", "explain", "logging", "outbox", "replay", "upstream"],
+        &["clap", "clap_complete", "hyper_util", "kube", "prometheus", "tokio"],
     ),
 ];
 

@@ -2,6 +2,7 @@
 
 mod demo;
 mod healthcheck;
+mod look;
 mod observe;
 mod replay;
 mod report;
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 
 pub use demo::demo;
 pub use healthcheck::healthcheck;
+pub use look::{explain, tap, top};
 pub use observe::observe;
 pub use replay::replay;
 pub use serve::serve;
@@ -57,6 +59,9 @@ pub enum Error {
     /// The events of the cluster cannot be read.
     #[error("cannot read the events of {0}")]
     Observe(String),
+    /// `explain` has found nothing.
+    #[error("nothing is known")]
+    NothingKnown,
     /// The program that was asked is not ready, or did not answer.
     #[error("{0}")]
     NotReady(String),
@@ -69,6 +74,7 @@ impl Error {
         match self {
             Self::Config(_) | Self::Input(_) => ExitCode::from(USAGE),
             Self::Lost(_) => ExitCode::from(LOST),
+            Self::NothingKnown => ExitCode::from(3),
             Self::Start(_)
             | Self::Broken
             | Self::Io { .. }

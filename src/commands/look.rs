@@ -1,0 +1,340 @@
+//! `explain`, `tap` and `top`: ask a running eventweir where events are.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde_json::Value;
+
+use super::report::{plural, thousands};
+use super::{Error, print, runtime, table};
+use crate::cli::{By, Explain, Format, Remote, Tap, Top};
+use crate::explain::clean;
+
+/// Longest width of a cell.
+const WIDTH: usize = 60;
+
+/// A running eventweir.
+struct Server {
+    client: kube::Client,
+    url: String,
+}
+
+impl Server {
+    fn of(remote: &Remote) -> Result<Self, Error> {
+        let fault = |text: String| Error::Input(format!("--server {}: {text}", remote.server));
+        let mut config = kube::Config::new(remote.server.parse().map_err(|error| fault(format!("{error}")))?);
+        if let Some(path) = &remote.certificate_authority {
+            let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            let read = read.map_err(|error| Error::Input(format!("{}: {error}", path.display())))?;
+            config.root_cert = Some(read.into_iter().map(|certificate| certificate.to_vec()).collect());
+        }
+        config.auth_info.token_file = remote.token_file.as_ref().map(|path| path.display().to_string());
+        let client = kube::Client::try_from(config).map_err(|error| fault(error.to_string()))?;
+        Ok(Self { client, url: remote.server.clone() })
+    }
+
+    async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Result<http::Response<Body>, Error> {
+        let mut pairs = form_urlencoded::Serializer::new(String::new());
+        pairs.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
+        let request = http::Request::get(format!("/eventweir/v1/{path}?{}", pairs.finish()));
+        let request = request.body(Body::empty()).map_err(|error| Error::Input(error.to_string()))?;
+        let failed = |error: kube::Error| Error::NotReady(format!("{}: {error}", self.url));
+        let answer = self.client.send(request).await.map_err(failed)?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let code = answer.status();
+        let body = answer.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let status: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let message = clean(status["message"].as_str().unwrap_or_default(), 1000);
+        Err(Error::NotReady(format!("{}: {code} {message}", self.url)))
+    }
+
+    async fn document(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
+        let unread = |error: String| Error::NotReady(format!("{}: {error}", self.url));
+        let body = self.ask(path, query).await?.into_body().collect().await;
+        let body = body.map_err(|error| unread(error.to_string()))?.to_bytes();
+        serde_json::from_slice(&body).map_err(|error| unread(error.to_string()))
+    }
+
+    /// Prints the lines of the tap until it ends or Ctrl-C.
+    async fn tap(&self, query: &[(&str, &str)], as_json: bool, time: Option<Duration>) -> Result<(), Error> {
+        let end = async {
+            match time {
+                Some(time) => tokio::time::sleep(time).await,
+                None => std::future::pending().await,
+            }
+        };
+        let (end, interrupt) = (end.fuse(), tokio::signal::ctrl_c().fuse());
+        tokio::pin!(end, interrupt);
+        loop {
+            let mut body = self.ask("tap", query).await?.into_body();
+            let mut rest = Vec::new();
+            loop {
+                let frame = tokio::select! {
+                    () = &mut end => return Ok(()),
+                    _ = &mut interrupt => return Ok(()),
+                    frame = body.frame() => frame,
+                };
+                // The server ends it after an hour; then it is asked again.
+                let Some(frame) = frame else { break };
+                let frame = frame.map_err(|error| Error::NotReady(format!("{}: {error}", self.url)))?;
+                rest.extend_from_slice(&frame.into_data().unwrap_or_default());
+                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = rest.drain(..=end).collect();
+                    let value: Value = serde_json::from_slice(&line).unwrap_or_default();
+                    if as_json {
+                        print(&String::from_utf8_lossy(&line))?;
+                    } else if let Some(line) = tap_line(&value) {
+                        print(&line)?;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A line of the tap for people; `None` for what only keeps the connection alive.
+fn tap_line(line: &Value) -> Option<String> {
+    if let Some(skipped) = line["skipped"].as_u64() {
+        return Some(format!("-- {} skipped: this reader is slower than the stream --\n", plural(skipped, "line")));
+    }
+    let text = |member: &str| clean(line[member].as_str().unwrap_or_default(), 200);
+    let time = text("time");
+    let time = time.split_once('T').map(|(_, time)| time.get(..12).unwrap_or(time).to_owned())?;
+    let (verdict, object) = (text("verdict"), format!("{}/{}", text("kind"), text("name")));
+    let why = if text("why").is_empty() { String::new() } else { format!("  ({})", text("why")) };
+    let number = line["occurrences"].as_u64().filter(|number| *number != 1);
+    let number = number.map(|number| format!(" x{number}")).unwrap_or_default();
+    let (namespace, reason, source, message) = (text("namespace"), text("reason"), text("source"), text("message"));
+    Some(format!("{time} {verdict:<9} {namespace} {object} {reason}{number}  {source}{why}  {message}\n"))
+}
+
+/// `explain`
+///
+/// # Errors
+/// When nothing is known, or the server does not answer.
+pub fn explain(explain: &Explain) -> Result<(), Error> {
+    let server = Server::of(&explain.remote)?;
+    let text = |option: &Option<String>| option.clone().unwrap_or_default();
+    let query = [
+        ("object", text(&explain.object)),
+        ("namespace", explain.namespace.clone()),
+        ("uid", text(&explain.uid)),
+        ("event", text(&explain.event)),
+        ("source", text(&explain.source)),
+        ("reason", text(&explain.reason)),
+    ];
+    let query: Vec<(&str, &str)> = query.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    runtime()?.block_on(async {
+        let document = server.document("explain", &query).await?;
+        match explain.output {
+            Format::Json => print(&format!("{document:#}\n"))?,
+            Format::Yaml => print(&serde_saphyr::to_string(&document).unwrap_or_default())?,
+            Format::Table => print(&explained(&document))?,
+        }
+        let first = &document["objects"][0];
+        if explain.follow {
+            let asked = first["kind"].as_str().zip(first["name"].as_str()).map(|(kind, name)| format!("{kind}/{name}"));
+            let object = asked.or_else(|| explain.object.clone()).unwrap_or_default();
+            let query =
+                [("namespace", query[1].1), ("object", &object), ("source", query[4].1), ("reason", query[5].1)];
+            return server.tap(&query, explain.output == Format::Json, None).await;
+        }
+        if first.is_null() { Err(Error::NothingKnown) } else { Ok(()) }
+    })
+}
+
+/// The answer for people: the first sentence, then the evidence, then what to do.
+fn explained(document: &Value) -> String {
+    let cell = |value: &Value| match value {
+        Value::String(text) => clean(text, WIDTH),
+        Value::Null => "-".to_owned(),
+        Value::Object(members) if members.is_empty() => "0".to_owned(),
+        Value::Object(members) => {
+            members.iter().map(|(name, number)| format!("{name} {number}")).collect::<Vec<_>>().join(", ")
+        }
+        Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" / "),
+        other => other.to_string(),
+    };
+    let time = |value: &Value| {
+        let text = value.as_str().unwrap_or("-");
+        text.split_once('T').map_or(text, |(_, time)| time.get(..8).unwrap_or(time)).to_owned()
+    };
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut text = clean(document["answer"]["text"].as_str().unwrap_or_default(), 4000) + "\n";
+    for object in list(&document["objects"]) {
+        text += &format!("\n{} {}/{}\n", cell(&object["kind"]), cell(&object["namespace"]), cell(&object["name"]));
+        let rows = list(&object["reasons"]).into_iter().map(|part| {
+            let numbers = ["received", "shown", "inSummary", "waiting", "lost"].map(|member| cell(&part[member]));
+            let rule = part["rule"].as_u64().map_or("-".to_owned(), |rule| format!("rules[{rule}]"));
+            let texts = [cell(&part["reason"]), cell(&part["type"]), cell(&part["source"]), rule];
+            texts.into_iter().chain(numbers).chain([time(&part["lastShown"])]).collect()
+        });
+        let headings =
+            ["REASON", "TYPE", "SOURCE", "RULE", "RECEIVED", "SHOWN", "SUMMARY", "WAITING", "LOST", "LAST SHOWN"];
+        text += &table::render(&headings, 4, &rows.collect::<Vec<Vec<String>>>());
+        for budget in list(&object["budgets"]) {
+            text += &format!(
+                "\n  BUDGET   {}\n           {} of {} tokens, one each {:.0} s, next {}; spent: {}\n",
+                clean(&cell(&budget["key"]), 200),
+                budget["tokens"],
+                budget["burst"],
+                budget["secondsPerToken"].as_f64().unwrap_or_default(),
+                time(&budget["nextToken"]),
+                cell(&budget["spentOn"])
+            );
+        }
+        let rows = list(&object["records"]).into_iter().map(|record| {
+            let messages = list(&record["messages"]);
+            let newest = messages.last().map_or(String::new(), cell);
+            let members = ["name", "form", "count", "pending", "state"].map(|member| cell(&record[member]));
+            members.into_iter().chain([newest]).collect()
+        });
+        text += "\n";
+        text += &table::render(
+            &["RECORD", "FORM", "COUNT", "WAITING", "STATE", "NEWEST MESSAGE"],
+            6,
+            &rows.collect::<Vec<_>>(),
+        );
+        let forgotten = object["forgottenDecisions"].as_u64().unwrap_or_default();
+        text += &format!("\n  DECISIONS, the newest first; {} forgotten\n", plural(forgotten, "older one"));
+        let rows = list(&object["decisions"]).into_iter().rev().map(|decision| {
+            let next = decision["nextToken"].as_str().map(|_| format!("next token {}", time(&decision["nextToken"])));
+            let why = next.unwrap_or_else(|| cell(&decision["why"]));
+            let number = format!("x{}", decision["occurrences"]);
+            let texts = ["reason", "verdict"].map(|member| cell(&decision[member]));
+            [time(&decision["last"])].into_iter().chain(texts).chain([number, why, cell(&decision["text"])]).collect()
+        });
+        text += &table::render(&["TIME", "REASON", "VERDICT", "", "WHY", "TEXT"], 6, &rows.collect::<Vec<_>>());
+    }
+    for stored in list(&document["upstream"]) {
+        text += &format!(
+            "  {}  {} x{}  {}\n",
+            cell(&stored["name"]),
+            cell(&stored["reason"]),
+            stored["count"],
+            cell(&stored["source"])
+        );
+    }
+    match document["answer"]["action"].as_str() {
+        Some(action) if !action.is_empty() => text + &format!("\nDO  {action}\n"),
+        _ => text,
+    }
+}
+
+/// `tap`
+///
+/// # Errors
+/// When the server does not answer.
+pub fn tap(tap: &Tap) -> Result<(), Error> {
+    let server = Server::of(&tap.remote)?;
+    let text = |option: &Option<String>| option.clone().unwrap_or_default();
+    let query = [
+        ("namespace", text(&tap.namespace)),
+        ("object", text(&tap.object)),
+        ("reason", text(&tap.reason)),
+        ("source", text(&tap.source)),
+        ("type", text(&tap.event_type)),
+        ("verdict", text(&tap.verdict)),
+        ("message", text(&tap.message)),
+    ];
+    let query: Vec<(&str, &str)> = query.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    runtime()?.block_on(server.tap(&query, tap.output == Format::Json, tap.time))
+}
+
+/// `top`
+///
+/// # Errors
+/// When the server does not answer.
+pub fn top(top: &Top) -> Result<(), Error> {
+    let server = Server::of(&top.remote)?;
+    let is_live = std::io::stdout().is_terminal() && !top.once && top.output == Format::Table;
+    let namespace = top.namespace.clone().unwrap_or_default();
+    runtime()?.block_on(async {
+        loop {
+            let document = server.document("top", &[("namespace", &namespace)]).await?;
+            let text = match top.output {
+                Format::Json => format!("{document:#}\n"),
+                Format::Yaml => serde_saphyr::to_string(&document).unwrap_or_default(),
+                Format::Table => toplist(&document, top),
+            };
+            print(&if is_live { format!("\u{1b}[H\u{1b}[2J{text}") } else { text })?;
+            drop(std::io::stdout().flush());
+            if !is_live {
+                return Ok(());
+            }
+            tokio::select! {
+                () = tokio::time::sleep(top.interval.max(Duration::from_millis(500))) => {}
+                _ = tokio::signal::ctrl_c() => return Ok(()),
+            }
+        }
+    })
+}
+
+/// The tables of `top`.
+fn toplist(document: &Value, top: &Top) -> String {
+    let number = |value: &Value| value.as_f64().unwrap_or_default();
+    let whole = |value: &Value| thousands(value.as_u64().unwrap_or_default());
+    let saved = 100.0 * (1.0 - number(&document["writtenLastHour"]) / number(&document["receivedLastHour"]).max(1.0));
+    let mut text = format!(
+        "received {:.1}/s   written {:.2}/s   saved {saved:.1} % of last hour\n",
+        number(&document["receivedPerSecond"]),
+        number(&document["writtenPerSecond"]),
+    );
+    for what in ["waiting", "lost", "rejected"] {
+        let Some(members) = document["account"][what].as_object() else { continue };
+        let all = members.iter().map(|(why, number)| format!("{why} {number}")).collect::<Vec<_>>().join(", ");
+        text += &format!("{what} {}\n", if all.is_empty() { "0" } else { &all });
+    }
+    let (member, is_object) = match top.by {
+        By::Object | By::Type => ("objects", true),
+        By::Reason => ("reasons", false),
+        By::Component => ("components", false),
+        By::Namespace => ("namespaces", false),
+    };
+    let rows = document[member].as_array().cloned().unwrap_or_default();
+    let rows = rows.iter().take(if top.top == 0 { usize::MAX } else { top.top }).map(|row| {
+        let cell = |member: &str| clean(row[member].as_str().unwrap_or_default(), WIDTH);
+        let mut cells = match is_object {
+            true => vec![format!("{} {}", cell("namespace"), cell("object")), cell("reason")],
+            false => vec![cell("name")],
+        };
+        cells.extend([format!("{:.1}", number(&row["perSecond"])), whole(&row["received"]), whole(&row["writes"])]);
+        if is_object {
+            cells.push(whole(&row["lost"]));
+        }
+        cells
+    });
+    let headings: &[&str] = match is_object {
+        true => &["OBJECT", "REASON", "RECV/s", "RECV 1h", "WRITES 1h", "LOST"],
+        false => &["NAME", "RECV/s", "RECV 1h", "WRITES 1h"],
+    };
+    text + "\n" + &table::render(headings, if is_object { 2 } else { 1 }, &rows.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_events_say_cannot_command_a_terminal() {
+        let document = json!({
+            "answer": { "text": "a\u{1b}[2J", "action": "" },
+            "objects": [{ "kind": "Pod", "namespace": "shop", "name": "web\u{1b}[31m", "reasons": [], "budgets": [],
+                "records": [{ "name": "n", "messages": ["\u{7}\u{202e}"] }], "decisions": [{ "text": "\u{9b}1m" }] }],
+        });
+        let line = json!({ "time": "2026-03-01T08:00:00.000000Z", "message": "\u{1b}]0;x", "occurrences": 1 });
+        for text in [explained(&document), tap_line(&line).unwrap()] {
+            assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']), "{text:?}");
+        }
+        assert_eq!(tap_line(&json!({ "ping": true })), None);
+    }
+}

@@ -64,6 +64,12 @@ impl Monitor {
         self.ready.load(Ordering::Relaxed)
     }
 
+    /// Whether the upstream's events are known, and followed.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.synced.get() == 1
+    }
+
     fn set_ready(&self) {
         self.ready.store(true, Ordering::Relaxed);
     }

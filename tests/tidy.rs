@@ -76,7 +76,21 @@ const MODULES: &[Row] = &[
     ("metrics", &[], &["prometheus"]),
     (
         "admin",
-        &["clock", "deliver", "event", "history", "ledger", "metrics", "outbox", "server", "shard", "upstream"],
+        &[
+            "clock",
+            "correlator",
+            "deliver",
+            "event",
+            "explain",
+            "history",
+            "ingest",
+            "ledger",
+            "metrics",
+            "outbox",
+            "server",
+            "shard",
+            "upstream",
+        ],
         &["arc_swap", "axum", "parking_lot", "prometheus", "tokio", "tower"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.

@@ -1,15 +1,16 @@
-//! Metrics, health, the effective configuration and reload, on a port of their own.
+//! Metrics, health, the page, the effective configuration and reload, on a port of their own.
 //!
 //! Liveness tells whether the loops turn, readiness whether events can be accepted. An upstream that is down makes neither
 //! fail: events wait in the outbox, and a restart would only lose them. Nor does one that forbids us to write: no other
 //! replica would be allowed to. The body of the answer tells of both.
 
 mod collector;
+mod page;
 mod web;
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -17,7 +18,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use prometheus::Registry;
 use tokio::sync::Notify;
@@ -28,6 +29,7 @@ pub use web::Web;
 
 use crate::deliver::Monitor;
 use crate::history;
+use crate::ingest::Face;
 use crate::metrics;
 use crate::server::Origins;
 use crate::shard::{Settings, Shards};
@@ -41,8 +43,6 @@ const STUCK: Duration = Duration::from_secs(30);
 const LIVE: [&str; 3] = ["/livez", "/healthz", "/-/healthy"];
 /// Paths that tell whether it is ready.
 const READY: [&str; 2] = ["/readyz", "/-/ready"];
-/// The page at `/`.
-const LINKS: &str = include_str!("links.html");
 
 /// What the admin endpoints look at.
 #[derive(Debug, Clone)]
@@ -62,6 +62,8 @@ struct Inner {
     passwords: Passwords,
     /// The configuration in force, as YAML.
     config: ArcSwap<String>,
+    /// Whom the page asks about events.
+    face: OnceLock<Face>,
 }
 
 /// Who reaches the port.
@@ -99,6 +101,7 @@ impl Admin {
             web,
             passwords,
             config,
+            face: OnceLock::new(),
         }))
     }
 
@@ -120,7 +123,10 @@ impl Admin {
     /// The table of paths: Kubernetes' names and Prometheus' names for the same things.
     fn router(&self) -> Router {
         let router = Router::new()
-            .route("/", get(async || Html(LINKS)))
+            .route("/", get(page::overview))
+            .route("/explain", get(page::explain))
+            .route("/page.css", get(page::css))
+            .route("/page.js", get(page::script))
             .route("/metrics", get(scrape))
             .route("/config", get(config))
             .route("/-/reload", post(reload));
@@ -131,6 +137,16 @@ impl Admin {
     /// Takes over users and headers.
     pub fn set_web(&self, web: Web) {
         self.0.web.store(Arc::new(web));
+    }
+
+    /// From now on the page asks `face` about events.
+    pub fn set_face(&self, face: Face) {
+        self.0.face.get_or_init(|| face);
+    }
+
+    /// Whether events may be shown: nobody reaches the port who has not shown who they are, or is on another machine.
+    fn shows_events(&self) -> bool {
+        !self.0.access.is_open || !self.0.web.load().users.is_empty()
     }
 
     /// Takes over the configuration that is shown.

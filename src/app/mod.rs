@@ -249,6 +249,7 @@ impl App {
         };
         let (passthrough, served) = (self.passthrough(&config)?, self.served.clone());
         let origins = listeners::origins(&config, &self.address);
+        self.admin.set_face(face.clone());
         let face = face.service(origins.clone());
         self.guard(async move {
             match passthrough {

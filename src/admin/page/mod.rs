@@ -1,0 +1,313 @@
+//! The page: what flows, what waits and what is lost, the noisiest, and where an object's events are. Whole HTML from the server;
+//! a script fetches it again.
+//!
+//! Everything that events say is text that somebody else wrote: [`Html::text`] is the only way in for it, and escapes it.
+
+use std::fmt::Write as _;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{Html as Answer, IntoResponse, Response};
+use serde_json::Value;
+
+use super::Admin;
+use crate::correlator::{Pattern, Rule};
+use crate::explain::clean;
+
+const CSS: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+    form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// Rows of a table.
+const ROWS: usize = 15;
+/// What an open port says instead of events.
+const HIDDEN: &str = "Other machines reach this port without showing who they are, so it shows no events; \
+    see --web.config.file.";
+
+/// HTML that is being written.
+#[derive(Default)]
+struct Html(String);
+
+impl Html {
+    /// Adds markup of ours.
+    fn tag(&mut self, markup: &str) -> &mut Self {
+        self.0.push_str(markup);
+        self
+    }
+
+    /// Adds text, whoever wrote it.
+    fn text(&mut self, text: &str) -> &mut Self {
+        for c in clean(text, 2000).chars() {
+            match c {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                '\'' => self.0.push_str("&#39;"),
+                c => self.0.push(c),
+            }
+        }
+        self
+    }
+
+    /// Adds a table; the columns whose heading begins with `-` are left out where there is little room.
+    fn table(&mut self, title: &str, headings: &[&str], rows: &[Vec<Cell>]) -> &mut Self {
+        self.tag("<h2>").text(title).tag("</h2>");
+        if rows.is_empty() {
+            return self.tag("<p class=\"faint\">none</p>");
+        }
+        let class = |index: usize| if headings[index].starts_with('-') { " class=\"wide\"" } else { "" };
+        self.tag("<table><thead><tr>");
+        for (index, heading) in headings.iter().enumerate() {
+            let _ = write!(self.0, "<th scope=\"col\"{}>", class(index));
+            self.text(heading.trim_start_matches('-')).tag("</th>");
+        }
+        self.tag("</tr></thead><tbody>");
+        for row in rows {
+            self.tag("<tr>");
+            for (index, cell) in row.iter().enumerate() {
+                let _ = write!(self.0, "<td{}>", class(index));
+                match cell {
+                    Cell::Text(text) => self.text(text),
+                    Cell::Link(text, target) => self.tag("<a href=\"").text(target).tag("\">").text(text).tag("</a>"),
+                };
+                self.tag("</td>");
+            }
+            self.tag("</tr>");
+        }
+        self.tag("</tbody></table>")
+    }
+}
+
+/// A cell of a table.
+enum Cell {
+    Text(String),
+    Link(String, String),
+}
+
+impl From<&Value> for Cell {
+    fn from(value: &Value) -> Self {
+        Self::Text(match value {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            Value::Object(members) => {
+                members.iter().map(|(name, number)| format!("{name} {number}")).collect::<Vec<_>>().join(", ")
+            }
+            Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" | "),
+            Value::Number(number) if number.is_f64() => format!("{:.1}", number.as_f64().unwrap_or_default()),
+            other => other.to_string(),
+        })
+    }
+}
+
+fn rows(value: &Value, members: &[&str]) -> Vec<Vec<Cell>> {
+    let row = |row: &Value| members.iter().map(|member| Cell::from(&row[*member])).collect();
+    value.as_array().into_iter().flatten().map(row).collect()
+}
+
+/// The whole page around its main part.
+fn page(title: &str, is_live: bool, main: &str) -> Response {
+    let pause = if is_live {
+        "<button id=\"pause\" type=\"button\" hidden>pause</button> <span id=\"age\" class=\"faint\"></span>"
+    } else {
+        ""
+    };
+    let html = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><link rel=\"stylesheet\" href=\"page.css\">\
+         <link rel=\"icon\" href=\"data:,\"><script src=\"page.js\" defer></script></head><body>\
+         <a class=\"skip\" href=\"#main\">to the content</a>\
+         <header><h1>eventweir</h1><nav aria-label=\"pages\"><a href=\"./\">overview</a><a href=\"metrics\">metrics</a>\
+         <a href=\"config\">configuration in force</a><a href=\"readyz\">ready</a><a href=\"livez\">alive</a></nav>\
+         <form action=\"explain\" role=\"search\"><input id=\"find\" name=\"object\" required aria-label=\"object\" \
+         placeholder=\"pod/web-0\" size=\"14\"><input name=\"namespace\" aria-label=\"namespace\" placeholder=\"namespace\" \
+         size=\"10\"><button>find</button></form>{pause}</header><main id=\"main\">{main}</main></body></html>\n"
+    );
+    answer(Answer(html).into_response())
+}
+
+fn answer(mut response: Response) -> Response {
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+pub(super) async fn css() -> Response {
+    answer(([(header::CONTENT_TYPE, "text/css; charset=utf-8")], CSS).into_response())
+}
+
+pub(super) async fn script() -> Response {
+    answer(([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], SCRIPT).into_response())
+}
+
+/// `/`
+pub(super) async fn overview(State(admin): State<Admin>) -> Response {
+    let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    let top = face.top(None);
+    let number = |member: &str| top[member].as_f64().unwrap_or_default();
+    let account = &top["account"];
+    let total = |what: &str| -> u64 {
+        account[what].as_object().into_iter().flat_map(|members| members.values()).filter_map(Value::as_u64).sum()
+    };
+    let saved = 100.0 * (1.0 - number("writtenLastHour") / number("receivedLastHour").max(1.0));
+    let (sizes, limits) = (admin.0.shards.sizes(), admin.0.limits.load());
+    let full = 100 * sizes.records / limits.outbox.max_records.get();
+    let history = if admin.0.history.is_synced() { "followed" } else { "not followed" };
+    let numbers = [
+        ("received", format!("{:.1}/s", number("receivedPerSecond"))),
+        ("written", format!("{:.2}/s", number("writtenPerSecond"))),
+        ("saved, 1 h", format!("{:.1} %", saved.clamp(0.0, 100.0))),
+        ("received in all", account["received"].to_string()),
+        ("waiting", total("waiting").to_string()),
+        ("lost", total("lost").to_string()),
+        ("rejected", total("rejected").to_string()),
+        ("upstream", admin.upstream()),
+        ("history", history.to_owned()),
+        ("outbox", format!("{full} %")),
+    ];
+    let mut html = Html::default();
+    let alarm = alarm(&admin, total("lost"), full);
+    let class = if alarm.starts_with("OK") { "good" } else { "alarm" };
+    html.tag("<p id=\"alarm\" aria-live=\"polite\"><span class=\"").tag(class).tag("\">").text(&alarm);
+    html.tag("</span></p><div id=\"live\"><dl class=\"numbers\">");
+    for (name, number) in &numbers {
+        html.tag("<div><dt>").text(name).tag("</dt><dd>").text(number).tag("</dd></div>");
+    }
+    html.tag("</dl>");
+    if admin.shows_events() {
+        let mut objects = rows(&top["objects"], &["object", "reason", "perSecond", "received", "writes", "lost"]);
+        objects.truncate(ROWS);
+        for (cells, row) in objects.iter_mut().zip(top["objects"].as_array().into_iter().flatten()) {
+            let [object, namespace] = ["object", "namespace"].map(|member| row[member].as_str().unwrap_or_default());
+            let mut pairs = form_urlencoded::Serializer::new("explain?".to_owned());
+            pairs.append_pair("object", object).append_pair("namespace", namespace);
+            cells[0] = Cell::Link(format!("{namespace} {object}"), pairs.finish());
+        }
+        html.table(
+            "Noisiest objects, last hour",
+            &["object", "reason", "-per second", "received", "writes", "-lost"],
+            &objects,
+        );
+        html.tag("<div class=\"sides\">");
+        for (title, member) in [("Reasons", "reasons"), ("Sources", "components"), ("Namespaces", "namespaces")] {
+            let mut table = rows(&top[member], &["name", "perSecond", "received", "writes"]);
+            table.truncate(ROWS);
+            html.tag("<section>")
+                .table(title, &["name", "-per second", "received", "writes"], &table)
+                .tag("</section>");
+        }
+    } else {
+        html.tag("<p class=\"faint\">").text(HIDDEN).tag("</p><div class=\"sides\">");
+    }
+    for (title, member) in
+        [("Waiting, by what for", "waiting"), ("Lost, by reason", "lost"), ("Rejected, by reason", "rejected")]
+    {
+        let members = account[member].as_object().into_iter().flatten();
+        let table: Vec<Vec<Cell>> = members.map(|(why, number)| vec![Cell::Text(why.clone()), number.into()]).collect();
+        html.tag("<section>").table(title, &["reason", "occurrences"], &table).tag("</section>");
+    }
+    html.tag("</div>").table("Rules", &["rule", "events", "occurrences"], &rules(&admin)).tag("</div>");
+    page("eventweir", true, &html.0)
+}
+
+/// The rules in force with how often each was chosen.
+fn rules(admin: &Admin) -> Vec<Vec<Cell>> {
+    let (policy, hits) = (admin.0.shards.policy(), admin.0.shards.rule_hits());
+    let row = |(place, text): (usize, String)| {
+        let name = place.checked_sub(1).map_or("(none)".to_owned(), |rule| format!("rules[{rule}]"));
+        let hits = hits.get(place).copied().unwrap_or_default();
+        vec![Cell::Text(name), Cell::Text(text), Cell::Text(hits.to_string())]
+    };
+    let texts = std::iter::once("no rule matches".to_owned()).chain(policy.rules.iter().map(conditions));
+    texts.enumerate().map(|(place, text)| row((place, text))).collect()
+}
+
+/// What a rule matches, in words.
+fn conditions(rule: &Rule) -> String {
+    let matches = &rule.matches;
+    let lists = [
+        ("component", &matches.component),
+        ("namespace", &matches.namespace),
+        ("kind", &matches.kind),
+        ("reason", &matches.reason),
+        ("type", &matches.event_type),
+    ];
+    let text = |pattern: &Pattern| match pattern {
+        Pattern::Exact(text) => text.to_string(),
+        Pattern::Prefix(text) => format!("{text}*"),
+    };
+    let given = lists.into_iter().filter(|(_, patterns)| !patterns.is_empty());
+    let words =
+        given.map(|(name, patterns)| format!("{name}: {}", patterns.iter().map(text).collect::<Vec<_>>().join(", ")));
+    words.collect::<Vec<_>>().join("; ")
+}
+
+/// The worst of what is wrong, in a line.
+fn alarm(admin: &Admin, lost: u64, full: usize) -> String {
+    let monitor = &admin.0.monitor;
+    let failed = admin.checks().into_iter().find(|(_, passed)| !passed);
+    if !monitor.is_up() {
+        "! DOWN: the upstream does not answer; what comes waits in the outbox.".to_owned()
+    } else if full >= 80 {
+        format!("! FULL: the outbox is {full} % full; at 100 % new records are refused with 429.")
+    } else if let Some((check, _)) = failed {
+        format!("! NOT READY: {check}")
+    } else if lost > 0 {
+        format!("! LOST: {lost} occurrences since the start; by reason below.")
+    } else {
+        "OK: everything accepted is shown or waits.".to_owned()
+    }
+}
+
+/// `/explain`
+pub(super) async fn explain(State(admin): State<Admin>, request: Request) -> Response {
+    let mut html = Html::default();
+    let refused = |code: StatusCode, html: &mut Html, text: &str| {
+        html.tag("<h2>").text(text).tag("</h2>");
+        (code, page("explain", false, &html.0)).into_response()
+    };
+    if !admin.shows_events() {
+        return refused(StatusCode::FORBIDDEN, &mut html, HIDDEN);
+    }
+    let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    let explanation = match face.explain(request.uri().query()).await {
+        Ok(explanation) => serde_json::to_value(&explanation).unwrap_or_default(),
+        Err(fault) => return refused(StatusCode::BAD_REQUEST, &mut html, &fault),
+    };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    html.tag("<h2 id=\"answer\">").text(&text(&explanation["answer"]["text"])).tag("</h2><p>");
+    html.text(&text(&explanation["answer"]["action"])).tag("</p>");
+    for object in explanation["objects"].as_array().into_iter().flatten() {
+        let [kind, namespace, name] = ["kind", "namespace", "name"].map(|member| text(&object[member]));
+        html.tag("<section>");
+        let part = ["reason", "type", "source", "received", "shown", "inSummary", "waiting", "lost", "lastShown"];
+        let headings =
+            ["reason", "-type", "-source", "received", "shown", "-in a digest", "waiting", "lost", "-last shown"];
+        html.table(&format!("{kind} {namespace}/{name}"), &headings, &rows(&object["reasons"], &part));
+        let budget = ["key", "suppression", "tokens", "burst", "nextToken", "spentOn"];
+        let headings = ["budget", "-suppression", "tokens", "-of", "next token", "spent on"];
+        html.table("Budgets", &headings, &rows(&object["budgets"], &budget));
+        let record = ["name", "form", "count", "pending", "state", "messages"];
+        html.table(
+            "Records",
+            &["name", "form", "count", "-waiting", "-state", "last messages"],
+            &rows(&object["records"], &record),
+        );
+        let decision = ["last", "reason", "verdict", "occurrences", "why", "nextToken", "text"];
+        let headings = ["time", "reason", "verdict", "-occurrences", "-why", "-next token", "text"];
+        let mut decisions = rows(&object["decisions"], &decision);
+        decisions.reverse();
+        html.table("Decisions, the newest first", &headings, &decisions).tag("</section>");
+    }
+    let stored = rows(&explanation["upstream"], &["name", "reason", "count", "source"]);
+    if !stored.is_empty() {
+        html.table("In the API server", &["name", "reason", "count", "source"], &stored);
+    }
+    page("explain", false, &html.0)
+}

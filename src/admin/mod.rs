@@ -127,6 +127,7 @@ impl Admin {
             .route("/explain", get(page::explain))
             .route("/page.css", get(page::css))
             .route("/page.js", get(page::script))
+            .route("/icon.svg", get(page::icon))
             .route("/metrics", get(scrape))
             .route("/config", get(config))
             .route("/-/reload", post(reload));

@@ -16,6 +16,8 @@ use crate::explain::clean;
 
 const CSS: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
+const ICON: &str =
+    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'><path d='M0 2h8M0 4h5M0 6h2' stroke='#1f6feb'/></svg>";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// Rows of a table.
@@ -115,7 +117,7 @@ fn page(title: &str, is_live: bool, main: &str) -> Response {
     let html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><link rel=\"stylesheet\" href=\"page.css\">\
-         <link rel=\"icon\" href=\"data:,\"><script src=\"page.js\" defer></script></head><body>\
+         <link rel=\"icon\" href=\"icon.svg\"><script src=\"page.js\" defer></script></head><body>\
          <a class=\"skip\" href=\"#main\">to the content</a>\
          <header><h1>eventweir</h1><nav aria-label=\"pages\"><a href=\"./\">overview</a><a href=\"metrics\">metrics</a>\
          <a href=\"config\">configuration in force</a><a href=\"readyz\">ready</a><a href=\"livez\">alive</a></nav>\
@@ -140,6 +142,10 @@ fn answer(mut response: Response) -> Response {
 
 pub(super) async fn css() -> Response {
     answer(([(header::CONTENT_TYPE, "text/css; charset=utf-8")], CSS).into_response())
+}
+
+pub(super) async fn icon() -> Response {
+    answer(([(header::CONTENT_TYPE, "image/svg+xml")], ICON).into_response())
 }
 
 pub(super) async fn script() -> Response {

@@ -15,6 +15,7 @@ use super::tls::MIN_VERSION;
 use super::units::{duration_text, size_text};
 use super::{Backend, Config, EventLog, Ingest, LogFormat, Passthrough, Shards, Tls, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
+use crate::explain;
 use crate::ingest::Repair;
 use crate::outbox::{self, GateSettings, GroupSettings};
 use crate::shard;
@@ -111,11 +112,7 @@ fn tree(config: &Config) -> Value {
         "correlation": correlation_tree,
         "outbox": outbox_tree(outbox),
         "spool": spool_tree,
-        "explain": {
-            "enabled": explain.enabled,
-            "maxBytes": bytes(explain.max_bytes.get()),
-            "messages": explain.messages,
-        },
+        "explain": explain_tree(explain),
         "ingest": ingest_tree(ingest),
         "passthrough": passthrough_tree(passthrough),
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
@@ -147,6 +144,14 @@ fn ingest_tree(ingest: &Ingest) -> Value {
             Repair::On { message_bytes } => message_bytes,
             Repair::Off => MESSAGE_BYTES.get(),
         }),
+    })
+}
+
+fn explain_tree(explain: &explain::Settings) -> Value {
+    json!({
+        "enabled": explain.enabled,
+        "maxBytes": bytes(explain.max_bytes.get()),
+        "messages": explain.messages,
     })
 }
 

@@ -33,8 +33,8 @@ async fn rest(program: &Program) {
     program.until("writes are done", is_still).await;
 }
 
-fn cronjob(reason: &str, message: String, wall: i64) -> Event {
-    let mut event = event("", "hello", reason, &message);
+fn cronjob(reason: &str, message: &str, wall: i64) -> Event {
+    let mut event = event("", "hello", reason, message);
     (event.metadata.namespace, event.involved_object.namespace) = ("default".into(), "default".into());
     event.involved_object.kind = "CronJob".into();
     event.involved_object.api_version = "batch/v1".into();
@@ -56,7 +56,7 @@ async fn cronjob_hour(program: &Program) {
         ] {
             program.clock.advance(Duration::from_secs(second));
             let wall = program.clock.now().wall;
-            assert_eq!(client.post(&cronjob(reason, message, wall)).await.status, 201);
+            assert_eq!(client.post(&cronjob(reason, &message, wall)).await.status, 201);
             rest(program).await;
         }
         program.clock.advance(Duration::from_secs(if minute == 59 { 23 } else { 53 }));

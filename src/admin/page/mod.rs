@@ -61,14 +61,14 @@ impl Html {
         let class = |index: usize| if headings[index].starts_with('-') { " class=\"wide\"" } else { "" };
         self.tag("<table><thead><tr>");
         for (index, heading) in headings.iter().enumerate() {
-            let _ = write!(self.0, "<th scope=\"col\"{}>", class(index));
+            write!(self.0, "<th scope=\"col\"{}>", class(index)).unwrap_or_default();
             self.text(heading.trim_start_matches('-')).tag("</th>");
         }
         self.tag("</tr></thead><tbody>");
         for row in rows {
             self.tag("<tr>");
             for (index, cell) in row.iter().enumerate() {
-                let _ = write!(self.0, "<td{}>", class(index));
+                write!(self.0, "<td{}>", class(index)).unwrap_or_default();
                 match cell {
                     Cell::Text(text) => self.text(text),
                     Cell::Link(text, target) => self.tag("<a href=\"").text(target).tag("\">").text(text).tag("</a>"),

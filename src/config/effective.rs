@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 
 use super::auth;
-use super::correlation::{COUNT_OVERFLOW, GROUP, KEY_ENCODING, NAMING, SUPPRESSION};
+use super::correlation::{COUNT_OVERFLOW, GROUP, KEY_ENCODING, MESSAGES, NAMING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
 use super::read::{ACK, HISTORY, SWITCH, UNLIMITED, UPSTREAM_GROUP, WRITES};
 use super::tls::MIN_VERSION;
@@ -279,6 +279,7 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         spam_key,
         aggregate_key,
         local_key,
+        messages,
         message_prefix,
         key_encoding,
         count_overflow,
@@ -297,6 +298,7 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         ("spamKey", fields(spam_key)),
         ("aggregateKey", fields(aggregate_key)),
         ("localKey", fields(local_key)),
+        ("messages", named(&MESSAGES, *messages)),
         ("messagePrefix", json!(message_prefix.as_str())),
         ("keyEncoding", named(&KEY_ENCODING, *key_encoding)),
         ("countOverflow", named(&COUNT_OVERFLOW, *count_overflow)),

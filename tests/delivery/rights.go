@@ -103,7 +103,7 @@ func (r *run) serviceAccount() (string, error) {
 	if err := r.long.createNamespace("eventweir"); err != nil {
 		return "", err
 	}
-	applied := 0
+	applied := map[string]bool{}
 	for _, document := range strings.Split(string(raw), "\n---\n") {
 		var object map[string]any
 		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
@@ -116,10 +116,10 @@ func (r *run) serviceAccount() (string, error) {
 		if err := r.long.create(path[kind], object); err != nil {
 			return "", err
 		}
-		applied++
+		applied[kind] = true
 	}
-	if applied != len(path) {
-		return "", fmt.Errorf("%s has %d of a ServiceAccount, a ClusterRole and its binding", r.role, applied)
+	if len(applied) != len(path) {
+		return "", fmt.Errorf("%s has only %v of a ServiceAccount, a ClusterRole and its binding", r.role, applied)
 	}
 	var made struct{ Status struct{ Token string } }
 	request := map[string]any{"spec": map[string]any{"expirationSeconds": 3600}}

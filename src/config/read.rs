@@ -48,7 +48,7 @@ impl Default for Config {
             log: Log::default(),
             event_log: EventLog::None,
             upstream: Upstream::default(),
-            gate: GateSettings::default(),
+            gate: GateSettings { rate: Some(CEILING), ..GateSettings::default() },
             policy: super::correlation::default_policy(),
             shard: default_shard(),
             spool: spool::Settings::default(),
@@ -143,7 +143,9 @@ fn config(section: &mut Section<'_>) -> Config {
     let upstream = section.within("upstream", |section| {
         shard.outbox.group = section.value("group", shard.outbox.group, values::choice(&UPSTREAM_GROUP));
         let mut upstream = upstream(section, &mut gate);
-        shard.outbox.groups.ceiling = ceiling(section);
+        // The outbox shares it out to what is owed, the gate holds each request to it, also those that repeat.
+        gate.rate = ceiling(section);
+        shard.outbox.groups.ceiling = gate.rate;
         // A role may name that group alone.
         if shard.outbox.group == UpstreamGroup::Events {
             upstream.apiserver.group = ApiGroup::Events;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::section::Section;
 use super::values;
 use crate::correlator::{
-    self, CountOverflow, KeyEncoding, LEGACY_SPAM_KEY, Matches, Messages, Naming, Policy, Rate, Rule, Settings, Suppression,
+    self, CountOverflow, KeyEncoding, LEGACY_SPAM_KEY, Matches, Messages, Naming, Policy, Rate, Rule, Settings,
+    Suppression,
 };
 use crate::shard;
 
@@ -27,8 +28,7 @@ pub(super) const KEY_ENCODING: [(&str, KeyEncoding); 2] =
     [("framed", KeyEncoding::Framed), ("concatenated", KeyEncoding::Concatenated)];
 pub(super) const COUNT_OVERFLOW: [(&str, CountOverflow); 2] =
     [("saturate", CountOverflow::Saturate), ("wrap", CountOverflow::Wrap)];
-pub(super) const MESSAGES: [(&str, Messages); 2] =
-    [("exact", Messages::Exact), ("normalized", Messages::Normalized)];
+pub(super) const MESSAGES: [(&str, Messages); 2] = [("exact", Messages::Exact), ("normalized", Messages::Normalized)];
 pub(super) const NAMING: [(&str, Naming); 2] = [("client", Naming::Client), ("deterministic", Naming::Deterministic)];
 
 /// The budget of a group, which client-go has not: enough for what a cluster does on an ordinary day.

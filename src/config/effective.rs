@@ -13,7 +13,9 @@ use super::parts::MESSAGE_BYTES;
 use super::read::{ACK, HISTORY, SWITCH, UNLIMITED, UPSTREAM_GROUP, WRITES};
 use super::tls::MIN_VERSION;
 use super::units::{duration_text, size_text};
-use super::{Backend, Config, EventLog, Ingest, LogFormat, Passthrough, Shards, Tls, Upstream};
+use super::{
+    Backend, Config, EventLog, Ingest, LogFormat, Memory, Passthrough, Shards, Tls, Upstream, memory as memory_of,
+};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
 use crate::ingest::Repair;
 use crate::outbox::{self, GateSettings, GroupSettings};
@@ -80,6 +82,7 @@ fn tree(config: &Config) -> Value {
         passthrough,
         access,
         limits_file,
+        memory,
         shutdown,
         shards,
     } = config;
@@ -113,6 +116,10 @@ fn tree(config: &Config) -> Value {
         "spool": spool_tree,
         "ingest": ingest_tree(ingest),
         "passthrough": passthrough_tree(passthrough),
+        "memory": match memory {
+            Memory::Bytes(memory) => bytes(memory.get()),
+            named => self::named(&memory_of::NAMED, *named),
+        },
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
         "auth": auth::auth_tree(access, auth),
         "fairness": auth::fairness_tree(&access.fairness),

@@ -31,7 +31,9 @@ fn split(text: &str, is_asked_for: impl Fn(char) -> bool) -> (&str, &str) {
 
 /// A word of hexadecimal digits, as long as a short commit or longer, that is no English word.
 fn is_digest(word: &str) -> bool {
-    word.len() >= 7 && word.bytes().all(|byte| byte.is_ascii_hexdigit()) && word.bytes().any(|byte| byte.is_ascii_digit())
+    word.len() >= 7
+        && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && word.bytes().any(|byte| byte.is_ascii_digit())
 }
 
 /// The suffix of a Pod's name (5 characters) or of its ReplicaSet's (8 to 10).

@@ -230,9 +230,9 @@ func (r *run) forbidden(w *weir, number int) error {
 	if err != nil {
 		return err
 	}
-	forbidden := now.sum("eventweir_upstream_requests_total", `answer="forbidden"`)
-	if now.waiting() != number || now.lost() != 0 || forbidden == 0 {
-		return fmt.Errorf("%d of %d wait, %d are lost, %d answers were 403", now.waiting(), number, now.lost(), forbidden)
+	if now.waiting() != number || now.lost() != 0 || now[`eventweir_upstream_forbidden{verb="create"}`] != 1 {
+		return fmt.Errorf("%d of %d wait, %d are lost, and forbidden is %v", now.waiting(), number, now.lost(),
+			now[`eventweir_upstream_forbidden{verb="create"}`])
 	}
 	return nil
 }

@@ -401,6 +401,7 @@ proptest! {
             max_sources: small,
             max_tracked_keys: small,
             outbox: eventweir::outbox::Settings { max_records: small, ..eventweir::outbox::Settings::default() },
+            ..shard::Settings::default()
         };
         let mut world = World::new(policy(settings), limits, Vec::new());
         for step in &steps {

@@ -429,6 +429,9 @@ pub struct CheckConfig {
     /// Also print the configuration that results from it.
     #[arg(long)]
     pub print: bool,
+    /// Say of each event in this file, in any form that `replay` reads, which rule matches and why; `-` reads standard input.
+    #[arg(long, value_name = "FILE")]
+    pub event: Option<PathBuf>,
 }
 
 /// Flags of `healthcheck`.

@@ -245,6 +245,34 @@ fn a_bad_configuration_is_named_whole_before_a_port_is_opened() {
 }
 
 #[test]
+fn check_config_says_which_rule_matches_an_event_and_why() {
+    let file = |suffix: &str, text: &str| {
+        let mut file = tempfile::Builder::new().suffix(suffix).tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    };
+    let rule = |condition: &str| format!("{{match: {{{condition}}}, set: {{burstSize: 3}}}}");
+    let rules = [rule("component: [kubelet], namespace: [prod*]"), rule("reason: [BackOff]"), rule("kind: [Pod]")];
+    let config = file(".yaml", &format!("correlation: {{rules: [{}]}}\n", rules.join(", ")));
+    let event = |reason: &str, kind: &str| {
+        format!(
+            r#"{{"metadata":{{"name":"a","namespace":"shop"}},"involvedObject":{{"kind":"{kind}","name":"web-0"}},"reason":"{reason}","source":{{"component":"kubelet"}}}}"#
+        )
+    };
+    let events = file(".json", &format!("{}\n{}\n", event("BackOff", "Pod"), event("Other", "Node")));
+    let [config, events] = [&config, &events].map(|file| file.path().display().to_string());
+    let output = eventweir(&["check-config", &config, "--event", &events]);
+    assert_eq!(
+        stdout(&output),
+        "BackOff shop/web-0 Pod\n  rules[0] does not match: namespace is \"shop\"\n  rules[1] matches: its settings hold\n\
+         Other shop/web-0 Node\n  rules[0] does not match: namespace is \"shop\"\n  rules[1] does not match: reason is \"Other\"\n\
+         \x20 rules[2] does not match: kind is \"Node\"\n  no rule matches: the settings of correlation hold\n",
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
 fn the_example_is_good_and_the_effective_configuration_can_be_printed() {
     let output = eventweir(&["check-config", &project("docs/eventweir.example.yaml")]);
     assert!(output.status.success(), "{}", stderr(&output));

@@ -1,14 +1,17 @@
 //! The ledger, the tables and delivery as metrics, read in the instant of a scrape so that the balance is exact in it.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use smol_str::SmolStr;
 
 use crate::deliver::Monitor;
 use crate::event::repair::Repair;
+use crate::explain::Group;
 use crate::ledger::RejectReason;
 use crate::outbox::{LostReason, Why, WrittenAs};
 use crate::shard::{Settings, Shards};
@@ -44,6 +47,12 @@ struct Inner {
     in_flight: IntGauge,
     in_flight_limit: IntGauge,
     window: IntGauge,
+    explain_bytes: IntGauge,
+    explain_limit: IntGauge,
+    kube_events: IntCounterVec,
+    /// The label sets that the metric has.
+    // LIMIT: `explain.series`, and one for the rest.
+    known: HashSet<[SmolStr; 4]>,
 }
 
 impl ShardCollector {
@@ -117,6 +126,16 @@ impl ShardCollector {
                 "eventweir_delivery_window",
                 "Requests that may be on their way at once, as the upstream takes them now.",
             )?,
+            explain_bytes: IntGauge::new("eventweir_explain_bytes", "Bytes of the decisions that are kept.")?,
+            explain_limit: IntGauge::new("eventweir_explain_limit_bytes", "Bytes of decisions that may be kept.")?,
+            kube_events: IntCounterVec::new(
+                Opts::new(
+                    "eventweir_kube_events_total",
+                    "Occurrences by their event's members; those beyond explain.series label sets as other.",
+                ),
+                &["type", "reason", "kind", "namespace"],
+            )?,
+            known: HashSet::new(),
         };
         Ok(Self(Arc::new(Mutex::new(inner))))
     }
@@ -128,7 +147,7 @@ impl ShardCollector {
 }
 
 impl Inner {
-    fn parts(&self) -> [&dyn Collector; 21] {
+    fn parts(&self) -> [&dyn Collector; 24] {
         [
             &self.received,
             &self.rejected,
@@ -151,11 +170,14 @@ impl Inner {
             &self.in_flight,
             &self.in_flight_limit,
             &self.window,
+            &self.explain_bytes,
+            &self.explain_limit,
+            &self.kube_events,
         ]
     }
 
     /// Reads everything anew.
-    fn observe(&self) {
+    fn observe(&mut self) {
         let balance = self.shards.balance();
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         set(&self.received, balance.ledger.received());
@@ -194,6 +216,27 @@ impl Inner {
         self.in_flight.set(self.monitor.in_flight());
         self.in_flight_limit.set(gauge(self.monitor.settings().max_in_flight));
         self.window.set(self.monitor.window());
+        self.explain_bytes.set(gauge(self.shards.explain_bytes()));
+        self.explain_limit.set(gauge(self.limits.explain.max_bytes.get()));
+        self.observe_groups();
+    }
+
+    fn observe_groups(&mut self) {
+        let other = || std::array::from_fn(|_| SmolStr::new_static("other"));
+        // LIMIT: as many as groups.
+        let mut totals = HashMap::<[SmolStr; 4], u64>::from([(other(), 0)]);
+        for group in self.shards.groups().into_iter().flat_map(|groups| groups.into_iter().enumerate()) {
+            let (place, Group { event_type, reason, kind, namespace, received, .. }) = group;
+            let labels = [event_type, reason, kind, namespace];
+            let is_shown = place > 0 && (self.known.contains(&labels) || self.known.len() < self.limits.explain.series);
+            if is_shown {
+                self.known.insert(labels.clone());
+            }
+            *totals.entry(if is_shown { labels } else { other() }).or_default() += received;
+        }
+        for (labels, total) in totals {
+            set(&self.kube_events.with_label_values(&labels), total);
+        }
     }
 }
 
@@ -210,7 +253,7 @@ impl Collector for ShardCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let inner = self.0.lock();
+        let mut inner = self.0.lock();
         inner.observe();
         inner.parts().iter().flat_map(|part| part.collect()).collect()
     }

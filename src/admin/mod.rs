@@ -300,7 +300,26 @@ mod tests {
         shards.accept(Event::default(), 1).unwrap();
         assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", false), ("history", true)]);
         limits.outbox.max_records = const { NonZeroUsize::new(2).unwrap() };
+        assert!(admin.shows_events());
         admin.set_limits(limits);
         assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", true), ("history", true)]);
+    }
+
+    #[test]
+    fn a_port_that_anybody_reaches_shows_no_events() {
+        let shards = || {
+            let (settings, clock) = (Settings::default(), Clock::manual(0));
+            Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, KeySecret(1, 2), 1)
+        };
+        let admin = |is_open| {
+            let history = history::Monitor::new(&Registry::new(), history::Mode::Off).unwrap();
+            let access = Access { is_open, ..Access::default() };
+            Admin::new(Registry::new(), shards(), Monitor::default(), history, Settings::default(), access)
+        };
+        assert!(admin(false).shows_events() && !admin(true).shows_events());
+        let users = [("ann".to_owned(), "hash".to_owned())].into();
+        let protected = admin(true);
+        protected.set_web(Web { users, ..Web::default() });
+        assert!(protected.shows_events());
     }
 }

@@ -100,11 +100,34 @@ pub fn usage(error: &clap::Error) -> ExitCode {
 /// Everything that is wrong with the file.
 pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
     let config = config::load(Some(&check.file), &config::Overrides::default())?;
-    if check.print {
+    if let Some(path) = &check.event {
+        rules(&config, path)
+    } else if check.print {
         print(&config.to_yaml())
     } else {
         print(&format!("{}: ok ({})\n", check.file.display(), config.hash()))
     }
+}
+
+/// Says of each event which rule matches, and why those before it do not.
+fn rules(config: &config::Config, path: &std::path::Path) -> Result<(), Error> {
+    let mut text = String::new();
+    replay::each(path, |event| {
+        let object = &event.involved_object;
+        let name = format!("{} {}/{} {}", event.reason, event.metadata.namespace, object.name, object.kind);
+        text += &format!("{}\n", crate::explain::clean(&name, 300));
+        let found = config.policy.rule(event).0;
+        for (number, rule) in config.policy.rules.iter().enumerate().take(found.map_or(usize::MAX, |found| found + 1)) {
+            let verdict = rule.matches.miss(event).map_or("matches: its settings hold".to_owned(), |(member, said)| {
+                format!("does not match: {member} is {:?}", crate::explain::clean(said, 100))
+            });
+            text += &format!("  rules[{number}] {verdict}\n");
+        }
+        if found.is_none() {
+            text += "  no rule matches: the settings of correlation hold\n";
+        }
+    })?;
+    print(&text)
 }
 
 /// `config-schema`

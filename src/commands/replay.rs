@@ -11,6 +11,7 @@ use super::report::{Compared, finish, plural, thousands};
 use crate::cli::Replay;
 use crate::clock::{Clock, Mono};
 use crate::config::{self, Config, Overrides};
+use crate::event::Event;
 use crate::replay::{Bad, Comparison, Format, Recording, Report, client_go};
 use crate::upstream;
 
@@ -26,12 +27,7 @@ const PROGRESS: u64 = 1024;
 /// When a configuration is wrong, the input cannot be read or holds something that is no event, or the account does not balance.
 pub fn replay(replay: &Replay) -> Result<(), Error> {
     let mut compared = compare(replay.report.config.as_deref(), replay.against.as_deref())?;
-    let name = if replay.file.as_os_str() == "-" { "stdin".to_owned() } else { replay.file.display().to_string() };
-    let input: Box<dyn Read> = if replay.file.as_os_str() == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(File::open(&replay.file).map_err(|error| Error::Input(format!("{name}: {error}")))?)
-    };
+    let (name, input) = open(&replay.file)?;
     let io = |source| Error::Io { what: format!("reading {name}"), source };
     let mut recording = Recording::new(input).map_err(io)?;
     let mut progress = Progress::new(replay.report.quiet);
@@ -67,6 +63,29 @@ pub fn replay(replay: &Replay) -> Result<(), Error> {
     finish(&compared, &replay.report)
 }
 
+/// A file, or standard input for `-`, with its name.
+fn open(path: &Path) -> Result<(String, Box<dyn Read>), Error> {
+    if path.as_os_str() == "-" {
+        return Ok(("stdin".to_owned(), Box::new(std::io::stdin())));
+    }
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|error| Error::Input(format!("{name}: {error}")))?;
+    Ok((name, Box::new(file)))
+}
+
+/// Looks at each event of a file in any form.
+pub(super) fn each(path: &Path, mut see: impl FnMut(&Event)) -> Result<(), Error> {
+    let (name, input) = open(path)?;
+    let io = |source| Error::Io { what: format!("reading {name}"), source };
+    for found in Recording::new(input).map_err(io)? {
+        match found.map_err(io)? {
+            Ok(report) => see(&report.event),
+            Err(bad) => return Err(Error::Input(format!("{name} {bad}"))),
+        }
+    }
+    Ok(())
+}
+
 /// client-go beside one configuration or two.
 pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<Compared, Error> {
     let mut comparison = Comparison::default();
@@ -74,7 +93,9 @@ pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<C
     comparison.add(policy, shard, upstream::store::Settings::default().ttl);
     let (mut names, mut configs) = (vec!["client-go".to_owned()], vec![None]);
     for path in [Some(config), against.map(Some)].into_iter().flatten() {
-        let Config { policy, shard, upstream, .. } = config::load(path, &Overrides::default())?;
+        let Config { policy, mut shard, upstream, .. } = config::load(path, &Overrides::default())?;
+        // Nobody asks.
+        shard.explain.enabled = false;
         comparison.add(policy, shard, upstream.store.ttl);
         let stem = path.and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy().into_owned());
         names.push(stem.filter(|_| against.is_some()).unwrap_or_else(|| "eventweir".to_owned()));

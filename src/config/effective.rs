@@ -158,6 +158,7 @@ fn explain_tree(explain: &explain::Settings) -> Value {
     json!({
         "enabled": explain.enabled,
         "maxBytes": bytes(explain.max_bytes.get()),
+        "series": explain.series,
         "messages": explain.messages,
     })
 }

@@ -61,7 +61,7 @@ impl Limits<'_> {
             let scaled = usize::try_from(limit.get() as u128 * part / DEFAULTS as u128).unwrap_or(usize::MAX);
             *limit = NonZeroUsize::new(scaled).unwrap_or(NonZeroUsize::MIN);
         };
-        let shard::Settings { max_sources, max_tracked_keys, outbox } = self.shard;
+        let shard::Settings { max_sources, max_tracked_keys, outbox, explain } = self.shard;
         let outbox::Settings { max_records, max_bytes, max_budgets, .. } = outbox;
         let store::Settings { max_events, max_bytes: store_bytes, max_changes, .. } = self.store;
         for limit in
@@ -70,6 +70,7 @@ impl Limits<'_> {
             scale(limit);
         }
         scale(self.max_aliases);
+        scale(&mut explain.max_bytes);
     }
 }
 

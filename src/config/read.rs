@@ -333,6 +333,7 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
 fn explain(section: &mut Section<'_>, explain: &mut explain::Settings) {
     explain.enabled = section.value("enabled", explain.enabled, values::truth);
     explain.max_bytes = section.value("maxBytes", explain.max_bytes, values::size(1 << 20..=MEMORY_MAX));
+    explain.series = section.value("series", explain.series, values::whole(0..=10_000));
     explain.messages = section.value("messages", explain.messages, values::whole(1..=100));
 }
 

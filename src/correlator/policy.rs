@@ -62,14 +62,23 @@ impl Pattern {
 
 impl Matches {
     fn matches(&self, event: &Event) -> bool {
-        let any = |patterns: &[Pattern], text: &str| {
-            patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(text))
+        self.miss(event).is_none()
+    }
+
+    /// The first condition that does not hold for an event, and what the event says there.
+    #[must_use]
+    pub fn miss<'e>(&self, event: &'e Event) -> Option<(&'static str, &'e str)> {
+        let conditions = [
+            ("component", &self.component, event.component()),
+            ("namespace", &self.namespace, &event.metadata.namespace),
+            ("kind", &self.kind, &event.involved_object.kind),
+            ("reason", &self.reason, &event.reason),
+            ("type", &self.event_type, &event.event_type),
+        ];
+        let misses = |patterns: &[Pattern], text: &str| {
+            !patterns.is_empty() && !patterns.iter().any(|pattern| pattern.matches(text))
         };
-        any(&self.component, event.component())
-            && any(&self.namespace, &event.metadata.namespace)
-            && any(&self.kind, &event.involved_object.kind)
-            && any(&self.reason, &event.reason)
-            && any(&self.event_type, &event.event_type)
+        conditions.into_iter().find(|(_, patterns, text)| misses(patterns, text)).map(|(name, _, text)| (name, text))
     }
 }
 

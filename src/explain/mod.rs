@@ -35,11 +35,13 @@ pub struct Settings {
     pub max_bytes: NonZeroUsize,
     /// LIMIT: distinct messages of a combined record or digest.
     pub messages: usize,
+    /// LIMIT: label sets of the metric of groups; what is beyond is counted together.
+    pub series: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { enabled: false, max_bytes: const { NonZeroUsize::new(16 << 20).unwrap() }, messages: 10 }
+        Self { enabled: false, max_bytes: const { NonZeroUsize::new(16 << 20).unwrap() }, messages: 10, series: 500 }
     }
 }
 

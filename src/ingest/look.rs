@@ -268,3 +268,59 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::event::Event;
+    use crate::explain::Tap;
+
+    #[test]
+    fn who_may_read_a_namespaces_events_may_ask_about_them() {
+        let asked = |uri: &str| {
+            let attributes = attributes(&uri.parse().unwrap()).unwrap();
+            let Target::Resource { resource: "events", namespace, .. } = attributes.target else { unreachable!() };
+            (attributes.verb.to_string(), namespace.to_string())
+        };
+        for (uri, verb, namespace) in [
+            ("/eventweir/v1/explain?object=pod/a&namespace=shop", "list", "shop"),
+            ("/eventweir/v1/explain?n%61mespace=sh%6fp&uid=1", "list", "shop"),
+            ("/eventweir/v1/explain?uid=1", "list", ""),
+            ("/eventweir/v1/explain?namespace=shop&namespace=kube-system", "list", ""),
+            ("/eventweir/v1/top?namespace=shop", "list", "shop"),
+            ("/eventweir/v1/tap?namespace=shop", "watch", "shop"),
+            ("/eventweir/v1/tap?namespace=shop,other", "watch", ""),
+            ("/eventweir/v1/tap?namespace=*", "watch", ""),
+        ] {
+            assert_eq!(asked(uri), (verb.to_owned(), namespace.to_owned()), "{uri}");
+        }
+        assert!(attributes(&"/eventweir/v1/events".parse().unwrap()).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_is_told_what_it_has_missed_and_nobody_waits_for_it() {
+        let (tap, places) = (Tap::default(), Readers::default());
+        let selector = Selector::parse(pairs(Some("reason=Back*,Other&verdict=created"))).unwrap();
+        let mut reader = Reader {
+            lines: tap.read(),
+            selector,
+            is_sse: true,
+            stop: tokio_util::sync::CancellationToken::new(),
+            until: Mono(10),
+            clock: Clock::manual(0),
+            _place: Arc::clone(&places.0).try_acquire_owned().unwrap(),
+        };
+        let event = Event { reason: "BackOff".into(), message: "m".into(), ..Event::default() };
+        // The channel has room for a power of two.
+        for _ in 0..1024 + 7 {
+            tap.tell(&event, "created", "", 1, || 0);
+        }
+        let mut next = async || String::from_utf8(reader.next().await.unwrap().to_vec()).unwrap();
+        assert_eq!(next().await, "data: {\"skipped\":7}\n\n");
+        assert!(next().await.starts_with("data: {\"time\":\"1970-01-01T00:00:00.000000Z\",\"verdict\":\"created\""));
+        drop(reader);
+        assert!(!tap.is_read());
+        assert_eq!(places.0.available_permits(), READERS);
+    }
+}

@@ -8,7 +8,7 @@ use eventweir::outbox::Why;
 use serde_json::{Value, json};
 
 use super::support::app::{Program, start, start_before};
-use super::support::events::{START, event, plain, warning};
+use super::support::events::{event, plain, warning};
 use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::EVENTS;
 
@@ -384,13 +384,57 @@ async fn top_counts_and_the_account_is_the_ledgers() {
     program.stop().await;
 }
 
-/// Begun at the start of each test's clock.
 #[tokio::test]
-async fn times_are_the_clocks() {
+async fn series_beyond_the_limit_are_counted_as_other() {
+    let program = start("explain: {series: 1}\n").await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    let metrics = program.metrics().await;
+    let number = |reason: &str, metrics: &std::collections::BTreeMap<String, f64>| {
+        let [kind, namespace, of_type] = if reason == "other" { ["other"; 3] } else { ["Pod", "shop", "Normal"] };
+        let labels = format!("kind=\"{kind}\",namespace=\"{namespace}\",reason=\"{reason}\",type=\"{of_type}\"");
+        metrics.get(&format!("eventweir_kube_events_total{{{labels}}}")).copied()
+    };
+    assert_eq!((number("BackOff", &metrics), number("other", &metrics)), (Some(1.0), Some(0.0)));
+    for reason in ["BackOff", "Pulled", "Failed"] {
+        client.post(&event("node-1", "web-0", reason, "m")).await;
+    }
+    let metrics = program.metrics().await;
+    assert_eq!((number("BackOff", &metrics), number("other", &metrics)), (Some(2.0), Some(2.0)));
+    assert_eq!(number("Pulled", &metrics), None);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn the_tap_tells_what_becomes_of_occurrences() {
     let program = start("").await;
+    let uri = format!("http://{}", program.app.address()).parse().unwrap();
+    let client = kube::Client::try_from(kube::Config::new(uri)).unwrap();
+    let open = async |query: &str| {
+        let request =
+            http::Request::get(format!("/eventweir/v1/tap?{query}")).body(kube::client::Body::empty()).unwrap();
+        client.send(request).await.unwrap()
+    };
+    let mut body = open("namespace=shop&object=pod/web-*&verdict=created,counted,written").await.into_body();
+    let mut others = Vec::new();
+    for _ in 1..16 {
+        others.push(open("").await);
+    }
+    assert_eq!(open("").await.status(), 429);
+    assert_eq!(open("nonsense=1").await.status(), 400);
+    program.client().await.post(&event("node-1", "other", "R", "m")).await;
     program.client().await.post(&plain()).await;
-    let document = ask(&program, "namespace=shop&object=pod/web-0").await;
-    assert_eq!(document["startedAt"], document["now"]);
-    assert_eq!(START, 1_772_352_000_000_000_000);
+    let mut next = async || {
+        let frame = http_body_util::BodyExt::frame(&mut body).await.unwrap().unwrap();
+        let line: Value = serde_json::from_slice(&frame.into_data().unwrap()).unwrap();
+        (line["verdict"].as_str().unwrap().to_owned(), line["name"].as_str().unwrap().to_owned())
+    };
+    // They may change places: each is told by the thread that does it.
+    let mut told = [next().await, next().await];
+    told.sort();
+    assert_eq!(
+        told,
+        [("created", "web-0"), ("written", "web-0")].map(|(one, other)| (one.to_owned(), other.to_owned()))
+    );
     program.stop().await;
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use smol_str::SmolStr;
 
 use super::history::{Fact, History};
+use super::sentence::{clock, plural};
 use crate::event::{Event, MicroTime};
 
 /// Which objects are asked about; every condition that is given has to hold.
@@ -174,7 +175,12 @@ pub fn stamp(nanos: i64) -> String {
 pub fn clean(text: &str, most: usize) -> String {
     let is_safe =
         |c: char| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c) && !('\u{2066}'..='\u{2069}').contains(&c);
-    let text: String = text.chars().map(|c| if is_safe(c) { c } else { '\u{fffd}' }).collect();
+    let shown = |c: char| match c {
+        '\n' | '\t' | '\r' => ' ',
+        c if is_safe(c) => c,
+        _ => '\u{fffd}',
+    };
+    let text: String = text.chars().map(shown).collect();
     crate::event::cut(&text, most).into()
 }
 
@@ -295,204 +301,6 @@ impl Query {
         let other = || texts.iter().find(|(_, text)| !text.is_empty()).map(|(what, text)| format!("{what} {text}"));
         let name = || format!("{} {}/{}", self.kind, self.namespace, self.name).trim().to_owned();
         clean(&if self.name.is_empty() { other().unwrap_or_else(name) } else { name() }, 300)
-    }
-}
-
-fn plural(number: u64, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
-}
-
-/// The time of day.
-fn clock(stamp: &str) -> &str {
-    stamp.split_once('T').map_or(stamp, |(_, time)| time.split(['.', 'Z']).next().unwrap_or(time))
-}
-
-impl Part {
-    fn of_how_many(&self) -> String {
-        format!("{} of {} occurrences are shown", self.shown + self.in_summary, self.received)
-    }
-}
-
-fn answer(code: &'static str, text: String, action: &str) -> Answer {
-    Answer { code, text, action: action.to_owned() }
-}
-
-impl Object {
-    fn budget(&self, part: &Part) -> Option<&Budget> {
-        self.budgets.iter().find(|budget| budget.spent_on.contains_key(&part.reason))
-    }
-
-    fn newest(&self, part: &Part, verdict: &str) -> Option<usize> {
-        self.decisions.iter().rposition(|decision| decision.verdict == verdict && decision.reason == part.reason)
-    }
-
-    fn decided(&self, part: &Part, verdict: &str) -> Option<&Decided> {
-        self.newest(part, verdict).map(|place| &self.decisions[place])
-    }
-
-    fn record(&self, part: &Part, form: &str) -> Option<&Record> {
-        self.records.iter().rev().find(|record| record.form == form && record.reason == part.reason)
-    }
-
-    /// Says where the occurrences of a reason are.
-    #[must_use]
-    pub fn explain(&self, part: &Part) -> Answer {
-        if let Some((why, number)) = part.lost.iter().find(|(why, _)| **why != "suppressed") {
-            self.explain_lost(part, why, *number)
-        } else if let Some(number) = part.lost.get("suppressed") {
-            self.explain_dropped(part, *number)
-        } else if let Some((why, _)) = part.waiting.iter().next_back() {
-            self.explain_waiting(part, why)
-        } else {
-            self.explain_shown(part)
-        }
-    }
-
-    fn explain_lost(&self, part: &Part, why: &str, number: u64) -> Answer {
-        let at = self.decided(part, "lost").map_or("", |decision| clock(&decision.last));
-        let told = self.decided(part, "lost").map(|decision| decision.text.as_str()).unwrap_or_default();
-        let number = plural(number, "occurrence");
-        match why {
-            "namespace_gone" => answer(
-                "namespace-gone",
-                format!("Lost at {at}, {number}: namespace {} is missing or being terminated.", self.namespace),
-                "Nothing: events of a deleted namespace cannot be stored.",
-            ),
-            "forbidden" => answer(
-                if told.contains("webhook") { "refused" } else { "forbidden" },
-                format!("Lost at {at}, {number}: the upstream refused it (403): {told}"),
-                "Exempt Events from that webhook, or grant eventweir create and patch on events; it does not try again.",
-            ),
-            "too_large" => answer(
-                "too-large",
-                format!("Lost at {at}, {number}: the upstream takes no event that large: {told}"),
-                "Shorten the message at its source.",
-            ),
-            "expired" => answer(
-                "expired",
-                format!("Lost at {at}, {number}: the upstream put the write off for longer than outbox.maxAge."),
-                "See eventweir_upstream_requests_total for its answers.",
-            ),
-            "deleted" => answer(
-                "deleted",
-                format!("A client deleted the record at {at}, and with it {number} that waited."),
-                "Nothing: the next occurrence begins a record at 1.",
-            ),
-            _ => answer(
-                "refused",
-                format!("Lost at {at}, {number}: the upstream refused it ({why}): {told}"),
-                "The upstream's words say what is wrong; eventweir does not try again.",
-            ),
-        }
-    }
-
-    fn explain_dropped(&self, part: &Part, number: u64) -> Answer {
-        let of_how_many = part.of_how_many();
-        let budget = self.budget(part);
-        let others: Vec<String> = budget
-            .into_iter()
-            .flat_map(|budget| &budget.spent_on)
-            .map(|(reason, spent)| format!("{reason} {spent}"))
-            .collect();
-        let next = budget
-            .and_then(|budget| budget.next_token.as_deref())
-            .map_or("never".to_owned(), |next| clock(next).to_owned());
-        let were = if number == 1 { "was" } else { "were" };
-        answer(
-            "dropped-no-token",
-            format!(
-                "{of_how_many}. {number} {were} dropped: the budget was empty, and suppression is `drop`. The next token comes at {next}. \
-                     Tokens spent: {}. A later write of the record counts them.",
-                others.join(", ")
-            ),
-            "suppression: defer keeps them (the default). Or give each reason a budget of its own: `reason` in spamKey.",
-        )
-    }
-
-    fn explain_waiting(&self, part: &Part, why: &str) -> Answer {
-        let of_how_many = part.of_how_many();
-        let budget = self.budget(part);
-        let waiting: u64 = part.waiting.values().sum();
-        let wait = format!("{} {}", plural(waiting, "occurrence"), if waiting == 1 { "waits" } else { "wait" });
-        if let Some(failed) = self.decided(part, "failed").filter(|_| part.waiting.contains_key("retry")) {
-            let is_down = ["transport", "timeout"].contains(&failed.why);
-            return answer(
-                if is_down { "upstream-down" } else { "upstream-retrying" },
-                format!(
-                    "Not written yet: the upstream has failed since {} ({}). {wait}.",
-                    clock(&failed.time),
-                    failed.why
-                ),
-                "Check the API server and the network; what waits is written once it answers.",
-            );
-        }
-        if let Some(budget) = budget.filter(|_| part.waiting.contains_key("budget")) {
-            let next = budget.next_token.as_deref().map_or("never comes", clock);
-            let first = budget.queue.first().map_or("", SmolStr::as_str);
-            return answer(
-                "deferred",
-                format!("{of_how_many}; {wait} for a token. The next token, {next}, goes to {first}."),
-                "Nothing: they are written when their turn comes. burstSize and qps say how fast.",
-            );
-        }
-        answer(
-            if why == "group" { "deferred" } else { "coalescing" },
-            format!("{of_how_many}; {wait} ({}).", part.waiting.keys().copied().collect::<Vec<_>>().join(", ")),
-            "Nothing: they are written within moments, or when the budget of their group allows.",
-        )
-    }
-
-    fn explain_shown(&self, part: &Part) -> Answer {
-        let of_how_many = part.of_how_many();
-        if part.received == part.rejected && part.rejected > 0 {
-            let refused = self.decided(part, "rejected");
-            let why = refused.map_or("", |decision| decision.why);
-            return answer(
-                if why == "full" { "full" } else { "rejected" },
-                format!(
-                    "Refused at {}: {} ({why}) {}",
-                    refused.map_or("", |decision| clock(&decision.last)),
-                    plural(part.rejected, "occurrence"),
-                    refused.map(|decision| decision.text.as_str()).unwrap_or_default()
-                ),
-                "The client was told; see eventweir_ledger_rejected_total.",
-            );
-        }
-        if part.in_summary > 0 {
-            let form =
-                self.records.iter().find(|record| record.name == part.summary).map_or("digest", |record| record.form);
-            return answer(
-                form,
-                format!(
-                    "{} never got a token; the {form} {} counts them.",
-                    plural(part.in_summary, "occurrence"),
-                    part.summary
-                ),
-                "Nothing; a larger burstSize gives them records of their own.",
-            );
-        }
-        if self.newest(part, "deleted") > self.newest(part, "written") {
-            let text = "A client deleted the record. The next occurrence begins another.".to_owned();
-            return answer("deleted", text, "");
-        }
-        if self.decisions.iter().any(|decision| decision.reason == part.reason && decision.why == "evicted") {
-            return answer(
-                "evicted",
-                format!(
-                    "{of_how_many}, in more than one record: the first was forgotten (its key was evicted, or it expired)."
-                ),
-                "Raise correlation.lruCacheSize or correlation.maxTrackedKeys.",
-            );
-        }
-        if let Some(record) = self.record(part, "combined") {
-            return answer(
-                "combined",
-                format!("{of_how_many}; those with different messages share the record {} (combined).", record.name),
-                "Its last messages are below.",
-            );
-        }
-        let name = self.record(part, "single").map_or("", |record| record.name.as_str());
-        answer("shown", format!("{of_how_many}, in {name}."), "")
     }
 }
 
@@ -625,7 +433,7 @@ mod tests {
 
     #[test]
     fn what_a_terminal_would_obey_is_taken_out() {
-        assert_eq!(clean("a\u{1b}[31m\u{202e}b\n", 100), "a\u{fffd}[31m\u{fffd}b\u{fffd}");
+        assert_eq!(clean("a\u{1b}[31m\u{202e}b\n", 100), "a\u{fffd}[31m\u{fffd}b ");
         assert_eq!(clean("ääää", 5), "ää");
     }
 }

@@ -7,6 +7,7 @@
 mod answer;
 mod history;
 mod recent;
+mod sentence;
 mod tap;
 
 pub use answer::{Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, clean, stamp};

@@ -360,6 +360,33 @@ fn try_post(address: &str, name: &str) -> std::io::Result<String> {
 }
 
 #[test]
+fn explain_top_and_tap_ask_a_running_server() {
+    let server = Server::start(&[]);
+    let url = format!("http://{}", server.listen);
+    for number in 0..3 {
+        server.post(&format!("web-0.{number}"));
+    }
+    let ask = |arguments: &[&str]| eventweir(&[arguments, &["--server", &url]].concat());
+    let output = ask(&["explain", "pods/web-0", "-o", "json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&document["kind"], &document["objects"][0]["reasons"][0]["received"]),
+        (&"Explanation".into(), &3.into())
+    );
+    let output = ask(&["explain", "pod/web-0"]);
+    assert!(output.status.success() && stdout(&output).contains("REASON"), "{}", stderr(&output));
+    let output = ask(&["explain", "pod/web-9"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(stdout(&output).starts_with("Nothing is known about pod default/web-9"), "{}", stdout(&output));
+    let output = ask(&["top", "--by", "namespace"]);
+    assert_eq!(row(&stdout(&output), "default")[0], 3);
+    assert!(ask(&["tap", "--for", "1s"]).status.success());
+    assert_eq!(ask(&["explain", "web-9"]).status.code(), Some(1));
+    assert_eq!(eventweir(&["explain"]).status.code(), Some(64));
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
 fn serve_writes_an_event_log_and_ends_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("events.ndjson");

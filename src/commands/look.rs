@@ -25,7 +25,10 @@ struct Server {
 }
 
 impl Server {
-    fn of(remote: &Remote) -> Result<Self, Error> {
+    /// The server, and the runtime that its connection needs.
+    fn of(remote: &Remote) -> Result<(Self, tokio::runtime::Runtime), Error> {
+        let runtime = runtime()?;
+        let within = runtime.enter();
         let fault = |text: String| Error::Input(format!("--server {}: {text}", remote.server));
         let mut config = kube::Config::new(remote.server.parse().map_err(|error| fault(format!("{error}")))?);
         if let Some(path) = &remote.certificate_authority {
@@ -35,7 +38,8 @@ impl Server {
         }
         config.auth_info.token_file = remote.token_file.as_ref().map(|path| path.display().to_string());
         let client = kube::Client::try_from(config).map_err(|error| fault(error.to_string()))?;
-        Ok(Self { client, url: remote.server.clone() })
+        drop(within);
+        Ok((Self { client, url: remote.server.clone() }, runtime))
     }
 
     async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Result<http::Response<Body>, Error> {
@@ -120,7 +124,7 @@ fn tap_line(line: &Value) -> Option<String> {
 /// # Errors
 /// When nothing is known, or the server does not answer.
 pub fn explain(explain: &Explain) -> Result<(), Error> {
-    let server = Server::of(&explain.remote)?;
+    let (server, runtime) = Server::of(&explain.remote)?;
     let text = |option: &Option<String>| option.clone().unwrap_or_default();
     let query = [
         ("object", text(&explain.object)),
@@ -131,7 +135,7 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
         ("reason", text(&explain.reason)),
     ];
     let query: Vec<(&str, &str)> = query.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    runtime()?.block_on(async {
+    runtime.block_on(async {
         let document = server.document("explain", &query).await?;
         match explain.output {
             Format::Json => print(&format!("{document:#}\n"))?,
@@ -233,7 +237,7 @@ fn explained(document: &Value) -> String {
 /// # Errors
 /// When the server does not answer.
 pub fn tap(tap: &Tap) -> Result<(), Error> {
-    let server = Server::of(&tap.remote)?;
+    let (server, runtime) = Server::of(&tap.remote)?;
     let text = |option: &Option<String>| option.clone().unwrap_or_default();
     let query = [
         ("namespace", text(&tap.namespace)),
@@ -245,7 +249,7 @@ pub fn tap(tap: &Tap) -> Result<(), Error> {
         ("message", text(&tap.message)),
     ];
     let query: Vec<(&str, &str)> = query.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    runtime()?.block_on(server.tap(&query, tap.output == Format::Json, tap.time))
+    runtime.block_on(server.tap(&query, tap.output == Format::Json, tap.time))
 }
 
 /// `top`
@@ -253,10 +257,10 @@ pub fn tap(tap: &Tap) -> Result<(), Error> {
 /// # Errors
 /// When the server does not answer.
 pub fn top(top: &Top) -> Result<(), Error> {
-    let server = Server::of(&top.remote)?;
+    let (server, runtime) = Server::of(&top.remote)?;
     let is_live = std::io::stdout().is_terminal() && !top.once && top.output == Format::Table;
     let namespace = top.namespace.clone().unwrap_or_default();
-    runtime()?.block_on(async {
+    runtime.block_on(async {
         loop {
             let document = server.document("top", &[("namespace", &namespace)]).await?;
             let text = match top.output {

@@ -73,6 +73,7 @@ pub struct Store {
 pub struct Spot {
     object: Key,
     fact: usize,
+    group: usize,
 }
 
 /// How a decision came about.
@@ -140,8 +141,7 @@ impl Store {
         fact.received += u64::from(number);
         fact.last_received = now.wall;
         fact.rates.received.add(now.mono, number);
-        let group = fact.group;
-        self.groups[group].receive(now.mono, number);
+        self.groups[spot.group].receive(now.mono, number);
         Some(spot)
     }
 
@@ -159,14 +159,15 @@ impl Store {
         let history = self.objects.get_mut(&object)?;
         history.set_uid(event);
         if let Some(fact) = history.find(event) {
-            return Some(Spot { object, fact });
+            let group = history.facts[fact].group;
+            return Some(Spot { object, fact, group });
         }
         let group = self.group(secret, event);
         let history = self.objects.peek_mut(&object)?;
         let before = history.bytes;
         let fact = history.add_fact(event, group, now);
         self.bytes.replace(before, history.bytes);
-        Some(Spot { object, fact })
+        Some(Spot { object, fact, group })
     }
 
     fn group(&mut self, secret: KeySecret, event: &Event) -> usize {
@@ -264,8 +265,7 @@ impl Store {
         if fact.budget.is_none_or(|(.., is_prepaid)| !is_prepaid) {
             fact.spent += 1;
         }
-        let group = fact.group;
-        self.groups[group].writes.add(now.mono, 1);
+        self.groups[spot.group].writes.add(now.mono, 1);
         self.bytes.replace(before, history.bytes);
     }
 
@@ -291,7 +291,8 @@ impl Store {
     pub fn ended(&mut self, object: Key, record: RecordId) -> Option<Spot> {
         let kept = self.objects.peek_mut(&object)?.kept_mut(record)?;
         kept.has_ended = true;
-        Some(Spot { object, fact: kept.fact })
+        let fact = kept.fact;
+        Some(Spot { object, fact, group: 0 })
     }
 
     fn hits(&mut self, rule: Option<usize>) -> Option<&mut u64> {

@@ -157,7 +157,9 @@ impl Store {
             self.objects.put(object, history);
         }
         let history = self.objects.get_mut(&object)?;
+        let before = history.bytes;
         history.set_uid(event);
+        self.bytes.replace(before, history.bytes);
         if let Some(fact) = history.find(event) {
             let group = history.facts[fact].group;
             return Some(Spot { object, fact, group });
@@ -357,6 +359,7 @@ mod tests {
         let mut event = Event { reason: reason.into(), message: message.into(), ..Event::default() };
         event.metadata.namespace = "shop".into();
         event.involved_object.name = format!("web-{object}").into();
+        event.involved_object.uid = format!("{:036}", object + message.len() % 3).into();
         event
     }
 

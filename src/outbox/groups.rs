@@ -11,10 +11,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use smol_str::SmolStr;
+
 use super::account::{Account, AccountId, Class, Order, Rank};
 use super::fold::Home;
 use super::record::{Kind, Phase, Record};
 use super::timers::Timer;
+use super::storm::StormNews;
 use super::{Outbox, Write};
 use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, KeySecret, Rate, RecordId};
@@ -23,8 +26,12 @@ use crate::event::Event;
 /// LIMIT: never-written records that wait for one group; more fold at once, the one that has waited longest first.
 const WAITING_MAX: usize = 1000;
 
-/// A storm is over when nothing has folded for so many times as long as a record waits until it folds.
+/// A storm is over when no two records have waited at once for so many times as long as a record waits until it folds. A single
+/// object that goes on to repeat does not prolong it.
 const STORM_ENDS: u32 = 60;
+
+/// Records fold together that would within this part of the time that they wait: each fold is a change of the storm record.
+const FOLD_TOGETHER: u32 = 10;
 
 /// Turns that Warnings have before a Normal group gets one.
 const WARNING_TURNS: u32 = 7;
@@ -92,6 +99,13 @@ impl Bucket {
         Mono(spent_until.saturating_add(interval).saturating_sub(all).max(now.0))
     }
 
+    /// Whole tokens.
+    fn tokens(&self, rate: Rate, now: Mono) -> u32 {
+        let (interval, all) = Self::times(rate);
+        let spent = self.0.load(Ordering::Relaxed).saturating_sub(now.0).max(0);
+        u32::try_from(all.saturating_sub(spent) / interval.max(1)).unwrap_or_default()
+    }
+
     fn take(&self, rate: Rate, now: Mono) -> bool {
         let (interval, all) = Self::times(rate);
         let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent_until| {
@@ -145,6 +159,22 @@ pub(super) struct Groups {
     warnings: u32,
 }
 
+/// Never-written records of a group that fold, on their way to the shard that has the group's storm record.
+#[derive(Debug)]
+pub struct Leaving {
+    class: Class,
+    membership: Membership,
+    records: Vec<(RecordId, Box<Record>)>,
+}
+
+impl Leaving {
+    /// How many occurrences fold.
+    #[must_use]
+    pub fn occurrences(&self) -> u64 {
+        self.records.iter().map(|(_, record)| record.pending.total()).sum()
+    }
+}
+
 /// Records that wait for a group's token.
 #[derive(Debug)]
 struct Group {
@@ -158,8 +188,10 @@ struct Group {
     owed: BTreeSet<Order>,
     /// The storm record, where it waits. It takes the first token.
     storm: Option<Order>,
-    /// When a record last folded, while the group has a storm record.
+    /// When a record last folded, while there is a storm.
     folded: Option<Mono>,
+    /// Whether the storm record is here; only in the shard that has those of all shards.
+    has_record: bool,
     is_filed: bool,
     timer: Option<Mono>,
 }
@@ -217,14 +249,20 @@ impl Groups {
         !self.turns[Class::Warning as usize].is_empty()
     }
 
-    /// Groups with a storm record, and since when the oldest record waits.
-    pub(super) fn storms(&self) -> (usize, Option<Mono>) {
-        let storms = self.waiting.values().filter(|group| group.folded.is_some()).count();
-        let orders = self
-            .waiting
-            .values()
-            .flat_map(|group| [group.never.first(), group.owed.first(), group.storm.as_ref()].into_iter().flatten());
-        (storms, orders.map(|order| order.since).min())
+    /// Groups with a storm record here.
+    pub(super) fn storms(&self) -> usize {
+        self.waiting.values().filter(|group| group.has_record).count()
+    }
+
+    /// The longest-waiting of each group's records that nobody has seen.
+    pub(super) fn oldest(&self) -> impl Iterator<Item = RecordId> {
+        let orders = self.waiting.values().flat_map(|group| [group.never.first(), group.storm.as_ref()]);
+        orders.flatten().map(|order| order.record)
+    }
+
+    /// Tokens of the whole.
+    pub(super) fn tokens(&self, ceiling: Rate, now: Mono) -> u32 {
+        self.buckets.all.tokens(ceiling, now)
     }
 
     /// The group whose turn it is.
@@ -249,6 +287,7 @@ impl Group {
             owed: BTreeSet::new(),
             storm: None,
             folded: None,
+            has_record: false,
             is_filed: false,
             timer: None,
         }
@@ -304,7 +343,15 @@ impl Outbox {
         if self.draining || record.has_passed || is_free {
             return self.send(id, now);
         }
-        let waits = self.groups.waiting.get(&membership.key).is_some_and(|group| !group.is_empty());
+        let group = self.groups.waiting.get(&membership.key);
+        // Repeats of what has folded count on the storm record while the storm lasts.
+        let folds = |group: &Group| {
+            group.folded.is_some()
+                && record.was_never_sent()
+                && record.kind != Kind::Storm
+                && self.folded.has(self.groups.secret.object(membership.key, &record.event))
+        };
+        let waits = group.is_some_and(|group| !group.is_empty() || folds(group));
         if !waits && self.groups.take(membership, ceiling, now.mono) {
             record.has_passed = true;
             return self.send(id, now);
@@ -332,7 +379,7 @@ impl Outbox {
         }
         let excess = group.never.len().saturating_sub(WAITING_MAX);
         if excess > 0 && membership.key != UNGROUPED && membership.key != OVERFLOW {
-            let orders: Vec<Order> = group.never.iter().copied().take(excess + WAITING_MAX / 10).collect();
+            let orders: Vec<Order> = group.never.iter().copied().take(excess + WAITING_MAX / 2).collect();
             self.fold_storm(membership.key, &orders, now);
         }
         self.refile_group(membership.key, now.mono);
@@ -407,21 +454,92 @@ impl Outbox {
         group.timer = None;
         if group.folds_at(key, &settings).is_some_and(|at| at <= now.mono) {
             let fold_after = group.fold_after(&settings);
+            let until = now.mono.after(fold_after / FOLD_TOGETHER);
             let orders: Vec<Order> =
-                group.never.iter().copied().take_while(|order| order.since.after(fold_after) <= now.mono).collect();
+                group.never.iter().copied().take_while(|order| order.since.after(fold_after) <= until).collect();
             self.fold_storm(key, &orders, now);
         }
         self.refile_group(key, now.mono);
     }
 
+    /// Never-written records of a group fold into its storm record, here or in the shard that has it.
     fn fold_storm(&mut self, key: Key, orders: &[Order], now: Now) {
-        let account_id = AccountId::of_group(key);
         let Some(group) = self.groups.waiting.get_mut(&key) else { return };
-        let is_first = group.folded.replace(now.mono).is_none();
-        let account = self.account(account_id, || Account::new(key, None));
+        if group.folded.is_none() || group.never.len() > 1 {
+            group.folded = Some(now.mono);
+        }
+        let (class, membership) = (group.class, Membership { key, rate: group.rate });
+        let leaving = Leaving { class, membership, records: self.take_folding(orders, now) };
+        match &mut self.leaving {
+            Some(all) => all.push(leaving),
+            None => {
+                let into = self.take_in(&leaving, now);
+                self.has_left(leaving, into, now);
+            }
+        }
+    }
+
+    /// From now on storm records are another shard's, which [`take_in`](Self::take_in) is to be called of for what is
+    /// [leaving](Self::take_leaving).
+    pub fn fold_elsewhere(&mut self) {
+        self.leaving = Some(Vec::new());
+    }
+
+    /// Whether something folds into storm records of another shard.
+    #[must_use]
+    pub const fn is_leaving(&self) -> bool {
+        matches!(&self.leaving, Some(all) if !all.is_empty())
+    }
+
+    /// Takes what folds into storm records of another shard.
+    pub fn take_leaving(&mut self) -> Vec<Leaving> {
+        self.leaving.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Folds records into the storm record of their group, which is here. Returns that record, and its name.
+    pub fn take_in(&mut self, leaving: &Leaving, now: Now) -> Option<(RecordId, SmolStr)> {
+        let Membership { key, rate } = leaving.membership;
+        let group = self.groups.waiting.entry(key).or_insert_with(|| Group::new(leaving.class));
+        (group.rate, group.folded) = (rate, group.folded.max(Some(now.mono)));
+        let begins = !std::mem::replace(&mut group.has_record, true);
+        let account_id = AccountId::of_group(key);
         // The storm record is remembered for as long as the storm lasts.
-        account.members += u32::from(is_first);
-        self.fold(Home::Group(key), orders, now);
+        self.account(account_id, || Account::new(key, None)).members += u32::from(begins);
+        let into = self.fold_into(Home::Group(key), &leaving.records, now)?;
+        self.refile_group(key, now.mono);
+        let event = self.storm_event(key)?;
+        let name = event.metadata.name.clone();
+        if begins {
+            let event = event.clone();
+            self.tell_of_storm(StormNews { begins, event });
+        }
+        Some((into, name))
+    }
+
+    /// Records have folded: their correlators have to forget them, and who asks for their objects finds what is known of them.
+    pub fn has_left(&mut self, leaving: Leaving, into: Option<(RecordId, SmolStr)>, now: Now) {
+        let Some((into, name)) = into else { return };
+        for (id, record) in leaving.records {
+            self.forgotten.push(record.forgotten(id, into));
+            let key = self.groups.secret.object(leaving.membership.key, &record.event);
+            self.folded.add(key, record.event, record.pending.total(), &name, now.mono);
+        }
+    }
+
+    fn storm_event(&self, key: Key) -> Option<&Event> {
+        self.accounts.peek(&AccountId::of_group(key).0)?.digest.as_ref().map(|digest| &digest.event)
+    }
+
+    /// What is known of the events that have folded into storm records.
+    pub fn folded(&self, now: Mono) -> impl Iterator<Item = &Event> {
+        self.folded.iter(now)
+    }
+
+    /// What is known of an event like this that has folded.
+    #[must_use]
+    pub fn folded_like(&self, event: &Event, now: Mono) -> Option<&Event> {
+        let secret = self.groups.secret;
+        self.folded.get(secret.object(secret.group(event), event), now)
     }
 
     /// What pays for the storm record of a group.
@@ -429,10 +547,13 @@ impl Outbox {
         self.groups.waiting.get(&key).map(|group| Membership { key, rate: group.rate })
     }
 
-    /// Nothing waits for the group any more, and its budget is full.
+    /// Nothing waits for the group any more.
     fn end_group(&mut self, key: Key, now: Mono) {
         let Some(group) = self.groups.waiting.remove(&key) else { return };
-        if group.folded.is_some() {
+        if group.has_record {
+            if let Some(event) = self.storm_event(key).cloned() {
+                self.tell_of_storm(StormNews { begins: false, event });
+            }
             let account_id = AccountId::of_group(key);
             if let Some(account) = self.accounts.peek_mut(&account_id.0) {
                 account.members -= 1;

@@ -7,8 +7,9 @@ use std::hash::BuildHasher as _;
 
 use smol_str::{SmolStr, format_smolstr};
 
+use super::Outbox;
 use super::fold::FIRST_DIGEST;
-use crate::clock::Now;
+use crate::clock::{Mono, Now};
 use crate::correlator::{RecordId, record_name};
 use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, RareMeta, Time, cut};
 
@@ -23,6 +24,49 @@ const MESSAGES: usize = 32;
 
 /// LIMIT: bytes kept of a message, and of an object's name.
 const KEPT_BYTES: usize = 200;
+
+/// LIMIT: storms' beginnings and ends that wait to be logged; further ones are left out.
+const NEWS_MAX: usize = 32;
+
+/// A storm has begun or ended.
+#[derive(Debug)]
+pub struct StormNews {
+    /// Whether it has begun.
+    pub begins: bool,
+    /// Its record.
+    pub event: Event,
+}
+
+impl Outbox {
+    pub(super) fn tell_of_storm(&mut self, news: StormNews) {
+        if self.storm_news.len() < NEWS_MAX {
+            self.storm_news.push(news);
+        }
+    }
+
+    /// Storms that have begun or ended since the last call.
+    pub fn take_storm_news(&mut self) -> Vec<StormNews> {
+        std::mem::take(&mut self.storm_news)
+    }
+
+    /// Groups with a storm record here.
+    #[must_use]
+    pub fn storms(&self) -> usize {
+        self.groups.storms()
+    }
+
+    /// Since when the oldest record has waited for its group that the upstream has never shown.
+    #[must_use]
+    pub fn oldest_unshown(&self) -> Option<Mono> {
+        self.groups.oldest().filter_map(|id| self.records.get(&id)).map(|record| record.since).min()
+    }
+
+    /// Writes that the ceiling allows now; `None` without one.
+    #[must_use]
+    pub fn ceiling_tokens(&self, now: Mono) -> Option<u32> {
+        self.settings.groups.ceiling.map(|ceiling| self.groups.tokens(ceiling, now))
+    }
+}
 
 /// What is known of the events that have folded.
 #[derive(Debug, Default)]

@@ -10,12 +10,14 @@ mod keep;
 mod prepared;
 mod settings;
 mod sizes;
+mod storms;
 mod table;
 
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
 pub use settings::Settings;
 pub use sizes::Sizes;
+pub use storms::Storms;
 pub use table::{Shards, Waiting};
 
 pub use crate::outbox::Fate;

@@ -44,6 +44,9 @@ struct Inner {
     in_flight: IntGauge,
     in_flight_limit: IntGauge,
     window: IntGauge,
+    storms: IntGauge,
+    oldest: IntGauge,
+    tokens: IntGauge,
 }
 
 impl ShardCollector {
@@ -117,6 +120,15 @@ impl ShardCollector {
                 "eventweir_delivery_window",
                 "Requests that may be on their way at once, as the upstream takes them now.",
             )?,
+            storms: IntGauge::new("eventweir_outbox_storms", "Groups of like events with a storm record.")?,
+            oldest: IntGauge::new(
+                "eventweir_outbox_oldest_unshown_seconds",
+                "How long the oldest record that was never written has waited for its group, or for the ceiling.",
+            )?,
+            tokens: IntGauge::new(
+                "eventweir_outbox_ceiling_tokens",
+                "Writes that the ceiling over all sources allows now; -1 without one.",
+            )?,
         };
         Ok(Self(Arc::new(Mutex::new(inner))))
     }
@@ -128,7 +140,7 @@ impl ShardCollector {
 }
 
 impl Inner {
-    fn parts(&self) -> [&dyn Collector; 21] {
+    fn parts(&self) -> [&dyn Collector; 24] {
         [
             &self.received,
             &self.rejected,
@@ -151,6 +163,9 @@ impl Inner {
             &self.in_flight,
             &self.in_flight_limit,
             &self.window,
+            &self.storms,
+            &self.oldest,
+            &self.tokens,
         ]
     }
 
@@ -194,6 +209,10 @@ impl Inner {
         self.in_flight.set(self.monitor.in_flight());
         self.in_flight_limit.set(gauge(self.monitor.settings().max_in_flight));
         self.window.set(self.monitor.window());
+        let storms = self.shards.storms();
+        self.storms.set(gauge(storms.groups));
+        self.oldest.set(i64::try_from(storms.oldest.as_secs()).unwrap_or(i64::MAX));
+        self.tokens.set(storms.tokens.map_or(-1, i64::from));
     }
 }
 

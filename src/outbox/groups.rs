@@ -164,6 +164,8 @@ pub(super) struct Groups {
 pub struct Leaving {
     class: Class,
     membership: Membership,
+    /// As in [`Group`].
+    folded: Option<Mono>,
     records: Vec<(RecordId, Box<Record>)>,
 }
 
@@ -468,8 +470,8 @@ impl Outbox {
         if group.folded.is_none() || group.never.len() > 1 {
             group.folded = Some(now.mono);
         }
-        let (class, membership) = (group.class, Membership { key, rate: group.rate });
-        let leaving = Leaving { class, membership, records: self.take_folding(orders, now) };
+        let (class, folded, membership) = (group.class, group.folded, Membership { key, rate: group.rate });
+        let leaving = Leaving { class, membership, folded, records: self.take_folding(orders, now) };
         match &mut self.leaving {
             Some(all) => all.push(leaving),
             None => {
@@ -500,7 +502,7 @@ impl Outbox {
     pub fn take_in(&mut self, leaving: &Leaving, now: Now) -> Option<(RecordId, SmolStr)> {
         let Membership { key, rate } = leaving.membership;
         let group = self.groups.waiting.entry(key).or_insert_with(|| Group::new(leaving.class));
-        (group.rate, group.folded) = (rate, group.folded.max(Some(now.mono)));
+        (group.rate, group.folded) = (rate, group.folded.max(leaving.folded));
         let begins = !std::mem::replace(&mut group.has_record, true);
         let account_id = AccountId::of_group(key);
         // The storm record is remembered for as long as the storm lasts.

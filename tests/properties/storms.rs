@@ -251,7 +251,7 @@ fn wait(world: &mut World, seconds: usize) {
 fn a_group_has_one_storm_record_whatever_the_shard() {
     let mut world = World::new(Some(GROUP), groups());
     storm(&mut world, "Pulled");
-    wait(&mut world, 13);
+    wait(&mut world, 25);
     let storms = world.storms();
     assert_eq!(storms.len(), 1, "{storms:?}");
     assert!(storms[0].message.contains("from 2 reporters"), "{}", storms[0].message);

@@ -67,6 +67,10 @@ impl FoldedTable {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
     fn is_oldest_past(&self, now: Mono) -> bool {
         self.known.peek_lru().is_some_and(|(_, oldest)| !oldest.is_known(now))
     }

@@ -5,7 +5,7 @@
 //! group's queue until the group and the whole have a token for it. What was never written and has stood there too long folds
 //! into the group's storm record ([`storm`](super::storm)), so that a storm of many objects costs as little as its group may.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,6 +15,7 @@ use smol_str::SmolStr;
 
 use super::account::{Account, AccountId, Class, Order, Rank};
 use super::fold::Home;
+use super::ready::Ready;
 use super::record::{Kind, Phase, Record};
 use super::timers::Timer;
 use super::storm::StormNews;
@@ -33,14 +34,11 @@ const STORM_ENDS: u32 = 60;
 /// Records fold together that would within this part of the time that they wait: each fold is a change of the storm record.
 const FOLD_TOGETHER: u32 = 10;
 
-/// Turns that Warnings have before a Normal group gets one.
-const WARNING_TURNS: u32 = 7;
+/// What a source's records without a group budget wait under for a token of the whole.
+const UNGROUPED: u128 = 1;
 
-/// Records whose events have no group budget wait here for a token of the whole.
-const UNGROUPED: Key = Key(0);
-
-/// Groups beyond the limit share this budget; nothing of them folds, because they have nothing in common.
-const OVERFLOW: Key = Key(1);
+/// What a source's records of groups beyond the limit wait under; they share one budget.
+const OVERFLOW: u128 = 2;
 
 /// Settings of the budgets above the objects'.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,11 +67,15 @@ impl Default for GroupSettings {
 pub(super) struct Membership {
     key: Key,
     rate: Option<Rate>,
+    /// What waits there has nothing in common but its source, and never folds.
+    is_mixed: bool,
 }
 
 impl Membership {
     /// Waits for the whole alone.
-    const UNGROUPED: Self = Self { key: UNGROUPED, rate: None };
+    const fn ungrouped(source: Key) -> Self {
+        Self { key: Key(source.0 ^ UNGROUPED), rate: None, is_mixed: true }
+    }
 }
 
 /// Cells of the table of groups' budgets. Groups whose keys fall into one cell share it, so that however many there are, they take no
@@ -150,19 +152,18 @@ impl std::fmt::Debug for Buckets {
 pub(super) struct Groups {
     secret: KeySecret,
     buckets: Arc<Buckets>,
-    // LIMIT: `max_groups` and two more, with records that wait or with a storm record; what belongs to further ones waits together.
+    // LIMIT: `max_groups`, with records that wait or with a storm record; what belongs to further ones waits together, by source. The shard with
+    // the storm records has those of the others too.
     waiting: HashMap<Key, Group, BuildKeyHasher>,
-    /// Groups that had a token when they were filed, by class.
-    // LIMIT: each group once.
-    turns: [VecDeque<Key>; 2],
-    /// How many Warnings have gone since the last Normal event.
-    warnings: u32,
+    /// Groups that had a token when they were filed. Sources take turns: one with many groups delays no other.
+    turns: Ready,
 }
 
 /// Never-written records of a group that fold, on their way to the shard that has the group's storm record.
 #[derive(Debug)]
 pub struct Leaving {
     class: Class,
+    source: Key,
     membership: Membership,
     /// As in [`Group`].
     folded: Option<Mono>,
@@ -181,7 +182,10 @@ impl Leaving {
 #[derive(Debug)]
 struct Group {
     class: Class,
+    /// Of the record that came first.
+    source: Key,
     rate: Option<Rate>,
+    is_mixed: bool,
     /// Never written; can fold.
     // LIMIT: `WAITING_MAX`.
     never: BTreeSet<Order>,
@@ -209,18 +213,30 @@ impl Groups {
     }
 
     fn over(secret: KeySecret, buckets: Arc<Buckets>) -> Self {
-        Self { secret, buckets, waiting: HashMap::default(), turns: Default::default(), warnings: 0 }
+        Self { secret, buckets, waiting: HashMap::default(), turns: Ready::default() }
     }
 
     /// The group of an event whose groups fill at this rate.
-    pub(super) fn of(&self, event: &Event, rate: Rate, settings: &GroupSettings) -> Membership {
-        let key = self.secret.group(event);
-        let has_room = self.waiting.len() < settings.max_groups.get() || self.waiting.contains_key(&key);
-        Membership { key: if has_room { key } else { OVERFLOW }, rate: Some(rate) }
+    pub(super) fn of(&self, event: &Event, rate: Rate) -> Membership {
+        Membership { key: self.secret.group(event), rate: Some(rate), is_mixed: false }
+    }
+
+    /// Groups with records that wait or with a storm record.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Where a record of this group and source waits.
+    fn place(&self, group: Membership, source: Key, settings: &GroupSettings) -> Membership {
+        let has_room = self.waiting.len() < settings.max_groups.get() || self.waiting.contains_key(&group.key);
+        if group.is_mixed || has_room {
+            return group;
+        }
+        Membership { key: Key(source.0 ^ OVERFLOW), is_mixed: true, ..group }
     }
 
     /// Takes a token of the group and one of the whole, or neither.
-    fn take(&self, Membership { key, rate }: Membership, ceiling: Option<Rate>, now: Mono) -> bool {
+    fn take(&self, Membership { key, rate, .. }: Membership, ceiling: Option<Rate>, now: Mono) -> bool {
         if ceiling.is_some_and(|ceiling| !self.buckets.all.take(ceiling, now)) {
             return false;
         }
@@ -232,7 +248,7 @@ impl Groups {
     }
 
     /// When the group's next token comes: `now` if there is one.
-    fn next_token(&self, Membership { key, rate }: Membership, now: Mono) -> Mono {
+    fn next_token(&self, Membership { key, rate, .. }: Membership, now: Mono) -> Mono {
         rate.map_or(now, |rate| self.buckets.of(key).next_token(rate, now))
     }
 
@@ -243,12 +259,11 @@ impl Groups {
 
     /// When a record may go that has its turn, without anything else happening.
     pub(super) fn next_turn(&self, ceiling: Option<Rate>, now: Mono) -> Option<Mono> {
-        let has_turn = !self.turns.iter().all(VecDeque::is_empty);
-        has_turn.then(|| self.next_of_all(ceiling, now))
+        (!self.turns.is_empty()).then(|| self.next_of_all(ceiling, now))
     }
 
     pub(super) fn has_warning(&self) -> bool {
-        !self.turns[Class::Warning as usize].is_empty()
+        self.turns.has_warning()
     }
 
     /// Groups with a storm record here.
@@ -268,23 +283,22 @@ impl Groups {
     }
 
     /// The group whose turn it is.
-    fn pop_turn(&mut self) -> Option<Key> {
-        let [warning, normal] = &mut self.turns;
-        let is_normals = warning.is_empty() || (self.warnings >= WARNING_TURNS && !normal.is_empty());
-        self.warnings = if is_normals { 0 } else { self.warnings + 1 };
-        let key = if is_normals { normal.pop_front() } else { warning.pop_front() }?;
+    fn pop_turn(&mut self) -> Option<(Class, Key)> {
+        let (class, AccountId(key)) = self.turns.pop()?;
         if let Some(group) = self.waiting.get_mut(&key) {
             group.is_filed = false;
         }
-        Some(key)
+        Some((class, key))
     }
 }
 
 impl Group {
-    fn new(class: Class) -> Self {
+    fn new(class: Class, source: Key, Membership { rate, is_mixed, .. }: Membership) -> Self {
         Self {
             class,
-            rate: None,
+            source,
+            rate,
+            is_mixed,
             never: BTreeSet::new(),
             owed: BTreeSet::new(),
             storm: None,
@@ -293,6 +307,10 @@ impl Group {
             is_filed: false,
             timer: None,
         }
+    }
+
+    const fn membership(&self, key: Key) -> Membership {
+        Membership { key, rate: self.rate, is_mixed: self.is_mixed }
     }
 
     fn is_empty(&self) -> bool {
@@ -321,8 +339,8 @@ impl Group {
     }
 
     /// When the oldest never-written record folds; a single one is written as it is.
-    fn folds_at(&self, key: Key, settings: &GroupSettings) -> Option<Mono> {
-        let can_fold = key != UNGROUPED && key != OVERFLOW && (self.folded.is_some() || self.never.len() > 1);
+    fn folds_at(&self, settings: &GroupSettings) -> Option<Mono> {
+        let can_fold = !self.is_mixed && (self.folded.is_some() || self.never.len() > 1);
         let order = self.never.first().filter(|_| can_fold)?;
         Some(order.since.after(self.fold_after(settings)))
     }
@@ -340,7 +358,7 @@ impl Outbox {
     pub(super) fn pass(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let ceiling = self.settings.groups.ceiling;
         let record = self.records.get_mut(&id)?;
-        let membership = record.group.unwrap_or(Membership::UNGROUPED);
+        let membership = record.group.unwrap_or(Membership::ungrouped(record.source));
         let is_free = record.group.is_none() && ceiling.is_none();
         if self.draining || record.has_passed || is_free {
             return self.send(id, now);
@@ -365,12 +383,16 @@ impl Outbox {
     /// Puts a record into its group's queue.
     fn stage(&mut self, id: RecordId, membership: Membership, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
+        let membership = self.groups.place(membership, record.source, &self.settings.groups);
+        record.group = Some(membership);
         let class = Class::of(record.event.is_warning());
         let order = Order { class, rank: Rank::NeverShown, since: now.mono, record: id };
         let (is_storm, is_new) = (record.kind == Kind::Storm, record.was_never_sent());
         record.phase = Phase::Queued(order);
         record.is_staged = true;
-        let group = self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class));
+        let source = record.source;
+        let group =
+            self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class, source, membership));
         group.rate = membership.rate;
         if is_storm {
             group.storm = Some(order);
@@ -380,7 +402,7 @@ impl Outbox {
             group.owed.insert(order);
         }
         let excess = group.never.len().saturating_sub(WAITING_MAX);
-        if excess > 0 && membership.key != UNGROUPED && membership.key != OVERFLOW {
+        if excess > 0 && !membership.is_mixed {
             let orders: Vec<Order> = group.never.iter().copied().take(excess + WAITING_MAX / 2).collect();
             self.fold_storm(membership.key, &orders, now);
         }
@@ -391,8 +413,7 @@ impl Outbox {
     pub(super) fn unstage(&mut self, id: RecordId, order: Order) {
         let Some(record) = self.records.get_mut(&id) else { return };
         record.is_staged = false;
-        let key = record.group.map_or(UNGROUPED, |membership| membership.key);
-        if let Some(group) = self.groups.waiting.get_mut(&key) {
+        if let Some(group) = record.group.and_then(|group| self.groups.waiting.get_mut(&group.key)) {
             group.remove(order);
         }
     }
@@ -401,15 +422,16 @@ impl Outbox {
     pub(super) fn pop_group(&mut self, now: Now) -> Option<RecordId> {
         let ceiling = self.settings.groups.ceiling;
         while self.groups.next_turn(ceiling, now.mono) == Some(now.mono) {
-            let key = self.groups.pop_turn()?;
+            let (class, key) = self.groups.pop_turn()?;
             let group = self.groups.waiting.get(&key).filter(|group| group.can_pop());
-            let membership = group.map(|group| Membership { key, rate: group.rate });
+            let membership = group.map(|group| group.membership(key));
             let pays = membership.is_some_and(|membership| self.groups.take(membership, ceiling, now.mono));
             let popped = if pays { self.groups.waiting.get_mut(&key).and_then(|group| group.pop()) } else { None };
             self.refile_group(key, now.mono);
             if let Some(record) = popped.and_then(|id| self.records.get_mut(&id)) {
                 record.is_staged = false;
                 record.has_passed = true;
+                self.groups.turns.had_turn(class);
                 return popped;
             }
         }
@@ -420,21 +442,20 @@ impl Outbox {
     fn refile_group(&mut self, key: Key, now: Mono) {
         let settings = self.settings.groups;
         let Some(group) = self.groups.waiting.get(&key) else { return };
-        let membership = Membership { key, rate: group.rate };
+        let membership = group.membership(key);
         let (can_pop, is_filed) = (group.can_pop(), group.is_filed);
-        let ends_at = group.folded.map_or(now, |folded| folded.after(group.fold_after(&settings) * STORM_ENDS));
+        let ends_at = group.folded.map_or(now, |folded| folded.after(settings.fold_after * STORM_ENDS));
         if group.is_empty() && ends_at <= now {
             self.end_group(key, now);
             return;
         }
         let token = can_pop.then(|| self.groups.next_token(membership, now));
         let ends_at = Some(ends_at).filter(|_| group.is_empty());
-        let mut at = [group.folds_at(key, &settings), ends_at].into_iter().flatten().min();
+        let mut at = [group.folds_at(&settings), ends_at].into_iter().flatten().min();
         let Some(group) = self.groups.waiting.get_mut(&key) else { return };
         if token == Some(now) && !is_filed {
             group.is_filed = true;
-            let turns = &mut self.groups.turns[group.class as usize];
-            turns.push_back(key);
+            self.groups.turns.push(group.class, group.source, AccountId(key));
         } else if let Some(token) = token.filter(|token| *token > now) {
             at = Some(at.map_or(token, |at| at.min(token)));
         }
@@ -454,7 +475,7 @@ impl Outbox {
             return; // was moved forward, and has fired
         }
         group.timer = None;
-        if group.folds_at(key, &settings).is_some_and(|at| at <= now.mono) {
+        if group.folds_at(&settings).is_some_and(|at| at <= now.mono) {
             let fold_after = group.fold_after(&settings);
             let until = now.mono.after(fold_after / FOLD_TOGETHER);
             let orders: Vec<Order> =
@@ -470,8 +491,8 @@ impl Outbox {
         if group.folded.is_none() || group.never.len() > 1 {
             group.folded = Some(now.mono);
         }
-        let (class, folded, membership) = (group.class, group.folded, Membership { key, rate: group.rate });
-        let leaving = Leaving { class, membership, folded, records: self.take_folding(orders, now) };
+        let (class, source, folded, membership) = (group.class, group.source, group.folded, group.membership(key));
+        let leaving = Leaving { class, source, membership, folded, records: self.take_folding(orders, now) };
         match &mut self.leaving {
             Some(all) => all.push(leaving),
             None => {
@@ -500,9 +521,10 @@ impl Outbox {
 
     /// Folds records into the storm record of their group, which is here. Returns that record, and its name.
     pub fn take_in(&mut self, leaving: &Leaving, now: Now) -> Option<(RecordId, SmolStr)> {
-        let Membership { key, rate } = leaving.membership;
-        let group = self.groups.waiting.entry(key).or_insert_with(|| Group::new(leaving.class));
-        (group.rate, group.folded) = (rate, group.folded.max(leaving.folded));
+        let Leaving { class, source, membership, .. } = *leaving;
+        let key = membership.key;
+        let group = self.groups.waiting.entry(key).or_insert_with(|| Group::new(class, source, membership));
+        (group.rate, group.folded) = (membership.rate, group.folded.max(leaving.folded));
         let begins = !std::mem::replace(&mut group.has_record, true);
         let account_id = AccountId::of_group(key);
         // The storm record is remembered for as long as the storm lasts.
@@ -546,7 +568,7 @@ impl Outbox {
 
     /// What pays for the storm record of a group.
     pub(super) fn membership(&self, key: Key) -> Option<Membership> {
-        self.groups.waiting.get(&key).map(|group| Membership { key, rate: group.rate })
+        self.groups.waiting.get(&key).map(|group| group.membership(key))
     }
 
     /// Nothing waits for the group any more.

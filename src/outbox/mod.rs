@@ -205,6 +205,12 @@ impl Outbox {
         self.accounts.len()
     }
 
+    /// Groups with records that wait or with a storm record, and events that are known to have folded.
+    #[must_use]
+    pub fn groups_and_folded(&self) -> (usize, usize) {
+        (self.groups.len(), self.folded.len())
+    }
+
     /// Whether a new record of this source may be offered: there is room, and the source does not fill more than its share. That is
     /// of what it and nobody else fills, so that however many flood, each gets as much as the others and some room is left.
     #[must_use]

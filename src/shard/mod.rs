@@ -360,12 +360,15 @@ impl Shard {
     /// How many things the shard holds.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
+        let (groups, folded) = self.outbox.groups_and_folded();
         Sizes {
             sources: self.sources.len(),
             tracked_keys: self.tracked_keys.own(),
             records: self.outbox.len(),
             bytes: self.outbox.bytes(),
             budgets: self.outbox.budgets(),
+            groups,
+            folded,
         }
     }
 

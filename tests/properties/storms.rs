@@ -43,7 +43,10 @@ fn event(component: &str, host: &str, namespace: &str, object: &str, reason: &st
 
 impl World {
     fn new(group: Option<Rate>, groups: GroupSettings) -> Self {
-        let outbox = outbox::Settings { groups, ..outbox::Settings::default() };
+        Self::with(group, outbox::Settings { groups, ..outbox::Settings::default() })
+    }
+
+    fn with(group: Option<Rate>, outbox: outbox::Settings) -> Self {
         let first = Shard::new(KeySecret(1, 2), shard::Settings { outbox, ..shard::Settings::default() }, 7);
         let mut shards = vec![first.another(8), first];
         shards[1].fold_elsewhere();
@@ -54,22 +57,30 @@ impl World {
         Self { shards, store, policy, now: 1_700_000_000 * SECOND, writes: Vec::new(), accepted: 0 }
     }
 
-    fn accept(&mut self, mut event: Event) {
+    fn accept(&mut self, event: Event) {
+        assert!(self.try_accept(event), "there is room");
+    }
+
+    /// Returns whether there was room.
+    fn try_accept(&mut self, mut event: Event) -> bool {
         // As clients name their events.
         event.metadata.name = format!("{}.{:x}", event.involved_object.name, self.accepted).into();
         // As `Shards` does: by the source.
         let shard = event.source.host.len() % self.shards.len();
         let now = Now::at(self.now);
-        self.shards[shard].accept(event, 1, now, &self.policy).unwrap();
+        let has_room = self.shards[shard].accept(event, 1, now, &self.policy).is_ok();
         self.hand_over();
-        self.accepted += 1;
+        self.accepted += u64::from(has_room);
+        has_room
     }
 
     /// As `Shards` does after each change of a shard.
     fn hand_over(&mut self) {
         let now = Now::at(self.now);
         let (home, others) = self.shards.split_first_mut().unwrap();
-        others.iter_mut().for_each(|other| drop(other.hand_over(home, now)));
+        for other in others {
+            other.hand_over(home, now);
+        }
     }
 
     fn next_write(&mut self, index: usize) -> Option<Write> {
@@ -348,24 +359,39 @@ fn who_makes_no_storm_is_shown_at_once() {
     }
 }
 
-/// Hostile reasons, namespaces and names: the outbox stays small, and nothing is lost.
+/// Random reasons, namespaces and names at full speed, which nothing but the limits holds.
 #[test]
-fn more_groups_than_there_may_be_share_a_budget() {
-    let small = GroupSettings { max_groups: NonZeroUsize::new(50).unwrap(), ..groups() };
-    let mut world = World::new(Some(Rate { qps: 0.1, burst: 1 }), small);
-    for number in 0..5_000 {
-        let reason = format!("Reason{number}");
-        let pod = format!("pod-{number}");
-        world.accept(event("c", "h", &format!("ns-{}", number % 700), &pod, &reason, "m"));
-        if number % 10 == 0 {
-            world.tick();
+fn hostile_groups_stay_within_their_limits_and_harm_nobody() {
+    let groups = GroupSettings { max_groups: NonZeroUsize::new(200).unwrap(), ..groups() };
+    let max_records = NonZeroUsize::new(4_000).unwrap();
+    let mut world = World::with(Some(GROUP), outbox::Settings { groups, max_records, ..outbox::Settings::default() });
+    let (mut random, mut refused, mut shown) = (fastrand::Rng::with_seed(1), 0, 0);
+    for tenth in 0..600 {
+        for _ in 0..100 {
+            let mut text = |prefix: &str, number: u32| format!("{prefix}-{}", random.u32(..number));
+            let (namespace, reason, pod) = (text("ns", 90), text("Failed", 300), text("pod", 1_000_000));
+            let hostile = event("kubelet", "h", &namespace, &pod, &reason, "m");
+            refused += u64::from(!world.try_accept(hostile));
+        }
+        if tenth % 50 == 0 {
+            world.accept(event("kubelet", "w", "quiet", &format!("pod-{tenth}"), "Started", "m"));
+            shown += 1;
+        }
+        world.tick();
+        if tenth % 50 == 20 {
+            let quiet = world.stored().iter().filter(|event| event.metadata.namespace == "quiet").count();
+            assert_eq!(quiet, shown, "shown after two seconds");
+        }
+        for shard in &world.shards {
+            let sizes = shard.sizes();
+            assert!(sizes.records <= max_records.get() && sizes.groups <= 2 * (200 + 2), "{sizes:?}");
+            assert!(sizes.folded <= 10_000 && sizes.bytes < 64 << 20, "{sizes:?}");
         }
     }
-    let records: usize = world.shards.iter().map(|shard| shard.sizes().records).sum();
-    assert!(records <= 5_000, "{records}");
-    let written = world.shown();
+    assert!(refused > 0, "the flood reached the limit");
     let waiting: u64 = world.shards.iter().map(|shard| shard.balance().total_waiting()).sum();
-    assert_eq!(written + waiting, world.accepted);
+    assert_eq!(world.shown() + waiting, world.accepted);
+    world.check_budgets(Some(CEILING));
 }
 
 proptest! {

@@ -137,7 +137,7 @@ impl Storm {
     /// `4812 events of 500 objects (Pod) from 3 reporters: job-001, job-002, …; x4000 0/99 nodes are available; …`, at most
     /// `limit` bytes.
     pub(super) fn message(&self, limit: usize) -> SmolStr {
-        let (objects, reporters) = (self.objects.count(), self.hosts.count());
+        let [objects, reporters] = [&self.objects, &self.hosts].map(|things| things.count().min(self.occurrences));
         let plural = |number: u64, word: &'static str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
         let mut text = format!("storm: {} of ", plural(self.occurrences, "event"));
         write!(text, "{} ({}) from {}: ", plural(objects, "object"), self.kind, plural(reporters, "reporter"))

@@ -10,7 +10,7 @@ use super::support::http::{Client, EVENTS};
 
 /// 40 pods in a storm, of which one has an event of its own.
 async fn storm() -> (Program, Client) {
-    let program = start("correlation: {groupBurstSize: 1, groupQps: 0.1}\n").await;
+    let program = start("correlation: {groupBurstSize: 1, groupQps: 0.05}\n").await;
     let mut client = program.client().await;
     for pod in 0..40 {
         let host = format!("node-{}", pod % 7);

@@ -47,8 +47,8 @@ pub struct GroupSettings {
     pub ceiling: Option<Rate>,
     /// How long a never-written record waits for its group before it folds; a Warning half as long again. Default 10 s.
     pub fold_after: Duration,
-    /// LIMIT: groups of a shard with records that wait or with a storm record; the events of further ones share one budget and
-    /// never fold. Default 10,000.
+    /// LIMIT: groups of a shard with records that wait or with a storm record; the events of further ones of a source share one budget
+    /// and never fold. Default 10,000.
     pub max_groups: NonZeroUsize,
 }
 

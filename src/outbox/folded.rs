@@ -19,7 +19,6 @@ const BYTES_MAX: usize = 16 << 20;
 /// How long one is known after it has folded: the upstream's TTL.
 const KNOWN_FOR: std::time::Duration = std::time::Duration::from_secs(3600);
 
-#[derive(Debug)]
 struct Folded {
     /// The newest, with all occurrences.
     event: Event,
@@ -28,7 +27,7 @@ struct Folded {
 }
 
 /// Events by group and object.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct FoldedTable {
     // LIMIT: `EVENTS_MAX` and `BYTES_MAX`.
     known: LruMap<Folded>,
@@ -86,6 +85,13 @@ impl FoldedTable {
     /// The newest first.
     pub(super) fn iter(&self, now: Mono) -> impl Iterator<Item = &Event> {
         self.known.iter().map(|(_, known)| known).filter(move |known| known.is_known(now)).map(|known| &known.event)
+    }
+}
+
+impl std::fmt::Debug for FoldedTable {
+    /// What decides about further events.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.known.iter().map(|(key, _)| key)).finish()
     }
 }
 

@@ -17,8 +17,8 @@ use super::account::{Account, AccountId, Class, Order, Rank};
 use super::fold::Home;
 use super::ready::Ready;
 use super::record::{Kind, Phase, Record};
-use super::timers::Timer;
 use super::storm::StormNews;
+use super::timers::Timer;
 use super::{Outbox, Write};
 use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, KeySecret, Rate, RecordId};
@@ -391,8 +391,7 @@ impl Outbox {
         record.phase = Phase::Queued(order);
         record.is_staged = true;
         let source = record.source;
-        let group =
-            self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class, source, membership));
+        let group = self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class, source, membership));
         group.rate = membership.rate;
         if is_storm {
             group.storm = Some(order);

@@ -40,10 +40,10 @@ use smol_str::SmolStr;
 
 pub use crate::correlator::{Patch, RecordId};
 pub use digest::DIGEST_REASON;
+pub use folded::FOLDED_MARK;
 pub use forget::Line;
 pub use gate::{Admission, Gate, GateSettings, HealthChange, Outcome};
 pub use group::UpstreamGroup;
-pub use folded::FOLDED_MARK;
 pub use groups::{GroupSettings, Leaving};
 pub use history::Learned;
 pub use journal::{Changes, Entry};

@@ -29,12 +29,17 @@ const KEPT_BYTES: usize = 200;
 const NEWS_MAX: usize = 32;
 
 /// A storm has begun or ended.
-#[derive(Debug)]
 pub struct StormNews {
     /// Whether it has begun.
     pub begins: bool,
     /// Its record.
     pub event: Event,
+}
+
+impl std::fmt::Debug for StormNews {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.begins)
+    }
 }
 
 impl Outbox {

@@ -64,7 +64,8 @@ impl Shards {
     #[must_use]
     pub fn storms(&self) -> Storms {
         let now = self.0.clock.now().mono;
-        let oldest = (0..self.count()).filter_map(|index| self.look(index, |shard| shard.outbox.oldest_unshown())).min();
+        let oldest =
+            (0..self.count()).filter_map(|index| self.look(index, |shard| shard.outbox.oldest_unshown())).min();
         let oldest = oldest.map(|since| now.since(since)).unwrap_or_default();
         self.look(HOME, |home| Storms { groups: home.outbox.storms(), oldest, tokens: home.outbox.ceiling_tokens(now) })
     }

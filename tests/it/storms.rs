@@ -18,7 +18,8 @@ async fn storm() -> (Program, Client) {
     }
     let is_storm = || {
         program.clock.advance(Duration::from_millis(100));
-        program.app.metrics_text().contains("eventweir_outbox_storms 1") && program.balance().waiting.iter().sum::<u64>() == 0
+        program.app.metrics_text().contains("eventweir_outbox_storms 1")
+            && program.balance().waiting.iter().sum::<u64>() == 0
     };
     program.until("all is shown", is_storm).await;
     (program, client)
@@ -38,11 +39,12 @@ async fn who_asks_for_a_folded_object_finds_what_is_known() {
     assert_eq!((storms.len(), storms[0].count), (1, 39), "{own:?}");
     // It happens again, and is known to have happened twice.
     client.post(&warning("node-4", "pod-39", "FailedMount", "still no such volume")).await;
-    program.until("it folds", || {
-        program.clock.advance(Duration::from_millis(500));
-        program.balance().waiting.iter().sum::<u64>() == 0
-    })
-    .await;
+    program
+        .until("it folds", || {
+            program.clock.advance(Duration::from_millis(500));
+            program.balance().waiting.iter().sum::<u64>() == 0
+        })
+        .await;
 
     let of_pod = "fieldSelector=involvedObject.name%3Dpod-39,involvedObject.kind%3DPod";
     let list = listed(&mut client, of_pod).await;
@@ -65,7 +67,9 @@ async fn who_asks_for_a_folded_object_finds_what_is_known() {
     let all = |list: &Value| list["items"].as_array().unwrap().len();
     assert_eq!(all(&listed(&mut client, &format!("{of_pod}&limit=500")).await), 1);
     // Not for those who ask for something else, follow a version, or watch.
-    for query in ["fieldSelector=involvedObject.name%3Dpod-0", "fieldSelector=involvedObject.name%3Dpod-99", "limit=500", ""] {
+    for query in
+        ["fieldSelector=involvedObject.name%3Dpod-0", "fieldSelector=involvedObject.name%3Dpod-99", "limit=500", ""]
+    {
         let list = listed(&mut client, query).await;
         let folded = list.to_string().contains("folded-into");
         assert!(!folded, "{query}");

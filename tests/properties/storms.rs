@@ -9,7 +9,7 @@ use eventweir::clock::Now;
 use eventweir::correlator::{KeySecret, Policy, Rate, Settings};
 use eventweir::event::Event;
 use eventweir::ledger::Balance;
-use eventweir::outbox::{self, Answer, GroupSettings, Request, STORM_MARK, Write};
+use eventweir::outbox::{self, Answer, GroupSettings, RecordId, Request, STORM_MARK, Write};
 use eventweir::shard::{self, Shard};
 use eventweir::upstream::ListOptions;
 use eventweir::upstream::store::{self, Store};
@@ -274,6 +274,34 @@ fn a_group_has_one_storm_record_whatever_the_shard() {
     sum.settle_moved();
     assert!(sum.is_exact() && sum.total_waiting() == 0, "{sum:?}");
     assert_eq!(sum.ledger.received(), world.accepted);
+}
+
+/// What is on the disk and what is shown are all occurrences, whenever the process ends, although records of one shard fold in another.
+#[test]
+fn a_spool_has_each_folded_occurrence_once() {
+    let mut world = World::new(Some(GROUP), groups());
+    world.shards.iter_mut().for_each(Shard::keep_journal);
+    let mut disk: BTreeMap<(usize, RecordId), u64> = BTreeMap::new();
+    for tenth in 0..600 {
+        if tenth % 150 == 0 {
+            storm(&mut world, "Failed");
+        }
+        world.tick();
+        // As `Shards` takes them: all in one instant. A commit takes a tenth of a second.
+        let changes: Vec<_> = world.shards.iter_mut().map(Shard::take_changes).collect();
+        for (shard, changes) in changes.iter().enumerate() {
+            for (id, entry) in &changes.records {
+                let occurrences = entry.as_ref().map_or(0, |entry| entry.occurrences().total());
+                disk.insert((shard, *id), occurrences);
+            }
+        }
+        assert_eq!(disk.values().sum::<u64>() + world.shown(), world.accepted, "at {tenth}");
+        let now = Now::at(world.now);
+        for (shard, changes) in world.shards.iter_mut().zip(&changes) {
+            shard.changes_kept(&changes.held, now);
+        }
+    }
+    assert!(world.storms()[0].count > 400, "it is written although it folds on: {:?}", world.storms());
 }
 
 /// A single object that goes on to repeat is folded while the storm lasts, and does not prolong it.

@@ -8,12 +8,14 @@ use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 
 use super::auth;
-use super::correlation::{COUNT_OVERFLOW, GROUP, KEY_ENCODING, NAMING, SUPPRESSION};
+use super::correlation::{COUNT_OVERFLOW, GROUP, KEY_ENCODING, MESSAGES, NAMING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
 use super::read::{ACK, HISTORY, SWITCH, UNLIMITED, UPSTREAM_GROUP, WRITES};
 use super::tls::MIN_VERSION;
 use super::units::{duration_text, size_text};
-use super::{Backend, Config, EventLog, Ingest, LogFormat, Passthrough, Shards, Tls, Upstream};
+use super::{
+    Backend, Config, EventLog, Ingest, LogFormat, Memory, Passthrough, Shards, Tls, Upstream, memory as memory_of,
+};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
 use crate::ingest::Repair;
 use crate::outbox::{self, GateSettings, GroupSettings};
@@ -80,6 +82,7 @@ fn tree(config: &Config) -> Value {
         passthrough,
         access,
         limits_file,
+        memory,
         shutdown,
         shards,
     } = config;
@@ -113,6 +116,10 @@ fn tree(config: &Config) -> Value {
         "spool": spool_tree,
         "ingest": ingest_tree(ingest),
         "passthrough": passthrough_tree(passthrough),
+        "memory": match memory {
+            Memory::Bytes(memory) => bytes(memory.get()),
+            named => self::named(&memory_of::NAMED, *named),
+        },
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
         "auth": auth::auth_tree(access, auth),
         "fairness": auth::fairness_tree(&access.fairness),
@@ -279,6 +286,7 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         spam_key,
         aggregate_key,
         local_key,
+        messages,
         message_prefix,
         key_encoding,
         count_overflow,
@@ -297,6 +305,7 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         ("spamKey", fields(spam_key)),
         ("aggregateKey", fields(aggregate_key)),
         ("localKey", fields(local_key)),
+        ("messages", named(&MESSAGES, *messages)),
         ("messagePrefix", json!(message_prefix.as_str())),
         ("keyEncoding", named(&KEY_ENCODING, *key_encoding)),
         ("countOverflow", named(&COUNT_OVERFLOW, *count_overflow)),

@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::Share;
+use super::{Outbox, Share};
 use crate::clock::Mono;
 use crate::correlator::{Key, LruMap};
 use crate::event::Event;
@@ -85,6 +85,19 @@ impl FoldedTable {
     /// The newest first.
     pub(super) fn iter(&self, now: Mono) -> impl Iterator<Item = &Event> {
         self.known.iter().map(|(_, known)| known).filter(move |known| known.is_known(now)).map(|known| &known.event)
+    }
+}
+
+impl Outbox {
+    /// What is known of the events that have folded into storm records.
+    pub fn folded(&self, now: Mono) -> impl Iterator<Item = &Event> {
+        self.folded.iter(now)
+    }
+
+    /// What is known of an event like this that has folded.
+    #[must_use]
+    pub fn folded_like(&self, event: &Event, now: Mono) -> Option<&Event> {
+        self.folded.get(self.groups.object(event), now)
     }
 }
 

@@ -221,6 +221,11 @@ impl Groups {
         Membership { key: self.secret.group(event), rate: Some(rate), is_mixed: false }
     }
 
+    /// The key of an event's object within its group.
+    pub(super) fn object(&self, event: &Event) -> Key {
+        self.secret.object(self.secret.group(event), event)
+    }
+
     /// Groups with records that wait or with a storm record.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
@@ -369,7 +374,7 @@ impl Outbox {
             group.folded.is_some()
                 && record.was_never_sent()
                 && record.kind != Kind::Storm
-                && self.folded.has(self.groups.secret.object(membership.key, &record.event))
+                && self.folded.has(self.groups.object(&record.event))
         };
         let waits = group.is_some_and(|group| !group.is_empty() || folds(group));
         if !waits && self.groups.take(membership, ceiling, now.mono) {
@@ -544,25 +549,13 @@ impl Outbox {
         let Some((into, name)) = into else { return };
         for (id, record) in leaving.records {
             self.forgotten.push(record.forgotten(id, into));
-            let key = self.groups.secret.object(leaving.membership.key, &record.event);
+            let key = self.groups.object(&record.event);
             self.folded.add(key, record.event, record.pending.total(), &name, now.mono);
         }
     }
 
     fn storm_event(&self, key: Key) -> Option<&Event> {
         self.accounts.peek(&AccountId::of_group(key).0)?.digest.as_ref().map(|digest| &digest.event)
-    }
-
-    /// What is known of the events that have folded into storm records.
-    pub fn folded(&self, now: Mono) -> impl Iterator<Item = &Event> {
-        self.folded.iter(now)
-    }
-
-    /// What is known of an event like this that has folded.
-    #[must_use]
-    pub fn folded_like(&self, event: &Event, now: Mono) -> Option<&Event> {
-        let secret = self.groups.secret;
-        self.folded.get(secret.object(secret.group(event), event), now)
     }
 
     /// What pays for the storm record of a group.

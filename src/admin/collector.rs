@@ -44,9 +44,8 @@ struct Inner {
     in_flight: IntGauge,
     in_flight_limit: IntGauge,
     window: IntGauge,
-    storms: IntGauge,
-    oldest: IntGauge,
-    tokens: IntGauge,
+    /// Groups, longest wait, tokens of the ceiling.
+    storms: [IntGauge; 3],
 }
 
 impl ShardCollector {
@@ -120,15 +119,7 @@ impl ShardCollector {
                 "eventweir_delivery_window",
                 "Requests that may be on their way at once, as the upstream takes them now.",
             )?,
-            storms: IntGauge::new("eventweir_outbox_storms", "Groups of like events with a storm record.")?,
-            oldest: IntGauge::new(
-                "eventweir_outbox_oldest_unshown_seconds",
-                "How long the oldest record that was never written has waited for its group, or for the ceiling.",
-            )?,
-            tokens: IntGauge::new(
-                "eventweir_outbox_ceiling_tokens",
-                "Writes that the ceiling over all sources allows now; -1 without one.",
-            )?,
+            storms: storms()?,
         };
         Ok(Self(Arc::new(Mutex::new(inner))))
     }
@@ -163,9 +154,9 @@ impl Inner {
             &self.in_flight,
             &self.in_flight_limit,
             &self.window,
-            &self.storms,
-            &self.oldest,
-            &self.tokens,
+            &self.storms[0],
+            &self.storms[1],
+            &self.storms[2],
         ]
     }
 
@@ -210,10 +201,25 @@ impl Inner {
         self.in_flight_limit.set(gauge(self.monitor.settings().max_in_flight));
         self.window.set(self.monitor.window());
         let storms = self.shards.storms();
-        self.storms.set(gauge(storms.groups));
-        self.oldest.set(i64::try_from(storms.oldest.as_secs()).unwrap_or(i64::MAX));
-        self.tokens.set(storms.tokens.map_or(-1, i64::from));
+        let [groups, oldest, tokens] = &self.storms;
+        groups.set(gauge(storms.groups));
+        oldest.set(i64::try_from(storms.oldest.as_secs()).unwrap_or(i64::MAX));
+        tokens.set(storms.tokens.map_or(-1, i64::from));
     }
+}
+
+fn storms() -> Result<[IntGauge; 3], prometheus::Error> {
+    Ok([
+        IntGauge::new("eventweir_outbox_storms", "Groups of like events with a storm record.")?,
+        IntGauge::new(
+            "eventweir_outbox_oldest_unshown_seconds",
+            "How long the oldest record that was never written has waited for its group, or for the ceiling.",
+        )?,
+        IntGauge::new(
+            "eventweir_outbox_ceiling_tokens",
+            "Writes that the ceiling over all sources allows now; -1 without one.",
+        )?,
+    ])
 }
 
 /// Brings a counter to a total that is kept elsewhere and never falls.

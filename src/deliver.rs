@@ -257,7 +257,8 @@ impl Delivery {
             if begins {
                 tracing::warn!(%component, %reason, %event_type, kind, %namespace, %record, "a storm of events begins");
             } else {
-                tracing::info!(%component, %reason, %event_type, kind, %namespace, %record, count, "a storm of events has ended");
+                let ended = "a storm of events has ended";
+                tracing::info!(%component, %reason, %event_type, kind, %namespace, %record, count, "{ended}");
             }
         }
     }

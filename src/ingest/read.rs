@@ -77,8 +77,8 @@ pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Aske
     }
 }
 
-/// Adds to the last page of a list of an object's events what is known of those that have folded into storm records. They have neither uid
-/// nor version, and no watch tells of them.
+/// Adds folded events to the last page of a list of an object's events. They have neither uid nor version, and no watch has
+/// them.
 fn add_folded(face: &Face, asked: &Asked, options: &ListOptions, list: &mut EventList) {
     let ListOptions { limit, field_selector, label_selector, version, .. } = options;
     if !field_selector.is_of_object() || *version != Version::Newest || !list.continue_token.is_empty() {

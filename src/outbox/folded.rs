@@ -1,4 +1,4 @@
-//! What is known of the events that have folded into storm records, for those who ask for the objects. In memory only.
+//! Events that have folded into storm records, for reads of their objects. In memory only.
 
 use smol_str::SmolStr;
 
@@ -89,12 +89,12 @@ impl FoldedTable {
 }
 
 impl Outbox {
-    /// What is known of the events that have folded into storm records.
+    /// Events that have folded into storm records, as far as they are known.
     pub fn folded(&self, now: Mono) -> impl Iterator<Item = &Event> {
         self.folded.iter(now)
     }
 
-    /// What is known of an event like this that has folded.
+    /// The event of the same group and object that has folded, if one is known.
     #[must_use]
     pub fn folded_like(&self, event: &Event, now: Mono) -> Option<&Event> {
         self.folded.get(self.groups.object(event), now)

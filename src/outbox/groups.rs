@@ -27,11 +27,11 @@ use crate::event::Event;
 /// LIMIT: never-written records that wait for one group; more fold at once, the one that has waited longest first.
 const WAITING_MAX: usize = 1000;
 
-/// A storm is over when no two records have waited at once for so many times as long as a record waits until it folds. A single
-/// object that goes on to repeat does not prolong it.
+/// Times `fold_after` after which a storm ends when no two records have waited at once. A single object that goes on to repeat
+/// does not prolong it.
 const STORM_ENDS: u32 = 60;
 
-/// Records fold together that would within this part of the time that they wait: each fold is a change of the storm record.
+/// Part of `fold_after` within which records fold together: each fold is a change of the storm record.
 const FOLD_TOGETHER: u32 = 10;
 
 /// What a source's records without a group budget wait under for a token of the whole.
@@ -47,8 +47,8 @@ pub struct GroupSettings {
     pub ceiling: Option<Rate>,
     /// How long a never-written record waits for its group before it folds; a Warning half as long again. Default 10 s.
     pub fold_after: Duration,
-    /// LIMIT: groups of a shard with records that wait or with a storm record; the events of further ones of a source share one budget
-    /// and never fold. Default 10,000.
+    /// LIMIT: groups of a shard with records that wait or with a storm record. The events of a source's further groups share
+    /// one budget and never fold. Default 10,000.
     pub max_groups: NonZeroUsize,
 }
 
@@ -152,8 +152,8 @@ impl std::fmt::Debug for Buckets {
 pub(super) struct Groups {
     secret: KeySecret,
     buckets: Arc<Buckets>,
-    // LIMIT: `max_groups`, with records that wait or with a storm record; what belongs to further ones waits together, by source. The shard with
-    // the storm records has those of the others too.
+    // LIMIT: `max_groups`, with records that wait or with a storm record; what belongs to further ones waits together, by
+    // source. The shard with the storm records has those of the others too.
     waiting: HashMap<Key, Group, BuildKeyHasher>,
     /// Groups that had a token when they were filed. Sources take turns: one with many groups delays no other.
     turns: Ready,
@@ -544,7 +544,7 @@ impl Outbox {
         Some((into, name))
     }
 
-    /// Records have folded: their correlators have to forget them, and who asks for their objects finds what is known of them.
+    /// Notes that records have folded: for their correlators to forget, and for reads of their objects.
     pub fn has_left(&mut self, leaving: Leaving, into: Option<(RecordId, SmolStr)>, now: Now) {
         let Some((into, name)) = into else { return };
         for (id, record) in leaving.records {

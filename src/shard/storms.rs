@@ -1,4 +1,4 @@
-//! Storm records, of which each group has one: the first shard has them all. What folds in another shard is handed over to it,
+//! Storm records, of which each group has one. The first shard has them all; what folds in another shard is handed over to it
 //! under the locks of both.
 
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Shard {
         is_something
     }
 
-    /// What is known of the events that have folded into storm records.
+    /// Events that have folded into storm records, as far as they are known.
     pub fn folded(&self, now: Mono) -> impl Iterator<Item = &Event> {
         self.outbox.folded(now)
     }
@@ -76,7 +76,7 @@ impl Shards {
         self.0.shards[HOME].lock().outbox.take_storm_news()
     }
 
-    /// At most `max` events that have folded into storm records and that `is_asked` selects. Looks at all that are known.
+    /// At most `max` folded events that `is_asked` selects. Looks at all that are known.
     #[must_use]
     pub fn folded(&self, max: usize, is_asked: impl Fn(&Event) -> bool) -> Vec<Event> {
         let now = self.0.clock.now().mono;
@@ -87,7 +87,7 @@ impl Shards {
         (0..self.count()).flat_map(of_shard).take(max).collect()
     }
 
-    /// What is known of an event like this that has folded into a storm record.
+    /// The event of the same group and object that has folded, if one is known.
     #[must_use]
     pub fn folded_like(&self, event: &Event) -> Option<Event> {
         let now = self.0.clock.now().mono;

@@ -266,7 +266,7 @@ impl Shards {
         see(&self.0.shards[index].lock())
     }
 
-    /// What a shard has for others, at the end of each change of it: what folds into storm records, and what is to be kept.
+    /// Hands on what a shard has for others, at the end of each change of it: folded records, and changes to be kept.
     ///
     /// The locks of several shards are taken in ascending order, but that of the storm records last.
     fn hand_on(&self, shard: &mut Shard, now: Now) {
@@ -284,8 +284,8 @@ impl Shards {
         self.0.shards.len()
     }
 
-    /// The ledger over all shards. Each shard is exact in the instant it is read, and so is their sum, but for what moves between them
-    /// meanwhile.
+    /// The ledger over all shards. Each shard is exact in the instant it is read, and so is their sum: what moves between them
+    /// meanwhile counts as waiting.
     #[must_use]
     pub fn balance(&self) -> Balance {
         let mut sum = Balance::default();

@@ -24,8 +24,9 @@ const (
 	stormVisible = 15 * time.Second
 )
 
-// storm: pods that cannot be scheduled and whose volumes cannot be mounted, told by two components as client-go does: a POST, then a PATCH for each
-// repeat. First straight to an apiserver, then through eventweir with its default budgets. It compares what both cost.
+// storm: pods that cannot be scheduled and whose volumes cannot be mounted. Two components report as client-go does: a POST,
+// then a PATCH for each repeat. First straight to an apiserver, then through eventweir with its default budgets. It compares
+// what both cost.
 func storm(r *run) error {
 	s, err := startAPIServer(r.ctx, r.apiserver, filepath.Join(r.dir, "apiserver"), "--namespaces", r.namespace())
 	if err != nil {

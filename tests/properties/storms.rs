@@ -276,7 +276,7 @@ fn a_group_has_one_storm_record_whatever_the_shard() {
     assert_eq!(sum.ledger.received(), world.accepted);
 }
 
-/// What is on the disk and what is shown are all occurrences, whenever the process ends, although records of one shard fold in another.
+/// Disk and upstream together hold all occurrences at each commit, although records of one shard fold in another.
 #[test]
 fn a_spool_has_each_folded_occurrence_once() {
     let mut world = World::new(Some(GROUP), groups());

@@ -445,14 +445,8 @@ mod tests {
     const LATER: Mono = Mono(NOW.0 + 1);
 
     /// Ten of five known ones and five in flight, of which the newest write carried all.
-    const FACTS: Facts = Facts {
-        now: NOW,
-        tags: Tags::Kept,
-        settled: 5,
-        in_flight: 5,
-        sent: Mark { count: 13, tag: 10 },
-        adopts: true,
-    };
+    const FACTS: Facts =
+        Facts { now: NOW, tags: Tags::Kept, settled: 5, in_flight: 5, sent: Mark { count: 13, tag: 10 }, adopts: true };
 
     fn refusal() -> Refusal {
         Refusal { reason: RefusalReason::Invalid, status: Box::new(Status::new(422, "Invalid", "m")) }

@@ -53,6 +53,8 @@ struct Inner {
     /// The label sets that the metric has.
     // LIMIT: `explain.series`, and one for the rest.
     known: HashSet<[SmolStr; 4]>,
+    /// Groups, longest wait, tokens of the ceiling.
+    storms: [IntGauge; 3],
 }
 
 impl ShardCollector {
@@ -136,6 +138,7 @@ impl ShardCollector {
                 &["type", "reason", "kind", "namespace"],
             )?,
             known: HashSet::new(),
+            storms: storms()?,
         };
         Ok(Self(Arc::new(Mutex::new(inner))))
     }
@@ -147,7 +150,7 @@ impl ShardCollector {
 }
 
 impl Inner {
-    fn parts(&self) -> [&dyn Collector; 24] {
+    fn parts(&self) -> [&dyn Collector; 27] {
         [
             &self.received,
             &self.rejected,
@@ -173,6 +176,9 @@ impl Inner {
             &self.explain_bytes,
             &self.explain_limit,
             &self.kube_events,
+            &self.storms[0],
+            &self.storms[1],
+            &self.storms[2],
         ]
     }
 
@@ -218,6 +224,11 @@ impl Inner {
         self.window.set(self.monitor.window());
         self.explain_bytes.set(gauge(self.shards.explain_bytes()));
         self.explain_limit.set(gauge(self.limits.explain.max_bytes.get()));
+        let storms = self.shards.storms();
+        let [groups, oldest, tokens] = &self.storms;
+        groups.set(gauge(storms.groups));
+        oldest.set(i64::try_from(storms.oldest.as_secs()).unwrap_or(i64::MAX));
+        tokens.set(storms.tokens.map_or(-1, i64::from));
         self.observe_groups();
     }
 
@@ -238,6 +249,20 @@ impl Inner {
             set(&self.kube_events.with_label_values(&labels), total);
         }
     }
+}
+
+fn storms() -> Result<[IntGauge; 3], prometheus::Error> {
+    Ok([
+        IntGauge::new("eventweir_outbox_storms", "Groups of like events with a storm record.")?,
+        IntGauge::new(
+            "eventweir_outbox_oldest_unshown_seconds",
+            "How long the oldest record that was never written has waited for its group, or for the ceiling.",
+        )?,
+        IntGauge::new(
+            "eventweir_outbox_ceiling_tokens",
+            "Writes that the ceiling over all sources allows now; -1 without one.",
+        )?,
+    ])
 }
 
 /// Brings a counter to a total that is kept elsewhere and never falls.

@@ -141,6 +141,7 @@ enum Domain {
     Name,
     Group,
     Object,
+    Subject,
 }
 
 /// The fields that client-go's spam, aggregate and event key have in common: its spam key.
@@ -183,8 +184,8 @@ impl KeySecret {
     /// The key of the object that `event` is about, in the namespace where its events are. One of the same name that comes later is
     /// the same.
     #[must_use]
-    pub fn object(self, event: &Event) -> Key {
-        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Object);
+    pub fn subject(self, event: &Event) -> Key {
+        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Subject);
         joiner.add(&event.metadata.namespace);
         joiner.add(&event.involved_object.kind);
         joiner.add(&event.involved_object.name);
@@ -201,6 +202,16 @@ impl KeySecret {
         joiner.add(&event.event_type);
         joiner.add(&event.involved_object.kind);
         joiner.add(&event.metadata.namespace);
+        joiner.finish()
+    }
+
+    /// The key of the object that `event` is about, within a group.
+    #[must_use]
+    pub fn object(self, group: Key, event: &Event) -> Key {
+        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Object);
+        joiner.add_key(group);
+        let object = &event.involved_object;
+        [&object.namespace, &object.name, &object.uid].into_iter().for_each(|text| joiner.add(text));
         joiner.finish()
     }
 

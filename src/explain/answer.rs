@@ -108,6 +108,7 @@ pub struct Part {
     pub in_summary: u64,
     /// The digest or storm record that counts those.
     pub summary: SmolStr,
+    // LIMIT: in these two, what there is to wait for, and reasons of a loss.
     pub waiting: BTreeMap<&'static str, u64>,
     pub lost: BTreeMap<&'static str, u64>,
     pub rejected: u64,

@@ -272,13 +272,24 @@ impl Store {
     }
 
     /// Occurrences of a fact have folded into a record.
-    pub fn fold(&mut self, spot: Spot, (into, kind): (RecordId, Kind), message: &SmolStr, number: u64, now: Now) {
+    pub fn fold(
+        &mut self,
+        spot: Spot,
+        (into, kind): (RecordId, Kind),
+        name: &SmolStr,
+        message: &SmolStr,
+        number: u64,
+        now: Now,
+    ) {
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes;
         let fact = &mut history.facts[spot.fact];
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
         history.keep((into, kind), spot.fact, (message, messages), 0);
+        if !name.is_empty() {
+            history.set_stored(into, name, 0);
+        }
         self.bytes.replace(before, history.bytes);
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
     }
@@ -364,7 +375,7 @@ mod tests {
     }
 
     fn tell(store: &mut Store, event: &Event, record: u64, at: i64) {
-        let (key, now) = (SECRET.object(event), Now::at(at));
+        let (key, now) = (SECRET.subject(event), Now::at(at));
         let spot = store.receive(key, SECRET, event, 1, now).unwrap();
         let rate = Rate { qps: 1.0, burst: 1 };
         let ruling = Ruling { source: Key(1), budget: Key(2), rate, paid: None, rule: None, before: 0 };

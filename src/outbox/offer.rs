@@ -69,8 +69,12 @@ pub struct Forgotten {
     pub into: RecordId,
     /// What kind of record that is.
     pub kind: Kind,
-    /// What the record was to show.
+    /// Its name, where it is another shard's.
+    pub name: SmolStr,
+    /// What the record was to show, and how many occurrences it had.
     pub event: Box<Event>,
+    /// See `event`.
+    pub number: u64,
 }
 
 impl Outbox {
@@ -143,7 +147,7 @@ impl Outbox {
         record.total = tag;
         record.paid = offer.payment == Payment::Paid;
         if let (Payment::Owed { .. }, Some(rate)) = (offer.payment, offer.group) {
-            record.group = Some(self.groups.of(&record.event, rate, &self.settings.groups));
+            record.group = Some(self.groups.of(&record.event, rate));
         }
         if stored {
             record.stand = Stand::On(Held { version, count: count.into(), tag, ..Held::default() });

@@ -18,6 +18,9 @@ use crate::outbox::{Answer, DIGEST_REASON, Forgotten, Kind, Settlement};
 /// LIMIT: objects of an answer, of one shard.
 const OBJECTS: usize = 20;
 
+/// Set or not in the numbers of other shards' records, so that they are not taken for one of ours.
+const ELSEWHERE: u64 = 1 << 62;
+
 /// A write on its way, as `explain` knows it.
 #[derive(Debug)]
 pub(super) struct Noticed {
@@ -54,7 +57,7 @@ impl Shard {
     /// Looks at a write before its answer is taken.
     pub(super) fn notice(&mut self, record: RecordId, answer: &Answer, now: Now) -> Option<Noticed> {
         let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
-        let spot = self.explain.spot(self.secret.object(seen.event), self.secret, seen.event, now)?;
+        let spot = self.explain.spot(self.secret.subject(seen.event), self.secret, seen.event, now)?;
         let (why, text, is_retry) = match answer {
             Answer::Refused(refusal) => (refusal.reason.label(), SmolStr::new(&refusal.status.message), false),
             Answer::Retry(retry) => (retry.fault.label(), SmolStr::default(), true),
@@ -87,12 +90,13 @@ impl Shard {
 
     /// Notes that a record has folded.
     pub(super) fn note_fold(&mut self, forgotten: &Forgotten, now: Now) {
-        let Forgotten { event, record, into, kind, .. } = forgotten;
-        let object = self.secret.object(event);
+        let Forgotten { event, record, into, kind, name, number, .. } = forgotten;
+        let object = self.secret.subject(event);
         self.explain.ended(object, *record);
         if let Some(spot) = self.explain.spot(object, self.secret, event, now) {
-            let number = u64::try_from(event.count).unwrap_or(1);
-            self.explain.fold(spot, (*into, *kind), &event.message, number, now);
+            // A storm record is another shard's, whose numbers are its own.
+            let into = if *kind == Kind::Storm { RecordId(into.0 ^ ELSEWHERE) } else { *into };
+            self.explain.fold(spot, (into, *kind), name, &event.message, *number, now);
         }
     }
 
@@ -106,7 +110,7 @@ impl Shard {
 
     /// Notes that an occurrence was refused that could be read.
     pub fn note_rejection(&mut self, event: &Event, reason: RejectReason, text: &str, now: Now) {
-        let object = self.secret.object(event);
+        let object = self.secret.subject(event);
         if let Some(spot) = self.explain.receive(object, self.secret, event, 1, now) {
             self.explain.remark(spot, (Verdict::Rejected, reason.label()), 1, None, text, now);
         }

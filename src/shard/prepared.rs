@@ -21,6 +21,6 @@ impl<'p> Prepared<'p> {
     pub(super) fn new(secret: KeySecret, event: &Event, policy: &'p Policy) -> Self {
         let (rule, settings) = policy.rule(event);
         let (source, keys) = (secret.source(event), secret.keys(event, settings));
-        Self { source, keys, settings, object: secret.object(event), rule }
+        Self { source, keys, settings, object: secret.subject(event), rule }
     }
 }

@@ -47,8 +47,8 @@ struct Inner {
     in_flight: IntGauge,
     in_flight_limit: IntGauge,
     window: IntGauge,
-    explain_bytes: IntGauge,
-    explain_limit: IntGauge,
+    /// Bytes of decisions, and their limit.
+    explain: [IntGauge; 2],
     kube_events: IntCounterVec,
     /// The label sets that the metric has.
     // LIMIT: `explain.series`, and one for the rest.
@@ -64,7 +64,7 @@ impl ShardCollector {
     /// Never in practice: the names are valid.
     pub fn new(shards: Shards, monitor: Monitor, limits: Settings) -> Result<Self, prometheus::Error> {
         let counters = |name: &str, help: &str, label: &str| IntCounterVec::new(Opts::new(name, help), &[label]);
-        let inner = Inner {
+        Ok(Self(Arc::new(Mutex::new(Inner {
             shards,
             monitor,
             limits,
@@ -128,19 +128,11 @@ impl ShardCollector {
                 "eventweir_delivery_window",
                 "Requests that may be on their way at once, as the upstream takes them now.",
             )?,
-            explain_bytes: IntGauge::new("eventweir_explain_bytes", "Bytes of the decisions that are kept.")?,
-            explain_limit: IntGauge::new("eventweir_explain_limit_bytes", "Bytes of decisions that may be kept.")?,
-            kube_events: IntCounterVec::new(
-                Opts::new(
-                    "eventweir_kube_events_total",
-                    "Occurrences by their event's members; those beyond explain.series label sets as other.",
-                ),
-                &["type", "reason", "kind", "namespace"],
-            )?,
+            explain: explain()?,
+            kube_events: kube_events()?,
             known: HashSet::new(),
             storms: storms()?,
-        };
-        Ok(Self(Arc::new(Mutex::new(inner))))
+        }))))
     }
 
     /// Takes over reloaded limits.
@@ -173,8 +165,8 @@ impl Inner {
             &self.in_flight,
             &self.in_flight_limit,
             &self.window,
-            &self.explain_bytes,
-            &self.explain_limit,
+            &self.explain[0],
+            &self.explain[1],
             &self.kube_events,
             &self.storms[0],
             &self.storms[1],
@@ -222,8 +214,8 @@ impl Inner {
         self.in_flight.set(self.monitor.in_flight());
         self.in_flight_limit.set(gauge(self.monitor.settings().max_in_flight));
         self.window.set(self.monitor.window());
-        self.explain_bytes.set(gauge(self.shards.explain_bytes()));
-        self.explain_limit.set(gauge(self.limits.explain.max_bytes.get()));
+        self.explain[0].set(gauge(self.shards.explain_bytes()));
+        self.explain[1].set(gauge(self.limits.explain.max_bytes.get()));
         let storms = self.shards.storms();
         let [groups, oldest, tokens] = &self.storms;
         groups.set(gauge(storms.groups));
@@ -263,6 +255,18 @@ fn storms() -> Result<[IntGauge; 3], prometheus::Error> {
             "Writes that the ceiling over all sources allows now; -1 without one.",
         )?,
     ])
+}
+
+fn explain() -> Result<[IntGauge; 2], prometheus::Error> {
+    Ok([
+        IntGauge::new("eventweir_explain_bytes", "Bytes of the decisions that are kept.")?,
+        IntGauge::new("eventweir_explain_limit_bytes", "Bytes of decisions that may be kept.")?,
+    ])
+}
+
+fn kube_events() -> Result<IntCounterVec, prometheus::Error> {
+    let help = "Occurrences by their event's members; those beyond explain.series label sets as other.";
+    IntCounterVec::new(Opts::new("eventweir_kube_events_total", help), &["type", "reason", "kind", "namespace"])
 }
 
 /// Brings a counter to a total that is kept elsewhere and never falls.

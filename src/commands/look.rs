@@ -154,9 +154,8 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
     })
 }
 
-/// The answer for people: the first sentence, then the evidence, then what to do.
-fn explained(document: &Value) -> String {
-    let cell = |value: &Value| match value {
+fn cell(value: &Value) -> String {
+    match value {
         Value::String(text) => clean(text, WIDTH),
         Value::Null => "-".to_owned(),
         Value::Object(members) if members.is_empty() => "0".to_owned(),
@@ -165,12 +164,38 @@ fn explained(document: &Value) -> String {
         }
         Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" / "),
         other => other.to_string(),
-    };
-    let time = |value: &Value| {
-        let text = value.as_str().unwrap_or("-");
-        text.split_once('T').map_or(text, |(_, time)| time.get(..8).unwrap_or(time)).to_owned()
-    };
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    }
+}
+
+/// The time of day.
+fn time(value: &Value) -> String {
+    let text = value.as_str().unwrap_or("-");
+    text.split_once('T').map_or(text, |(_, time)| time.get(..8).unwrap_or(time)).to_owned()
+}
+
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
+}
+
+/// What the budgets of an object have.
+fn budgets(object: &Value) -> String {
+    let mut text = String::new();
+    for budget in list(&object["budgets"]) {
+        text += &format!(
+            "\n  BUDGET   {}\n           {} of {} tokens, one each {:.0} s, next {}; spent: {}\n",
+            clean(&cell(&budget["key"]), 200),
+            budget["tokens"],
+            budget["burst"],
+            budget["secondsPerToken"].as_f64().unwrap_or_default(),
+            time(&budget["nextToken"]),
+            cell(&budget["spentOn"])
+        );
+    }
+    text
+}
+
+/// The answer for people: the first sentence, then the evidence, then what to do.
+fn explained(document: &Value) -> String {
     let mut text = clean(document["answer"]["text"].as_str().unwrap_or_default(), 4000) + "\n";
     for object in list(&document["objects"]) {
         text += &format!("\n{} {}/{}\n", cell(&object["kind"]), cell(&object["namespace"]), cell(&object["name"]));
@@ -183,17 +208,7 @@ fn explained(document: &Value) -> String {
         let headings =
             ["REASON", "TYPE", "SOURCE", "RULE", "RECEIVED", "SHOWN", "SUMMARY", "WAITING", "LOST", "LAST SHOWN"];
         text += &table::render(&headings, 4, &rows.collect::<Vec<Vec<String>>>());
-        for budget in list(&object["budgets"]) {
-            text += &format!(
-                "\n  BUDGET   {}\n           {} of {} tokens, one each {:.0} s, next {}; spent: {}\n",
-                clean(&cell(&budget["key"]), 200),
-                budget["tokens"],
-                budget["burst"],
-                budget["secondsPerToken"].as_f64().unwrap_or_default(),
-                time(&budget["nextToken"]),
-                cell(&budget["spentOn"])
-            );
-        }
+        text += &budgets(&object);
         let rows = list(&object["records"]).into_iter().map(|record| {
             let messages = list(&record["messages"]);
             let newest = messages.last().map_or(String::new(), cell);

@@ -129,6 +129,7 @@ const TOKENS_IN_CLEAR: &str = "can be reached from other machines, and without T
     allowed: any with tls.certFile (--tls-cert-file) or tls.selfSigned.dir, a loopback address such as 127.0.0.1:8080, \
     or any with insecureListen: true (--insecure-listen)";
 
+#[expect(clippy::too_many_lines, reason = "a line or two for each section")]
 fn config(section: &mut Section<'_>, container_memory: Option<NonZeroUsize>) -> Config {
     let mut default = Config::default();
     let memory = section.value("memory", default.memory, memory::memory);
@@ -176,7 +177,7 @@ fn config(section: &mut Section<'_>, container_memory: Option<NonZeroUsize>) -> 
     shard.outbox.max_backoff = gate.max_backoff;
     let spool = section.within("spool", spool);
     section.within("explain", |section| explain(section, &mut shard.explain));
-    let ingest = section.within("ingest", |section| ingest(section, default.ingest, spool.dir.is_some()));
+    let ingest = section.within("ingest", |section| ingest(section, &default.ingest, spool.dir.is_some()));
     shard.outbox.repair = ingest.repair != Repair::Off;
     let passthrough = passthrough(section, upstream.backend, &access);
     let access = access::Settings {
@@ -360,7 +361,7 @@ pub(super) const WRITES: [(&str, Writes); 2] = [("exact", Writes::Exact), ("plai
 /// On or off.
 pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 
-fn ingest(section: &mut Section<'_>, default: Ingest, has_spool: bool) -> Ingest {
+fn ingest(section: &mut Section<'_>, default: &Ingest, has_spool: bool) -> Ingest {
     let ack = section.value("ack", default.ack, values::choice(&ACK));
     if ack == Ack::Durable && !has_spool {
         section.conflict("ack", "needs spool.dir (--spool-dir); allowed without it: accepted, written");

@@ -292,6 +292,27 @@ async fn what_never_got_a_token_is_in_a_digest_with_its_messages() {
 }
 
 #[tokio::test]
+async fn what_its_group_could_not_pay_for_is_in_a_storm_record() {
+    let program = start("correlation: {groupBurstSize: 1, groupQps: 0.001}\n").await;
+    let client = &mut program.client().await;
+    for number in 0..5 {
+        client.post(&event("node-1", &format!("web-{number}"), "FailedScheduling", "0/9 nodes")).await;
+        rest(&program).await;
+    }
+    assert!(told(&program, "object=pod/web-3").await.starts_with("deferred: 0 of 1 occurrences are shown"));
+    let mut text = String::new();
+    for _ in 0..200 {
+        program.clock.advance(Duration::from_millis(200));
+        text = told(&program, "object=pod/web-3").await;
+        if text.starts_with("storm: 1 occurrence never got a token; the storm ") {
+            break;
+        }
+    }
+    assert!(text.starts_with("storm: "), "{text}");
+    program.stop().await;
+}
+
+#[tokio::test]
 async fn what_other_messages_share_is_combined() {
     let program = start("").await;
     let client = &mut program.client().await;

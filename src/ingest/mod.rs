@@ -6,6 +6,7 @@
 
 mod accept;
 mod ack;
+mod admit;
 mod aliases;
 mod apply;
 mod asked;
@@ -37,7 +38,7 @@ mod yaml;
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -53,6 +54,7 @@ use tower::{Service, ServiceBuilder};
 
 use rejection::Rejection;
 
+pub use admit::Admission;
 pub use aliases::Aliases;
 pub use metrics::{Metrics, NamesCollector};
 
@@ -140,6 +142,7 @@ struct Inner {
     event_log: EventLog,
     watches: watch::Watches,
     tasks: TaskTracker,
+    admission: OnceLock<admit::Admitting>,
 }
 
 impl Face {
@@ -156,7 +159,20 @@ impl Face {
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop.clone());
         let Life { tasks, spool, access, .. } = life;
-        Self(Arc::new(Inner { settings, access, shards, spool, upstream, aliases, metrics, event_log, watches, tasks }))
+        let admission = OnceLock::new();
+        Self(Arc::new(Inner {
+            settings,
+            access,
+            shards,
+            spool,
+            upstream,
+            aliases,
+            metrics,
+            event_log,
+            watches,
+            tasks,
+            admission,
+        }))
     }
 
     /// Everything that a request meets, from the outermost. There is no way past it.
@@ -238,6 +254,7 @@ fn routes() -> Vec<(String, MethodRouter<Face>)> {
         ]);
     }
     routes.push((guard::BATCH.to_owned(), post(batch::batch)));
+    routes.push((admit::PATH.to_owned(), post(admit::admit)));
     routes
 }
 

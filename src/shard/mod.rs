@@ -4,6 +4,7 @@
 //! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
 //! through simulated weeks.
 
+mod carry;
 mod history;
 mod hold;
 mod keep;
@@ -12,6 +13,7 @@ mod settings;
 mod sizes;
 mod table;
 
+pub use carry::{Unable, Writer};
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
 pub use settings::Settings;
@@ -309,6 +311,12 @@ impl Shard {
     /// Takes the answer to a write.
     pub fn settle(&mut self, record: outbox::RecordId, answer: Answer, now: Now) -> Settlement {
         let settlement = self.outbox.settle(record, answer, now);
+        self.carry_out(&settlement);
+        settlement
+    }
+
+    /// Tells ledger and correlator what an answer has settled.
+    fn carry_out(&mut self, settlement: &Settlement) {
         self.ledger.write(settlement.written);
         if let Some((reason, lost)) = settlement.lost {
             self.ledger.lose(reason, lost.total());
@@ -321,7 +329,6 @@ impl Shard {
             self.tracked_keys.replace(before, correlator.tracked_keys());
         }
         self.forget_folded();
-        settlement
     }
 
     /// From now on writes wait for neither tokens nor intervals: the process is about to end.

@@ -37,6 +37,8 @@ struct Head {
     settled: u64,
     owed: Numbers,
     later: Numbers,
+    #[serde(default)]
+    carried: u64,
 }
 
 /// Occurrences by how they will show. A version that knew fewer ways wrote fewer numbers.
@@ -67,7 +69,7 @@ impl From<OldHead> for Head {
             (false, false) => Kind::Plain,
         };
         let (tag, settled, owed, later) = (writer, tally, occurrences, Vec::new());
-        Self { id, round, source, key, budget, kind, stored, tag, settled, owed, later }
+        Self { id, round, source, key, budget, kind, stored, tag, settled, owed, later, carried: 0 }
     }
 }
 
@@ -102,6 +104,7 @@ pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
         settled: entry.settled,
         owed: numbers(entry.owed),
         later: numbers(entry.later),
+        carried: entry.carried,
     };
     let mut body = serde_json::to_vec(&head).unwrap_or_default();
     body.push(b'\n');
@@ -142,6 +145,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
         settled: head.settled,
         owed: occurrences(head.owed),
         later: occurrences(head.later),
+        carried: head.carried,
     };
     Some(Found { id: head.id, round: head.round, entry })
 }

@@ -13,7 +13,7 @@ use super::parts::MESSAGE_BYTES;
 use super::read::{ACK, HISTORY, SWITCH, UNLIMITED, UPSTREAM_GROUP, WRITES};
 use super::tls::MIN_VERSION;
 use super::units::{duration_text, size_text};
-use super::{Backend, Config, EventLog, Ingest, LogFormat, Passthrough, Shards, Tls, Upstream};
+use super::{Admission, Backend, Config, EventLog, Ingest, LogFormat, Passthrough, Shards, Tls, Upstream};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
 use crate::ingest::Repair;
 use crate::outbox::{self, GateSettings, GroupSettings};
@@ -78,6 +78,7 @@ fn tree(config: &Config) -> Value {
         spool: spool::Settings { dir, commit_interval },
         ingest,
         passthrough,
+        admission,
         access,
         limits_file,
         shutdown,
@@ -113,6 +114,7 @@ fn tree(config: &Config) -> Value {
         "spool": spool_tree,
         "ingest": ingest_tree(ingest),
         "passthrough": passthrough_tree(passthrough),
+        "admission": admission_tree(admission),
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
         "auth": auth::auth_tree(access, auth),
         "fairness": auth::fairness_tree(&access.fairness),
@@ -151,6 +153,16 @@ fn passthrough_tree(passthrough: &Passthrough) -> Value {
         "insecure": passthrough.insecure,
         "maxInFlight": passthrough.max_in_flight,
         "maxUpgrades": passthrough.max_upgrades,
+    })
+}
+
+fn admission_tree(Admission { enabled, settings }: &Admission) -> Value {
+    json!({
+        "enabled": named(&SWITCH, *enabled),
+        "timeout": duration(settings.timeout),
+        "seriesInterval": duration(settings.series_interval),
+        "callers": auth::patterns(&settings.callers),
+        "exemptUsers": auth::patterns(&settings.exempt_users),
     })
 }
 

@@ -11,14 +11,14 @@ use super::raw::{Node, Value};
 use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
-    Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, Passthrough, RawConfig, Shards,
+    Admission, Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, Passthrough, RawConfig, Shards,
     Shutdown, Tls, Upstream, Writes, schema, tls, values,
 };
 use crate::access;
-use crate::correlator::Rate;
+use crate::correlator::{Pattern, Rate};
 use crate::event::ApiGroup;
 use crate::history;
-use crate::ingest::{Ack, Repair};
+use crate::ingest::{self, Ack, Repair};
 use crate::outbox::{self, GateSettings, UpstreamGroup};
 use crate::server::{self, Address};
 use crate::shard;
@@ -54,6 +54,7 @@ impl Default for Config {
             spool: spool::Settings::default(),
             ingest: Ingest::default(),
             passthrough: Passthrough::default(),
+            admission: Admission::default(),
             access: access::Settings::default(),
             limits_file: None,
             shutdown: Shutdown::default(),
@@ -167,6 +168,7 @@ fn config(section: &mut Section<'_>) -> Config {
     let ingest = section.within("ingest", |section| ingest(section, spool.dir.is_some()));
     shard.outbox.repair = ingest.repair != Repair::Off;
     let passthrough = passthrough(section, upstream.backend, &access);
+    let admission = admission(section, upstream.backend);
     let access = access::Settings {
         limits: auth::limits(section),
         fairness: section.within("fairness", auth::fairness),
@@ -193,6 +195,7 @@ fn config(section: &mut Section<'_>) -> Config {
         spool,
         ingest,
         passthrough,
+        admission,
         access,
         limits_file,
         shutdown: section.within("shutdown", shutdown),
@@ -381,12 +384,48 @@ fn passthrough(section: &mut Section<'_>, backend: Backend, access: &access::Set
             passthrough
         });
     }
-    let switch = |value: &Value| {
-        values::choice(&SWITCH)(value).map_err(|names| format!("{names}, or a section of keys and values"))
-    };
     let passthrough = Passthrough { enabled: section.value(KEY, false, switch), ..Passthrough::default() };
     check_passthrough(section, KEY, &passthrough, backend, access);
     passthrough
+}
+
+/// `on` or `off` alone, in the place of a section.
+fn switch(value: &Value) -> Result<bool, String> {
+    values::choice(&SWITCH)(value).map_err(|names| format!("{names}, or a section of keys and values"))
+}
+
+/// A section, or `on` or `off` alone.
+fn admission(section: &mut Section<'_>, backend: Backend) -> Admission {
+    const KEY: &str = "admission";
+    let default = ingest::Admission::default();
+    let check = |section: &Section<'_>, key: &str, enabled: bool| {
+        if enabled && backend != Backend::Apiserver {
+            section.conflict(key, "needs an apiserver; allowed: off, or on with upstream.kind: apiserver (--upstream)");
+        }
+    };
+    if section.is_scalar(KEY) {
+        let enabled = section.value(KEY, false, switch);
+        check(section, KEY, enabled);
+        return Admission { enabled, settings: default };
+    }
+    section.within(KEY, |section| {
+        let enabled = section.value("enabled", false, values::choice(&SWITCH));
+        check(section, "enabled", enabled);
+        let timeouts = MILLISECOND..=Duration::from_secs(30);
+        let intervals = Duration::ZERO..=Duration::from_secs(3600);
+        let settings = ingest::Admission {
+            timeout: section.value("timeout", default.timeout, values::duration(timeouts)),
+            series_interval: section.value("seriesInterval", default.series_interval, values::duration(intervals)),
+            callers: section.value("callers", Vec::new(), users),
+            exempt_users: section.value("exemptUsers", Vec::new(), users),
+        };
+        Admission { enabled, settings }
+    })
+}
+
+/// Names of users, or none.
+fn users(value: &Value) -> Result<Vec<Pattern>, String> {
+    if matches!(value, Value::List(members) if members.is_empty()) { Ok(Vec::new()) } else { values::patterns(value) }
 }
 
 fn check_passthrough(

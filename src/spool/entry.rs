@@ -234,6 +234,7 @@ mod tests {
             settled: 4,
             owed: Occurrences::of(WrittenAs::Counted, 3),
             later: Occurrences::of(WrittenAs::Combined, 2),
+            carried: 1,
         }
     }
 
@@ -251,7 +252,7 @@ mod tests {
             r#"{"id":"0-1","round":5,"source":"ffffffffffffffffffffffffffffffff","key":"1","budget":"0","occurrences":[0,3,0,0],"#,
             r#""stored":true,"tally":4,"writer":"tally.eventweir/a.1","digest":false,"varies":true}"#,
         );
-        let expected = Entry { later: Occurrences::default(), ..entry("m") };
+        let expected = Entry { later: Occurrences::default(), carried: 0, ..entry("m") };
         let mut body = [head.as_bytes(), b"\n"].concat();
         core_v1::write_item(&expected.event, &mut body);
         let length = u32::try_from(body.len()).unwrap().to_le_bytes();

@@ -272,8 +272,14 @@ impl Question<'_> {
         if is_series && (old.count, old.last_timestamp) != (new.count, new.last_timestamp) {
             return Ok(Answer::Other);
         }
+        let is_idle = (old.count, old.last_timestamp, &old.message) == (new.count, new.last_timestamp, &new.message);
+        if is_idle && !is_series && told.is_none() {
+            return Ok(Answer::Other);
+        }
+        // What the object shows was counted before, by whomever.
+        let shown = || total(old).min((if is_series { line(new) } else { new.count.into() }) - 1);
+        let known = told.as_ref().or(old.series.is_some().then_some(old)).map_or_else(shown, line);
         if is_series {
-            let known = told.as_ref().or(old.series.is_some().then_some(old)).map_or_else(|| total(old), line);
             let is_exact = line(new) - known == total(new) - total(old);
             if is_exact && self.admitting.passes(aliases.key(namespace, name), self.began) {
                 aliases.insert(&Event { count: 0, ..new.clone() });
@@ -281,8 +287,7 @@ impl Question<'_> {
             }
         }
         if told.is_none() {
-            // What the object shows was counted before, by whomever.
-            let count = i32::try_from(total(old)).unwrap_or(i32::MAX);
+            let count = i32::try_from(known).unwrap_or(i32::MAX);
             aliases.insert(&Event { count, series: None, ..new.clone() });
         }
         self.limit(new)?;
@@ -294,7 +299,6 @@ impl Question<'_> {
         };
         let Some((shown, grown)) = aliases.grow(namespace, name, &growth) else { return Ok(Answer::Other) };
         if grown == 0 {
-            let is_idle = (old.count, old.last_timestamp, &old.message) == (new.count, new.last_timestamp, &new.message);
             return Ok(if is_idle && !is_series { Answer::Other } else { Answer::Repeated });
         }
         let taken = self.take(&Event { metadata: new.metadata.clone(), ..shown }, grown, false);

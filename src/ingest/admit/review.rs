@@ -54,11 +54,11 @@ struct Kind {
 #[derive(Debug, Default, Deserialize)]
 struct UserInfo {
     #[serde(default)]
-    username: SmolStr,
+    username: String,
     #[serde(default)]
-    uid: SmolStr,
+    uid: String,
     #[serde(default)]
-    groups: Vec<SmolStr>,
+    groups: Vec<String>,
 }
 
 impl<'a> Review<'a> {
@@ -78,7 +78,8 @@ impl Request<'_> {
     /// Who asks the apiserver.
     pub(super) fn caller(&self) -> Caller {
         let UserInfo { username, uid, groups } = &self.user_info;
-        Caller { name: username.clone(), uid: uid.clone(), groups: groups.clone(), ..Caller::default() }
+        let groups = groups.iter().map(SmolStr::new).collect();
+        Caller { name: username.into(), uid: uid.into(), groups, ..Caller::default() }
     }
 
     /// The event before and after; `None` for what is no event.

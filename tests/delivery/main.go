@@ -55,6 +55,7 @@ var scenarios = []scenario{
 	{"rbac", false, rbac},
 	{"token", false, token},
 	{"access", false, access},
+	{"admission", false, admission},
 	{"nobody", false, nobody},
 }
 

@@ -11,8 +11,8 @@ use super::raw::{Node, Value};
 use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
-    Admission, Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, Passthrough, RawConfig, Shards,
-    Shutdown, Tls, Upstream, Writes, schema, tls, values,
+    Admission, Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, Passthrough, RawConfig,
+    Shards, Shutdown, Tls, Upstream, Writes, schema, tls, values,
 };
 use crate::access;
 use crate::correlator::{Pattern, Rate};

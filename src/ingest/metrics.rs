@@ -96,7 +96,10 @@ impl Metrics {
         )?;
         registry.register(Box::new(repairs.clone()))?;
         let admissions = IntCounterVec::new(
-            Opts::new("eventweir_admission_requests_total", "Events that the API server has asked about, by the answer."),
+            Opts::new(
+                "eventweir_admission_requests_total",
+                "Events that the API server has asked about, by the answer.",
+            ),
             &["answer"],
         )?;
         registry.register(Box::new(admissions.clone()))?;

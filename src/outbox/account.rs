@@ -276,7 +276,8 @@ impl Account {
         let Some(queue) = &self.queue else { return false };
         let (is_paid, waiting) = (queue.paid.contains(&order), queue.owed.len() + queue.foldable.len());
         let pays = is_paid
-            || self.tokens(now) >= waiting && self.bucket.as_mut().is_some_and(|(bucket, rate)| bucket.take(*rate, now));
+            || self.tokens(now) >= waiting
+                && self.bucket.as_mut().is_some_and(|(bucket, rate)| bucket.take(*rate, now));
         if pays {
             self.remove(order);
         }

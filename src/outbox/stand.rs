@@ -221,7 +221,9 @@ impl Stand {
     pub(super) const fn held(&self) -> Option<&Held> {
         match self {
             Self::On(held) | Self::Unsure { held, .. } | Self::Unwanted(held) => Some(held),
-            Self::Nowhere | Self::Sent { .. } | Self::Taken { .. } | Self::Waiting { .. } | Self::Carried { .. } => None,
+            Self::Nowhere | Self::Sent { .. } | Self::Taken { .. } | Self::Waiting { .. } | Self::Carried { .. } => {
+                None
+            }
         }
     }
 }

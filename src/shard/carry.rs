@@ -42,8 +42,7 @@ impl Shard {
         let is_its_own = as_it_is
             && accepted.outcome == Outcome::Created
             && self.outbox.name(accepted.counts_on).is_some_and(|(known, _)| known == name);
-        let writer =
-            if is_its_own && self.outbox.carry(accepted.counts_on, now) { Writer::Client } else { Writer::Us };
+        let writer = if is_its_own && self.outbox.carry(accepted.counts_on, now) { Writer::Client } else { Writer::Us };
         Ok((accepted, writer))
     }
 }

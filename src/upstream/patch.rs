@@ -220,7 +220,8 @@ mod tests {
     fn a_claim_names_version_and_tag_and_holds_for_its_version_only() {
         let tag: smol_str::SmolStr = "tally.eventweir/b".into();
         let removed = vec!["tally.eventweir/a".into()];
-        let claim = Claim { resource_version: "7".into(), tag: tag.clone(), value: "3@4".into(), removed, ends_series: false };
+        let claim =
+            Claim { resource_version: "7".into(), tag: tag.clone(), value: "3@4".into(), removed, ends_series: false };
         let patch = Patch { count: 5, last_timestamp: None, message: "m".into() };
         let expected = concat!(
             r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3@4"}},"#,

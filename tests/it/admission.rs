@@ -102,7 +102,8 @@ impl Cluster {
     async fn record(&mut self, event: &Event, count: i32) -> u64 {
         let newer = Some(Time::from_unix_nanos(START + i64::from(count) * 1_000_000_000));
         if count > 1 {
-            let code = self.patch(&event.metadata.name, |event| (event.count, event.last_timestamp) = (count, newer)).await;
+            let code =
+                self.patch(&event.metadata.name, |event| (event.count, event.last_timestamp) = (count, newer)).await;
             if code != 404 {
                 return code;
             }
@@ -353,7 +354,8 @@ async fn what_is_no_occurrence_is_allowed_and_counts_nothing() {
     cluster.user = "root";
     assert_eq!(cluster.asks(&event).await, 201);
     // The apiserver lets an event pass about which it has no answer.
-    for body in ["", "{", "[]", r#"{"apiVersion":"admission.k8s.io/v1"}"#, r#"{"apiVersion":"v1","request":{"uid":"a"}}"#]
+    for body in
+        ["", "{", "[]", r#"{"apiVersion":"admission.k8s.io/v1"}"#, r#"{"apiVersion":"v1","request":{"uid":"a"}}"#]
     {
         assert_eq!(cluster.send(body.as_bytes()).await.status, 400, "{body}");
     }
@@ -374,7 +376,8 @@ async fn without_room_events_pass() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn what_would_take_too_long_passes_uncounted() {
-    let mut cluster = Cluster::new(&format!("{}shards: 1\n", ON.replace("enabled: on", "enabled: on, timeout: 5ms"))).await;
+    let mut cluster =
+        Cluster::new(&format!("{}shards: 1\n", ON.replace("enabled: on", "enabled: on, timeout: 5ms"))).await;
     let shards = cluster.program.app.shards().clone();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let (begin, begun) = tokio::sync::oneshot::channel();

@@ -332,13 +332,7 @@ fn says_the_same(old: &Event, new: &Event) -> bool {
         if let Some(rare) = &mut event.metadata.rare {
             rare.generation = 0;
         }
-        Event {
-            count: 0,
-            series: None,
-            last_timestamp: None,
-            message: "".into(),
-            ..event
-        }
+        Event { count: 0, series: None, last_timestamp: None, message: "".into(), ..event }
     };
     rest(old) == rest(new)
 }

@@ -321,6 +321,7 @@ impl Flags {
             event_log: self.event_log,
             suppression: self.suppression,
             spool_dir: self.spool_dir,
+            container_memory: None,
         }
     }
 }

@@ -32,8 +32,14 @@ const KEYS_WITHOUT_DEFAULT: [&str; 13] = [
     "spool.dir",
 ];
 /// Keys whose values are of no single form, so that the schema takes any text, number or list.
-const KEYS_OF_MIXED_FORM: [&str; 5] =
-    ["auth.callerAnnotation", "auth.sourceBinding.components", "eventLog", "log.level", "upstream.embedded.namespaces"];
+const KEYS_OF_MIXED_FORM: [&str; 6] = [
+    "auth.callerAnnotation",
+    "auth.sourceBinding.components",
+    "eventLog",
+    "log.level",
+    "memory",
+    "upstream.embedded.namespaces",
+];
 /// Of lists, and of maps whose keys are the user's.
 const KEYS_OF_RULES: [&str; 17] = [
     "auth.policy[].users",
@@ -196,6 +202,7 @@ fn flags_override_the_file_and_are_checked_like_it() {
         event_log: Some("stdout".into()),
         suppression: Some("drop".into()),
         spool_dir: Some("/s".into()),
+        container_memory: None,
     };
     for file in ["", "listen: nonsense\nlog: {level: loud}\nupstream: ~\ncorrelation: {suppression: x}"] {
         let config = with_flags(file, &overrides).unwrap();
@@ -238,7 +245,7 @@ fn files_are_refused_with_their_name() {
     assert!(fault().starts_with(": is not UTF-8: "));
     fs::write(&path, "a: 1\n").unwrap();
     assert!(fault().starts_with(
-        ":1: a: no such key; allowed: listen, insecureListen, adminListen, adminWebConfigFile, acceptHosts, tls, log, "
+        ":1: a: no such key; allowed: memory, listen, insecureListen, adminListen, adminWebConfigFile, acceptHosts, tls, log, "
     ));
     fs::write(&path, "#".repeat(usize::try_from(FILE_BYTES_MAX).unwrap())).unwrap();
     assert_eq!(load(Some(&path), &Overrides::default()).unwrap(), Config::default());
@@ -319,6 +326,30 @@ shards: 2
     assert_eq!(new.reload_diff(&old).at_run_time.len(), at_run_time.len());
     assert_ne!(old.hash(), new.hash());
     assert_eq!(old.hash().len(), 16);
+}
+
+#[test]
+fn limits_follow_from_the_memory_unless_they_are_set() {
+    let limits = |file: &str, container: Option<usize>| {
+        let overrides =
+            Overrides { container_memory: container.and_then(std::num::NonZeroUsize::new), ..Overrides::default() };
+        let config = with_flags(file, &overrides).unwrap();
+        let outbox = &config.shard.outbox;
+        let keys = config.shard.max_tracked_keys.get();
+        [outbox.max_bytes.get() >> 20, outbox.max_records.get(), keys, config.ingest.max_aliases.get()]
+    };
+    let defaults = [256, 100_000, 1_000_000, 100_000];
+    assert_eq!(limits("", None), defaults);
+    assert_eq!(limits("", Some(1536 << 20)), defaults);
+    assert_eq!(limits("memory: unlimited", Some(128 << 20)), defaults);
+    let small = [11, 4347, 43_478, 4347];
+    assert_eq!(limits("", Some(128 << 20)), small);
+    assert_eq!(limits("memory: 128Mi", Some(8 << 30)), small);
+    assert_eq!(limits("memory: 3008Mi", None), defaults.map(|limit| 2 * limit));
+    let set = "memory: 128Mi\ncorrelation: {maxTrackedKeys: 7}\ningest: {maxAliases: 8}";
+    assert_eq!(limits(set, None), [11, 4347, 7, 8]);
+    let error = parse("memory: 1Mi").unwrap_err().to_string();
+    assert!(error.contains("allowed: container, unlimited, or bytes"), "{error}");
 }
 
 #[test]

@@ -171,6 +171,8 @@ fn the_recipes_do_what_they_say() {
     assert_eq!(writes(0, "node-agent", &mut noisy_and_rare()), (47, 0));
     assert_eq!(writes(0, "cronjob-controller", &mut cronjob_hour()), (111, 0));
     assert_eq!(writes(1, "node-agent", &mut twenty_resources()), (180, 0));
+    assert_eq!(writes(2, "none", &mut varying_messages()), (37, 0));
+    assert_eq!(writes(3, "none", &mut cronjob_hour()), (47, 0));
 }
 
 /// What client-go's records show was recorded from client-go itself.

@@ -26,6 +26,7 @@ use crate::history;
 use crate::ingest::{self, Aliases, Face};
 use crate::ledger::Balance;
 use crate::metrics::Metrics;
+use crate::outbox::GateSettings;
 use crate::passthrough::{self, Passthrough};
 use crate::server;
 use crate::shard::Shards;
@@ -411,6 +412,8 @@ impl App {
             let _served = tokio::time::timeout(grace, self.served.cancelled()).await;
         }
         self.stop_serving.cancel();
+        // What is left goes as fast as the window lets it.
+        self.monitor.set_settings(GateSettings { rate: None, ..self.monitor.settings() });
         self.shards.drain();
         let drained = tokio::time::timeout(deadline - grace, async {
             // What running requests bring still belongs to the drain.

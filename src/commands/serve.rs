@@ -7,7 +7,7 @@ use super::{Error, print, runtime};
 use crate::app::{self, App, ConfigSource, Listeners};
 use crate::cli::Serve;
 use crate::clock::Clock;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Overrides};
 use crate::outbox::LostReason;
 use crate::{logging, upstream};
 
@@ -16,7 +16,8 @@ use crate::{logging, upstream};
 /// # Errors
 /// When the configuration is wrong, an address is taken, the kubeconfig cannot be used, or a part ends abnormally.
 pub fn serve(serve: Serve) -> Result<(), Error> {
-    let source = ConfigSource { path: serve.config, overrides: serve.flags.into_overrides() };
+    let overrides = Overrides { container_memory: config::container_memory(), ..serve.flags.into_overrides() };
+    let source = ConfigSource { path: serve.config, overrides };
     // The whole configuration is checked before a port is opened.
     let config = config::load_for_start(source.path.as_deref(), &source.overrides)?;
     if serve.print_config {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::section::Section;
 use super::values;
 use crate::correlator::{
-    self, CountOverflow, KeyEncoding, LEGACY_SPAM_KEY, Matches, Naming, Policy, Rate, Rule, Settings, Suppression,
+    self, CountOverflow, KeyEncoding, LEGACY_SPAM_KEY, Matches, Messages, Naming, Policy, Rate, Rule, Settings,
+    Suppression,
 };
 use crate::shard;
 
@@ -27,7 +28,7 @@ pub(super) const KEY_ENCODING: [(&str, KeyEncoding); 2] =
     [("framed", KeyEncoding::Framed), ("concatenated", KeyEncoding::Concatenated)];
 pub(super) const COUNT_OVERFLOW: [(&str, CountOverflow); 2] =
     [("saturate", CountOverflow::Saturate), ("wrap", CountOverflow::Wrap)];
-
+pub(super) const MESSAGES: [(&str, Messages); 2] = [("exact", Messages::Exact), ("normalized", Messages::Normalized)];
 pub(super) const NAMING: [(&str, Naming); 2] = [("client", Naming::Client), ("deterministic", Naming::Deterministic)];
 
 /// The budget of a group, which client-go has not: enough for what a cluster does on an ordinary day.
@@ -77,6 +78,7 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
         spam_key: section.value("spamKey", base.spam_key, values::fields),
         aggregate_key: section.value("aggregateKey", base.aggregate_key, values::fields),
         local_key: section.value("localKey", base.local_key, values::fields),
+        messages: section.value("messages", base.messages, values::choice(&MESSAGES)),
         message_prefix: section.value("messagePrefix", base.message_prefix, values::text(256)),
         key_encoding: section.value("keyEncoding", base.key_encoding, values::choice(&KEY_ENCODING)),
         count_overflow: section.value("countOverflow", base.count_overflow, values::choice(&COUNT_OVERFLOW)),

@@ -8,12 +8,15 @@ use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 
 use super::auth;
-use super::correlation::{COUNT_OVERFLOW, GROUP, KEY_ENCODING, NAMING, SUPPRESSION};
+use super::correlation::{COUNT_OVERFLOW, GROUP, KEY_ENCODING, MESSAGES, NAMING, SUPPRESSION};
 use super::parts::MESSAGE_BYTES;
 use super::read::{ACK, HISTORY, SWITCH, UNLIMITED, UPSTREAM_GROUP, WRITES};
 use super::tls::MIN_VERSION;
 use super::units::{duration_text, size_text};
-use super::{Admission, Backend, Config, EventLog, Ingest, LogFormat, Passthrough, Shards, Tls, Upstream};
+use super::{
+    Admission, Backend, Config, EventLog, Ingest, LogFormat, Memory, Passthrough, Shards, Tls, Upstream,
+    memory as memory_of,
+};
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
 use crate::ingest::Repair;
 use crate::outbox::{self, GateSettings, GroupSettings};
@@ -81,6 +84,7 @@ fn tree(config: &Config) -> Value {
         admission,
         access,
         limits_file,
+        memory,
         shutdown,
         shards,
     } = config;
@@ -115,6 +119,10 @@ fn tree(config: &Config) -> Value {
         "ingest": ingest_tree(ingest),
         "passthrough": passthrough_tree(passthrough),
         "admission": admission_tree(admission),
+        "memory": match memory {
+            Memory::Bytes(memory) => bytes(memory.get()),
+            named => self::named(&memory_of::NAMED, *named),
+        },
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
         "auth": auth::auth_tree(access, auth),
         "fairness": auth::fairness_tree(&access.fairness),
@@ -291,6 +299,7 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         spam_key,
         aggregate_key,
         local_key,
+        messages,
         message_prefix,
         key_encoding,
         count_overflow,
@@ -309,6 +318,7 @@ fn settings(settings: &Settings) -> Map<String, Value> {
         ("spamKey", fields(spam_key)),
         ("aggregateKey", fields(aggregate_key)),
         ("localKey", fields(local_key)),
+        ("messages", named(&MESSAGES, *messages)),
         ("messagePrefix", json!(message_prefix.as_str())),
         ("keyEncoding", named(&KEY_ENCODING, *key_encoding)),
         ("countOverflow", named(&COUNT_OVERFLOW, *count_overflow)),

@@ -12,6 +12,7 @@ mod auth;
 mod correlation;
 mod effective;
 mod error;
+mod memory;
 mod parts;
 mod raw;
 mod read;
@@ -24,10 +25,12 @@ mod values;
 
 use std::io::Read;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 pub use admin_web::{AdminWeb, load_web};
 pub use error::{Error, Errors};
+pub use memory::{Memory, container_memory};
 pub use parts::{
     Admission, Auth, Backend, EventLog, Ingest, Log, LogFormat, Passthrough, Shards, Shutdown, Tls, Upstream, Writes,
 };
@@ -88,6 +91,8 @@ pub struct Config {
     pub access: access::Settings,
     /// The file that `access.limits` were read from. Default none.
     pub limits_file: Option<PathBuf>,
+    /// How much memory the program may take: the limits that the file does not set follow from it. Default the container's.
+    pub memory: Memory,
     /// The orderly stop.
     pub shutdown: Shutdown,
     /// Number of shards. Default eight per core.
@@ -133,6 +138,8 @@ pub struct Overrides {
     pub suppression: Option<String>,
     /// `--spool-dir`
     pub spool_dir: Option<String>,
+    /// The memory of the container that the program runs in.
+    pub container_memory: Option<NonZeroUsize>,
 }
 
 impl Overrides {

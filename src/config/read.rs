@@ -1,6 +1,7 @@
 //! From what the user wrote to the checked configuration: every key, its default and its range. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use super::raw::{Node, Value};
 use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
-    Admission, Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Overrides, Passthrough, RawConfig,
-    Shards, Shutdown, Tls, Upstream, Writes, schema, tls, values,
+    Admission, Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Memory, Overrides, Passthrough,
+    RawConfig, Shards, Shutdown, Tls, Upstream, Writes, memory, schema, tls, values,
 };
 use crate::access;
 use crate::correlator::{Pattern, Rate};
@@ -48,7 +49,7 @@ impl Default for Config {
             log: Log::default(),
             event_log: EventLog::None,
             upstream: Upstream::default(),
-            gate: GateSettings::default(),
+            gate: GateSettings { rate: Some(CEILING), ..GateSettings::default() },
             policy: super::correlation::default_policy(),
             shard: default_shard(),
             spool: spool::Settings::default(),
@@ -57,6 +58,7 @@ impl Default for Config {
             admission: Admission::default(),
             access: access::Settings::default(),
             limits_file: None,
+            memory: Memory::Container,
             shutdown: Shutdown::default(),
             shards: Shards::Auto,
         }
@@ -88,7 +90,7 @@ impl Config {
     #[must_use]
     pub fn json_schema() -> serde_json::Value {
         let collector = Collector::of_questions();
-        collector.read(&Node::default(), String::new(), config);
+        collector.read(&Node::default(), String::new(), |section| config(section, None));
         let mut schema = schema::schema(&collector.into_asked());
         if let Some(root) = schema.as_object_mut() {
             root.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
@@ -101,7 +103,7 @@ impl Config {
         let file = if raw.file().is_empty() { "defaults" } else { raw.file() }.to_owned();
         let (root, twice) = raw.overlaid(overrides);
         let collector = Collector::new(&file, twice, checks_files);
-        let config = collector.read(&root, String::new(), config);
+        let config = collector.read(&root, String::new(), |section| config(section, overrides.container_memory));
         let errors = collector.into_errors();
         if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
@@ -126,8 +128,13 @@ const TOKENS_IN_CLEAR: &str = "can be reached from other machines, and without T
     allowed: any with tls.certFile (--tls-cert-file) or tls.selfSigned.dir, a loopback address such as 127.0.0.1:8080, \
     or any with insecureListen: true (--insecure-listen)";
 
-fn config(section: &mut Section<'_>) -> Config {
-    let default = Config::default();
+fn config(section: &mut Section<'_>, container_memory: Option<NonZeroUsize>) -> Config {
+    let mut default = Config::default();
+    let memory = section.value("memory", default.memory, memory::memory);
+    if let Some(bytes) = memory.bytes(container_memory) {
+        let Config { shard, upstream: Upstream { store, .. }, ingest: Ingest { max_aliases, .. }, .. } = &mut default;
+        memory::Limits { shard, store, max_aliases }.divide(bytes);
+    }
     let listen = section.value("listen", default.listen, values::listen_address);
     let insecure_listen = section.value("insecureListen", default.insecure_listen, values::truth);
     let admin_listen = section.value("adminListen", default.admin_listen, values::address);
@@ -143,8 +150,10 @@ fn config(section: &mut Section<'_>) -> Config {
     let Config { mut gate, mut shard, .. } = default;
     let upstream = section.within("upstream", |section| {
         shard.outbox.group = section.value("group", shard.outbox.group, values::choice(&UPSTREAM_GROUP));
-        let mut upstream = upstream(section, &mut gate);
-        shard.outbox.groups.ceiling = ceiling(section);
+        let mut upstream = upstream(section, default.upstream, &mut gate);
+        // The outbox shares it out to what is owed, the gate holds each request to it, also those that repeat.
+        gate.rate = ceiling(section);
+        shard.outbox.groups.ceiling = gate.rate;
         // A role may name that group alone.
         if shard.outbox.group == UpstreamGroup::Events {
             upstream.apiserver.group = ApiGroup::Events;
@@ -165,7 +174,7 @@ fn config(section: &mut Section<'_>) -> Config {
     shard.outbox.first_backoff = gate.first_backoff;
     shard.outbox.max_backoff = gate.max_backoff;
     let spool = section.within("spool", spool);
-    let ingest = section.within("ingest", |section| ingest(section, spool.dir.is_some()));
+    let ingest = section.within("ingest", |section| ingest(section, default.ingest, spool.dir.is_some()));
     shard.outbox.repair = ingest.repair != Repair::Off;
     let passthrough = passthrough(section, upstream.backend, &access);
     let admission = admission(section, upstream.backend);
@@ -198,6 +207,7 @@ fn config(section: &mut Section<'_>) -> Config {
         admission,
         access,
         limits_file,
+        memory,
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
     }
@@ -224,8 +234,7 @@ fn event_log(value: &Value) -> Result<EventLog, String> {
     }
 }
 
-fn upstream(section: &mut Section<'_>, gate: &mut GateSettings) -> Upstream {
-    let default = Upstream::default();
+fn upstream(section: &mut Section<'_>, default: Upstream, gate: &mut GateSettings) -> Upstream {
     let kinds = [("embedded", Backend::Embedded), ("apiserver", Backend::Apiserver)];
     let backend = section.value("kind", default.backend, values::choice(&kinds));
     let timeouts = MILLISECOND..=Duration::from_secs(600);
@@ -344,8 +353,7 @@ pub(super) const WRITES: [(&str, Writes); 2] = [("exact", Writes::Exact), ("plai
 /// On or off.
 pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 
-fn ingest(section: &mut Section<'_>, has_spool: bool) -> Ingest {
-    let default = Ingest::default();
+fn ingest(section: &mut Section<'_>, default: Ingest, has_spool: bool) -> Ingest {
     let ack = section.value("ack", default.ack, values::choice(&ACK));
     if ack == Ack::Durable && !has_spool {
         section.conflict("ack", "needs spool.dir (--spool-dir); allowed without it: accepted, written");

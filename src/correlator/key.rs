@@ -4,11 +4,13 @@
 //! nobody outside can construct two tuples that collide. Mirrors `getEventKey`, `getSpamKey` and
 //! `EventAggregatorByReasonFunc` in `tools/record/events_cache.go`.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-use super::settings::{Field, KeyEncoding, Settings};
+use super::normal::normalized;
+use super::settings::{Field, KeyEncoding, Messages, Settings};
 use crate::event::Event;
 
 /// A keyed hash of some fields of an event, or of a source.
@@ -231,33 +233,33 @@ pub(super) struct Shared {
 impl Shared {
     /// Whose events share a budget.
     pub(super) fn spam(&self, event: &Event, settings: &Settings) -> Key {
-        self.fields(event, settings.key_encoding, Domain::Spam, &settings.spam_key)
+        self.fields(event, settings, Domain::Spam, &settings.spam_key)
     }
 
     /// Which events can be combined. Also the dedup key of the combined event, so it lives in one map with event keys.
     pub(super) fn aggregate(&self, event: &Event, settings: &Settings) -> Key {
-        self.fields(event, settings.key_encoding, Domain::Aggregate, &settings.aggregate_key)
+        self.fields(event, settings, Domain::Aggregate, &settings.aggregate_key)
     }
 
     /// What makes an event distinct within its group.
     pub(super) fn local(&mut self, event: &Event, settings: &Settings) -> Key {
         if settings.local_key == [Field::Message] {
-            return self.message(event);
+            return self.message(event, settings);
         }
-        self.fields(event, settings.key_encoding, Domain::Local, &settings.local_key)
+        self.fields(event, settings, Domain::Local, &settings.local_key)
     }
 
     /// Which events are the same event again.
     pub(super) fn event(&mut self, event: &Event, settings: &Settings) -> Key {
         let Some(common) = self.common else {
-            return self.fields(event, settings.key_encoding, Domain::Event, &EVENT_KEY);
+            return self.fields(event, settings, Domain::Event, &EVENT_KEY);
         };
         let mut joiner = Joiner::on(common);
         // EVENT_KEY in another order, with the message's hash in its place.
         joiner.add_number(Domain::Event as u64);
         joiner.add(&event.reason);
         joiner.add(&event.involved_object.field_path);
-        joiner.add_key(self.message(event));
+        joiner.add_key(self.message(event, settings));
         if event.event_time.is_some() {
             // What `tools/events` tells new-style events apart by, beside the fields above (`getKey`).
             joiner.add(&event.action);
@@ -269,15 +271,16 @@ impl Shared {
         joiner.finish()
     }
 
-    fn message(&mut self, event: &Event) -> Key {
+    fn message(&mut self, event: &Event, settings: &Settings) -> Key {
         *self.message.get_or_insert_with(|| {
             let mut joiner = Joiner::new(self.secret, KeyEncoding::Framed, Domain::Message);
-            joiner.add(&event.message);
+            joiner.add(&value(event, Field::Message, settings));
             joiner.finish()
         })
     }
 
-    fn fields(&self, event: &Event, encoding: KeyEncoding, domain: Domain, fields: &[Field]) -> Key {
+    fn fields(&self, event: &Event, settings: &Settings, domain: Domain, fields: &[Field]) -> Key {
+        let encoding = settings.key_encoding;
         let (mut joiner, fields) = match (self.common, fields.strip_prefix(&COMMON)) {
             (Some(common), Some(rest)) => {
                 let mut joiner = Joiner::on(common);
@@ -297,8 +300,16 @@ impl Shared {
             // The list of fields is hashed too: rules with different keys never share an entry.
             joiner.add_list(fields);
         }
-        fields.iter().for_each(|field| joiner.add(field_value(event, *field)));
+        fields.iter().for_each(|field| joiner.add(&value(event, *field, settings)));
         joiner.finish()
+    }
+}
+
+/// What a key has of a field.
+fn value<'e>(event: &'e Event, field: Field, settings: &Settings) -> Cow<'e, str> {
+    match (field, settings.messages) {
+        (Field::Message, Messages::Normalized) => Cow::Owned(normalized(&event.message)),
+        (field, _) => Cow::Borrowed(field_value(event, field)),
     }
 }
 

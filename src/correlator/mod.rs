@@ -10,6 +10,7 @@ mod dedup;
 mod history;
 mod key;
 mod lru_map;
+mod normal;
 mod patch;
 mod policy;
 mod settings;
@@ -22,8 +23,8 @@ pub use lru_map::LruMap;
 pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};
 pub use settings::{
-    AGGREGATE_KEY, Correlation, CountOverflow, Field, KeyEncoding, LEGACY_SPAM_KEY, MESSAGE_PREFIX, Naming, SPAM_KEY,
-    Settings, Suppression,
+    AGGREGATE_KEY, Correlation, CountOverflow, Field, KeyEncoding, LEGACY_SPAM_KEY, MESSAGE_PREFIX, Messages, Naming,
+    SPAM_KEY, Settings, Suppression,
 };
 
 pub use dedup::Observation;

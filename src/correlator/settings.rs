@@ -32,6 +32,8 @@ pub struct Settings {
     pub aggregate_key: Vec<Field>,
     /// Fields that make up the local key (`KeyFunc`, second result): what makes an event distinct within its group.
     pub local_key: Vec<Field>,
+    /// What of a message tells events apart.
+    pub messages: Messages,
     /// Prefix of combined messages (`MessageFunc`). Default `(combined from similar events): `.
     pub message_prefix: SmolStr,
     /// How the fields of a key are joined.
@@ -40,6 +42,15 @@ pub struct Settings {
     pub count_overflow: CountOverflow,
     /// How a new record is named.
     pub naming: Naming,
+}
+
+/// What of a message tells events apart, wherever a key has it. The record shows the newest message as it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Messages {
+    /// All of it, as in client-go.
+    Exact,
+    /// All but numbers, digests and the generated suffixes of names.
+    Normalized,
 }
 
 /// How a new record is named.
@@ -238,6 +249,7 @@ impl Default for Settings {
             spam_key: SPAM_KEY.to_vec(),
             aggregate_key: AGGREGATE_KEY.to_vec(),
             local_key: vec![Field::Message],
+            messages: Messages::Exact,
             message_prefix: SmolStr::new_static(MESSAGE_PREFIX),
             key_encoding: KeyEncoding::Framed,
             count_overflow: CountOverflow::Saturate,

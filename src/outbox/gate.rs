@@ -15,7 +15,7 @@ use crate::correlator::{Rate, TokenBucket};
 pub struct GateSettings {
     /// LIMIT: requests on their way at once. Default 32; further ones wait in the outbox.
     pub max_in_flight: usize,
-    /// Requests per second, and in one burst; `None` is unlimited (the default).
+    /// Requests per second, and in one burst; `None` is unlimited (the default here; the configuration file has another).
     pub rate: Option<Rate>,
     /// First pause while the upstream is down. Default 100 ms.
     pub first_backoff: Duration,

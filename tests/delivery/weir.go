@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -108,7 +109,10 @@ func (w *weir) stop(limit time.Duration) (balance, error) {
 		return balance{}, fmt.Errorf("eventweir still runs %s after SIGTERM; see %s", limit, w.log)
 	}
 	final := w.final.Load()
-	if w.err != nil || final == nil {
+	// An end with losses has an exit code of its own.
+	var exit *exec.ExitError
+	tells := errors.As(w.err, &exit) && exit.ExitCode() == 75 && final != nil && final.Lost > 0
+	if w.err != nil && !tells || final == nil {
 		return balance{}, fmt.Errorf("eventweir ended with %v and balance %v; see %s", w.err, final, w.log)
 	}
 	return *final, nil

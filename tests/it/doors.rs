@@ -191,3 +191,22 @@ async fn what_is_written_past_the_correlators_is_written_in_its_clients_name() {
     assert_eq!(correlated.first().map(String::as_str), Some("POST eventweir"));
     assert!(correlated.ends_with(&["PATCH tool".to_owned(), "PUT tool".to_owned()]), "{correlated:?}");
 }
+
+#[tokio::test]
+async fn messages_that_differ_in_a_number_are_one_event_where_they_are_normalized() {
+    let program = start("correlation: {messages: normalized}\n").await;
+    let client = &mut program.client().await;
+    let posted = ["pulled in 3s", "pulled in 4.5s", "failed", "pulled in 12s"];
+    for message in posted {
+        let event = json!({
+            "involvedObject": { "kind": "Pod", "name": "web-0", "namespace": "shop" },
+            "message": message, "reason": "Pulled", "type": "Normal", "metadata": { "generateName": "web-0." },
+        });
+        send(client, "POST", EVENTS, JSON, &event, 201).await;
+    }
+    program.settle().await;
+    let mut shown: Vec<_> =
+        program.stored().await.iter().map(|event| (event.count, event.message.to_string())).collect();
+    shown.sort();
+    assert_eq!(shown, [(1, "failed".to_owned()), (3, "pulled in 12s".to_owned())]);
+}

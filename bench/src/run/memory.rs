@@ -13,7 +13,9 @@ use crate::load::Outcome;
 use crate::machine;
 
 /// Limits above what is sent.
-const WIDE: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\n";
+const WIDE: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\nupstream: {qps: 1000000, burst: 1000000}\n";
+/// What builds with budgets of groups need besides, so that nothing folds.
+const UNGROUPED: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000, groupBurstSize: 0}\nupstream: {qps: 1000000, burst: 1000000}\n";
 /// Objects that are sent before the outbox is waited for.
 const PART: usize = 10_000;
 /// Longest time for the outbox to write what it may, and for budgets to be full again: a token comes every 300 s.
@@ -52,7 +54,9 @@ impl Filled {
     fn new(bench: &Bench<'_>, program: &Path) -> anyhow::Result<Self> {
         let (objects, sources) = (bench.options.objects, bench.options.sources);
         let (stub, kubeconfig) = bench.stub(None)?;
-        let weir = bench.weir(program, &kubeconfig, WIDE)?;
+        let schema = std::process::Command::new(program).arg("config-schema").output()?;
+        let has_groups = String::from_utf8_lossy(&schema.stdout).contains("groupBurstSize");
+        let weir = bench.weir(program, &kubeconfig, if has_groups { UNGROUPED } else { WIDE })?;
         let empty = mebibytes(&weir)?;
         let mut outcomes = Vec::new();
         for first in (0..objects).step_by(PART) {

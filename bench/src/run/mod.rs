@@ -5,6 +5,7 @@ mod child;
 mod core;
 mod http;
 mod latency;
+mod limited;
 mod memory;
 mod passthrough;
 mod table;
@@ -30,6 +31,8 @@ enum What {
     Passthrough,
     /// A million objects, and a soak.
     Memory,
+    /// A memory budget of 128 MiB under a storm.
+    Limited,
     /// What is written of recorded shapes, and what that costs a real apiserver, against client-go's recorder.
     Writes,
 }
@@ -94,6 +97,7 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
         What::Latency => latency::latency(&bench),
         What::Passthrough => passthrough::passthrough(&bench),
         What::Memory => memory::memory(&bench),
+        What::Limited => limited::limited(&bench),
         What::Writes => writes::writes(&bench),
     }
 }

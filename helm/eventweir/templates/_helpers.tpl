@@ -121,16 +121,8 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- define "eventweir.config" -}}
 {{- $derived := dict "upstream" (dict "kind" "apiserver") }}
 {{- with include "eventweir.mebibytes" (dig "limits" "memory" "" .Values.resources) }}
-{{- $limit := int64 . }}
-{{- if lt $limit 96 }}
+{{- if lt (int64 .) 96 }}
 {{- fail "resources.limits.memory is below 96Mi: too little for eventweir, and for what waits in it" }}
-{{- end }}
-{{- if ne $limit 1536 }}
-{{- /* 64Mi for the program itself; with the other 1472Mi of 1536Mi go the defaults. */}}
-{{- $part := sub $limit 64 }}
-{{- $outbox := dict "maxBytes" (printf "%dMi" (max 1 (div (mul 256 $part) 1472))) "maxRecords" (div (mul 100000 $part) 1472) "maxBudgets" (div (mul 1000000 $part) 1472) }}
-{{- $correlation := dict "maxTrackedKeys" (div (mul 1000000 $part) 1472) "maxSources" (div (mul 10000 $part) 1472) }}
-{{- $derived = mergeOverwrite $derived (dict "outbox" $outbox "correlation" $correlation "ingest" (dict "maxAliases" (div (mul 100000 $part) 1472))) }}
 {{- end }}
 {{- end }}
 {{- if include "eventweir.several" . }}

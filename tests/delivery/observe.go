@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// observed: what `observe` predicts while a storm goes to the apiserver is what eventweir writes of the same storm.
+func observed(r *run) error {
+	const every, tolerance = 10 * time.Millisecond, 0.02
+	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, nil))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	const budgets = "correlation: {burstSize: 5, qps: 0.5}\noutbox: {coalesceInterval: 1s}\n"
+	config := filepath.Join(r.dir, "observe.yaml")
+	if err := os.WriteFile(config, []byte(r.config(kubeconfig, budgets)), 0o600); err != nil {
+		return err
+	}
+	seen := r.namespace() + "-seen"
+	if err := r.long.createNamespace(seen); err != nil {
+		return err
+	}
+	number := r.occurrences / 5
+	storm := func(namespace, prefix string) []step {
+		author := newAuthor(r.seed, namespace, prefix, true)
+		return mixed(author, author.scripts(number, author.once, author.repeated, author.newStyle, author.series, author.counted))
+	}
+
+	var said, complaints bytes.Buffer
+	watching := exec.Command(r.eventweir, "observe", "--kubeconfig", kubeconfig, "--config", config, "-n", seen, "-o", "json", "-q")
+	watching.Stdout, watching.Stderr = &said, &complaints
+	if err := watching.Start(); err != nil {
+		return err
+	}
+	defer func() { _ = watching.Process.Kill() }()
+	time.Sleep(3 * time.Second)
+	began := time.Now()
+	for i, s := range storm(seen, "seen") {
+		time.Sleep(time.Until(began.Add(time.Duration(i) * every)))
+		if err := r.long.do(s.method, s.path, json.RawMessage(s.body), nil); err != nil {
+			return err
+		}
+	}
+	took := time.Since(began)
+	time.Sleep(time.Second)
+	if err := watching.Process.Signal(syscall.SIGINT); err != nil {
+		return err
+	}
+	if err := watching.Wait(); err != nil {
+		return fmt.Errorf("observe: %w: %s", err, complaints.String())
+	}
+	predicted, err := prediction(said.Bytes())
+	if err != nil {
+		return err
+	}
+
+	w, err := r.weir(kubeconfig, budgets, "eventweir")
+	if err != nil {
+		return err
+	}
+	defer w.kill()
+	account := newAccount()
+	load, client := load{to: to(w)}, &http.Client{Timeout: time.Minute}
+	began = time.Now()
+	for i, s := range storm(r.namespace(), r.name) {
+		time.Sleep(time.Until(began.Add(time.Duration(i) * every)))
+		load.tell(r.ctx, nil, client, s, account)
+	}
+	if again := time.Since(began); again > took+took/20 || took > again+again/20 {
+		return fmt.Errorf("the storm took %s, and then %s: this machine is too busy to compare", took, again)
+	}
+	if err := account.sent(number); err != nil {
+		return err
+	}
+	end, err := finish(w, x)
+	if err != nil {
+		return err
+	}
+	written := end.sum("eventweir_upstream_requests_total", `answer="stored"`)
+	r.logf("%d occurrences: %d writes predicted, %d made; client-go would make %d", number, predicted["eventweir"], written, predicted["client-go"])
+	if off := math.Abs(float64(predicted["eventweir"])/float64(written) - 1); off > tolerance {
+		return fmt.Errorf("the prediction of %d writes is off by %.1f %% from %d", predicted["eventweir"], 100*off, written)
+	}
+	return nil
+}
+
+// mixed are the steps of all scripts, each in its order, in the order that the author's seed gives them.
+func mixed(a *author, scripts []script) []step {
+	var steps []step
+	for len(scripts) > 0 {
+		i := a.rng.IntN(min(len(scripts), 20))
+		steps = append(steps, scripts[i][0])
+		if scripts[i] = scripts[i][1:]; len(scripts[i]) == 0 {
+			scripts[i] = scripts[0]
+			scripts = scripts[1:]
+		}
+	}
+	return steps
+}
+
+// prediction is how many writes each column of the document of observe has.
+func prediction(document []byte) (map[string]int, error) {
+	var read struct {
+		Input   struct{ Events int }
+		Columns []struct {
+			Name   string
+			Writes int
+		}
+	}
+	if err := json.Unmarshal(document, &read); err != nil {
+		return nil, fmt.Errorf("%w: %.300s", err, document)
+	}
+	writes := map[string]int{}
+	for _, column := range read.Columns {
+		writes[column.Name] = column.Writes
+	}
+	if writes["eventweir"] == 0 || read.Input.Events == 0 {
+		return nil, errors.New("observe has seen nothing")
+	}
+	return writes, nil
+}

@@ -119,10 +119,7 @@ fn tree(config: &Config) -> Value {
         "ingest": ingest_tree(ingest),
         "passthrough": passthrough_tree(passthrough),
         "admission": admission_tree(admission),
-        "memory": match memory {
-            Memory::Bytes(memory) => bytes(memory.get()),
-            named => self::named(&memory_of::NAMED, *named),
-        },
+        "memory": memory_tree(*memory),
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
         "auth": auth::auth_tree(access, auth),
         "fairness": auth::fairness_tree(&access.fairness),
@@ -162,6 +159,13 @@ fn passthrough_tree(passthrough: &Passthrough) -> Value {
         "maxInFlight": passthrough.max_in_flight,
         "maxUpgrades": passthrough.max_upgrades,
     })
+}
+
+fn memory_tree(memory: Memory) -> Value {
+    match memory {
+        Memory::Bytes(memory) => bytes(memory.get()),
+        named => self::named(&memory_of::NAMED, named),
+    }
 }
 
 fn admission_tree(Admission { enabled, settings }: &Admission) -> Value {

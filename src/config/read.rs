@@ -160,33 +160,24 @@ fn config(section: &mut Section<'_>, container_memory: Option<NonZeroUsize>) -> 
         }
         upstream
     });
-    let backend = upstream.backend;
-    let (auth, access) = section.within("auth", |section| (tls::auth(section), auth::auth(section, backend)));
+    let (auth, access) = section.within("auth", |section| (tls::auth(section), auth::auth(section, upstream.backend)));
     tls::check(section, &listen, &tls, &auth);
-    if !server::may_bind(&listen, keeps_out(&access), insecure_listen) {
+    let may_bind = |is_safe: bool| server::may_bind(&listen, is_safe, insecure_listen);
+    if !may_bind(keeps_out(&access)) {
         section.conflict("listen", BEYOND_LOOPBACK);
-    } else if access.tokens.is_on && !server::may_bind(&listen, tls.settings(&auth).is_some(), insecure_listen) {
+    } else if access.tokens.is_on && !may_bind(tls.settings(&auth).is_some()) {
         section.conflict("listen", TOKENS_IN_CLEAR);
     }
     let policy = section.within("correlation", |section| correlation(section, &mut shard));
     section.within("outbox", |section| outbox(section, &mut shard.outbox));
     // The same pauses for a record that failed and for an upstream that is down.
-    shard.outbox.first_backoff = gate.first_backoff;
-    shard.outbox.max_backoff = gate.max_backoff;
+    (shard.outbox.first_backoff, shard.outbox.max_backoff) = (gate.first_backoff, gate.max_backoff);
     let spool = section.within("spool", spool);
-    let ingest = section.within("ingest", |section| ingest(section, default.ingest, spool.dir.is_some()));
+    let ingest = section.within("ingest", |section| ingest(section, &default.ingest, spool.dir.is_some()));
     shard.outbox.repair = ingest.repair != Repair::Off;
-    let passthrough = passthrough(section, upstream.backend, &access);
-    let admission = admission(section, upstream.backend);
-    let access = access::Settings {
-        limits: auth::limits(section),
-        fairness: section.within("fairness", auth::fairness),
-        ..access
-    };
-    let limits_file = section.optional("limitsFile", values::text(4096)).map(|path| PathBuf::from(path.as_str()));
-    if limits_file.is_some() && !access.limits.is_empty() {
-        section.conflict("limitsFile", "stands beside limits; allowed: one of the two");
-    }
+    let (passthrough, admission) =
+        (passthrough(section, upstream.backend, &access), admission(section, upstream.backend));
+    let (access, limits_file) = limited(section, access);
     Config {
         listen,
         insecure_listen,
@@ -211,6 +202,20 @@ fn config(section: &mut Section<'_>, container_memory: Option<NonZeroUsize>) -> 
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
     }
+}
+
+/// Adds how much callers may do, and the file that says so.
+fn limited(section: &mut Section<'_>, access: access::Settings) -> (access::Settings, Option<PathBuf>) {
+    let access = access::Settings {
+        limits: auth::limits(section),
+        fairness: section.within("fairness", auth::fairness),
+        ..access
+    };
+    let limits_file = section.optional("limitsFile", values::text(4096)).map(|path| PathBuf::from(path.as_str()));
+    if limits_file.is_some() && !access.limits.is_empty() {
+        section.conflict("limitsFile", "stands beside limits; allowed: one of the two");
+    }
+    (access, limits_file)
 }
 
 fn log(section: &mut Section<'_>) -> Log {
@@ -353,7 +358,7 @@ pub(super) const WRITES: [(&str, Writes); 2] = [("exact", Writes::Exact), ("plai
 /// On or off.
 pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 
-fn ingest(section: &mut Section<'_>, default: Ingest, has_spool: bool) -> Ingest {
+fn ingest(section: &mut Section<'_>, default: &Ingest, has_spool: bool) -> Ingest {
     let ack = section.value("ack", default.ack, values::choice(&ACK));
     if ack == Ack::Durable && !has_spool {
         section.conflict("ack", "needs spool.dir (--spool-dir); allowed without it: accepted, written");

@@ -1,5 +1,6 @@
 //! Admission: an apiserver that asks before it stores an event. It is a second program with the embedded store; the requests of
 //! clients pass the question first, as an apiserver's do.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ impl Cluster {
     }
 
     async fn review(&mut self, operation: &str, old: Option<&Event>, new: Option<&Event>, dry_run: bool) -> Value {
-        let object = |event: Option<&Event>| event.map(|event| parsed(event));
+        let object = |event: Option<&Event>| event.map(parsed);
         let review = json!({
             "kind": "AdmissionReview",
             "apiVersion": "admission.k8s.io/v1",
@@ -379,7 +380,7 @@ async fn what_would_take_too_long_passes_uncounted() {
     let mut cluster =
         Cluster::new(&format!("{}shards: 1\n", ON.replace("enabled: on", "enabled: on, timeout: 5ms"))).await;
     let shards = cluster.program.app.shards().clone();
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (stop, stopped) = std::sync::mpsc::sync_channel::<()>(1);
     let (begin, begun) = tokio::sync::oneshot::channel();
     let busy = tokio::task::spawn_blocking(move || {
         shards.with(0, |_, _| {

@@ -191,6 +191,12 @@ pub struct Observe {
     /// The context of the kubeconfig.
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
+    /// Count what the API server appends to this audit log, instead of watching the cluster: each request, not only its result.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "context", "save"])]
+    pub audit: Option<PathBuf>,
+    /// Also keep what was observed in this file, as JSON lines compressed by gzip, for `replay`.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
     /// What is printed.
     #[command(flatten)]
     pub report: Report,

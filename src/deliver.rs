@@ -70,6 +70,11 @@ impl Monitor {
         self.0.settings.store(Arc::new(settings));
     }
 
+    /// From now on what is left goes as fast as the window lets it.
+    pub fn drain(&self) {
+        self.set_settings(GateSettings { rate: None, ..self.settings() });
+    }
+
     /// The settings in force.
     #[must_use]
     pub fn settings(&self) -> GateSettings {

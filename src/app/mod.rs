@@ -26,7 +26,6 @@ use crate::history;
 use crate::ingest::{self, Aliases, Face};
 use crate::ledger::Balance;
 use crate::metrics::Metrics;
-use crate::outbox::GateSettings;
 use crate::passthrough::{self, Passthrough};
 use crate::server;
 use crate::shard::Shards;
@@ -412,8 +411,7 @@ impl App {
             let _served = tokio::time::timeout(grace, self.served.cancelled()).await;
         }
         self.stop_serving.cancel();
-        // What is left goes as fast as the window lets it.
-        self.monitor.set_settings(GateSettings { rate: None, ..self.monitor.settings() });
+        self.monitor.drain();
         self.shards.drain();
         let drained = tokio::time::timeout(deadline - grace, async {
             // What running requests bring still belongs to the drain.

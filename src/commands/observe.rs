@@ -1,19 +1,24 @@
 //! `observe`: the events of a cluster as they are stored, through client-go's correlator and a configuration. Writes nothing there.
 
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures_util::{Stream, StreamExt as _};
 use prometheus::Registry;
 
-use super::replay::{Progress, compare};
+use super::replay::{How, Progress, compare, read, reading};
 use super::report::{Compared, finish, length, plural};
 use super::{Error, runtime};
 use crate::app;
 use crate::cli::Observe;
 use crate::clock::Clock;
-use crate::replay::{Comparison, Seen, Until};
+use crate::event::{ApiGroup, Event, Time, json};
+use crate::replay::{Comparison, Recording, Seen, Until};
 use crate::upstream::apiserver::{self, News};
 use crate::upstream::{self, Apiserver};
 
@@ -26,6 +31,11 @@ const TICK: Duration = Duration::from_millis(500);
 /// When the configuration is wrong or the cluster cannot be read.
 pub fn observe(observe: &Observe) -> Result<(), Error> {
     let mut compared = compare(observe.report.config.as_deref(), None)?;
+    if let Some(audit) = &observe.audit {
+        appended(observe, audit, &mut compared)?;
+        compared.until = compared.comparison.run_on(Until::Settled);
+        return finish(&compared, &observe.report);
+    }
     runtime()?.block_on(watch(observe, &mut compared))?;
     compared.until = compared.comparison.run_on(Until::Settled);
     compared.notes.push(
@@ -34,6 +44,82 @@ pub fn observe(observe: &Observe) -> Result<(), Error> {
             .to_owned(),
     );
     finish(&compared, &observe.report)
+}
+
+/// Reports the requests that an audit log gets until the end. Their times are the log's, so it is read once, then.
+fn appended(observe: &Observe, audit: &Path, compared: &mut Compared) -> Result<(), Error> {
+    let begin = open(audit)?.metadata().map_err(|source| reading(&audit.display().to_string(), source))?.len();
+    announce(observe);
+    runtime()?.block_on(end(observe.time));
+    since(observe, audit, begin, compared)
+}
+
+fn open(audit: &Path) -> Result<File, Error> {
+    File::open(audit).map_err(|error| Error::Input(format!("{}: {error}", audit.display())))
+}
+
+/// Reports what follows the first `begin` bytes of an audit log.
+fn since(observe: &Observe, audit: &Path, begin: u64, compared: &mut Compared) -> Result<(), Error> {
+    let name = audit.display().to_string();
+    let io = |source| reading(&name, source);
+    let mut log = open(audit)?;
+    // A log that is shorter than before has been rotated; what went into the one before is not seen.
+    let begin = if log.metadata().map_err(io)?.len() < begin { 0 } else { begin };
+    log.seek(SeekFrom::Start(begin)).map_err(io)?;
+    // The last line may still be being written.
+    let how = How { is_sorted: false, skip_bad: true, namespace: observe.namespace.as_deref() };
+    let recording = Recording::new(log).map_err(io)?;
+    read(compared, recording, &name, &how, Progress::new(observe.report.quiet)).map(drop)
+}
+
+fn announce(observe: &Observe) {
+    if !observe.report.quiet {
+        drop(writeln!(std::io::stderr(), "observing events; nothing is written to the cluster"));
+    }
+}
+
+/// The end of the time, or Ctrl-C.
+async fn end(time: Option<Duration>) {
+    let end = async {
+        match time {
+            Some(time) => tokio::time::sleep(time).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = end => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+/// The file of `--save`: JSON lines, as `replay` reads them.
+struct Save(Option<GzEncoder<File>>);
+
+impl Save {
+    fn create(path: Option<&Path>) -> Result<Self, Error> {
+        let create = |path| File::create(path).map(|file| GzEncoder::new(file, Compression::default()));
+        path.map(create).transpose().map(Self).map_err(saving)
+    }
+
+    /// Writes one event that stands for so many occurrences at a time.
+    fn write(&mut self, event: &Event, occurrences: u32, at: i64) -> Result<(), Error> {
+        let Some(file) = &mut self.0 else { return Ok(()) };
+        let time = Some(Time(at.div_euclid(1_000_000_000)));
+        let count = i32::try_from(occurrences).unwrap_or(i32::MAX);
+        let event = Event { count, first_timestamp: time, last_timestamp: time, series: None, ..event.clone() };
+        let mut line = Vec::new();
+        json::write_json(ApiGroup::Core, &event, &mut line);
+        line.push(b'\n');
+        file.write_all(&line).map_err(saving)
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        self.0.map_or(Ok(()), |file| file.finish().map(drop).map_err(saving))
+    }
+}
+
+fn saving(source: std::io::Error) -> Error {
+    Error::Io { what: "writing the file of --save".to_owned(), source }
 }
 
 async fn watch(observe: &Observe, compared: &mut Compared) -> Result<(), Error> {
@@ -45,19 +131,10 @@ async fn watch(observe: &Observe, compared: &mut Compared) -> Result<(), Error> 
     };
     let metrics = upstream::Metrics::new(&Registry::new()).map_err(app::Error::from)?;
     let apiserver = Apiserver::connect(&settings, clock.clone(), metrics).await.map_err(app::Error::from)?;
-    let end = async {
-        match observe.time {
-            Some(time) => tokio::time::sleep(time).await,
-            None => std::future::pending().await,
-        }
-    };
-    let end = async {
-        tokio::select! {
-            () = end => {}
-            _ = tokio::signal::ctrl_c() => {}
-        }
-    };
-    follow(apiserver.history_of(observe.namespace.as_deref()), end, observe, &clock, &mut compared.comparison).await
+    let mut save = Save::create(observe.save.as_deref())?;
+    let news = apiserver.history_of(observe.namespace.as_deref());
+    follow(news, end(observe.time), observe, &clock, &mut compared.comparison, &mut save).await?;
+    save.finish()
 }
 
 /// Reports what is stored from the first whole list on, until `end`.
@@ -67,10 +144,9 @@ async fn follow(
     observe: &Observe,
     clock: &Clock,
     comparison: &mut Comparison,
+    save: &mut Save,
 ) -> Result<(), Error> {
-    if !observe.report.quiet {
-        drop(writeln!(std::io::stderr(), "observing events; nothing is written to the cluster"));
-    }
+    announce(observe);
     let progress = Progress::new(observe.report.quiet);
     let mut seen = Seen::default();
     let (mut is_listed, mut fault) = (false, None);
@@ -93,7 +169,9 @@ async fn follow(
                 let occurrences = seen.change(&event);
                 // What is there at the beginning happened before.
                 if is_listed && occurrences > 0 {
-                    comparison.report(*event, occurrences, Some(clock.now().wall));
+                    let now = clock.now().wall;
+                    save.write(&event, occurrences, now)?;
+                    comparison.report(*event, occurrences, Some(now));
                 }
             }
             Some(News::Gone(event)) => seen.forget(&event),
@@ -120,7 +198,6 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::event::Event;
 
     fn stored(name: &str, count: i32) -> Box<Event> {
         let mut event = Event { count, reason: "BackOff".into(), event_type: "Normal".into(), ..Event::default() };
@@ -139,7 +216,7 @@ mod tests {
         let news = futures_util::stream::iter(news);
         let clock = Clock::manual(1_772_352_000_000_000_000);
         let end = std::future::pending();
-        let result = follow(news, end, &observe, &clock, &mut compared.comparison).await;
+        let result = follow(news, end, &observe, &clock, &mut compared.comparison, &mut Save(None)).await;
         assert!(compared.comparison.balances());
         (result, compared.comparison.sent())
     }
@@ -164,5 +241,43 @@ mod tests {
         let (result, _) = observed(vec![trouble(true)]).await;
         assert!(result.unwrap_err().to_string().contains("namespace shop"));
         assert!(observed(vec![News::Begins, trouble(false)]).await.0.is_err());
+    }
+
+    #[test]
+    fn of_an_audit_log_what_is_appended_counts() {
+        let entry = |namespace: &str, name: &str| {
+            format!(
+                r#"{{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"create","stageTimestamp":"2026-03-01T08:00:00.500000Z","objectRef":{{"resource":"events","namespace":"{namespace}","name":"{name}","apiVersion":"v1"}},"responseStatus":{{"code":201}},"requestObject":{{"metadata":{{"name":"{name}","namespace":"{namespace}"}},"involvedObject":{{"kind":"Pod","name":"web-0","namespace":"{namespace}"}},"reason":"R","type":"Normal"}}}}"#
+            ) + "\n"
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let before = entry("shop", "a");
+        let log = [&*before, &entry("shop", "b"), &entry("bank", "c"), &entry("shop", "d"), r#"{"kind":"Ev"#].concat();
+        std::fs::write(file.path(), log).unwrap();
+        let count = |flags: &[&str], begin: usize| {
+            let cli = Cli::try_parse_from(["eventweir", "observe", "-q"].iter().chain(flags)).unwrap();
+            let Command::Observe(observe) = cli.command else { unreachable!() };
+            let mut compared = compare(None, None).unwrap();
+            since(&observe, file.path(), begin as u64, &mut compared).unwrap();
+            assert_eq!(compared.bad, 1, "the line that is being written");
+            compared.comparison.sent()
+        };
+        assert_eq!(count(&[], before.len()), 3);
+        assert_eq!(count(&["-n", "shop"], before.len()), 2);
+        assert_eq!(count(&[], 1 << 20), 4, "a log that was rotated");
+    }
+
+    #[test]
+    fn what_is_saved_replays_as_it_was_observed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut save = Save::create(Some(file.path())).unwrap();
+        let at = 1_772_352_000_000_000_000;
+        save.write(&stored("old", 7), 2, at).unwrap();
+        save.write(&stored("new", 1), 1, at).unwrap();
+        save.finish().unwrap();
+        let recording = Recording::new(File::open(file.path()).unwrap()).unwrap();
+        let read: Vec<_> = recording.map(|report| report.unwrap().unwrap()).collect();
+        let brief: Vec<_> = read.iter().map(|r| (r.event.metadata.name.as_str(), r.occurrences, r.at)).collect();
+        assert_eq!(brief, [("old", 2, Some(at)), ("new", 1, Some(at))]);
     }
 }

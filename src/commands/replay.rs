@@ -32,16 +32,47 @@ pub fn replay(replay: &Replay) -> Result<(), Error> {
     } else {
         Box::new(File::open(&replay.file).map_err(|error| Error::Input(format!("{name}: {error}")))?)
     };
-    let io = |source| Error::Io { what: format!("reading {name}"), source };
-    let mut recording = Recording::new(input).map_err(io)?;
-    let mut progress = Progress::new(replay.report.quiet);
-    let mut unsorted = Vec::new();
+    let recording = Recording::new(input).map_err(|source| reading(&name, source))?;
     let is_sorted = replay.sort_by_time || recording.format() == Format::Documents;
+    let how = How { is_sorted, skip_bad: replay.skip_bad, namespace: None };
+    let without = read(&mut compared, recording, &name, &how, Progress::new(replay.report.quiet))?;
+    if without > 0 && compared.comparison.sent() == 0 {
+        let advice = "record events at audit level Request";
+        return Err(Error::Input(format!("{name} has no request bodies of events: {advice}")));
+    }
+    compared.until = compared.comparison.run_on(replay.until);
+    finish(&compared, &replay.report)
+}
+
+/// How a recording is read.
+pub(super) struct How<'h> {
+    /// Whether its events have to be put into the order of their times.
+    pub(super) is_sorted: bool,
+    /// Whether what is no event is left out.
+    pub(super) skip_bad: bool,
+    /// The only namespace whose events count; all without one.
+    pub(super) namespace: Option<&'h str>,
+}
+
+pub(super) fn reading(name: &str, source: std::io::Error) -> Error {
+    Error::Io { what: format!("reading {name}"), source }
+}
+
+/// Reports the events of a recording. Returns how many requests of an audit log have no body.
+pub(super) fn read(
+    compared: &mut Compared,
+    mut recording: Recording<'_>,
+    name: &str,
+    how: &How<'_>,
+    mut progress: Progress,
+) -> Result<u64, Error> {
+    let mut unsorted = Vec::new();
     while let Some(found) = recording.next() {
-        match found.map_err(io)? {
-            Ok(report) if is_sorted => unsorted.push(report),
+        match found.map_err(|source| reading(name, source))? {
+            Ok(report) if how.namespace.is_some_and(|only| report.event.metadata.namespace != only) => {}
+            Ok(report) if how.is_sorted => unsorted.push(report),
             Ok(Report { event, occurrences, at, .. }) => compared.comparison.report(event, occurrences, at),
-            Err(Bad { .. }) if replay.skip_bad => compared.bad += 1,
+            Err(Bad { .. }) if how.skip_bad => compared.bad += 1,
             Err(bad) => {
                 return Err(Error::Input(format!(
                     "{name} {bad}\n  --skip-bad leaves such documents out and counts them"
@@ -53,18 +84,13 @@ pub fn replay(replay: &Replay) -> Result<(), Error> {
     spread(&mut compared.comparison, &unsorted);
     progress.end();
     let without = recording.without_body();
-    if without > 0 && compared.comparison.sent() == 0 {
-        let advice = "record events at audit level Request";
-        return Err(Error::Input(format!("{name} has no request bodies of events: {advice}")));
-    }
     if without > 0 {
         compared.notes.push(format!(
             "{} of the audit log left out: they have no body, or patch a record that began before the log.",
             plural(without, "request")
         ));
     }
-    compared.until = compared.comparison.run_on(replay.until);
-    finish(&compared, &replay.report)
+    Ok(without)
 }
 
 /// client-go beside one configuration or two.

@@ -456,3 +456,123 @@ impl Loss {
         Self { reason: LostReason::Refused(refusal.reason), refusal }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::RefusalReason;
+    use crate::status::Status;
+
+    const NOW: Mono = Mono(100_000_000_000);
+    const LATER: Mono = Mono(NOW.0 + 1);
+
+    /// Ten of five known ones and five in flight, of which the newest write carried all.
+    const FACTS: Facts =
+        Facts { now: NOW, tags: Tags::Kept, settled: 5, in_flight: 5, sent: Mark { count: 13, tag: 10 }, adopts: true };
+
+    fn refusal() -> Refusal {
+        Refusal { reason: RefusalReason::Invalid, status: Box::new(Status::new(422, "Invalid", "m")) }
+    }
+
+    fn held(version: &str, count: i64, tag: u64) -> Held {
+        Held { version: version.into(), count, tag, expired_tags: Vec::new() }
+    }
+
+    fn seen(version: &str, count: i64, tag: Option<u64>, is_alike: bool) -> Fact {
+        let held = held(version, count, tag.unwrap_or(0));
+        Fact::Stored(Seen { held, is_tagged: tag.is_some(), is_alike, is_bare: false })
+    }
+
+    fn stands() -> Vec<Stand> {
+        let loss = || Some(Box::new(Loss::of(refusal())));
+        let mut all = vec![Stand::Nowhere, Stand::Sent { until: LATER }, Stand::On(held("1", 8, 5))];
+        for until in [None, Some(NOW), Some(LATER)] {
+            all.extend([None, loss()].map(|loss| Stand::Taken { until, loss }));
+        }
+        for if_missing in [IfMissing::Create, IfMissing::Forget] {
+            all.push(Stand::Unsure { held: held("1", 8, 5), if_missing });
+        }
+        for then in [Then::Rename, Then::Lose(Box::new(Loss::of(refusal()))), Then::Delete] {
+            all.push(Stand::Waiting { until: NOW, then });
+        }
+        all.push(Stand::Unwanted(held("1", 8, 5)));
+        all
+    }
+
+    fn answers() -> Vec<Fact> {
+        let mut all = vec![Fact::Missing, Fact::Exists, Fact::Refused(refusal()), Fact::Conflict];
+        all.extend([Applied::No, Applied::Perhaps].map(Fact::Retry));
+        for tag in [None, Some(5), Some(7), Some(10), Some(99)] {
+            for is_alike in [false, true] {
+                all.extend(["1", "2"].map(|version| seen(version, 13, tag, is_alike)));
+            }
+        }
+        all
+    }
+
+    /// Every row of the table in the head of this file, by the names of its stands and effects.
+    #[test]
+    fn each_row_of_the_table_is_what_a_step_does() {
+        use Call::{Create, Patch, Read};
+        let on = || Stand::On(held("1", 8, 5));
+        let unsure = || Stand::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Create };
+        let taken = |until| Stand::Taken { until, loss: None };
+        let rows = [
+            (Stand::Nowhere, Create, seen("1", 13, Some(10), true), "On", "Held { arrived: 5, moved: 0 }"),
+            (Stand::Nowhere, Create, Fact::Exists, "Taken", "Again"),
+            (Stand::Nowhere, Create, Fact::Refused(refusal()), "Nowhere", "Lost"),
+            (Stand::Nowhere, Create, Fact::Retry(Applied::Perhaps), "Sent", "Later"),
+            (Stand::Sent { until: LATER }, Create, Fact::Exists, "Taken", "Again"),
+            (Stand::Sent { until: LATER }, Create, Fact::Refused(refusal()), "Taken", "Again"),
+            (taken(None), Read, seen("1", 13, Some(7), true), "On", "Held { arrived: 2, moved: 3 }"),
+            (taken(None), Read, seen("1", 13, None, true), "On", "Held { arrived: 0, moved: 5 }"),
+            (taken(None), Read, seen("1", 13, None, false), "Nowhere", "Rename"),
+            (taken(Some(LATER)), Read, seen("1", 13, None, false), "Waiting", "Later"),
+            (taken(Some(LATER)), Read, Fact::Missing, "Sent", "Again"),
+            (on(), Patch, seen("2", 13, Some(10), true), "On", "Held { arrived: 5, moved: 0 }"),
+            (on(), Patch, Fact::Missing, "Nowhere", "Again"),
+            (on(), Patch, Fact::Refused(refusal()), "On", "Lost"),
+            (on(), Patch, Fact::Conflict, "Unsure", "Again"),
+            (on(), Patch, Fact::Retry(Applied::Perhaps), "Unsure", "Later"),
+            (unsure(), Read, seen("2", 10, Some(7), true), "On", "Held { arrived: 2, moved: 0 }"),
+            (unsure(), Read, seen("1", 8, None, true), "On", "Held { arrived: 0, moved: 0 }"),
+            (unsure(), Read, seen("2", 9, None, true), "On", "Held { arrived: 0, moved: 1 }"),
+            (unsure(), Read, seen("2", 9, None, false), "Nowhere", "Rename { is_gone: false }"),
+            (unsure(), Read, Fact::Missing, "Nowhere", "Again"),
+            (Stand::Waiting { until: NOW, then: Then::Rename }, Read, seen("1", 13, Some(10), true), "On", "Held"),
+            (Stand::Waiting { until: NOW, then: Then::Rename }, Read, Fact::Missing, "Nowhere", "Rename"),
+            (Stand::Unwanted(held("1", 8, 5)), Call::Delete, Fact::Missing, "Nowhere", "Forget"),
+        ];
+        for (stand, call, fact, next, effect) in rows {
+            let row = format!("{stand:?}, {call:?}, {fact:?}");
+            let (stand, done) = step(stand, call, fact, &FACTS);
+            let (stand, done) = (format!("{stand:?}"), format!("{done:?}"));
+            assert!(stand.starts_with(next) && done.starts_with(effect), "{row}: {stand}, {done}");
+        }
+    }
+
+    /// Whatever is answered wherever a record stands, no more has arrived than was in flight, and a request comes next or a time.
+    #[test]
+    fn a_step_is_total_and_no_more_arrives_than_was_sent() {
+        for tags in [Tags::Kept, Tags::Unproven, Tags::Off] {
+            for adopts in [false, true] {
+                let facts = Facts { tags, adopts, ..FACTS };
+                for stand in stands() {
+                    for (call, fact) in [Call::Create, Call::Patch, Call::Read, Call::Delete]
+                        .into_iter()
+                        .flat_map(|call| answers().into_iter().map(move |fact| (call, fact)))
+                    {
+                        let row = format!("{tags:?}, {stand:?}, {call:?}, {fact:?}");
+                        let (next, effect) = step(stand.clone(), call, fact, &facts);
+                        if let Effect::Held { arrived, .. } = effect {
+                            assert!(arrived <= facts.in_flight, "{row}: {effect:?}");
+                            assert!(matches!(next, Stand::On(_)), "{row}: {next:?}");
+                        }
+                        let waits = matches!(next, Stand::Waiting { until, .. } if until > NOW);
+                        assert!(waits || next.call(NOW).is_some(), "{row}: {next:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -366,7 +366,7 @@ async fn what_is_no_occurrence_is_allowed_and_counts_nothing() {
 
 #[tokio::test]
 async fn without_room_events_pass() {
-    let mut cluster = Cluster::new(&format!("{ON}outbox: {{maxRecords: 2}}\nshards: 1\n")).await;
+    let mut cluster = Cluster::new(&format!("{ON}outbox: {{maxRecords: 2, sourcePercent: 100}}\nshards: 1\n")).await;
     let mut codes = Vec::new();
     for number in 0..4 {
         codes.push(cluster.asks(&event("node-1", &format!("web-{number}"), "A", "m")).await);

@@ -17,7 +17,7 @@ use crate::clock::{Mono, Now};
 use crate::event::repair::Repair;
 use crate::outbox::{
     Admission, Answer, Applied, Fault, Gate, GateSettings, HealthChange, LanePlace, Lanes, LostReason, NORMAL_TURN,
-    RecordId, RefusalReason, Retry, Settlement, Write,
+    RecordId, RefusalReason, Retry, STORM_MARK, Settlement, StormNews, Write,
 };
 use crate::shard::{Shard, Shards};
 use crate::upstream::{Upstream, Verb};
@@ -34,6 +34,9 @@ const PUT_OFF: usize = 64;
 
 /// Shortest time between two log lines about losses for one reason.
 const LOSS_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Shortest time between two looks for storms to log, of which the outbox keeps a few.
+const STORM_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Delivery's side of what the rest of the program looks at and changes.
 #[derive(Debug, Clone, Default)]
@@ -167,6 +170,7 @@ struct Delivery {
     /// When a loss was last logged, by reason.
     // LIMIT: one a reason.
     logged_losses: HashMap<LostReason, Mono>,
+    storms_logged: Mono,
     /// The shard whose turn it is.
     turn: usize,
     /// Turns that shards with a Warning have had since one with something else had one.
@@ -204,6 +208,7 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
         requests: JoinSet::new(),
         records: HashMap::new(),
         logged_losses: HashMap::new(),
+        storms_logged: Mono(i64::MIN),
         turn: 0,
         warnings: 0,
     };
@@ -235,12 +240,32 @@ impl Delivery {
         self.gate.set_settings(self.monitor.settings());
         let now = self.shards.clock().now();
         self.monitor.0.last_turn.store(now.mono.0, Ordering::Relaxed);
+        self.log_storms(now.mono);
         let flow = (0..BURST).try_for_each(|_| self.send_one(now));
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.monitor.0.in_flight.store(number(self.gate.in_flight()), Ordering::Relaxed);
         self.monitor.0.window.store(number(self.gate.window()), Ordering::Relaxed);
         let turn = now.mono.after(TURN);
         flow.map_break(|wakeup| wakeup.map_or(turn, |wakeup| wakeup.min(turn)))
+    }
+
+    fn log_storms(&mut self, now: Mono) {
+        if now < self.storms_logged.after(STORM_LOG_INTERVAL) {
+            return;
+        }
+        self.storms_logged = now;
+        for StormNews { begins, event } in self.shards.take_storm_news() {
+            let annotations = event.metadata.rare.as_deref().map(|rare| &rare.annotations);
+            let kind = annotations.and_then(|all| all.get(STORM_MARK)).map_or("", |kind| kind);
+            let (component, reason, namespace) = (event.component(), &event.reason, &event.metadata.namespace);
+            let (event_type, record, count) = (&event.event_type, &event.metadata.name, event.count);
+            if begins {
+                tracing::warn!(%component, %reason, %event_type, kind, %namespace, %record, "a storm of events begins");
+            } else {
+                let ended = "a storm of events has ended";
+                tracing::info!(%component, %reason, %event_type, kind, %namespace, %record, count, "{ended}");
+            }
+        }
     }
 
     /// Sends a write, or says when to look again; `None` when only an answer or an event changes anything.

@@ -69,6 +69,8 @@ pub struct Ledger {
     rejected: [u64; RejectReason::ALL.len()],
     written: Occurrences,
     lost: [u64; LostReason::ALL.len()],
+    /// Occurrences that another shard accounts for, less those of other shards that this one does.
+    moved: i64,
 }
 
 /// The ledger and what waits, read in one instant.
@@ -101,6 +103,11 @@ impl Ledger {
         if let Some(index) = LostReason::ALL.iter().position(|known| *known == reason) {
             self.lost[index] += occurrences;
         }
+    }
+
+    /// This many occurrences are accounted for by another shard from now on; negative: those of another shard, here.
+    pub fn hand_over(&mut self, occurrences: i64) {
+        self.moved += occurrences;
     }
 
     /// Occurrences received.
@@ -158,12 +165,19 @@ impl Balance {
     pub fn is_exact(&self) -> bool {
         let ledger = &self.ledger;
         let known = ledger.total_rejected() + ledger.total_written() + self.total_waiting() + ledger.total_lost();
-        ledger.received == known
+        ledger.received.checked_sub_signed(ledger.moved) == Some(known)
+    }
+
+    /// Counts as waiting for their group what moved between shards while they were read one after the other.
+    pub fn settle_moved(&mut self) {
+        let waiting = &mut self.waiting[Why::Group as usize];
+        *waiting = waiting.saturating_add_signed(std::mem::take(&mut self.ledger.moved));
     }
 
     /// Adds the balance of another shard.
     pub fn merge(&mut self, other: &Self) {
         self.ledger.received += other.ledger.received;
+        self.ledger.moved += other.ledger.moved;
         self.ledger.written.merge(other.ledger.written);
         for (mine, theirs) in self.ledger.rejected.iter_mut().zip(other.ledger.rejected) {
             *mine += theirs;

@@ -44,6 +44,8 @@ struct Inner {
     in_flight: IntGauge,
     in_flight_limit: IntGauge,
     window: IntGauge,
+    /// Groups, longest wait, tokens of the ceiling.
+    storms: [IntGauge; 3],
 }
 
 impl ShardCollector {
@@ -117,6 +119,7 @@ impl ShardCollector {
                 "eventweir_delivery_window",
                 "Requests that may be on their way at once, as the upstream takes them now.",
             )?,
+            storms: storms()?,
         };
         Ok(Self(Arc::new(Mutex::new(inner))))
     }
@@ -128,7 +131,7 @@ impl ShardCollector {
 }
 
 impl Inner {
-    fn parts(&self) -> [&dyn Collector; 21] {
+    fn parts(&self) -> [&dyn Collector; 24] {
         [
             &self.received,
             &self.rejected,
@@ -151,6 +154,9 @@ impl Inner {
             &self.in_flight,
             &self.in_flight_limit,
             &self.window,
+            &self.storms[0],
+            &self.storms[1],
+            &self.storms[2],
         ]
     }
 
@@ -194,7 +200,26 @@ impl Inner {
         self.in_flight.set(self.monitor.in_flight());
         self.in_flight_limit.set(gauge(self.monitor.settings().max_in_flight));
         self.window.set(self.monitor.window());
+        let storms = self.shards.storms();
+        let [groups, oldest, tokens] = &self.storms;
+        groups.set(gauge(storms.groups));
+        oldest.set(i64::try_from(storms.oldest.as_secs()).unwrap_or(i64::MAX));
+        tokens.set(storms.tokens.map_or(-1, i64::from));
     }
+}
+
+fn storms() -> Result<[IntGauge; 3], prometheus::Error> {
+    Ok([
+        IntGauge::new("eventweir_outbox_storms", "Groups of like events with a storm record.")?,
+        IntGauge::new(
+            "eventweir_outbox_oldest_unshown_seconds",
+            "How long the oldest record that was never written has waited for its group, or for the ceiling.",
+        )?,
+        IntGauge::new(
+            "eventweir_outbox_ceiling_tokens",
+            "Writes that the ceiling over all sources allows now; -1 without one.",
+        )?,
+    ])
 }
 
 /// Brings a counter to a total that is kept elsewhere and never falls.

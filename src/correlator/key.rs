@@ -140,6 +140,7 @@ enum Domain {
     Message,
     Name,
     Group,
+    Object,
 }
 
 /// The fields that client-go's spam, aggregate and event key have in common: its spam key.
@@ -189,6 +190,16 @@ impl KeySecret {
         joiner.add(&event.event_type);
         joiner.add(&event.involved_object.kind);
         joiner.add(&event.metadata.namespace);
+        joiner.finish()
+    }
+
+    /// The key of the object that `event` is about, within a group.
+    #[must_use]
+    pub fn object(self, group: Key, event: &Event) -> Key {
+        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Object);
+        joiner.add_key(group);
+        let object = &event.involved_object;
+        [&object.namespace, &object.name, &object.uid].into_iter().for_each(|text| joiner.add(text));
         joiner.finish()
     }
 

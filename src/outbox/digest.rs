@@ -109,7 +109,6 @@ impl Digest {
         if let Some(storm) = &mut self.storm {
             storm.add(folded, number);
             self.bytes = storm.size();
-            self.event.message = storm.message(settings.digest_message_bytes);
             return;
         }
         if folded.is_warning() {
@@ -130,7 +129,12 @@ impl Digest {
             }
             None => self.unnamed += number,
         }
-        self.event.message = self.message(settings.digest_message_bytes);
+    }
+
+    /// Brings the message to what has folded.
+    pub(super) fn update_message(&mut self, settings: &Settings) {
+        let limit = settings.digest_message_bytes;
+        self.event.message = self.storm.as_ref().map_or_else(|| self.message(limit), |storm| storm.message(limit));
     }
 
     /// Bytes the digest holds beside its record.
@@ -194,6 +198,7 @@ mod tests {
         for (reason, message) in events {
             digest.fold(&folded(reason, message), Occurrences::of(WrittenAs::Created, 1), settings);
         }
+        digest.update_message(settings);
         digest
     }
 

@@ -7,7 +7,7 @@ use super::digest::Digest;
 use super::groups::Membership;
 use super::journal::Journal;
 use super::record::{Kind, Occurrences, Phase, Record};
-use super::{Forgotten, Outbox, Paused, WrittenAs};
+use super::{Outbox, Paused, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 
@@ -165,41 +165,54 @@ impl Outbox {
         }
     }
 
-    pub(super) fn fold(&mut self, home: Home, orders: &[Order], now: Now) {
-        let account_id = home.account();
-        let mut occurrences = 0;
-        let mut since = now.mono;
-        for order in orders {
-            self.unqueue(order.record);
-            let Some(record) = self.take(order.record) else { continue };
-            self.note(order.record);
+    fn fold(&mut self, home: Home, orders: &[Order], now: Now) {
+        let records = self.take_folding(orders, now);
+        if let Some(into) = self.fold_into(home, &records, now) {
+            self.forgotten.extend(records.iter().map(|(id, record)| record.forgotten(*id, into)));
+        }
+    }
+
+    /// Takes records out that fold.
+    pub(super) fn take_folding(&mut self, orders: &[Order], now: Now) -> Vec<(RecordId, Box<Record>)> {
+        let mut records = Vec::with_capacity(orders.len());
+        for Order { record: id, .. } in orders {
+            self.unqueue(*id);
+            let Some(record) = self.take(*id) else { continue };
+            self.note(*id);
             self.bytes -= record.size;
-            since = since.min(record.since);
-            occurrences += record.pending.total();
             if let Some(account) = self.accounts.peek_mut(&record.account.0) {
                 account.members -= 1;
             }
-            let Some(account) = self.accounts.peek_mut(&account_id.0) else { continue };
-            let before = account.digest.as_ref().map_or(0, |digest| digest.size());
-            let digest = account.digest.get_or_insert_with(|| {
-                self.next_digest += 1;
-                let id = RecordId(FIRST_DIGEST + self.next_digest);
-                Box::new(match home {
-                    Home::Budget(_) => Digest::new(id, &record.event, now),
-                    Home::Group(_) => Digest::storm(id, &record.event, now),
-                })
-            });
+            records.push((*id, record));
+        }
+        for (_, record) in &records {
+            self.set_account_timer(record.account, now.mono);
+        }
+        records
+    }
+
+    /// Lets the digest of `home` stand for records that were taken out, and returns it.
+    pub(super) fn fold_into(&mut self, home: Home, records: &[(RecordId, Box<Record>)], now: Now) -> Option<RecordId> {
+        let (_, first) = records.first()?;
+        let id = self.accounts.peek(&home.account().0)?.digest.as_ref().map(|digest| digest.record);
+        let id = id.unwrap_or_else(|| self.digest_id());
+        let account = self.accounts.peek_mut(&home.account().0)?;
+        let before = account.digest.as_ref().map_or(0, |digest| digest.size());
+        let digest = account.digest.get_or_insert_with(|| {
+            Box::new(match home {
+                Home::Budget(_) => Digest::new(id, &first.event, now),
+                Home::Group(_) => Digest::storm(id, &first.event, now),
+            })
+        });
+        for (_, record) in records {
             digest.fold(&record.event, record.pending, &self.settings);
-            let (source, key, into) = (record.source, record.key, digest.record);
-            self.forgotten.push(Forgotten { source, key, record: order.record, into });
-            self.bytes.replace(before, digest.size());
-            if let Home::Group(_) = home {
-                self.drop_if_idle(record.account, now.mono);
-            }
         }
-        if occurrences > 0 {
-            self.owe_digest(home, occurrences, since, now);
-        }
+        digest.update_message(&self.settings);
+        self.bytes.replace(before, digest.size());
+        let occurrences = records.iter().map(|(_, record)| record.pending.total()).sum();
+        let since = records.iter().map(|(_, record)| record.since).min().unwrap_or(now.mono);
+        self.owe_digest(home, occurrences, since, now);
+        Some(id)
     }
 
     /// Lets the digest's record carry what has folded since.

@@ -5,15 +5,19 @@
 //! group's queue until the group and the whole have a token for it. What was never written and has stood there too long folds
 //! into the group's storm record ([`storm`](super::storm)), so that a storm of many objects costs as little as its group may.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use smol_str::SmolStr;
+
 use super::account::{Account, AccountId, Class, Order, Rank};
 use super::fold::Home;
+use super::ready::Ready;
 use super::record::{Kind, Phase, Record};
+use super::storm::StormNews;
 use super::timers::Timer;
 use super::{Outbox, Write};
 use crate::clock::{Mono, Now};
@@ -23,17 +27,18 @@ use crate::event::Event;
 /// LIMIT: never-written records that wait for one group; more fold at once, the one that has waited longest first.
 const WAITING_MAX: usize = 1000;
 
-/// A storm is over when nothing has folded for so many times as long as a record waits until it folds.
+/// Times `fold_after` after which a storm ends when no two records have waited at once. A single object that goes on to repeat
+/// does not prolong it.
 const STORM_ENDS: u32 = 60;
 
-/// Turns that Warnings have before a Normal group gets one.
-const WARNING_TURNS: u32 = 7;
+/// Part of `fold_after` within which records fold together: each fold is a change of the storm record.
+const FOLD_TOGETHER: u32 = 10;
 
-/// Records whose events have no group budget wait here for a token of the whole.
-const UNGROUPED: Key = Key(0);
+/// What a source's records without a group budget wait under for a token of the whole.
+const UNGROUPED: u128 = 1;
 
-/// Groups beyond the limit share this budget; nothing of them folds, because they have nothing in common.
-const OVERFLOW: Key = Key(1);
+/// What a source's records of groups beyond the limit wait under; they share one budget.
+const OVERFLOW: u128 = 2;
 
 /// Settings of the budgets above the objects'.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,8 +47,8 @@ pub struct GroupSettings {
     pub ceiling: Option<Rate>,
     /// How long a never-written record waits for its group before it folds; a Warning half as long again. Default 10 s.
     pub fold_after: Duration,
-    /// LIMIT: groups of a shard with records that wait or with a storm record; the events of further ones share one budget and
-    /// never fold. Default 10,000.
+    /// LIMIT: groups of a shard with records that wait or with a storm record. The events of a source's further groups share
+    /// one budget and never fold. Default 10,000.
     pub max_groups: NonZeroUsize,
 }
 
@@ -62,11 +67,15 @@ impl Default for GroupSettings {
 pub(super) struct Membership {
     key: Key,
     rate: Option<Rate>,
+    /// What waits there has nothing in common but its source, and never folds.
+    is_mixed: bool,
 }
 
 impl Membership {
     /// Waits for the whole alone.
-    const UNGROUPED: Self = Self { key: UNGROUPED, rate: None };
+    const fn ungrouped(source: Key) -> Self {
+        Self { key: Key(source.0 ^ UNGROUPED), rate: None, is_mixed: true }
+    }
 }
 
 /// Cells of the table of groups' budgets. Groups whose keys fall into one cell share it, so that however many there are, they take no
@@ -90,6 +99,13 @@ impl Bucket {
         let (interval, all) = Self::times(rate);
         let spent_until = self.0.load(Ordering::Relaxed);
         Mono(spent_until.saturating_add(interval).saturating_sub(all).max(now.0))
+    }
+
+    /// Whole tokens.
+    fn tokens(&self, rate: Rate, now: Mono) -> u32 {
+        let (interval, all) = Self::times(rate);
+        let spent = self.0.load(Ordering::Relaxed).saturating_sub(now.0).max(0);
+        u32::try_from(all.saturating_sub(spent) / interval.max(1)).unwrap_or_default()
     }
 
     fn take(&self, rate: Rate, now: Mono) -> bool {
@@ -136,20 +152,40 @@ impl std::fmt::Debug for Buckets {
 pub(super) struct Groups {
     secret: KeySecret,
     buckets: Arc<Buckets>,
-    // LIMIT: `max_groups` and two more, with records that wait or with a storm record; what belongs to further ones waits together.
+    // LIMIT: `max_groups`, with records that wait or with a storm record; what belongs to further ones waits together, by
+    // source. The shard with the storm records has those of the others too.
     waiting: HashMap<Key, Group, BuildKeyHasher>,
-    /// Groups that had a token when they were filed, by class.
-    // LIMIT: each group once.
-    turns: [VecDeque<Key>; 2],
-    /// How many Warnings have gone since the last Normal event.
-    warnings: u32,
+    /// Groups that had a token when they were filed. Sources take turns: one with many groups delays no other.
+    turns: Ready,
+}
+
+/// Never-written records of a group that fold, on their way to the shard that has the group's storm record.
+#[derive(Debug)]
+pub struct Leaving {
+    class: Class,
+    source: Key,
+    membership: Membership,
+    /// As in [`Group`].
+    folded: Option<Mono>,
+    records: Vec<(RecordId, Box<Record>)>,
+}
+
+impl Leaving {
+    /// How many occurrences fold.
+    #[must_use]
+    pub fn occurrences(&self) -> u64 {
+        self.records.iter().map(|(_, record)| record.pending.total()).sum()
+    }
 }
 
 /// Records that wait for a group's token.
 #[derive(Debug)]
 struct Group {
     class: Class,
+    /// Of the record that came first.
+    source: Key,
     rate: Option<Rate>,
+    is_mixed: bool,
     /// Never written; can fold.
     // LIMIT: `WAITING_MAX`.
     never: BTreeSet<Order>,
@@ -158,8 +194,10 @@ struct Group {
     owed: BTreeSet<Order>,
     /// The storm record, where it waits. It takes the first token.
     storm: Option<Order>,
-    /// When a record last folded, while the group has a storm record.
+    /// When a record last folded, while there is a storm.
     folded: Option<Mono>,
+    /// Whether the storm record is here; only in the shard that has those of all shards.
+    has_record: bool,
     is_filed: bool,
     timer: Option<Mono>,
 }
@@ -175,18 +213,35 @@ impl Groups {
     }
 
     fn over(secret: KeySecret, buckets: Arc<Buckets>) -> Self {
-        Self { secret, buckets, waiting: HashMap::default(), turns: Default::default(), warnings: 0 }
+        Self { secret, buckets, waiting: HashMap::default(), turns: Ready::default() }
     }
 
     /// The group of an event whose groups fill at this rate.
-    pub(super) fn of(&self, event: &Event, rate: Rate, settings: &GroupSettings) -> Membership {
-        let key = self.secret.group(event);
-        let has_room = self.waiting.len() < settings.max_groups.get() || self.waiting.contains_key(&key);
-        Membership { key: if has_room { key } else { OVERFLOW }, rate: Some(rate) }
+    pub(super) fn of(&self, event: &Event, rate: Rate) -> Membership {
+        Membership { key: self.secret.group(event), rate: Some(rate), is_mixed: false }
+    }
+
+    /// The key of an event's object within its group.
+    pub(super) fn object(&self, event: &Event) -> Key {
+        self.secret.object(self.secret.group(event), event)
+    }
+
+    /// Groups with records that wait or with a storm record.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Where a record of this group and source waits.
+    fn place(&self, group: Membership, source: Key, settings: &GroupSettings) -> Membership {
+        let has_room = self.waiting.len() < settings.max_groups.get() || self.waiting.contains_key(&group.key);
+        if group.is_mixed || has_room {
+            return group;
+        }
+        Membership { key: Key(source.0 ^ OVERFLOW), is_mixed: true, ..group }
     }
 
     /// Takes a token of the group and one of the whole, or neither.
-    fn take(&self, Membership { key, rate }: Membership, ceiling: Option<Rate>, now: Mono) -> bool {
+    fn take(&self, Membership { key, rate, .. }: Membership, ceiling: Option<Rate>, now: Mono) -> bool {
         if ceiling.is_some_and(|ceiling| !self.buckets.all.take(ceiling, now)) {
             return false;
         }
@@ -198,7 +253,7 @@ impl Groups {
     }
 
     /// When the group's next token comes: `now` if there is one.
-    fn next_token(&self, Membership { key, rate }: Membership, now: Mono) -> Mono {
+    fn next_token(&self, Membership { key, rate, .. }: Membership, now: Mono) -> Mono {
         rate.map_or(now, |rate| self.buckets.of(key).next_token(rate, now))
     }
 
@@ -209,49 +264,58 @@ impl Groups {
 
     /// When a record may go that has its turn, without anything else happening.
     pub(super) fn next_turn(&self, ceiling: Option<Rate>, now: Mono) -> Option<Mono> {
-        let has_turn = !self.turns.iter().all(VecDeque::is_empty);
-        has_turn.then(|| self.next_of_all(ceiling, now))
+        (!self.turns.is_empty()).then(|| self.next_of_all(ceiling, now))
     }
 
     pub(super) fn has_warning(&self) -> bool {
-        !self.turns[Class::Warning as usize].is_empty()
+        self.turns.has_warning()
     }
 
-    /// Groups with a storm record, and since when the oldest record waits.
-    pub(super) fn storms(&self) -> (usize, Option<Mono>) {
-        let storms = self.waiting.values().filter(|group| group.folded.is_some()).count();
-        let orders = self
-            .waiting
-            .values()
-            .flat_map(|group| [group.never.first(), group.owed.first(), group.storm.as_ref()].into_iter().flatten());
-        (storms, orders.map(|order| order.since).min())
+    /// Groups with a storm record here.
+    pub(super) fn storms(&self) -> usize {
+        self.waiting.values().filter(|group| group.has_record).count()
+    }
+
+    /// The longest-waiting of each group's records that nobody has seen.
+    pub(super) fn oldest(&self) -> impl Iterator<Item = RecordId> {
+        let orders = self.waiting.values().flat_map(|group| [group.never.first(), group.storm.as_ref()]);
+        orders.flatten().map(|order| order.record)
+    }
+
+    /// Tokens of the whole.
+    pub(super) fn tokens(&self, ceiling: Rate, now: Mono) -> u32 {
+        self.buckets.all.tokens(ceiling, now)
     }
 
     /// The group whose turn it is.
-    fn pop_turn(&mut self) -> Option<Key> {
-        let [warning, normal] = &mut self.turns;
-        let is_normals = warning.is_empty() || (self.warnings >= WARNING_TURNS && !normal.is_empty());
-        self.warnings = if is_normals { 0 } else { self.warnings + 1 };
-        let key = if is_normals { normal.pop_front() } else { warning.pop_front() }?;
+    fn pop_turn(&mut self) -> Option<(Class, Key)> {
+        let (class, AccountId(key)) = self.turns.pop()?;
         if let Some(group) = self.waiting.get_mut(&key) {
             group.is_filed = false;
         }
-        Some(key)
+        Some((class, key))
     }
 }
 
 impl Group {
-    fn new(class: Class) -> Self {
+    fn new(class: Class, source: Key, Membership { rate, is_mixed, .. }: Membership) -> Self {
         Self {
             class,
-            rate: None,
+            source,
+            rate,
+            is_mixed,
             never: BTreeSet::new(),
             owed: BTreeSet::new(),
             storm: None,
             folded: None,
+            has_record: false,
             is_filed: false,
             timer: None,
         }
+    }
+
+    const fn membership(&self, key: Key) -> Membership {
+        Membership { key, rate: self.rate, is_mixed: self.is_mixed }
     }
 
     fn is_empty(&self) -> bool {
@@ -280,8 +344,8 @@ impl Group {
     }
 
     /// When the oldest never-written record folds; a single one is written as it is.
-    fn folds_at(&self, key: Key, settings: &GroupSettings) -> Option<Mono> {
-        let can_fold = key != UNGROUPED && key != OVERFLOW && (self.folded.is_some() || self.never.len() > 1);
+    fn folds_at(&self, settings: &GroupSettings) -> Option<Mono> {
+        let can_fold = !self.is_mixed && (self.folded.is_some() || self.never.len() > 1);
         let order = self.never.first().filter(|_| can_fold)?;
         Some(order.since.after(self.fold_after(settings)))
     }
@@ -299,12 +363,20 @@ impl Outbox {
     pub(super) fn pass(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let ceiling = self.settings.groups.ceiling;
         let record = self.records.get_mut(&id)?;
-        let membership = record.group.unwrap_or(Membership::UNGROUPED);
+        let membership = record.group.unwrap_or(Membership::ungrouped(record.source));
         let is_free = record.group.is_none() && ceiling.is_none();
         if self.draining || record.has_passed || is_free {
             return self.send(id, now);
         }
-        let waits = self.groups.waiting.get(&membership.key).is_some_and(|group| !group.is_empty());
+        let group = self.groups.waiting.get(&membership.key);
+        // Repeats of what has folded count on the storm record while the storm lasts.
+        let folds = |group: &Group| {
+            group.folded.is_some()
+                && record.was_never_sent()
+                && record.kind != Kind::Storm
+                && self.folded.has(self.groups.object(&record.event))
+        };
+        let waits = group.is_some_and(|group| !group.is_empty() || folds(group));
         if !waits && self.groups.take(membership, ceiling, now.mono) {
             record.has_passed = true;
             return self.send(id, now);
@@ -316,12 +388,15 @@ impl Outbox {
     /// Puts a record into its group's queue.
     fn stage(&mut self, id: RecordId, membership: Membership, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
+        let membership = self.groups.place(membership, record.source, &self.settings.groups);
+        record.group = Some(membership);
         let class = Class::of(record.event.is_warning());
         let order = Order { class, rank: Rank::NeverShown, since: now.mono, record: id };
         let (is_storm, is_new) = (record.kind == Kind::Storm, record.was_never_sent());
         record.phase = Phase::Queued(order);
         record.is_staged = true;
-        let group = self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class));
+        let source = record.source;
+        let group = self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class, source, membership));
         group.rate = membership.rate;
         if is_storm {
             group.storm = Some(order);
@@ -331,8 +406,8 @@ impl Outbox {
             group.owed.insert(order);
         }
         let excess = group.never.len().saturating_sub(WAITING_MAX);
-        if excess > 0 && membership.key != UNGROUPED && membership.key != OVERFLOW {
-            let orders: Vec<Order> = group.never.iter().copied().take(excess + WAITING_MAX / 10).collect();
+        if excess > 0 && !membership.is_mixed {
+            let orders: Vec<Order> = group.never.iter().copied().take(excess + WAITING_MAX / 2).collect();
             self.fold_storm(membership.key, &orders, now);
         }
         self.refile_group(membership.key, now.mono);
@@ -342,8 +417,7 @@ impl Outbox {
     pub(super) fn unstage(&mut self, id: RecordId, order: Order) {
         let Some(record) = self.records.get_mut(&id) else { return };
         record.is_staged = false;
-        let key = record.group.map_or(UNGROUPED, |membership| membership.key);
-        if let Some(group) = self.groups.waiting.get_mut(&key) {
+        if let Some(group) = record.group.and_then(|group| self.groups.waiting.get_mut(&group.key)) {
             group.remove(order);
         }
     }
@@ -352,15 +426,16 @@ impl Outbox {
     pub(super) fn pop_group(&mut self, now: Now) -> Option<RecordId> {
         let ceiling = self.settings.groups.ceiling;
         while self.groups.next_turn(ceiling, now.mono) == Some(now.mono) {
-            let key = self.groups.pop_turn()?;
+            let (class, key) = self.groups.pop_turn()?;
             let group = self.groups.waiting.get(&key).filter(|group| group.can_pop());
-            let membership = group.map(|group| Membership { key, rate: group.rate });
+            let membership = group.map(|group| group.membership(key));
             let pays = membership.is_some_and(|membership| self.groups.take(membership, ceiling, now.mono));
             let popped = if pays { self.groups.waiting.get_mut(&key).and_then(|group| group.pop()) } else { None };
             self.refile_group(key, now.mono);
             if let Some(record) = popped.and_then(|id| self.records.get_mut(&id)) {
                 record.is_staged = false;
                 record.has_passed = true;
+                self.groups.turns.had_turn(class);
                 return popped;
             }
         }
@@ -371,21 +446,20 @@ impl Outbox {
     fn refile_group(&mut self, key: Key, now: Mono) {
         let settings = self.settings.groups;
         let Some(group) = self.groups.waiting.get(&key) else { return };
-        let membership = Membership { key, rate: group.rate };
+        let membership = group.membership(key);
         let (can_pop, is_filed) = (group.can_pop(), group.is_filed);
-        let ends_at = group.folded.map_or(now, |folded| folded.after(group.fold_after(&settings) * STORM_ENDS));
+        let ends_at = group.folded.map_or(now, |folded| folded.after(settings.fold_after * STORM_ENDS));
         if group.is_empty() && ends_at <= now {
             self.end_group(key, now);
             return;
         }
         let token = can_pop.then(|| self.groups.next_token(membership, now));
         let ends_at = Some(ends_at).filter(|_| group.is_empty());
-        let mut at = [group.folds_at(key, &settings), ends_at].into_iter().flatten().min();
+        let mut at = [group.folds_at(&settings), ends_at].into_iter().flatten().min();
         let Some(group) = self.groups.waiting.get_mut(&key) else { return };
         if token == Some(now) && !is_filed {
             group.is_filed = true;
-            let turns = &mut self.groups.turns[group.class as usize];
-            turns.push_back(key);
+            self.groups.turns.push(group.class, group.source, AccountId(key));
         } else if let Some(token) = token.filter(|token| *token > now) {
             at = Some(at.map_or(token, |at| at.min(token)));
         }
@@ -405,34 +479,97 @@ impl Outbox {
             return; // was moved forward, and has fired
         }
         group.timer = None;
-        if group.folds_at(key, &settings).is_some_and(|at| at <= now.mono) {
+        if group.folds_at(&settings).is_some_and(|at| at <= now.mono) {
             let fold_after = group.fold_after(&settings);
+            let until = now.mono.after(fold_after / FOLD_TOGETHER);
             let orders: Vec<Order> =
-                group.never.iter().copied().take_while(|order| order.since.after(fold_after) <= now.mono).collect();
+                group.never.iter().copied().take_while(|order| order.since.after(fold_after) <= until).collect();
             self.fold_storm(key, &orders, now);
         }
         self.refile_group(key, now.mono);
     }
 
+    /// Never-written records of a group fold into its storm record, here or in the shard that has it.
     fn fold_storm(&mut self, key: Key, orders: &[Order], now: Now) {
-        let account_id = AccountId::of_group(key);
         let Some(group) = self.groups.waiting.get_mut(&key) else { return };
-        let is_first = group.folded.replace(now.mono).is_none();
-        let account = self.account(account_id, || Account::new(key, None));
+        if group.folded.is_none() || group.never.len() > 1 {
+            group.folded = Some(now.mono);
+        }
+        let (class, source, folded, membership) = (group.class, group.source, group.folded, group.membership(key));
+        let leaving = Leaving { class, source, membership, folded, records: self.take_folding(orders, now) };
+        match &mut self.leaving {
+            Some(all) => all.push(leaving),
+            None => {
+                let into = self.take_in(&leaving, now);
+                self.has_left(leaving, into, now);
+            }
+        }
+    }
+
+    /// From now on storm records are another shard's, which [`take_in`](Self::take_in) is to be called of for what is
+    /// [leaving](Self::take_leaving).
+    pub fn fold_elsewhere(&mut self) {
+        self.leaving = Some(Vec::new());
+    }
+
+    /// Whether something folds into storm records of another shard.
+    #[must_use]
+    pub const fn is_leaving(&self) -> bool {
+        matches!(&self.leaving, Some(all) if !all.is_empty())
+    }
+
+    /// Takes what folds into storm records of another shard.
+    pub fn take_leaving(&mut self) -> Vec<Leaving> {
+        self.leaving.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Folds records into the storm record of their group, which is here. Returns that record, and its name.
+    pub fn take_in(&mut self, leaving: &Leaving, now: Now) -> Option<(RecordId, SmolStr)> {
+        let Leaving { class, source, membership, .. } = *leaving;
+        let key = membership.key;
+        let group = self.groups.waiting.entry(key).or_insert_with(|| Group::new(class, source, membership));
+        (group.rate, group.folded) = (membership.rate, group.folded.max(leaving.folded));
+        let begins = !std::mem::replace(&mut group.has_record, true);
+        let account_id = AccountId::of_group(key);
         // The storm record is remembered for as long as the storm lasts.
-        account.members += u32::from(is_first);
-        self.fold(Home::Group(key), orders, now);
+        self.account(account_id, || Account::new(key, None)).members += u32::from(begins);
+        let into = self.fold_into(Home::Group(key), &leaving.records, now)?;
+        self.refile_group(key, now.mono);
+        let event = self.storm_event(key)?;
+        let name = event.metadata.name.clone();
+        if begins {
+            let event = event.clone();
+            self.tell_of_storm(StormNews { begins, event });
+        }
+        Some((into, name))
+    }
+
+    /// Notes that records have folded: for their correlators to forget, and for reads of their objects.
+    pub fn has_left(&mut self, leaving: Leaving, into: Option<(RecordId, SmolStr)>, now: Now) {
+        let Some((into, name)) = into else { return };
+        for (id, record) in leaving.records {
+            self.forgotten.push(record.forgotten(id, into));
+            let key = self.groups.object(&record.event);
+            self.folded.add(key, record.event, record.pending.total(), &name, now.mono);
+        }
+    }
+
+    fn storm_event(&self, key: Key) -> Option<&Event> {
+        self.accounts.peek(&AccountId::of_group(key).0)?.digest.as_ref().map(|digest| &digest.event)
     }
 
     /// What pays for the storm record of a group.
     pub(super) fn membership(&self, key: Key) -> Option<Membership> {
-        self.groups.waiting.get(&key).map(|group| Membership { key, rate: group.rate })
+        self.groups.waiting.get(&key).map(|group| group.membership(key))
     }
 
-    /// Nothing waits for the group any more, and its budget is full.
+    /// Nothing waits for the group any more.
     fn end_group(&mut self, key: Key, now: Mono) {
         let Some(group) = self.groups.waiting.remove(&key) else { return };
-        if group.folded.is_some() {
+        if group.has_record {
+            if let Some(event) = self.storm_event(key).cloned() {
+                self.tell_of_storm(StormNews { begins: false, event });
+            }
             let account_id = AccountId::of_group(key);
             if let Some(account) = self.accounts.peek_mut(&account_id.0) {
                 account.members -= 1;

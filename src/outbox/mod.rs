@@ -12,6 +12,7 @@ mod account;
 mod carry;
 mod digest;
 mod fold;
+mod folded;
 mod forget;
 mod gate;
 mod group;
@@ -40,10 +41,11 @@ use smol_str::SmolStr;
 
 pub use crate::correlator::{Patch, RecordId};
 pub use digest::DIGEST_REASON;
+pub use folded::FOLDED_MARK;
 pub use forget::Line;
 pub use gate::{Admission, Gate, GateSettings, HealthChange, Outcome};
 pub use group::UpstreamGroup;
-pub use groups::GroupSettings;
+pub use groups::{GroupSettings, Leaving};
 pub use history::Learned;
 pub use journal::{Changes, Entry};
 pub use lanes::{Lanes, Place as LanePlace};
@@ -54,11 +56,12 @@ pub use request::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
 pub use share::Share;
-pub use storm::STORM_MARK;
+pub use storm::{STORM_MARK, StormNews};
 pub use tag::{Claim, TAG_PREFIX};
 pub use tickets::{Fate, OnTaken, Ticket};
 
 use account::{Account, AccountId, Class, Order, Place, Rates};
+use folded::FoldedTable;
 use groups::Groups;
 use journal::Journal;
 use ready::Ready;
@@ -88,6 +91,12 @@ pub struct Outbox {
     rates: Rates,
     ready: Ready,
     groups: Groups,
+    /// What folds into storm records of another shard; `None` where they are here.
+    // LIMIT: what one event or one turn of delivery lets fold; then the shard that has them takes it in.
+    leaving: Option<Vec<Leaving>>,
+    folded: FoldedTable,
+    // LIMIT: `NEWS_MAX`.
+    storm_news: Vec<StormNews>,
     // LIMIT: one timer a record and one an account, but for those whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     bytes: Share,
@@ -127,6 +136,9 @@ impl Outbox {
             rates: Rates::default(),
             ready: Ready::default(),
             groups: Groups::new(seed),
+            leaving: None,
+            folded: FoldedTable::default(),
+            storm_news: Vec::new(),
             timers: BinaryHeap::new(),
             bytes: Share::default(),
             record_count: Share::default(),
@@ -151,6 +163,7 @@ impl Outbox {
             record_count: self.record_count.another(),
             account_count: self.account_count.another(),
             groups: self.groups.another(),
+            folded: self.folded.another(),
             ..Self::new(self.settings.clone(), seed)
         }
     }
@@ -191,6 +204,12 @@ impl Outbox {
     #[must_use]
     pub fn budgets(&self) -> usize {
         self.accounts.len()
+    }
+
+    /// Groups with records that wait or with a storm record, and events that are known to have folded.
+    #[must_use]
+    pub fn groups_and_folded(&self) -> (usize, usize) {
+        (self.groups.len(), self.folded.len())
     }
 
     /// Whether a new record of this source may be offered: there is room, and the source does not fill more than its share. That is
@@ -333,12 +352,6 @@ impl Outbox {
             }
         }
         None
-    }
-
-    /// Groups with a storm record, and since when the oldest record waits for its group.
-    #[must_use]
-    pub fn storms(&self) -> (usize, Option<Mono>) {
-        self.groups.storms()
     }
 
     /// Makes the request of a record and marks it as on its way.

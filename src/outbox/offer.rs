@@ -139,7 +139,7 @@ impl Outbox {
         record.total = tag;
         record.paid = offer.payment == Payment::Paid;
         if let (Payment::Owed { .. }, Some(rate)) = (offer.payment, offer.group) {
-            record.group = Some(self.groups.of(&record.event, rate, &self.settings.groups));
+            record.group = Some(self.groups.of(&record.event, rate));
         }
         if stored {
             record.stand = Stand::On(Held { version, count: count.into(), tag, ..Held::default() });

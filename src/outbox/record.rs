@@ -8,12 +8,13 @@ use smol_str::SmolStr;
 use super::account::{AccountId, Order, Place, Rank};
 use super::group;
 use super::groups::Membership;
+use super::offer::Forgotten;
 use super::request::{Answer, RefusalReason};
 use super::settings::Settings;
 use super::stand::{Call, Held, LIMBO, Mark, Seen, Stand};
 use super::tag;
 use crate::clock::{Mono, Now};
-use crate::correlator::{Fold, Key};
+use crate::correlator::{Fold, Key, RecordId};
 use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, ObjectReference, cut};
 
@@ -287,6 +288,11 @@ impl Record {
             failing_since: None,
             forbidden_since: None,
         }
+    }
+
+    /// What the correlator has to know when the record has folded.
+    pub(super) const fn forgotten(&self, record: RecordId, into: RecordId) -> Forgotten {
+        Forgotten { source: self.source, key: self.key, record, into }
     }
 
     /// Whether an answer to a write is a 403 that may pass: an apiserver that has just started does not know all roles yet.

@@ -7,8 +7,9 @@ use std::hash::BuildHasher as _;
 
 use smol_str::{SmolStr, format_smolstr};
 
+use super::Outbox;
 use super::fold::FIRST_DIGEST;
-use crate::clock::Now;
+use crate::clock::{Mono, Now};
 use crate::correlator::{RecordId, record_name};
 use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, RareMeta, Time, cut};
 
@@ -23,6 +24,54 @@ const MESSAGES: usize = 32;
 
 /// LIMIT: bytes kept of a message, and of an object's name.
 const KEPT_BYTES: usize = 200;
+
+/// LIMIT: storms' beginnings and ends that wait to be logged; further ones are left out.
+const NEWS_MAX: usize = 32;
+
+/// A storm has begun or ended.
+pub struct StormNews {
+    /// Whether it has begun.
+    pub begins: bool,
+    /// Its record.
+    pub event: Event,
+}
+
+impl std::fmt::Debug for StormNews {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.begins)
+    }
+}
+
+impl Outbox {
+    pub(super) fn tell_of_storm(&mut self, news: StormNews) {
+        if self.storm_news.len() < NEWS_MAX {
+            self.storm_news.push(news);
+        }
+    }
+
+    /// Storms that have begun or ended since the last call.
+    pub fn take_storm_news(&mut self) -> Vec<StormNews> {
+        std::mem::take(&mut self.storm_news)
+    }
+
+    /// Groups with a storm record here.
+    #[must_use]
+    pub fn storms(&self) -> usize {
+        self.groups.storms()
+    }
+
+    /// Since when the oldest record has waited for its group that the upstream has never shown.
+    #[must_use]
+    pub fn oldest_unshown(&self) -> Option<Mono> {
+        self.groups.oldest().filter_map(|id| self.records.get(&id)).map(|record| record.since).min()
+    }
+
+    /// Writes that the ceiling allows now; `None` without one.
+    #[must_use]
+    pub fn ceiling_tokens(&self, now: Mono) -> Option<u32> {
+        self.settings.groups.ceiling.map(|ceiling| self.groups.tokens(ceiling, now))
+    }
+}
 
 /// What is known of the events that have folded.
 #[derive(Debug, Default)]
@@ -93,7 +142,7 @@ impl Storm {
     /// `4812 events of 500 objects (Pod) from 3 reporters: job-001, job-002, …; x4000 0/99 nodes are available; …`, at most
     /// `limit` bytes.
     pub(super) fn message(&self, limit: usize) -> SmolStr {
-        let (objects, reporters) = (self.objects.count(), self.hosts.count());
+        let [objects, reporters] = [&self.objects, &self.hosts].map(|things| things.count().min(self.occurrences));
         let plural = |number: u64, word: &'static str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
         let mut text = format!("storm: {} of ", plural(self.occurrences, "event"));
         write!(text, "{} ({}) from {}: ", plural(objects, "object"), self.kind, plural(reporters, "reporter"))

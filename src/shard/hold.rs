@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use super::storms::is_storm;
 use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, Line, LostReason, STORM_MARK, Ticket};
+use crate::outbox::{DIGEST_REASON, Line, LostReason, Ticket};
 
 /// Which record a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +37,7 @@ pub struct Handle {
 
 /// Whether an event stands for others that have folded.
 fn is_folded(event: &Event) -> bool {
-    let rare = event.metadata.rare.as_deref();
-    event.reason == DIGEST_REASON || rare.is_some_and(|rare| rare.annotations.contains_key(STORM_MARK))
+    event.reason == DIGEST_REASON || is_storm(event)
 }
 
 /// How often a record is looked at that has a request on its way.

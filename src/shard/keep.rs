@@ -1,5 +1,8 @@
 //! What outlives the process: changes of all shards for who keeps them, and records that an earlier process has left.
 
+use parking_lot::Mutex;
+
+use super::storms::HOME;
 use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Correlator, Observation, Policy, Rate, RecordId, namespace_tag};
@@ -82,10 +85,12 @@ impl Shards {
         }
     }
 
-    /// Takes the changes of each shard; those of one shard belong together.
+    /// Takes the changes of all shards in one instant: a record may have gone from one and folded in another.
     #[must_use]
     pub fn take_changes(&self) -> Vec<Changes> {
-        self.0.shards.iter().map(|shard| shard.lock().take_changes()).collect()
+        let mut locked: Vec<_> = self.0.shards.iter().skip(HOME + 1).map(Mutex::lock).collect();
+        locked.insert(HOME, self.0.shards[HOME].lock());
+        locked.iter_mut().map(|shard| shard.take_changes()).collect()
     }
 
     /// Tells each shard whether its changes are kept.

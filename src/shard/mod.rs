@@ -11,6 +11,7 @@ mod keep;
 mod prepared;
 mod settings;
 mod sizes;
+mod storms;
 mod table;
 
 pub use carry::{Unable, Writer};
@@ -18,6 +19,7 @@ pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
 pub use settings::Settings;
 pub use sizes::Sizes;
+pub use storms::Storms;
 pub use table::{Shards, Waiting};
 
 pub use crate::outbox::Fate;
@@ -365,12 +367,15 @@ impl Shard {
     /// How many things the shard holds.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
+        let (groups, folded) = self.outbox.groups_and_folded();
         Sizes {
             sources: self.sources.len(),
             tracked_keys: self.tracked_keys.own(),
             records: self.outbox.len(),
             bytes: self.outbox.bytes(),
             budgets: self.outbox.budgets(),
+            groups,
+            folded,
         }
     }
 

@@ -13,6 +13,10 @@ pub struct Sizes {
     pub bytes: usize,
     /// Budgets that are not full.
     pub budgets: usize,
+    /// Groups with records that wait or with a storm record.
+    pub groups: usize,
+    /// Events that are known to have folded into storm records.
+    pub folded: usize,
 }
 
 impl Sizes {
@@ -25,6 +29,8 @@ impl Sizes {
             records: self.records + other.records,
             bytes: self.bytes + other.bytes,
             budgets: self.budgets + other.budgets,
+            groups: self.groups + other.groups,
+            folded: self.folded + other.folded,
         }
     }
 }

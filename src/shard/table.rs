@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::prepared::Prepared;
+use super::storms::{HOME, is_storm};
 use super::{Accepted, Full, Listed, Settings, Shard, Sizes};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, Key, KeySecret, Policy};
@@ -85,7 +86,8 @@ impl Shards {
         seed: u64,
     ) -> Self {
         let first = Shard::new(secret, settings.clone(), seed);
-        let others: Vec<Shard> = (1..count.get() as u64).map(|index| first.another(seed ^ index)).collect();
+        let mut others: Vec<Shard> = (1..count.get() as u64).map(|index| first.another(seed ^ index)).collect();
+        others.iter_mut().for_each(Shard::fold_elsewhere);
         let shards = std::iter::once(first).chain(others).map(Mutex::new);
         Self(Arc::new(Inner {
             secret,
@@ -139,8 +141,9 @@ impl Shards {
     pub fn accept_under(&self, policy: &Policy, event: Event, occurrences: u32) -> Result<Accepted, Full> {
         let prepared = Prepared::new(self.0.secret, &event, policy);
         let mut shard = self.0.shards[self.shard_of_source(prepared.source)].lock();
-        let accepted = shard.accept_prepared(&prepared, event, occurrences, self.0.clock.now());
-        self.note_changes(&shard);
+        let now = self.0.clock.now();
+        let accepted = shard.accept_prepared(&prepared, event, occurrences, now);
+        self.hand_on(&mut shard, now);
         drop(shard);
         if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
             self.wake();
@@ -165,7 +168,7 @@ impl Shards {
                 let (event, occurrences) = std::mem::take(&mut events[place]);
                 results[place] = shard.accept_prepared(&prepared[place], event, occurrences, now);
             }
-            self.note_changes(&shard);
+            self.hand_on(&mut shard, now);
         }
         if results.iter().flatten().any(|accepted| accepted.wakes_delivery) {
             self.wake();
@@ -186,8 +189,9 @@ impl Shards {
         let prepared = Prepared::new(self.0.secret, &event, policy);
         let index = self.shard_of_source(prepared.source);
         let mut shard = self.0.shards[index].lock();
-        let accepted = shard.accept_prepared(&prepared, event, occurrences, self.0.clock.now())?;
-        self.note_changes(&shard);
+        let now = self.0.clock.now();
+        let accepted = shard.accept_prepared(&prepared, event, occurrences, now)?;
+        self.hand_on(&mut shard, now);
         let waiting = accepted.record.map(|record| {
             let (sender, fate) = oneshot::channel();
             let mut waiters = self.0.waiters.lock();
@@ -253,7 +257,7 @@ impl Shards {
         let now = self.0.clock.now();
         let mut shard = self.0.shards[index].lock();
         let result = act(&mut shard, now);
-        self.note_changes(&shard);
+        self.hand_on(&mut shard, now);
         result
     }
 
@@ -262,7 +266,13 @@ impl Shards {
         see(&self.0.shards[index].lock())
     }
 
-    pub(super) fn note_changes(&self, shard: &Shard) {
+    /// Hands on what a shard has for others, at the end of each change of it: folded records, and changes to be kept.
+    ///
+    /// The locks of several shards are taken in ascending order, but that of the storm records last.
+    fn hand_on(&self, shard: &mut Shard, now: Now) {
+        if shard.is_leaving() && shard.hand_over(&mut self.0.shards[HOME].lock(), now) {
+            self.wake();
+        }
         if shard.has_changes() {
             self.0.changed.notify_one();
         }
@@ -274,13 +284,15 @@ impl Shards {
         self.0.shards.len()
     }
 
-    /// The ledger over all shards. Each shard is exact in the instant it is read, and so is their sum.
+    /// The ledger over all shards. Each shard is exact in the instant it is read, and so is their sum: what moves between them
+    /// meanwhile counts as waiting.
     #[must_use]
     pub fn balance(&self) -> Balance {
         let mut sum = Balance::default();
         for shard in &self.0.shards {
             sum.merge(&shard.lock().balance());
         }
+        sum.settle_moved();
         sum
     }
 
@@ -354,7 +366,7 @@ impl Shards {
     }
 
     pub(super) fn shard_of(&self, event: &Event) -> usize {
-        self.shard_of_source(self.0.secret.source(event))
+        if is_storm(event) { HOME } else { self.shard_of_source(self.0.secret.source(event)) }
     }
 
     pub(super) fn shard_of_source(&self, source: Key) -> usize {

@@ -131,6 +131,13 @@ impl FieldSelector {
         terms.find(|term| term.field == Field::Name).map(|term| term.value.as_str())
     }
 
+    /// Whether the events of one object are selected.
+    #[must_use]
+    pub fn is_of_object(&self) -> bool {
+        let is_object = |field| matches!(field, Field::ObjectName | Field::ObjectUid);
+        self.terms.iter().any(|term| term.relation == Relation::Equal && is_object(term.field))
+    }
+
     /// True when the event meets every term.
     #[must_use]
     pub fn matches(&self, event: &Event) -> bool {

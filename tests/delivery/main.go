@@ -45,6 +45,7 @@ var scenarios = []scenario{
 	{"recovery", false, recovery},
 	{"kill9", false, kill9},
 	{"faults", true, faults},
+	{"storm", false, storm},
 	{"expiry", false, expiry},
 	{"neighbour", false, neighbour},
 	{"budgets", false, budgets},

@@ -17,6 +17,7 @@ mod outage;
 // What delivery promises: few writes, fair, within its limits.
 mod pacing;
 mod fairness;
+mod storms;
 mod limits;
 mod shutdown;
 // The group that records are written through.

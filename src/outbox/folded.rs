@@ -1,0 +1,115 @@
+//! Events that have folded into storm records, for reads of their objects. In memory only.
+
+use smol_str::SmolStr;
+
+use super::{Outbox, Share};
+use crate::clock::Mono;
+use crate::correlator::{Key, LruMap};
+use crate::event::Event;
+
+/// Marks an event that the upstream does not hold; the name of the storm record that counts it.
+pub const FOLDED_MARK: &str = "eventweir.io/folded-into";
+
+/// LIMIT: events of all shards; the one that folded longest ago is forgotten beyond.
+const EVENTS_MAX: usize = 10_000;
+
+/// LIMIT: their bytes, of all shards; the same.
+const BYTES_MAX: usize = 16 << 20;
+
+/// How long one is known after it has folded: the upstream's TTL.
+const KNOWN_FOR: std::time::Duration = std::time::Duration::from_secs(3600);
+
+struct Folded {
+    /// The newest, with all occurrences.
+    event: Event,
+    size: usize,
+    at: Mono,
+}
+
+/// Events by group and object.
+#[derive(Default)]
+pub(super) struct FoldedTable {
+    // LIMIT: `EVENTS_MAX` and `BYTES_MAX`.
+    known: LruMap<Folded>,
+    number: Share,
+    bytes: Share,
+}
+
+impl FoldedTable {
+    /// That of another shard; the limits are on both.
+    pub(super) fn another(&self) -> Self {
+        Self { known: LruMap::default(), number: self.number.another(), bytes: self.bytes.another() }
+    }
+
+    pub(super) fn add(&mut self, key: Key, mut event: Event, occurrences: u64, storm: &SmolStr, now: Mono) {
+        let known = self.known.pop(&key);
+        if let Some(known) = &known {
+            self.bytes -= known.size;
+        }
+        let known = known.filter(|known| known.is_known(now)).map(|known| known.event);
+        event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
+        if let Some(known) = known {
+            event.count = event.count.saturating_add(known.count);
+            event.first_timestamp = known.first_timestamp;
+            event.metadata.name = known.metadata.name;
+        }
+        let annotations = &mut event.metadata.rare.get_or_insert_default().annotations;
+        annotations.insert(SmolStr::new_static(FOLDED_MARK), storm.clone());
+        let size = event.approximate_size();
+        self.bytes += size;
+        self.known.put(key, Folded { event, size, at: now });
+        self.number.set(self.known.len());
+        while self.number.is_over(EVENTS_MAX) || self.bytes.is_over(BYTES_MAX) || self.is_oldest_past(now) {
+            let Some((_, oldest)) = self.known.pop_lru() else { return };
+            self.bytes -= oldest.size;
+            self.number.set(self.known.len());
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    fn is_oldest_past(&self, now: Mono) -> bool {
+        self.known.peek_lru().is_some_and(|(_, oldest)| !oldest.is_known(now))
+    }
+
+    pub(super) fn has(&self, key: Key) -> bool {
+        self.known.contains(&key)
+    }
+
+    pub(super) fn get(&self, key: Key, now: Mono) -> Option<&Event> {
+        self.known.peek(&key).filter(|known| known.is_known(now)).map(|known| &known.event)
+    }
+
+    /// The newest first.
+    pub(super) fn iter(&self, now: Mono) -> impl Iterator<Item = &Event> {
+        self.known.iter().map(|(_, known)| known).filter(move |known| known.is_known(now)).map(|known| &known.event)
+    }
+}
+
+impl Outbox {
+    /// Events that have folded into storm records, as far as they are known.
+    pub fn folded(&self, now: Mono) -> impl Iterator<Item = &Event> {
+        self.folded.iter(now)
+    }
+
+    /// The event of the same group and object that has folded, if one is known.
+    #[must_use]
+    pub fn folded_like(&self, event: &Event, now: Mono) -> Option<&Event> {
+        self.folded.get(self.groups.object(event), now)
+    }
+}
+
+impl std::fmt::Debug for FoldedTable {
+    /// What decides about further events.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.known.iter().map(|(key, _)| key)).finish()
+    }
+}
+
+impl Folded {
+    fn is_known(&self, now: Mono) -> bool {
+        now.since(self.at) < KNOWN_FOR
+    }
+}

@@ -64,8 +64,9 @@ impl Shards {
         let prepared = Prepared::new(self.0.secret, &event, policy);
         let shard = &self.0.shards[self.shard_of_source(prepared.source)];
         let mut shard = shard.try_lock_for(limit).ok_or(Unable::Late)?;
-        let admitted = shard.admit(&prepared, event, occurrences, as_it_is, self.0.clock.now());
-        self.note_changes(&shard);
+        let now = self.0.clock.now();
+        let admitted = shard.admit(&prepared, event, occurrences, as_it_is, now);
+        self.hand_on(&mut shard, now);
         drop(shard);
         if admitted.as_ref().is_ok_and(|(accepted, _)| accepted.wakes_delivery) {
             self.wake();

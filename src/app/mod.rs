@@ -232,7 +232,10 @@ impl App {
             stop: self.stop_serving.clone(),
             spool: self.spool.clone(),
         };
-        let face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
+        let mut face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
+        if config.admission.enabled {
+            face = face.admitting(config.admission.settings.clone());
+        }
         self.registry.register(Box::new(ingest::NamesCollector::new(face.clone())?))?;
         let limits = server::Settings {
             max_connections: config.ingest.max_connections.get(),

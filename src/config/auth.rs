@@ -251,7 +251,7 @@ fn rule_tree(rule: &Rule) -> Json {
     Json::Object(tree)
 }
 
-fn patterns(list: &[Pattern]) -> Json {
+pub(super) fn patterns(list: &[Pattern]) -> Json {
     let text = |pattern: &Pattern| match pattern {
         Pattern::Exact(text) => text.to_string(),
         Pattern::Prefix(text) => format!("{text}*"),

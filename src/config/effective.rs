@@ -14,7 +14,8 @@ use super::read::{ACK, HISTORY, SWITCH, UNLIMITED, UPSTREAM_GROUP, WRITES};
 use super::tls::MIN_VERSION;
 use super::units::{duration_text, size_text};
 use super::{
-    Backend, Config, EventLog, Ingest, LogFormat, Memory, Passthrough, Shards, Tls, Upstream, memory as memory_of,
+    Admission, Backend, Config, EventLog, Ingest, LogFormat, Memory, Passthrough, Shards, Tls, Upstream,
+    memory as memory_of,
 };
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
 use crate::explain;
@@ -82,6 +83,7 @@ fn tree(config: &Config) -> Value {
         spool: spool::Settings { dir, commit_interval },
         ingest,
         passthrough,
+        admission,
         access,
         limits_file,
         memory,
@@ -119,10 +121,8 @@ fn tree(config: &Config) -> Value {
         "explain": explain_tree(explain),
         "ingest": ingest_tree(ingest),
         "passthrough": passthrough_tree(passthrough),
-        "memory": match memory {
-            Memory::Bytes(memory) => bytes(memory.get()),
-            named => self::named(&memory_of::NAMED, *named),
-        },
+        "admission": admission_tree(admission),
+        "memory": memory_tree(*memory),
         "shutdown": { "drainTimeout": duration(shutdown.drain_timeout), "grace": duration(shutdown.grace) },
         "auth": auth::auth_tree(access, auth),
         "fairness": auth::fairness_tree(&access.fairness),
@@ -170,6 +170,23 @@ fn passthrough_tree(passthrough: &Passthrough) -> Value {
         "insecure": passthrough.insecure,
         "maxInFlight": passthrough.max_in_flight,
         "maxUpgrades": passthrough.max_upgrades,
+    })
+}
+
+fn memory_tree(memory: Memory) -> Value {
+    match memory {
+        Memory::Bytes(memory) => bytes(memory.get()),
+        named => self::named(&memory_of::NAMED, named),
+    }
+}
+
+fn admission_tree(Admission { enabled, settings }: &Admission) -> Value {
+    json!({
+        "enabled": named(&SWITCH, *enabled),
+        "timeout": duration(settings.timeout),
+        "seriesInterval": duration(settings.series_interval),
+        "callers": auth::patterns(&settings.callers),
+        "exemptUsers": auth::patterns(&settings.exempt_users),
     })
 }
 

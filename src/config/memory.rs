@@ -58,8 +58,8 @@ impl Limits<'_> {
     pub(super) fn divide(self, bytes: NonZeroUsize) {
         let part = bytes.get().saturating_sub(PROGRAM).max(PROGRAM / 4) as u128;
         let scale = |limit: &mut NonZeroUsize| {
-            let scaled = (limit.get() as u128).saturating_mul(part).checked_div(DEFAULTS as u128);
-            let scaled = scaled.and_then(|scaled| usize::try_from(scaled).ok()).unwrap_or(usize::MAX);
+            let scaled = (limit.get() as u128).saturating_mul(part).checked_div(DEFAULTS as u128).unwrap_or_default();
+            let scaled = usize::try_from(scaled).unwrap_or(usize::MAX);
             *limit = NonZeroUsize::new(scaled).unwrap_or(NonZeroUsize::MIN);
         };
         let shard::Settings { max_sources, max_tracked_keys, outbox, explain } = self.shard;

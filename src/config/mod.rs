@@ -32,7 +32,7 @@ pub use admin_web::{AdminWeb, load_web};
 pub use error::{Error, Errors};
 pub use memory::{Memory, container_memory};
 pub use parts::{
-    Auth, Backend, EventLog, Ingest, Log, LogFormat, Passthrough, Shards, Shutdown, Tls, Upstream, Writes,
+    Admission, Auth, Backend, EventLog, Ingest, Log, LogFormat, Passthrough, Shards, Shutdown, Tls, Upstream, Writes,
 };
 pub use raw::RawConfig;
 pub use reload::{FileStamp, ReloadDiff};
@@ -85,6 +85,8 @@ pub struct Config {
     pub ingest: Ingest,
     /// Standing where the apiserver stood.
     pub passthrough: Passthrough,
+    /// Answering the apiserver's admission for events.
+    pub admission: Admission,
     /// Who may use `listen`, and how much; `auth`, `limits` and `fairness` in the file. Default everybody, without limits.
     pub access: access::Settings,
     /// The file that `access.limits` were read from. Default none.

@@ -153,6 +153,15 @@ pub struct Passthrough {
     pub max_upgrades: NonZeroUsize,
 }
 
+/// Answering the apiserver's admission for events.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Admission {
+    /// Whether it may ask. Default off.
+    pub enabled: bool,
+    /// How it is answered.
+    pub settings: crate::ingest::Admission,
+}
+
 /// The orderly stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown {

@@ -12,15 +12,15 @@ use super::raw::{Node, Value};
 use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
-    Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Memory, Overrides, Passthrough, RawConfig, Shards,
-    Shutdown, Tls, Upstream, Writes, memory, schema, tls, values,
+    Admission, Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Memory, Overrides, Passthrough,
+    RawConfig, Shards, Shutdown, Tls, Upstream, Writes, memory, schema, tls, values,
 };
 use crate::access;
-use crate::correlator::Rate;
+use crate::correlator::{Pattern, Rate};
 use crate::event::ApiGroup;
 use crate::explain;
 use crate::history;
-use crate::ingest::{Ack, Repair};
+use crate::ingest::{self, Ack, Repair};
 use crate::outbox::{self, GateSettings, UpstreamGroup};
 use crate::server::{self, Address};
 use crate::shard;
@@ -56,6 +56,7 @@ impl Default for Config {
             spool: spool::Settings::default(),
             ingest: Ingest::default(),
             passthrough: Passthrough::default(),
+            admission: Admission::default(),
             access: access::Settings::default(),
             limits_file: None,
             memory: Memory::Container,
@@ -162,33 +163,25 @@ fn config(section: &mut Section<'_>, container_memory: Option<NonZeroUsize>) -> 
         }
         upstream
     });
-    let backend = upstream.backend;
-    let (auth, access) = section.within("auth", |section| (tls::auth(section), auth::auth(section, backend)));
+    let (auth, access) = section.within("auth", |section| (tls::auth(section), auth::auth(section, upstream.backend)));
     tls::check(section, &listen, &tls, &auth);
-    if !server::may_bind(&listen, keeps_out(&access), insecure_listen) {
+    let may_bind = |is_safe: bool| server::may_bind(&listen, is_safe, insecure_listen);
+    if !may_bind(keeps_out(&access)) {
         section.conflict("listen", BEYOND_LOOPBACK);
-    } else if access.tokens.is_on && !server::may_bind(&listen, tls.settings(&auth).is_some(), insecure_listen) {
+    } else if access.tokens.is_on && !may_bind(tls.settings(&auth).is_some()) {
         section.conflict("listen", TOKENS_IN_CLEAR);
     }
     let policy = section.within("correlation", |section| correlation(section, &mut shard));
     section.within("outbox", |section| outbox(section, &mut shard.outbox));
     // The same pauses for a record that failed and for an upstream that is down.
-    shard.outbox.first_backoff = gate.first_backoff;
-    shard.outbox.max_backoff = gate.max_backoff;
+    (shard.outbox.first_backoff, shard.outbox.max_backoff) = (gate.first_backoff, gate.max_backoff);
     let spool = section.within("spool", spool);
     section.within("explain", |section| explain(section, &mut shard.explain));
     let ingest = section.within("ingest", |section| ingest(section, &default.ingest, spool.dir.is_some()));
     shard.outbox.repair = ingest.repair != Repair::Off;
-    let passthrough = passthrough(section, upstream.backend, &access);
-    let access = access::Settings {
-        limits: auth::limits(section),
-        fairness: section.within("fairness", auth::fairness),
-        ..access
-    };
-    let limits_file = section.optional("limitsFile", values::text(4096)).map(|path| PathBuf::from(path.as_str()));
-    if limits_file.is_some() && !access.limits.is_empty() {
-        section.conflict("limitsFile", "stands beside limits; allowed: one of the two");
-    }
+    let (passthrough, admission) =
+        (passthrough(section, upstream.backend, &access), admission(section, upstream.backend));
+    let (access, limits_file) = limited(section, access);
     Config {
         listen,
         insecure_listen,
@@ -206,12 +199,27 @@ fn config(section: &mut Section<'_>, container_memory: Option<NonZeroUsize>) -> 
         spool,
         ingest,
         passthrough,
+        admission,
         access,
         limits_file,
         memory,
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
     }
+}
+
+/// Adds how much callers may do, and the file that says so.
+fn limited(section: &mut Section<'_>, access: access::Settings) -> (access::Settings, Option<PathBuf>) {
+    let access = access::Settings {
+        limits: auth::limits(section),
+        fairness: section.within("fairness", auth::fairness),
+        ..access
+    };
+    let limits_file = section.optional("limitsFile", values::text(4096)).map(|path| PathBuf::from(path.as_str()));
+    if limits_file.is_some() && !access.limits.is_empty() {
+        section.conflict("limitsFile", "stands beside limits; allowed: one of the two");
+    }
+    (access, limits_file)
 }
 
 fn log(section: &mut Section<'_>) -> Log {
@@ -400,12 +408,48 @@ fn passthrough(section: &mut Section<'_>, backend: Backend, access: &access::Set
             passthrough
         });
     }
-    let switch = |value: &Value| {
-        values::choice(&SWITCH)(value).map_err(|names| format!("{names}, or a section of keys and values"))
-    };
     let passthrough = Passthrough { enabled: section.value(KEY, false, switch), ..Passthrough::default() };
     check_passthrough(section, KEY, &passthrough, backend, access);
     passthrough
+}
+
+/// `on` or `off` alone, in the place of a section.
+fn switch(value: &Value) -> Result<bool, String> {
+    values::choice(&SWITCH)(value).map_err(|names| format!("{names}, or a section of keys and values"))
+}
+
+/// A section, or `on` or `off` alone.
+fn admission(section: &mut Section<'_>, backend: Backend) -> Admission {
+    const KEY: &str = "admission";
+    let default = ingest::Admission::default();
+    let check = |section: &Section<'_>, key: &str, enabled: bool| {
+        if enabled && backend != Backend::Apiserver {
+            section.conflict(key, "needs an apiserver; allowed: off, or on with upstream.kind: apiserver (--upstream)");
+        }
+    };
+    if section.is_scalar(KEY) {
+        let enabled = section.value(KEY, false, switch);
+        check(section, KEY, enabled);
+        return Admission { enabled, settings: default };
+    }
+    section.within(KEY, |section| {
+        let enabled = section.value("enabled", false, values::choice(&SWITCH));
+        check(section, "enabled", enabled);
+        let timeouts = MILLISECOND..=Duration::from_secs(30);
+        let intervals = Duration::ZERO..=Duration::from_secs(3600);
+        let settings = ingest::Admission {
+            timeout: section.value("timeout", default.timeout, values::duration(timeouts)),
+            series_interval: section.value("seriesInterval", default.series_interval, values::duration(intervals)),
+            callers: section.value("callers", Vec::new(), users),
+            exempt_users: section.value("exemptUsers", Vec::new(), users),
+        };
+        Admission { enabled, settings }
+    })
+}
+
+/// Names of users, or none.
+fn users(value: &Value) -> Result<Vec<Pattern>, String> {
+    if matches!(value, Value::List(members) if members.is_empty()) { Ok(Vec::new()) } else { values::patterns(value) }
 }
 
 fn check_passthrough(

@@ -94,7 +94,7 @@ pub(super) struct Growth {
 }
 
 /// How far a client has counted: its series, or its count; an event that tells neither has happened once.
-fn line(event: &Event) -> i64 {
+pub(super) fn line(event: &Event) -> i64 {
     spelling::occurrences(event).into()
 }
 
@@ -122,6 +122,12 @@ fn is_begun_by(series: &Event, event: &Event) -> bool {
         && event.event_time.is_some()
         && event.event_time == series.event_time
         && is_of_one_line(series, event)
+}
+
+/// Whether an event is what its client was told of it: the same request again.
+pub(super) fn is_repeated(told: &Event, event: &Event) -> bool {
+    let of = |event: &Event| (total(event), event.last_timestamp, event.event_time, event.message.clone());
+    of(told) == of(event) && is_of_one_line(told, event)
 }
 
 /// What an event that is posted is to the event known under its name.
@@ -152,7 +158,7 @@ impl Aliases {
         self.len() == 0
     }
 
-    fn key(&self, namespace: &str, name: &str) -> Key {
+    pub(super) fn key(&self, namespace: &str, name: &str) -> Key {
         self.secret.name(namespace, name)
     }
 

@@ -98,7 +98,7 @@ async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event, warni
 ///
 /// DIFFERENCE(apiserver): a resourceVersion in a create is dropped instead of refused with a bare 500
 /// (`docs/semantics.md`).
-fn strip(event: &mut Event) {
+pub(super) fn strip(event: &mut Event) {
     event.metadata.uid = SmolStr::default();
     event.metadata.resource_version = SmolStr::default();
     event.metadata.creation_timestamp = None;

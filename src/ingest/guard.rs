@@ -15,7 +15,7 @@ use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use super::rejection::Rejection;
-use super::{Face, Unable, look, options, respond};
+use super::{Face, Unable, admit, look, options, respond};
 use crate::access::{Attributes, Caller, Extent, Target, Turn, Write};
 use crate::event::{ApiGroup, Event, RareMeta};
 use crate::ledger::RejectReason;
@@ -72,6 +72,10 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Refused> 
     if !access.authenticates() || HEALTH.contains(&head.uri.path()) {
         return Ok(None);
     }
+    if let Some(caller) = admission_caller(face, head).await? {
+        head.extensions.insert(caller);
+        return Ok(None);
+    }
     let caller = access.identify(head.extensions.get::<Peer>(), &head.headers).await.map_err(unasked)?;
     if let Some(user) = head.headers.get(IMPERSONATE) {
         // Nobody may here: what is asked for in another's name is not done in the caller's own.
@@ -95,6 +99,22 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Refused> 
         head.extensions.insert(Arc::clone(place));
     }
     Ok(place)
+}
+
+/// The caller of a question of admission, if it needs no other right; it waits for no place, because a client waits for its answer.
+async fn admission_caller(face: &Face, head: &Parts) -> Result<Option<Caller>, Refused> {
+    let Some(admitting) = face.0.admission.get().filter(|_| head.uri.path() == admit::PATH) else { return Ok(None) };
+    let peer = head.extensions.get::<Peer>();
+    let shows_nothing = !head.headers.contains_key(AUTHORIZATION) && peer.is_none_or(|peer| peer.certificate.is_none());
+    let caller = if shows_nothing {
+        Caller::anonymous()
+    } else {
+        face.0.access.identify(peer, &head.headers).await.map_err(unasked)?
+    };
+    if admitting.may_call(&caller.name) {
+        return Ok(Some(caller));
+    }
+    Ok(None)
 }
 
 /// With too many questions in flight we cannot know what the apiserver knows by itself.

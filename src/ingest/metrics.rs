@@ -1,14 +1,17 @@
 //! What the face counts: requests by verb and class of answer, and what became of occurrences.
 
+use std::time::Duration;
+
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use super::Face;
+use super::admit::Answer;
 use crate::event::repair::Repair;
 use crate::shard::Outcome;
 
@@ -22,6 +25,8 @@ pub struct Metrics {
     /// Watches that are open.
     pub(super) watches: IntGauge,
     repairs: [IntCounter; Repair::ALL.len()],
+    admissions: [IntCounter; Answer::ALL.len()],
+    admission_seconds: Histogram,
 }
 
 /// A request's method, as far as it is told apart.
@@ -57,6 +62,8 @@ pub(super) async fn count(State(face): State<Face>, request: Request, next: Next
 }
 
 const VERBS: [&str; 6] = ["delete", "get", "patch", "post", "put", "other"];
+/// The apiserver waits for each answer, and a client behind it.
+const ADMISSION_BUCKETS: [f64; 10] = [0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.25];
 const CODES: [&str; 5] = ["2xx", "3xx", "4xx", "429", "5xx"];
 
 impl Metrics {
@@ -88,6 +95,19 @@ impl Metrics {
             &["what"],
         )?;
         registry.register(Box::new(repairs.clone()))?;
+        let admissions = IntCounterVec::new(
+            Opts::new(
+                "eventweir_admission_requests_total",
+                "Events that the API server has asked about, by the answer.",
+            ),
+            &["answer"],
+        )?;
+        registry.register(Box::new(admissions.clone()))?;
+        let help = "Time from the head of the API server's question to the answer.";
+        let buckets = ADMISSION_BUCKETS.to_vec();
+        let admission_seconds =
+            Histogram::with_opts(HistogramOpts::new("eventweir_admission_duration_seconds", help).buckets(buckets))?;
+        registry.register(Box::new(admission_seconds.clone()))?;
         let row = |verb: &str| CODES.map(|code| requests.with_label_values(&[verb, code]));
         Ok(Self {
             requests: VERBS.into_iter().map(row).collect(),
@@ -95,6 +115,8 @@ impl Metrics {
             connections,
             watches,
             repairs: Repair::ALL.map(|repair| repairs.with_label_values(&[repair.label()])),
+            admissions: Answer::ALL.map(|answer| admissions.with_label_values(&[answer.label()])),
+            admission_seconds,
         })
     }
 
@@ -113,6 +135,11 @@ impl Metrics {
         for repair in repairs {
             self.repairs[*repair as usize].inc();
         }
+    }
+
+    pub(super) fn count_admission(&self, answer: Answer, took: Duration) {
+        self.admissions[answer as usize].inc();
+        self.admission_seconds.observe(took.as_secs_f64());
     }
 
     pub(super) fn count_outcome(&self, outcome: Outcome, occurrences: u64) {

@@ -6,6 +6,7 @@
 
 mod accept;
 mod ack;
+mod admit;
 mod aliases;
 mod apply;
 mod asked;
@@ -38,7 +39,7 @@ mod yaml;
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -54,6 +55,7 @@ use tower::{Service, ServiceBuilder};
 
 use rejection::Rejection;
 
+pub use admit::Admission;
 pub use aliases::Aliases;
 pub use metrics::{Metrics, NamesCollector};
 
@@ -142,6 +144,7 @@ struct Inner {
     watches: watch::Watches,
     readers: look::Readers,
     tasks: TaskTracker,
+    admission: OnceLock<admit::Admitting>,
 }
 
 impl Face {
@@ -159,6 +162,7 @@ impl Face {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop.clone());
         let Life { tasks, spool, access, .. } = life;
         let readers = look::Readers::default();
+        let admission = OnceLock::new();
         Self(Arc::new(Inner {
             settings,
             access,
@@ -171,6 +175,7 @@ impl Face {
             watches,
             readers,
             tasks,
+            admission,
         }))
     }
 
@@ -256,6 +261,7 @@ fn routes() -> Vec<(String, MethodRouter<Face>)> {
     routes.push((look::EXPLAIN.to_owned(), get(look::explain)));
     routes.push((look::TOP.to_owned(), get(look::top)));
     routes.push((look::TAP.to_owned(), get(look::tap)));
+    routes.push((admit::PATH.to_owned(), post(admit::admit)));
     routes
 }
 

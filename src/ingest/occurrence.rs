@@ -1,11 +1,13 @@
 //! The way of occurrences from a handler to their shard: the one place where they are accepted, counted and logged.
 
+use std::time::Duration;
+
 use super::aliases::{is_of_one_line, total};
 use super::rejection::Rejection;
 use super::{Ack, Face};
 use crate::correlator::Policy;
 use crate::event::{Event, ManagedFields, ObjectMeta, Time};
-use crate::shard::{Accepted, Full, Outcome, Waiting};
+use crate::shard::{Accepted, Full, Outcome, Unable, Waiting, Writer};
 
 /// Occurrences that were accepted.
 #[derive(Debug)]
@@ -71,6 +73,23 @@ impl Face {
             Ok(Taken { outcome, waiting: None })
         };
         accepted.into_iter().zip(brought).map(taken).collect()
+    }
+
+    /// Takes in occurrences of an event that its client is about to write to the upstream itself, if it may; `as_it_is` says whether
+    /// the event stands for these occurrences and no others.
+    pub(super) fn admit(
+        &self,
+        event: &Event,
+        occurrences: u32,
+        as_it_is: bool,
+        user: &str,
+        limit: Duration,
+    ) -> Result<Writer, Unable> {
+        let policy = self.0.shards.policy();
+        let occurrence = occurrence(event.clone(), &policy, || None);
+        let (accepted, writer) = self.0.shards.admit(&policy, occurrence, occurrences, as_it_is, limit)?;
+        self.note(event, occurrences, accepted.outcome, user);
+        Ok(writer)
     }
 
     /// How many occurrences a posted event brings. Its count, or its series, is a total: client-go posts the whole total again

@@ -276,6 +276,19 @@ impl Account {
         Some(order.record)
     }
 
+    /// Takes a record out of the queue that can be written at once, without a token that another one waits for.
+    pub(super) fn pay_for(&mut self, order: Order, now: Mono) -> bool {
+        let Some(queue) = &self.queue else { return false };
+        let (is_paid, waiting) = (queue.paid.contains(&order), queue.owed.len() + queue.foldable.len());
+        let pays = is_paid
+            || self.tokens(now) >= waiting
+                && self.bucket.as_mut().is_some_and(|(bucket, rate)| bucket.take(*rate, now));
+        if pays {
+            self.remove(order);
+        }
+        pays
+    }
+
     /// When the next token comes: `now` if there is one, `None` if never.
     pub(super) fn next_token(&self, now: Mono) -> Option<Mono> {
         self.bucket.as_ref().and_then(|(bucket, rate)| bucket.next_token(*rate, now))

@@ -49,7 +49,8 @@ pub(super) fn count(group: ApiGroup, stored: &Event) -> i32 {
     match group {
         // An event that says nothing of it has happened once.
         ApiGroup::Core if stored.count < 1 => spelling::occurrences(stored).max(1),
-        ApiGroup::Core => stored.count,
+        // A series that its own client has written counts on beside it.
+        ApiGroup::Core => stored.count.max(stored.series.as_ref().map_or(0, |series| series.count)),
         ApiGroup::Events => spelling::occurrences(stored),
     }
 }

@@ -40,6 +40,8 @@ pub struct Entry {
     pub owed: Occurrences,
     /// Occurrences that are to be counted under another tag, of which no write was ever sent.
     pub later: Occurrences,
+    /// How many of those owed its client was allowed to create itself.
+    pub carried: u64,
 }
 
 impl Entry {
@@ -167,7 +169,12 @@ impl Outbox {
         let owed = i64::try_from(entry.owed.total()).unwrap_or(i64::MAX);
         let count = record.count_to_write().saturating_sub(owed);
         let held = Held { version, count, tag: entry.settled, ..Held::default() };
+        let carried = i64::try_from(entry.carried).unwrap_or(i64::MAX);
         record.stand = match (entry.stored, record.is_inherited) {
+            _ if entry.carried > 0 => {
+                record.sent = Mark { count: count.saturating_add(carried), tag: entry.settled + entry.carried };
+                Stand::Carried { until: now.mono.after(LIMBO) }
+            }
             (true, true) => Stand::Unsure { held, if_missing: IfMissing::Create },
             (true, false) => Stand::On(held),
             (false, _) => Stand::Sent { until: now.mono.after(LIMBO) },
@@ -230,6 +237,7 @@ impl Outbox {
             settled: record.settled(),
             owed: record.unsettled(),
             later: record.later,
+            carried: if matches!(record.stand, Stand::Carried { .. }) { record.in_doubt() } else { 0 },
         }
     }
 }

@@ -9,6 +9,7 @@
 //! - [`Outbox::take_forgotten`] after each of the above: records that the correlators must forget.
 
 mod account;
+mod carry;
 mod digest;
 mod fold;
 mod folded;
@@ -67,13 +68,13 @@ use groups::Groups;
 use journal::Journal;
 use ready::Ready;
 use record::{Phase, Record, Sent};
-use stand::{Call, Mark, Tags};
+use stand::{Call, Mark, Stand, Tags};
 use tickets::Tickets;
 use timers::Timer;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, LruMap};
-use crate::event::Event;
+use crate::event::{ApiGroup, Event};
 
 /// Unsettled writes of one shard. Limits are on what the outboxes of all shards hold together.
 #[derive(Debug)]
@@ -366,7 +367,12 @@ impl Outbox {
         record.next_write =
             now.mono.after(if is_storm { interval.max(self.settings.groups.fold_after) } else { interval });
         let group = self.settings.group.of(&record.event);
-        let sent = Sent { occurrences: record.pending.take(), call, group };
+        let occurrences = match record.stand {
+            // What has come since pays for a write of its own.
+            Stand::Carried { .. } => record.pending.take_first(record.in_doubt()),
+            _ => record.pending.take(),
+        };
+        let sent = Sent { occurrences, call, group };
         let count = record.count_to_write();
         let event = Event { count: i32::try_from(count).unwrap_or(i32::MAX), ..record.event.clone() };
         if matches!(call, Call::Create | Call::Patch) {
@@ -387,7 +393,9 @@ impl Outbox {
                 let patch = group::patch(group, &event, now);
                 let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
                 let removed = held.map(|held| held.expired_tags.clone()).unwrap_or_default();
-                let claim = tag.map(|(tag, value)| Box::new(Claim { resource_version, tag, value, removed }));
+                let ends_series = event.event_time.is_some() && group == ApiGroup::Core;
+                let claim = tag.map(|(tag, value)| Claim { resource_version, tag, value, removed, ends_series });
+                let claim = claim.map(Box::new);
                 Request::Patch { group, namespace, name, patch, claim }
             }
             Call::Create => {

@@ -363,7 +363,7 @@ impl Record {
     pub(super) fn in_doubt(&self) -> u64 {
         let is_in_doubt = match (&self.phase, &self.stand) {
             (Phase::InFlight(Sent { call: Call::Create | Call::Patch, .. }), _) => true,
-            (_, Stand::Sent { .. } | Stand::Unsure { .. } | Stand::Waiting { .. }) => true,
+            (_, Stand::Sent { .. } | Stand::Unsure { .. } | Stand::Waiting { .. } | Stand::Carried { .. }) => true,
             (_, Stand::Taken { until, .. }) => until.is_some(),
             (_, Stand::Nowhere | Stand::On(_) | Stand::Unwanted(_)) => false,
         };
@@ -397,9 +397,10 @@ impl Record {
         let is_creating = matches!(self.phase, Phase::InFlight(Sent { call: Call::Create, .. }));
         match &self.stand {
             _ if is_creating => Some(now.mono.after(LIMBO)),
-            Stand::Sent { until } | Stand::Taken { until: Some(until), .. } | Stand::Waiting { until, .. } => {
-                Some(*until)
-            }
+            Stand::Sent { until }
+            | Stand::Taken { until: Some(until), .. }
+            | Stand::Waiting { until, .. }
+            | Stand::Carried { until } => Some(*until),
             _ => self.create_until,
         }
         .filter(|until| *until > now.mono)
@@ -446,6 +447,7 @@ impl Record {
             Phase::Queued(_) if self.is_staged => Why::Group,
             Phase::Queued(_) if self.paid || is_filed(self.account) => Why::Turn,
             Phase::Queued(_) => Why::Budget,
+            Phase::Backoff(_) if matches!(self.stand, Stand::Carried { .. }) => Why::InFlight,
             Phase::Backoff(_) => Why::Retry,
             Phase::Settled | Phase::Cooling | Phase::InFlight(_) => Why::Coalescing,
         }

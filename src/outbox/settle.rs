@@ -235,7 +235,11 @@ impl Outbox {
                     record.stand = Stand::Taken { until: Some(until), loss: Some(Box::new(loss)) };
                 }
                 Stand::Sent { .. } => return self.lose(id, sent, &loss, now),
-                Stand::Taken { .. } | Stand::Unsure { .. } | Stand::Waiting { .. } | Stand::Unwanted(_) => {}
+                Stand::Taken { .. }
+                | Stand::Unsure { .. }
+                | Stand::Waiting { .. }
+                | Stand::Unwanted(_)
+                | Stand::Carried { .. } => {}
             }
         }
         record.pending.merge(sent.occurrences);

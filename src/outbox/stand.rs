@@ -33,6 +33,9 @@
 //! | `Waiting` | read | our tag | `On` | what the tag says has arrived |
 //! | | | anything else | | what was waited for: another name, lost, or forgotten |
 //! | `Unwanted` | delete | any | | forget: what a client had deleted has arrived late |
+//! | `Carried` | read | alike | `On` | the client's own create has arrived; it has no tag, and stands for what the tag will say |
+//! | | | other | `Nowhere` | another name: the client's create was refused |
+//! | | | missing | `Nowhere` | create, once the client's create cannot be carried out any more |
 //!
 //! Where the upstream's admission removes annotations, an untouched version says that nothing has arrived, and a count that can
 //! have been sent says what has. So it is until an answer has shown that tags are kept (`Tags::Unproven`). Where writes carry no tags (`Tags::Off`) requests are repeated blindly, as client-go does.
@@ -65,6 +68,8 @@ pub(super) enum Stand {
     Waiting { until: Mono, then: Then },
     /// A create of ours was carried out after a client had deleted the record.
     Unwanted(Held),
+    /// Its client was allowed to create it itself (admission). Until then that may be carried out.
+    Carried { until: Mono },
 }
 
 /// What it means that a record is no longer there.
@@ -206,7 +211,7 @@ impl Stand {
         match self {
             Self::Nowhere | Self::Sent { .. } => Some(Call::Create),
             Self::On(_) => Some(Call::Patch),
-            Self::Taken { .. } | Self::Unsure { .. } => Some(Call::Read),
+            Self::Taken { .. } | Self::Unsure { .. } | Self::Carried { .. } => Some(Call::Read),
             Self::Waiting { until, .. } => (*until <= now).then_some(Call::Read),
             Self::Unwanted(_) => Some(Call::Delete),
         }
@@ -216,7 +221,9 @@ impl Stand {
     pub(super) const fn held(&self) -> Option<&Held> {
         match self {
             Self::On(held) | Self::Unsure { held, .. } | Self::Unwanted(held) => Some(held),
-            Self::Nowhere | Self::Sent { .. } | Self::Taken { .. } | Self::Waiting { .. } => None,
+            Self::Nowhere | Self::Sent { .. } | Self::Taken { .. } | Self::Waiting { .. } | Self::Carried { .. } => {
+                None
+            }
         }
     }
 }
@@ -281,6 +288,9 @@ fn arrived(seen: Seen, in_flight: u64, sent: Mark) -> (Stand, Effect) {
 
 /// A read has found an object under the record's name.
 fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
+    if matches!(stand, Stand::Carried { .. }) && !seen.is_tagged {
+        return carried(seen, facts);
+    }
     if facts.tags == Tags::Off {
         return found_untagged(stand, seen, facts);
     }
@@ -303,9 +313,19 @@ fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
         Stand::Taken { until, loss: None } => give_up(until, Then::Rename, facts),
         Stand::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
         Stand::Waiting { then, .. } => carried_out(then),
-        // Nothing of these reads.
-        Stand::Nowhere | Stand::Sent { .. } | Stand::On(_) | Stand::Unwanted(_) => (stand, Effect::Again),
+        // Nothing of these reads, but for the last, which is seen to already.
+        Stand::Nowhere | Stand::Sent { .. } | Stand::On(_) | Stand::Unwanted(_) | Stand::Carried { .. } => {
+            (stand, Effect::Again)
+        }
     }
+}
+
+/// What a client was allowed to create is there, or its name is somebody else's and its create was refused.
+fn carried(seen: Seen, facts: &Facts) -> (Stand, Effect) {
+    if seen.is_alike {
+        return arrived(seen, facts.in_doubt(), facts.sent);
+    }
+    (Stand::Nowhere, Effect::Rename { is_gone: true })
 }
 
 /// The tag that an object would have if the upstream's admission had not removed it: what its count is above others', where that
@@ -370,7 +390,7 @@ fn found_untagged(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
         Stand::Taken { .. } => (Stand::Nowhere, Effect::Rename { is_gone: true }),
         Stand::Waiting { then, .. } => carried_out(then),
         Stand::Unsure { .. } | Stand::On(_) => (Stand::On(seen.held), Effect::Again),
-        Stand::Nowhere | Stand::Sent { .. } | Stand::Unwanted(_) => (stand, Effect::Again),
+        Stand::Nowhere | Stand::Sent { .. } | Stand::Unwanted(_) | Stand::Carried { .. } => (stand, Effect::Again),
     }
 }
 
@@ -380,12 +400,14 @@ fn missing(stand: Stand, facts: &Facts) -> (Stand, Effect) {
         Stand::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
         Stand::Taken { until: Some(until), loss: None } => (Stand::Sent { until }, Effect::Again),
         Stand::Waiting { then, .. } => carried_out(then),
+        Stand::Carried { until } if until > facts.now => (stand, Effect::Later),
         Stand::Unsure { if_missing: IfMissing::Forget, .. } => (Stand::Nowhere, Effect::Forget),
         Stand::Taken { until: None, loss: None }
         | Stand::Unsure { if_missing: IfMissing::Create, .. }
         | Stand::Nowhere
         | Stand::Sent { .. }
         | Stand::On(_)
+        | Stand::Carried { .. }
         | Stand::Unwanted(_) => (Stand::Nowhere, Effect::Again),
     }
 }
@@ -396,8 +418,8 @@ fn unreadable(stand: Stand, refusal: Refusal, facts: &Facts) -> (Stand, Effect) 
         Stand::Taken { loss: Some(loss), .. } => (Stand::Nowhere, Effect::Lost(loss)),
         // The name is somebody else's, as nothing of ours was ever sent under it.
         Stand::Taken { until: None, .. } => (Stand::Nowhere, Effect::Rename { is_gone: true }),
-        // Most likely it is our own create, whose answer was lost.
-        Stand::Taken { until: Some(_), .. } => {
+        // Most likely it is our own create, whose answer was lost, or our client's.
+        Stand::Taken { until: Some(_), .. } | Stand::Carried { .. } => {
             let held = Held { count: facts.sent.count, tag: facts.sent.tag, ..Held::default() };
             (Stand::On(held), Effect::Held { arrived: facts.in_doubt(), moved: 0 })
         }

@@ -34,6 +34,8 @@ pub struct Claim {
     pub value: SmolStr,
     /// Tags of other records that are removed because their owners no longer need them.
     pub removed: Vec<SmolStr>,
+    /// Whether the count stands for a series that the object may have, too, and that readers would take for the count.
+    pub ends_series: bool,
 }
 
 /// The value of a tag that is written at `now`.

@@ -45,6 +45,10 @@ impl Shard {
         }
         let count = self.outbox.counted(event);
         if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
+            if let Some(settlement) = self.outbox.arrive(handle.record, event, now) {
+                self.carry_out(&settlement, now);
+                return;
+            }
             let tag = self.outbox.tag_count(handle.record, event);
             let learned = self.outbox.learn(handle.record, event, now);
             match learned {

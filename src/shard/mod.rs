@@ -4,6 +4,7 @@
 //! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
 //! through simulated weeks.
 
+mod carry;
 mod explain;
 mod history;
 mod hold;
@@ -14,6 +15,7 @@ mod sizes;
 mod storms;
 mod table;
 
+pub use carry::{Unable, Writer};
 pub use explain::Row;
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
@@ -356,6 +358,12 @@ impl Shard {
         if let Some(noticed) = noticed {
             self.note_answer(record, &noticed, &settlement, now);
         }
+        self.carry_out(&settlement, now);
+        settlement
+    }
+
+    /// Tells ledger and correlator what an answer has settled.
+    fn carry_out(&mut self, settlement: &Settlement, now: Now) {
         self.ledger.write(settlement.written);
         if let Some((reason, lost)) = settlement.lost {
             self.ledger.lose(reason, lost.total());
@@ -368,7 +376,6 @@ impl Shard {
             self.tracked_keys.replace(before, correlator.tracked_keys());
         }
         self.forget_folded(now);
-        settlement
     }
 
     /// From now on writes wait for neither tokens nor intervals: the process is about to end.

@@ -283,7 +283,7 @@ impl Shards {
     /// Hands on what a shard has for others, at the end of each change of it: folded records, and changes to be kept.
     ///
     /// The locks of several shards are taken in ascending order, but that of the storm records last.
-    fn hand_on(&self, shard: &mut Shard, now: Now) {
+    pub(super) fn hand_on(&self, shard: &mut Shard, now: Now) {
         if shard.is_leaving() && shard.hand_over(&mut self.0.shards[HOME].lock(), now) {
             self.wake();
         }

@@ -37,6 +37,8 @@ struct Head {
     settled: u64,
     owed: Numbers,
     later: Numbers,
+    #[serde(default)]
+    carried: u64,
 }
 
 /// Occurrences by how they will show. A version that knew fewer ways wrote fewer numbers.
@@ -67,7 +69,7 @@ impl From<OldHead> for Head {
             (false, false) => Kind::Plain,
         };
         let (tag, settled, owed, later) = (writer, tally, occurrences, Vec::new());
-        Self { id, round, source, key, budget, kind, stored, tag, settled, owed, later }
+        Self { id, round, source, key, budget, kind, stored, tag, settled, owed, later, carried: 0 }
     }
 }
 
@@ -102,6 +104,7 @@ pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
         settled: entry.settled,
         owed: numbers(entry.owed),
         later: numbers(entry.later),
+        carried: entry.carried,
     };
     let mut body = serde_json::to_vec(&head).unwrap_or_default();
     body.push(b'\n');
@@ -142,6 +145,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
         settled: head.settled,
         owed: occurrences(head.owed),
         later: occurrences(head.later),
+        carried: head.carried,
     };
     Some(Found { id: head.id, round: head.round, entry })
 }
@@ -230,6 +234,7 @@ mod tests {
             settled: 4,
             owed: Occurrences::of(WrittenAs::Counted, 3),
             later: Occurrences::of(WrittenAs::Combined, 2),
+            carried: 1,
         }
     }
 
@@ -247,7 +252,7 @@ mod tests {
             r#"{"id":"0-1","round":5,"source":"ffffffffffffffffffffffffffffffff","key":"1","budget":"0","occurrences":[0,3,0,0],"#,
             r#""stored":true,"tally":4,"writer":"tally.eventweir/a.1","digest":false,"varies":true}"#,
         );
-        let expected = Entry { later: Occurrences::default(), ..entry("m") };
+        let expected = Entry { later: Occurrences::default(), carried: 0, ..entry("m") };
         let mut body = [head.as_bytes(), b"\n"].concat();
         core_v1::write_item(&expected.event, &mut body);
         let length = u32::try_from(body.len()).unwrap().to_le_bytes();

@@ -36,7 +36,10 @@ pub(super) fn apply(patch: &Patch, claim: Option<&Claim>, group: ApiGroup, event
         stake(claim, event)?;
     }
     match group {
-        ApiGroup::Core => apply_core(patch, event),
+        ApiGroup::Core => {
+            event.series.take_if(|_| claim.is_some_and(|claim| claim.ends_series));
+            apply_core(patch, event);
+        }
         ApiGroup::Events => event.series = series(patch).or_else(|| event.series.take()),
     }
     Ok(())
@@ -70,6 +73,9 @@ impl Patch {
         };
         if let Some(claim) = claim {
             member(r#""metadata":"#, &|out| write_metadata(claim, out));
+        }
+        if claim.is_some_and(|claim| claim.ends_series) {
+            member(r#""series":null"#, &|_| {});
         }
         if self.count != 0 {
             member(r#""count":"#, &|out| json::write_integer(self.count.into(), out));
@@ -185,7 +191,7 @@ mod tests {
             let claim = claim.map(|(version, tag, value, mut removed)| {
                 removed.dedup();
                 let removed = removed.into_iter().map(Into::into).collect();
-                Claim { resource_version: version.into(), tag: tag.into(), value: value.into(), removed }
+                Claim { resource_version: version.into(), tag: tag.into(), value: value.into(), removed, ends_series: false }
             });
             let unique = claim.as_ref().is_none_or(|claim| {
                 let names: std::collections::HashSet<_> = claim.removed.iter().collect();
@@ -214,7 +220,8 @@ mod tests {
     fn a_claim_names_version_and_tag_and_holds_for_its_version_only() {
         let tag: smol_str::SmolStr = "tally.eventweir/b".into();
         let removed = vec!["tally.eventweir/a".into()];
-        let claim = Claim { resource_version: "7".into(), tag: tag.clone(), value: "3@4".into(), removed };
+        let claim =
+            Claim { resource_version: "7".into(), tag: tag.clone(), value: "3@4".into(), removed, ends_series: false };
         let patch = Patch { count: 5, last_timestamp: None, message: "m".into() };
         let expected = concat!(
             r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3@4"}},"#,

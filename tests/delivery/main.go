@@ -56,6 +56,7 @@ var scenarios = []scenario{
 	{"rbac", false, rbac},
 	{"token", false, token},
 	{"access", false, access},
+	{"admission", false, admission},
 	{"observe", false, observed},
 	{"nobody", false, nobody},
 }

@@ -51,3 +51,5 @@ mod tokens;
 mod passthrough;
 mod passthrough_callers;
 mod passthrough_streams;
+// Where the apiserver asks.
+mod admission;

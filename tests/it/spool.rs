@@ -29,6 +29,7 @@ fn entry(record: u64, count: i32) -> Entry {
         settled: 0,
         owed: Occurrences::of(WrittenAs::Counted, 1),
         later: Occurrences::default(),
+        carried: 0,
     }
 }
 

@@ -139,6 +139,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- with .Values.auth.audiences }}{{ $_ := set $review "audiences" . }}{{ end }}
 {{- $derived = mergeOverwrite $derived (dict "auth" (dict "tokenReview" $review "subjectAccessReview" (dict "enabled" true))) }}
 {{- end }}
+{{- if .Values.admission.enabled }}
+{{- $self := printf "system:serviceaccount:%s:%s" .Release.Namespace (include "eventweir.serviceAccountName" .) }}
+{{- $derived = mergeOverwrite $derived (dict "admission" (dict "enabled" true "exemptUsers" (list $self) "callers" .Values.admission.callers)) }}
+{{- end }}
 {{- toYaml (mergeOverwrite $derived (deepCopy (default dict .Values.config))) }}
 {{- end }}
 
@@ -166,6 +170,12 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 {{- if and (eq .Values.tls.mode "certManager") (not .Values.tls.certManager.issuerRef.name) }}
 {{- fail "tls.mode is certManager, and tls.certManager.issuerRef.name is empty" }}
+{{- end }}
+{{- if and .Values.admission.enabled (eq .Values.tls.mode "none") }}
+{{- fail "admission.enabled needs TLS: the apiserver calls webhooks over nothing else" }}
+{{- end }}
+{{- if and .Values.admission.enabled (eq .Values.tls.mode "secret") (not .Values.admission.caBundle) }}
+{{- fail "admission.enabled with tls.mode: secret, and admission.caBundle is empty: the apiserver would not trust the certificate" }}
 {{- end }}
 {{- range list "listen" "adminListen" "insecureListen" }}
 {{- if hasKey $config . }}

@@ -1,0 +1,346 @@
+//! `POST /eventweir/v1/admit`: a validating admission webhook for events, for clients that talk to the apiserver itself.
+//!
+//! What begins a record is allowed, if it could be written now: its client writes it, and the outbox takes that for its own create
+//! (`outbox/carry.rs`). What repeats is counted here and refused with `AlreadyExists`, which clients are quiet about; its record is
+//! patched by us. So each occurrence is written by its client or by us, never by both, and what is allowed and never arrives is
+//! written by us. Without an answer the apiserver lets everything pass, and so do we whenever we cannot count.
+//!
+//! An UPDATE of a client's count or series is absolute. One that is refused is counted by what it brings beyond what its client
+//! was told (`aliases`). A series is let pass where that moves what the object shows by exactly as much: `tools/events` repeats a
+//! refused one. The apiserver asks again when the object has changed meanwhile, so old and new are what will be stored.
+
+mod review;
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::Response;
+use parking_lot::Mutex;
+
+use super::aliases::{Entered, Growth, is_of_one_line, is_repeated, line, total};
+use super::create::strip;
+use super::{Face, Settings, decode, not_served, respond};
+use crate::access::{Caller, Extent};
+use crate::clock::Mono;
+use crate::correlator::{Key, LruMap, Pattern};
+use crate::event::{ApiGroup, Event};
+use crate::ledger::RejectReason;
+use crate::outbox::TAG_PREFIX;
+use crate::shard::{Unable, Writer};
+use crate::status::Status;
+use review::{Request, Review, answer};
+
+/// Where the apiserver asks.
+pub(super) const PATH: &str = "/eventweir/v1/admit";
+
+/// LIMIT: events whose series was let pass that are remembered; of one that is forgotten the next passes at once.
+const SERIES_MAX: usize = 10_000;
+
+/// What a refused client, and the audit log, is told.
+const COUNTED: &str = "the event is counted by eventweir, which writes its record";
+
+/// Settings of admission.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// Longest time from a question to its answer; what takes longer is allowed, and not counted. Default 50 ms.
+    pub timeout: Duration,
+    /// Shortest time between two changes of one event's series that are let pass. Default 1 min.
+    pub series_interval: Duration,
+    /// Who may ask without being authorised; `system:anonymous` lets an apiserver ask that shows no credentials. Default nobody.
+    pub callers: Vec<Pattern>,
+    /// Whose events are let pass and not counted. Default nobody's.
+    pub exempt_users: Vec<Pattern>,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        let (timeout, series_interval) = (Duration::from_millis(50), Duration::from_secs(60));
+        Self { timeout, series_interval, callers: Vec::new(), exempt_users: Vec::new() }
+    }
+}
+
+/// Admission at work.
+#[derive(Debug)]
+pub(super) struct Admitting {
+    settings: Admission,
+    /// When the series of an event was last let pass.
+    // LIMIT: `SERIES_MAX`.
+    series: Mutex<LruMap<Mono>>,
+}
+
+/// What the apiserver is answered; the metric's label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Allowed: the client begins a record.
+    Begun,
+    /// Refused: counted here.
+    Counted,
+    /// Refused: counted here before.
+    Repeated,
+    /// Refused by a limit.
+    Limited,
+    /// Allowed: the client's own series.
+    Series,
+    /// Allowed: nothing has occurred.
+    Other,
+    /// Allowed: the event is ours, or of an exempt user.
+    Exempt,
+    /// Allowed: the client may not speak for this source here.
+    Unbound,
+    /// Allowed: a dry run.
+    DryRun,
+    /// Allowed, because there was no room.
+    Full,
+    /// Allowed, because it took too long.
+    Late,
+    /// Allowed, because it could not be read.
+    Unread,
+}
+
+impl Answer {
+    pub(super) const ALL: [Self; 12] = [
+        Self::Begun,
+        Self::Counted,
+        Self::Repeated,
+        Self::Limited,
+        Self::Series,
+        Self::Other,
+        Self::Exempt,
+        Self::Unbound,
+        Self::DryRun,
+        Self::Full,
+        Self::Late,
+        Self::Unread,
+    ];
+
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Begun => "begun",
+            Self::Counted => "counted",
+            Self::Repeated => "repeated",
+            Self::Limited => "limited",
+            Self::Series => "series",
+            Self::Other => "other",
+            Self::Exempt => "exempt",
+            Self::Unbound => "unbound",
+            Self::DryRun => "dry_run",
+            Self::Full => "full",
+            Self::Late => "late",
+            Self::Unread => "unread",
+        }
+    }
+}
+
+impl From<Result<Writer, Unable>> for Answer {
+    fn from(taken: Result<Writer, Unable>) -> Self {
+        match taken {
+            Ok(Writer::Client) => Self::Begun,
+            Ok(Writer::Us) => Self::Counted,
+            Err(Unable::Full) => Self::Full,
+            Err(Unable::Late) => Self::Late,
+        }
+    }
+}
+
+impl Face {
+    /// From now on the apiserver may ask about events.
+    #[must_use]
+    pub fn admitting(self, settings: Admission) -> Self {
+        self.0.admission.get_or_init(|| Admitting { settings, series: Mutex::default() });
+        self
+    }
+}
+
+impl Admitting {
+    /// Whether this caller may ask without being authorised.
+    pub(super) fn may_call(&self, user: &str) -> bool {
+        self.settings.callers.iter().any(|pattern| pattern.matches(user))
+    }
+
+    /// Whether a series may pass now, and notes that it does.
+    fn passes(&self, key: Key, now: Mono) -> bool {
+        let mut series = self.series.lock();
+        if series.get(&key).is_some_and(|last| now.since(*last) < self.settings.series_interval) {
+            return false;
+        }
+        series.put(key, now);
+        while series.len() > SERIES_MAX {
+            series.pop_lru();
+        }
+        true
+    }
+}
+
+/// `POST /eventweir/v1/admit`
+pub(super) async fn admit(State(face): State<Face>, uri: Uri, body: Body) -> Response {
+    let Some(admitting) = face.0.admission.get() else { return not_served(uri).await };
+    let began = face.0.shards.clock().now().mono;
+    let limits = Settings { request_timeout: admitting.settings.timeout, ..face.0.settings };
+    let read = decode::read(body, &limits).await;
+    let body = read.map_err(Status::from);
+    let review = body.as_deref().map_err(Clone::clone).and_then(Review::read);
+    let (answered, response) = match review {
+        Ok(Review { request, .. }) => {
+            let question = Question { face: &face, admitting, caller: request.caller(), began };
+            let (answered, refusal) = question.judge(&request);
+            (answered, answer(&request.uid, refusal.as_ref()))
+        }
+        // The apiserver lets the event pass.
+        Err(status) => (Answer::Unread, respond::refusal(&status)),
+    };
+    let took = face.0.shards.clock().now().mono.since(began);
+    face.0.metrics.count_admission(answered, took);
+    response
+}
+
+/// A question that is being answered.
+struct Question<'a> {
+    face: &'a Face,
+    admitting: &'a Admitting,
+    /// Who asks the apiserver.
+    caller: Caller,
+    began: Mono,
+}
+
+impl Question<'_> {
+    fn judge(&self, request: &Request<'_>) -> (Answer, Option<Status>) {
+        if request.dry_run == Some(true) {
+            return (Answer::DryRun, None);
+        }
+        let is_exempt = |pattern: &Pattern| pattern.matches(&self.caller.name);
+        if self.admitting.settings.exempt_users.iter().any(is_exempt) {
+            return (Answer::Exempt, None);
+        }
+        if !matches!(request.operation.as_str(), "CREATE" | "UPDATE") {
+            return (Answer::Other, None);
+        }
+        let Some((old, mut new)) = request.events() else { return (Answer::Unread, None) };
+        // A write of ours, or of another replica.
+        if tags(&new) != old.as_ref().map(tags).unwrap_or_default() {
+            return (Answer::Exempt, None);
+        }
+        if !self.face.0.shards.correlates(&new) {
+            return (Answer::Other, None);
+        }
+        if self.face.check_source(Some(&self.caller), ApiGroup::Core, &new, Extent::Whole).is_err() {
+            return (Answer::Unbound, None);
+        }
+        strip(&mut new);
+        let answered = match old {
+            None => self.created(&mut new),
+            Some(old) => self.updated(&old, &new),
+        };
+        match answered {
+            Ok(answer @ (Answer::Counted | Answer::Repeated)) => {
+                (answer, Some(Status::new(409, "AlreadyExists", COUNTED)))
+            }
+            Ok(answer) => (answer, None),
+            Err(status) => (Answer::Limited, Some(status)),
+        }
+    }
+
+    fn created(&self, event: &mut Event) -> Result<Answer, Status> {
+        self.limit(event)?;
+        self.face.annotate(Some(&self.caller), event);
+        let aliases = &self.face.0.aliases;
+        let told = match aliases.enter(event) {
+            Entered::New(told) => told,
+            Entered::Included(_) => return Ok(Answer::Repeated),
+        };
+        if told.as_ref().is_some_and(|told| is_repeated(told, event)) {
+            return Ok(Answer::Repeated);
+        }
+        let occurrences = self.face.brings(event, told.as_ref());
+        let as_it_is = total(event) == i64::from(occurrences);
+        let taken = self.take(event, occurrences, as_it_is);
+        if taken.is_err() {
+            aliases.leave(event, told.as_ref());
+        }
+        Ok(taken.into())
+    }
+
+    fn updated(&self, old: &Event, new: &Event) -> Result<Answer, Status> {
+        let (namespace, name) = (&new.metadata.namespace, &new.metadata.name);
+        let aliases = &self.face.0.aliases;
+        if !is_of_one_line(old, new) || !says_the_same(old, new) {
+            return Ok(Answer::Other);
+        }
+        let told = aliases.get(namespace, name).filter(|told| is_of_one_line(told, new));
+        let is_series = old.series != new.series;
+        if is_series && (old.count, old.last_timestamp) != (new.count, new.last_timestamp) {
+            return Ok(Answer::Other);
+        }
+        let is_idle = (old.count, old.last_timestamp, &old.message) == (new.count, new.last_timestamp, &new.message);
+        if is_idle && !is_series && told.is_none() {
+            return Ok(Answer::Other);
+        }
+        // What the object shows was counted before, by whomever.
+        let shown = || total(old).min((if is_series { line(new) } else { new.count.into() }) - 1);
+        let known = told.as_ref().or(old.series.is_some().then_some(old)).map_or_else(shown, line);
+        if is_series {
+            let is_exact = line(new) - known == total(new) - total(old);
+            if is_exact && self.admitting.passes(aliases.key(namespace, name), self.began) {
+                aliases.insert(&Event { count: 0, ..new.clone() });
+                return Ok(Answer::Series);
+            }
+        }
+        if told.is_none() {
+            let count = i32::try_from(known).unwrap_or(i32::MAX);
+            aliases.insert(&Event { count, series: None, ..new.clone() });
+        }
+        self.limit(new)?;
+        let growth = Growth {
+            count: (!is_series).then_some(new.count),
+            last_timestamp: Some(new.last_timestamp),
+            message: Some(new.message.clone()),
+            series: new.series.clone().filter(|_| is_series),
+        };
+        let Some((shown, grown)) = aliases.grow(namespace, name, &growth) else { return Ok(Answer::Other) };
+        if grown == 0 {
+            return Ok(if is_idle && !is_series { Answer::Other } else { Answer::Repeated });
+        }
+        let taken = self.take(&Event { metadata: new.metadata.clone(), ..shown }, grown, false);
+        if taken.is_err() {
+            aliases.shrink(namespace, name, grown);
+        }
+        Ok(taken.into())
+    }
+
+    /// Counts, as long as there is time.
+    fn take(&self, event: &Event, occurrences: u32, as_it_is: bool) -> Result<Writer, Unable> {
+        let spent = self.face.0.shards.clock().now().mono.since(self.began);
+        let left = self.admitting.settings.timeout.checked_sub(spent).ok_or(Unable::Late)?;
+        self.face.admit(event, occurrences, as_it_is, &self.caller.name, left)
+    }
+
+    fn limit(&self, event: &Event) -> Result<(), Status> {
+        let limited = self.face.limit(Some(&self.caller), &event.metadata.namespace, Some(event));
+        limited.map_err(|rejection| {
+            self.face.0.shards.reject(RejectReason::Limited, 1);
+            *rejection.status
+        })
+    }
+}
+
+/// Whether an update leaves what an event says: it counts, and a combined message follows its newest occurrence.
+fn says_the_same(old: &Event, new: &Event) -> bool {
+    let rest = |event: &Event| {
+        let mut event = event.clone();
+        strip(&mut event);
+        if let Some(rare) = &mut event.metadata.rare {
+            rare.generation = 0;
+        }
+        Event { count: 0, series: None, last_timestamp: None, message: "".into(), ..event }
+    };
+    rest(old) == rest(new)
+}
+
+/// What eventweir has written on an event.
+fn tags(event: &Event) -> Vec<(&str, &str)> {
+    let rare = event.metadata.rare.as_deref();
+    let annotations = rare.into_iter().flat_map(|rare| &rare.annotations);
+    let tags = annotations.filter(|(name, _)| name.starts_with(TAG_PREFIX));
+    tags.map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}

@@ -1,0 +1,110 @@
+//! `admission.k8s.io/v1`: the apiserver's question about one event, and the answer to it.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+
+use crate::access::Caller;
+use crate::event::{ApiGroup, Event, json};
+use crate::ingest::form::Media;
+use crate::ingest::respond;
+use crate::status::Status;
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+
+/// An AdmissionReview, as far as it matters here.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Review<'a> {
+    #[serde(default)]
+    api_version: String,
+    #[serde(borrow)]
+    pub(super) request: Request<'a>,
+}
+
+/// What a client asks of the apiserver.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Request<'a> {
+    pub(super) uid: String,
+    pub(super) operation: String,
+    kind: Kind,
+    #[serde(default)]
+    sub_resource: String,
+    #[serde(default)]
+    user_info: UserInfo,
+    #[serde(borrow, default)]
+    object: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    old_object: Option<&'a RawValue>,
+    #[serde(default)]
+    pub(super) dry_run: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Kind {
+    #[serde(default)]
+    group: String,
+    kind: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct UserInfo {
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    groups: Vec<String>,
+}
+
+impl<'a> Review<'a> {
+    /// Reads a question.
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, Status> {
+        let review: Self = serde_json::from_slice(body)
+            .map_err(|fault| Status::bad_request(format!("the body is no AdmissionReview: {fault}")))?;
+        if review.api_version != API_VERSION {
+            let message = format!("apiVersion: {:?} is not served; allowed: {API_VERSION}", review.api_version);
+            return Err(Status::bad_request(message));
+        }
+        Ok(review)
+    }
+}
+
+impl Request<'_> {
+    /// Who asks the apiserver.
+    pub(super) fn caller(&self) -> Caller {
+        let UserInfo { username, uid, groups } = &self.user_info;
+        let groups = groups.iter().map(SmolStr::new).collect();
+        Caller { name: username.into(), uid: uid.into(), groups, ..Caller::default() }
+    }
+
+    /// The event before and after; `None` for what is no event.
+    pub(super) fn events(&self) -> Option<(Option<Event>, Event)> {
+        let group = [ApiGroup::Core, ApiGroup::Events].into_iter().find(|group| group.name() == self.kind.group)?;
+        if self.kind.kind != "Event" || !self.sub_resource.is_empty() {
+            return None;
+        }
+        let decode = |object: &RawValue| json::decode_event(group, object.get().as_bytes()).ok();
+        let new = decode(self.object?)?;
+        let old = match self.old_object {
+            Some(old) => Some(decode(old)?),
+            None => None,
+        };
+        Some((old, new))
+    }
+}
+
+/// Answers a question: the client may go on, or is refused with this.
+pub(super) fn answer(uid: &str, refusal: Option<&Status>) -> Response {
+    let mut response = json!({ "uid": uid, "allowed": refusal.is_none() });
+    if let (Some(refusal), Some(members)) = (refusal, response.as_object_mut()) {
+        let status: Value = serde_json::from_slice(&refusal.to_json()).unwrap_or_default();
+        members.insert("status".to_owned(), status);
+    }
+    let review = json!({ "kind": "AdmissionReview", "apiVersion": API_VERSION, "response": response });
+    respond::document(StatusCode::OK, Media::Json, false, review.to_string().into_bytes())
+}

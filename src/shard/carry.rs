@@ -1,0 +1,171 @@
+//! Admission: occurrences that their clients are about to write to the upstream themselves. What begins a record may be created by
+//! its client, if it could be written at once; everything else is counted and written here, and its client is refused.
+
+use std::time::Duration;
+
+use super::prepared::Prepared;
+use super::{Accepted, Full, Outcome, Shard, Shards};
+use crate::clock::Now;
+use crate::correlator::Policy;
+use crate::event::Event;
+
+/// Who writes the record of an occurrence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// Its client, for the first time.
+    Client,
+    /// We.
+    Us,
+}
+
+/// Why an occurrence could not be looked at, so that its client has to write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unable {
+    /// There is no room for a new record; the ledger has it as rejected.
+    Full,
+    /// The shard was busy for too long; nothing is counted.
+    Late,
+}
+
+impl Shard {
+    /// Accepts occurrences of an event, and lets its client write it if it begins a record `as_it_is`.
+    fn admit(
+        &mut self,
+        prepared: &Prepared<'_>,
+        event: Event,
+        occurrences: u32,
+        as_it_is: bool,
+        now: Now,
+    ) -> Result<(Accepted, Writer), Full> {
+        let name = event.metadata.name.clone();
+        let accepted = self.accept_prepared(prepared, event, occurrences, now)?;
+        let is_its_own = as_it_is
+            && accepted.outcome == Outcome::Created
+            && self.outbox.name(accepted.counts_on).is_some_and(|(known, _)| known == name);
+        let writer = if is_its_own && self.outbox.carry(accepted.counts_on, now) { Writer::Client } else { Writer::Us };
+        Ok((accepted, writer))
+    }
+}
+
+impl Shards {
+    /// Accepts occurrences of an event that its client is about to write. The client may do so where the event begins a record, stands
+    /// for these occurrences `as_it_is`, and has its tokens.
+    ///
+    /// # Errors
+    /// When nothing could be counted within `limit`.
+    pub fn admit(
+        &self,
+        policy: &Policy,
+        event: Event,
+        occurrences: u32,
+        as_it_is: bool,
+        limit: Duration,
+    ) -> Result<(Accepted, Writer), Unable> {
+        let prepared = Prepared::new(self.0.secret, &event, policy);
+        let shard = &self.0.shards[self.shard_of_source(prepared.source)];
+        let mut shard = shard.try_lock_for(limit).ok_or(Unable::Late)?;
+        let now = self.0.clock.now();
+        let admitted = shard.admit(&prepared, event, occurrences, as_it_is, now);
+        self.hand_on(&mut shard, now);
+        drop(shard);
+        if admitted.as_ref().is_ok_and(|(accepted, _)| accepted.wakes_delivery) {
+            self.wake();
+        }
+        admitted.map_err(|_full| Unable::Full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlator::KeySecret;
+    use crate::outbox::{Answer, Request};
+    use crate::shard;
+
+    fn event(count: i32) -> Event {
+        let mut event = Event { count, reason: "BackOff".into(), ..Event::default() };
+        event.metadata.namespace = "shop".into();
+        event.metadata.name = "a".into();
+        event.metadata.resource_version = "5".into();
+        event
+    }
+
+    fn shard(writer: &str) -> Shard {
+        let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+        shard.identify(writer);
+        shard.keep_journal();
+        shard
+    }
+
+    fn admit(shard: &mut Shard, now: Now) -> Writer {
+        let (policy, mut event) = (Policy::default(), event(1));
+        event.metadata.resource_version = "".into();
+        let prepared = Prepared::new(shard.secret, &event, &policy);
+        shard.admit(&prepared, event.clone(), 1, true, now).unwrap().1
+    }
+
+    /// Drives a shard until nothing is owed, over an upstream that holds this, and returns its count.
+    fn settled(shard: &mut Shard, mut held: Option<Event>) -> i32 {
+        for second in 10..200 {
+            let now = Now::at(second * 1_000_000_000);
+            let changes = shard.take_changes();
+            shard.changes_kept(&changes.held, now);
+            while let Some(write) = shard.next_write(now) {
+                let answer = match (write.request, &mut held) {
+                    (Request::Create { .. }, Some(_)) => Answer::Exists,
+                    (Request::Create { event, .. }, None) => {
+                        held = Some((*event).clone());
+                        Answer::Stored(event)
+                    }
+                    (Request::Patch { patch, claim, .. }, Some(held)) => {
+                        let claim = claim.unwrap();
+                        held.count = patch.count;
+                        let annotations = &mut held.metadata.rare.get_or_insert_default().annotations;
+                        annotations.insert(claim.tag.clone(), claim.value.clone());
+                        Answer::Stored(Box::new(held.clone()))
+                    }
+                    (Request::Read { .. }, Some(held)) => Answer::Stored(Box::new(held.clone())),
+                    _ => Answer::Missing,
+                };
+                shard.settle(write.record, answer, now);
+                assert!(shard.balance().is_exact());
+            }
+        }
+        assert!(!shard.owes());
+        held.unwrap().count
+    }
+
+    #[test]
+    fn what_a_client_was_allowed_before_a_crash_counts_once() {
+        for (repeats, arrives) in [(0, true), (0, false), (2, true), (2, false)] {
+            let now = Now::at(1_000_000_000);
+            let mut earlier = shard("me");
+            assert_eq!(admit(&mut earlier, now), Writer::Client);
+            for _ in 0..repeats {
+                assert_eq!(admit(&mut earlier, now), Writer::Us);
+            }
+            let (_, entry) = earlier.take_changes().records.pop().unwrap();
+            let held = arrives.then(|| event(1));
+            for mut shard in [earlier, shard("later")] {
+                if !shard.owes() {
+                    shard.restore((*entry.clone().unwrap()).clone(), now, &Policy::default());
+                }
+                assert_eq!(settled(&mut shard, held.clone()), 1 + repeats, "{arrives}");
+                assert_eq!(shard.balance().ledger.total_written(), u64::try_from(1 + repeats).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_upstream_shows_by_itself_needs_no_request() {
+        let (mut shard, now) = (shard("me"), Now::at(1_000_000_000));
+        assert_eq!(admit(&mut shard, now), Writer::Client);
+        assert_eq!(shard.next_write(now), None);
+        shard.learn(&event(1), now, &Policy::default());
+        assert_eq!((shard.balance().ledger.total_written(), shard.balance().total_waiting()), (1, 0));
+        assert_eq!(admit(&mut shard, now), Writer::Us);
+        let write = shard.next_write(Now::at(5_000_000_000)).unwrap();
+        let Request::Patch { patch, claim, .. } = write.request else { panic!("{write:?}") };
+        assert_eq!((patch.count, claim.unwrap().resource_version.as_str()), (2, "5"));
+    }
+}

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const webhooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+
+// admission: clients that talk to the apiserver, which asks eventweir. Those of both recorders of client-go and those that post each
+// occurrence count exactly, hear nothing that they would log, and are stored as before while eventweir is away.
+func admission(r *run) error {
+	token, err := r.serviceAccount()
+	if err != nil {
+		return err
+	}
+	x, err := startProxy(r.long, r.dir, true, newPlan(r.seed, nil))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	kubeconfig := filepath.Join(r.dir, "kubeconfig")
+	if err := x.kubeconfig(kubeconfig, token); err != nil {
+		return err
+	}
+	// Not of the system's choice: it stays the same when eventweir is started again.
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+	clientCA, err := newAuthority()
+	if err != nil {
+		return err
+	}
+	caFile, dir := filepath.Join(r.dir, "clients.crt"), filepath.Join(r.dir, "tls")
+	if err := first(os.WriteFile(caFile, clientCA.pem(), 0o600), os.Mkdir(dir, 0o700)); err != nil {
+		return err
+	}
+	config := fmt.Sprintf(`%slisten: %s
+tls: {selfSigned: {dir: %s}}
+auth: {clientCAFile: %s}
+admission: {enabled: on, callers: ['system:anonymous'], seriesInterval: 0s, timeout: 500ms}
+`, large, address, dir, caFile)
+	w, err := r.weir(kubeconfig, config, "eventweir")
+	if err != nil {
+		return err
+	}
+	defer func() { w.kill() }()
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		return err
+	}
+	if err := r.long.create(webhooks, r.webhook("https://"+address+"/eventweir/v1/admit", ca)); err != nil {
+		return err
+	}
+	c := &recorders{run: r, codes: counts{}}
+	if err := c.untilAsked(w); err != nil {
+		return err
+	}
+	occurrences := max(r.occurrences/100, 20)
+	c.storm(occurrences)
+	end, err := w.settled(settleLimit)
+	if err := first(err, c.check()); err != nil {
+		return err
+	}
+	asked := end.sum("eventweir_admission_requests_total")
+	quick := end.sum("eventweir_admission_duration_seconds_bucket", `le="0.002"`)
+	r.logf("%d answers: %s; %d within 2 ms", asked, end.nonzero("eventweir_admission_requests_total"), quick)
+	if counted := end.sum("eventweir_admission_requests_total", "counted"); counted < asked/2 {
+		return fmt.Errorf("of %d events only %d were counted by eventweir", asked, counted)
+	}
+	// Gone, events are stored as before, and its end leaves nothing that would be counted twice.
+	w.kill()
+	stored := c.codes["201"]
+	c.storm(2)
+	if c.codes["201"] == stored {
+		return errors.New("without eventweir nothing was stored")
+	}
+	if err := c.check(); err != nil {
+		return fmt.Errorf("without eventweir: %w", err)
+	}
+	if w, err = r.weir(kubeconfig, config, "eventweir"); err != nil {
+		return err
+	}
+	// A restarted eventweir has another certificate only where its folder is gone.
+	if err := c.untilAsked(w); err != nil {
+		return err
+	}
+	c.storm(occurrences)
+	if _, err := w.settled(settleLimit); err != nil {
+		return err
+	}
+	if _, err := r.records(x, r.long); err != nil {
+		return err
+	}
+	r.logf("answers to clients: %v", c.codes)
+	return c.check()
+}
+
+// webhook is the configuration that lets the apiserver ask about the events of this run.
+func (r *run) webhook(url string, ca []byte) map[string]any {
+	mine := map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": r.namespace()}}
+	return map[string]any{
+		"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+		"metadata": map[string]any{"name": r.name},
+		"webhooks": []map[string]any{{
+			"name": "events.eventweir.dev", "admissionReviewVersions": []string{"v1"}, "sideEffects": "NoneOnDryRun",
+			"failurePolicy": "Ignore", "matchPolicy": "Equivalent", "timeoutSeconds": 2, "namespaceSelector": mine,
+			"clientConfig": map[string]any{"url": url, "caBundle": base64.StdEncoding.EncodeToString(ca)},
+			"rules": []map[string]any{{
+				"apiGroups": []string{""}, "apiVersions": []string{"v1"}, "resources": []string{"events"},
+				"operations": []string{"CREATE", "UPDATE"}, "scope": "Namespaced",
+			}},
+			"matchConditions": []map[string]any{{
+				"name": "not-eventweir", "expression": `request.userInfo.username != "system:serviceaccount:eventweir:eventweir"`,
+			}},
+		}},
+	}
+}
+
+// recorders are clients of the apiserver, a line of occurrences each.
+type recorders struct {
+	run *run
+	// sent are occurrences by object.
+	sent  counts
+	lines []*recorderLine
+	mu    sync.Mutex
+	codes counts
+	loud  []string
+}
+
+// recorderLine is an event of one client.
+type recorderLine struct {
+	kind, object, name string
+	count              int
+	posted             map[string]any
+}
+
+// untilAsked waits until the apiserver asks.
+func (c *recorders) untilAsked(w *weir) error {
+	probe := 0
+	_, err := w.until("is asked", time.Minute, func(s samples) bool {
+		if s.sum("eventweir_admission_requests_total") > 0 {
+			return true
+		}
+		probe++
+		event := c.core(fmt.Sprintf("probe-%d-%d", time.Now().UnixNano(), probe), "probe", "a probe")
+		_ = c.run.long.do(http.MethodPost, c.path("", false)+"?dryRun=All", event, nil)
+		return false
+	})
+	return err
+}
+
+func (c *recorders) path(name string, isNew bool) string {
+	path := "/api/v1/namespaces/"
+	if isNew {
+		path = "/apis/events.k8s.io/v1/namespaces/"
+	}
+	path += c.run.namespace() + "/events"
+	if name != "" {
+		path += "/" + name
+	}
+	return path
+}
+
+func (c *recorders) core(name, object, message string) map[string]any {
+	now := time.Now().UTC().Format(time.RFC3339)
+	return map[string]any{
+		"metadata":       map[string]any{"name": name, "namespace": c.run.namespace()},
+		"involvedObject": map[string]any{"kind": "Pod", "namespace": c.run.namespace(), "name": object},
+		"source":         map[string]any{"component": "kubelet", "host": "node-1"},
+		"reason":         "BackOff", "message": message, "type": "Warning", "count": 1, "firstTimestamp": now, "lastTimestamp": now,
+	}
+}
+
+func (c *recorders) events(name, object string) map[string]any {
+	return map[string]any{
+		"metadata":  map[string]any{"name": name, "namespace": c.run.namespace()},
+		"regarding": map[string]any{"kind": "Pod", "namespace": c.run.namespace(), "name": object},
+		"reason":    "FailedScheduling", "action": "Scheduling", "note": "0/3 nodes", "type": "Warning",
+		"reportingController": "default-scheduler", "reportingInstance": "scheduler-1",
+		"eventTime": time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00"),
+	}
+}
+
+// storm sends so many occurrences of each line, all lines at once.
+func (c *recorders) storm(occurrences int) {
+	if c.lines == nil {
+		c.sent = counts{}
+		for i := range 24 {
+			kind := []string{"record", "events", "poster"}[i%3]
+			object := fmt.Sprintf("%s-%s-%d", c.run.name, kind, i)
+			if kind == "poster" {
+				// Two of them report about one object.
+				object = fmt.Sprintf("%s-%s-%d", c.run.name, kind, i/6)
+			}
+			c.lines = append(c.lines, &recorderLine{kind: kind, object: object, name: fmt.Sprintf("%s.%x", object, i)})
+		}
+	}
+	var all sync.WaitGroup
+	for _, line := range c.lines {
+		all.Go(func() {
+			for range occurrences {
+				line.count++
+				switch line.kind {
+				case "record":
+					c.record(line)
+				case "events":
+					c.series(line, line.count == 1, line.count == 2)
+				default:
+					name := fmt.Sprintf("%s.%d", line.name, line.count)
+					c.tell(http.MethodPost, c.path("", false), c.core(name, line.object, "the same"))
+				}
+			}
+			if line.kind == "events" {
+				// The end of a series, six minutes after its last occurrence.
+				c.series(line, false, true)
+			}
+		})
+		c.mu.Lock()
+		c.sent[line.object] += occurrences
+		c.mu.Unlock()
+	}
+	all.Wait()
+}
+
+// record is an occurrence as tools/record tells it: a repeat is a patch, and a create where there is nothing to patch.
+func (c *recorders) record(line *recorderLine) {
+	now := time.Now().UTC().Format(time.RFC3339)
+	if line.count > 1 {
+		patch := map[string]any{"count": line.count, "lastTimestamp": now}
+		if c.tell(http.MethodPatch, c.path(line.name, false), patch) != http.StatusNotFound {
+			return
+		}
+	}
+	event := c.core(line.name, line.object, "restarting")
+	event["count"] = line.count
+	c.tell(http.MethodPost, c.path("", false), event)
+}
+
+// series is an occurrence as tools/events tells it: the first is posted, the second begins a series, and the others wait for its end.
+func (c *recorders) series(line *recorderLine, begins, tells bool) {
+	if begins {
+		line.posted = c.events(line.name, line.object)
+		c.tell(http.MethodPost, c.path("", true), line.posted)
+		return
+	}
+	if !tells {
+		return
+	}
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")
+	series := map[string]any{"count": line.count, "lastObservedTime": now}
+	code := c.tell(http.MethodPatch, c.path(line.name, true), map[string]any{"series": series})
+	if code == http.StatusNotFound {
+		line.posted["series"] = series
+		code = c.tell(http.MethodPost, c.path("", true), line.posted)
+	}
+	if code == http.StatusConflict {
+		c.complain("a series was refused, which its client repeats")
+	}
+}
+
+// tell sends a request and returns the code of the answer. Whatever a recorder would log is noted.
+func (c *recorders) tell(method, path string, body any) int {
+	code := http.StatusOK
+	if method == http.MethodPost {
+		code = http.StatusCreated
+	}
+	err := c.run.long.do(method, path, body, nil)
+	var no *refused
+	if errors.As(err, &no) {
+		code = no.code
+	} else if err != nil {
+		c.complain(err.Error())
+		return 0
+	}
+	isQuiet := code/100 == 2 || code == http.StatusConflict || code == http.StatusNotFound && method == http.MethodPatch
+	if !isQuiet {
+		c.complain(fmt.Sprintf("%s %s: %v", method, path, err))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.codes[fmt.Sprint(code)]++
+	return code
+}
+
+func (c *recorders) complain(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.loud = append(c.loud, text)
+}
+
+// check compares what was sent with what the apiserver shows.
+func (c *recorders) check() error {
+	if len(c.loud) > 0 {
+		return fmt.Errorf("clients would have logged %d lines; the first: %s", len(c.loud), c.loud[0])
+	}
+	records, err := c.run.upstream(c.run.long)
+	if err != nil {
+		return err
+	}
+	return between(records, c.sent, c.sent)
+}

@@ -1,0 +1,439 @@
+//! Admission: an apiserver that asks before it stores an event. It is a second program with the embedded store; the requests of
+//! clients pass the question first, as an apiserver's do.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+use std::time::Duration;
+
+use eventweir::event::json::decode_event;
+use eventweir::event::{ApiGroup, Event, EventSeries, MicroTime, Time, spelling};
+use serde_json::{Value, json};
+
+use super::support::app::{Program, start, start_behind};
+use super::support::events::{START, event, plain};
+use super::support::http::{Client, EVENTS, Reply};
+
+/// As an apiserver: every event as it is.
+const APISERVER: &str = "correlation: {enabled: false}\ningest: {repair: off, ack: written}\n";
+const ON: &str = "upstream: {kind: apiserver, history: watch}\nadmission: {enabled: on, exemptUsers: [root]}\n";
+const UNWATCHED: &str = "upstream: {kind: apiserver, history: off}\nadmission: on\n";
+
+/// An apiserver with a webhook.
+struct Cluster {
+    apiserver: Program,
+    program: Program,
+    /// The client's connections to both.
+    to: Client,
+    ask: Client,
+    user: &'static str,
+}
+
+impl Cluster {
+    async fn new(yaml: &str) -> Self {
+        Self::over(start(APISERVER).await, yaml).await
+    }
+
+    async fn over(apiserver: Program, yaml: &str) -> Self {
+        let program = start_behind(&apiserver, yaml).await;
+        if yaml.contains("watch") {
+            told(&program, "relist", 1.0).await;
+        }
+        let (to, ask) = (apiserver.client().await, program.client().await);
+        Self { apiserver, program, to, ask, user: "system:node:node-1" }
+    }
+
+    async fn review(&mut self, operation: &str, old: Option<&Event>, new: Option<&Event>, dry_run: bool) -> Value {
+        let object = |event: Option<&Event>| event.map(parsed);
+        let review = json!({
+            "kind": "AdmissionReview",
+            "apiVersion": "admission.k8s.io/v1",
+            "request": {
+                "uid": "abc", "kind": {"group": "", "version": "v1", "kind": "Event"}, "operation": operation,
+                "userInfo": {"username": self.user, "groups": ["system:nodes"]}, "dryRun": dry_run,
+                "object": object(new), "oldObject": object(old), "options": {"kind": "CreateOptions"},
+            },
+        });
+        let reply = self.send(review.to_string().as_bytes()).await;
+        let answer = reply.json();
+        assert_eq!((reply.status, &answer["response"]["uid"]), (200, &json!("abc")), "{answer}");
+        answer["response"].clone()
+    }
+
+    async fn send(&mut self, body: &[u8]) -> Reply {
+        self.ask.send("POST", "/eventweir/v1/admit", &[("Content-Type", "application/json")], body).await
+    }
+
+    /// Asks whether this may be created, or the answer's code.
+    async fn asks(&mut self, event: &Event) -> u64 {
+        code(&self.review("CREATE", None, Some(event), false).await)
+    }
+
+    /// A client's POST: the code of the answer.
+    async fn create(&mut self, event: &Event) -> u64 {
+        match self.asks(event).await {
+            201 => self.to.post(event).await.status.into(),
+            code => code,
+        }
+    }
+
+    async fn stored(&self) -> Vec<Event> {
+        self.apiserver.stored().await
+    }
+
+    /// A client's PATCH of its own event.
+    async fn patch(&mut self, name: &str, change: impl FnOnce(&mut Event)) -> u64 {
+        let reply = self.to.get(&format!("{EVENTS}/{name}")).await;
+        if reply.status != 200 {
+            return reply.status.into();
+        }
+        let old = decode_event(ApiGroup::Core, reply.bytes()).unwrap();
+        let mut new = old.clone();
+        change(&mut new);
+        match code(&self.review("UPDATE", Some(&old), Some(&new), false).await) {
+            201 => {
+                let path = format!("{EVENTS}/{name}");
+                let body = parsed(&new).to_string();
+                let kind = [("Content-Type", "application/json")];
+                self.to.send("PUT", &path, &kind, body.as_bytes()).await.status.into()
+            }
+            code => code,
+        }
+    }
+
+    /// One occurrence as `tools/record` sends it: a repeat is a patch, and a create where there is nothing to patch.
+    async fn record(&mut self, event: &Event, count: i32) -> u64 {
+        let newer = Some(Time::from_unix_nanos(START + i64::from(count) * 1_000_000_000));
+        if count > 1 {
+            let code =
+                self.patch(&event.metadata.name, |event| (event.count, event.last_timestamp) = (count, newer)).await;
+            if code != 404 {
+                return code;
+            }
+        }
+        self.create(&Event { count, last_timestamp: newer, ..event.clone() }).await
+    }
+
+    /// How many occurrences the upstream shows.
+    async fn shown(&self) -> i32 {
+        self.program.settle().await;
+        self.stored().await.iter().map(spelling::occurrences).sum()
+    }
+
+    async fn answered(&self, answer: &str) -> f64 {
+        self.program.metrics().await[&format!("eventweir_admission_requests_total{{answer=\"{answer}\"}}")]
+    }
+
+    /// Ends it; so many occurrences were written, by us or by their clients.
+    async fn ends(self, written: u64) {
+        let balance = self.program.stop().await;
+        assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (written, 0));
+    }
+}
+
+fn parsed(event: &Event) -> Value {
+    serde_json::from_slice(&super::support::http::json(event)).unwrap()
+}
+
+/// The code that a client gets for this answer, where it is not the apiserver's.
+fn code(response: &Value) -> u64 {
+    if response["allowed"] == true { 201 } else { response["status"]["code"].as_u64().unwrap() }
+}
+
+/// Waits until the program has heard so much from the apiserver.
+async fn told(program: &Program, kind: &str, number: f64) {
+    let sample = format!("eventweir_history_news_total{{kind=\"{kind}\"}}");
+    for _ in 0..2_000 {
+        if program.metrics().await[&sample] >= number {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("in vain: {sample} {number}");
+}
+
+fn new_style(note: &str) -> Event {
+    let mut event = Event {
+        reason: "Scaled".into(),
+        action: "Scale".into(),
+        message: note.into(),
+        event_type: "Normal".into(),
+        event_time: Some(MicroTime::from_unix_nanos(START)),
+        ..Event::default()
+    };
+    (event.reporting_controller, event.reporting_instance) = ("example.com/scaler".into(), "scaler-0".into());
+    (event.metadata, event.involved_object) = (plain().metadata, plain().involved_object);
+    event
+}
+
+fn series(count: i32) -> Option<EventSeries> {
+    let last_observed_time = Some(MicroTime::from_unix_nanos(START + i64::from(count) * 1_000_000_000));
+    Some(EventSeries { count, last_observed_time })
+}
+
+#[tokio::test]
+async fn what_begins_a_record_is_its_clients_and_repeats_are_ours() {
+    for yaml in [ON, UNWATCHED] {
+        let mut cluster = Cluster::new(yaml).await;
+        let event = plain();
+        let mut codes = Vec::new();
+        for count in 1..=10 {
+            codes.push(cluster.record(&event, count).await);
+        }
+        assert_eq!(codes, [[201].as_slice(), &[409; 9]].concat(), "{yaml}");
+        assert_eq!(cluster.shown().await, 10);
+        let stored = cluster.stored().await;
+        assert_eq!((stored.len(), &stored[0].metadata.name, stored[0].count), (1, &event.metadata.name, 10));
+        assert_eq!((cluster.answered("begun").await, cluster.answered("counted").await), (1.0, 9.0));
+        cluster.ends(10).await;
+    }
+}
+
+#[tokio::test]
+async fn the_clients_of_one_record_count_on_it_together() {
+    for yaml in [ON, UNWATCHED] {
+        let mut cluster = Cluster::new(yaml).await;
+        let (mine, yours) = (plain(), plain());
+        // Yours is refused, so its patches find nothing, and the whole is posted again.
+        for (count, codes) in [(1, (201, 409)), (2, (409, 409)), (3, (409, 409))] {
+            assert_eq!((cluster.record(&mine, count).await, cluster.record(&yours, count).await), codes, "{yaml}");
+        }
+        assert_eq!(cluster.shown().await, 6);
+        // What was written meanwhile does not hide whose line is how long.
+        for count in 4..=6 {
+            assert_eq!(cluster.record(&mine, count).await, 409);
+        }
+        assert_eq!((cluster.shown().await, cluster.stored().await.len()), (9, 1));
+        cluster.ends(9).await;
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_is_posted_each_time_is_one_record() {
+    let mut cluster = Cluster::new(ON).await;
+    for number in 0..20 {
+        assert_eq!(cluster.create(&plain()).await, if number == 0 { 201 } else { 409 });
+    }
+    assert_eq!((cluster.shown().await, cluster.stored().await.len()), (20, 1));
+    // The same request again is none of these.
+    let repeated = plain();
+    assert_eq!((cluster.create(&repeated).await, cluster.create(&repeated).await), (409, 409));
+    assert_eq!((cluster.shown().await, cluster.answered("repeated").await), (21, 1.0));
+    cluster.ends(21).await;
+}
+
+#[tokio::test]
+async fn a_series_is_its_clients_and_others_count_beside_it() {
+    for yaml in [ON, UNWATCHED] {
+        let mut cluster = Cluster::new(yaml).await;
+        let mine = new_style("up");
+        assert_eq!(cluster.create(&mine).await, 201);
+        assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(2)).await, 200);
+        assert_eq!(cluster.shown().await, 2, "{yaml}");
+        // One passes an interval; one that comes too early is counted, and repeated later.
+        assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(5)).await, 409);
+        assert_eq!(cluster.shown().await, 5);
+        cluster.program.clock.advance(Duration::from_secs(60));
+        assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(5)).await, 200);
+        assert_eq!(cluster.shown().await, 5);
+        // Another process counts on the record, with a series of its own.
+        let yours = Event { metadata: plain().metadata, ..mine.clone() };
+        assert_eq!(cluster.create(&yours).await, 409);
+        assert_eq!(cluster.create(&Event { series: series(2), ..yours.clone() }).await, 409);
+        assert_eq!(cluster.shown().await, 7);
+        // Its next one says nothing of yours.
+        cluster.program.clock.advance(Duration::from_secs(60));
+        assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(9)).await, 409);
+        assert_eq!((cluster.shown().await, cluster.stored().await.len()), (11, 1));
+        cluster.program.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_series_that_overtakes_its_event_includes_it() {
+    let mut cluster = Cluster::new(ON).await;
+    let first = new_style("up");
+    assert_eq!(cluster.create(&Event { series: series(2), ..first.clone() }).await, 201);
+    assert_eq!(cluster.create(&first).await, 409);
+    assert_eq!(cluster.shown().await, 2);
+    // And one whose event is allowed and not there yet.
+    let first = new_style("down");
+    assert_eq!(cluster.asks(&first).await, 201);
+    assert_eq!(cluster.create(&Event { series: series(2), ..first.clone() }).await, 409);
+    assert_eq!(cluster.to.post(&first).await.status, 201);
+    assert_eq!(cluster.shown().await, 4);
+    assert_eq!(cluster.patch(&first.metadata.name, |event| event.series = series(2)).await, 200);
+    assert_eq!(cluster.shown().await, 4);
+    cluster.ends(4).await;
+}
+
+#[tokio::test]
+async fn what_was_allowed_and_never_arrives_is_written_by_us() {
+    for (yaml, repeats) in [(ON, 0), (ON, 3), (UNWATCHED, 0), (UNWATCHED, 3)] {
+        let mut cluster = Cluster::new(yaml).await;
+        let event = plain();
+        assert_eq!(cluster.asks(&event).await, 201);
+        for _ in 0..repeats {
+            assert_eq!(cluster.create(&plain()).await, 409);
+        }
+        cluster.program.clock.advance(Duration::from_secs(30));
+        assert!(cluster.stored().await.is_empty() && cluster.program.app.shards().owe());
+        assert_eq!(cluster.shown().await, 1 + repeats);
+        assert_eq!(cluster.stored().await[0].metadata.name, event.metadata.name);
+        cluster.ends(u64::try_from(1 + repeats).unwrap()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_whose_name_is_somebody_elses_is_written_under_another_one() {
+    let mut cluster = Cluster::new(UNWATCHED).await;
+    let mut foreign = event("node-9", "db-0", "Killing", "stopping");
+    let mine = plain();
+    foreign.metadata.name = mine.metadata.name.clone();
+    assert_eq!(cluster.to.post(&foreign).await.status, 201);
+    assert_eq!(cluster.create(&mine).await, 409, "the apiserver's");
+    assert_eq!(cluster.create(&plain()).await, 409, "ours");
+    assert_eq!((cluster.shown().await, cluster.stored().await.len()), (3, 2));
+    cluster.ends(2).await;
+}
+
+#[tokio::test]
+async fn what_the_budget_cannot_pay_is_not_allowed_and_waits() {
+    let mut cluster = Cluster::new(&format!("{ON}correlation: {{burstSize: 2}}\n")).await;
+    let mut codes = Vec::new();
+    for reason in ["A", "B", "C", "D"] {
+        codes.push(cluster.create(&event("node-1", "web-0", reason, "m")).await);
+    }
+    assert_eq!(codes, [201, 201, 409, 409]);
+    assert_eq!(cluster.stored().await.len(), 2);
+    cluster.program.clock.advance(Duration::from_secs(700));
+    assert_eq!(cluster.shown().await, 4);
+    cluster.ends(4).await;
+    let drops = "correlation: {burstSize: 2, suppression: drop}\n";
+    let mut cluster = Cluster::new(&format!("{ON}{drops}")).await;
+    for (reason, code) in [("A", 201), ("B", 201), ("C", 409)] {
+        assert_eq!(cluster.create(&event("node-1", "web-0", reason, "m")).await, code);
+    }
+    assert_eq!(cluster.shown().await, 2);
+    assert_eq!(cluster.program.stop().await.ledger.total_lost(), 1);
+}
+
+#[tokio::test]
+async fn similar_events_are_combined_by_us() {
+    let mut cluster = Cluster::new(ON).await;
+    for number in 0..15 {
+        let code = cluster.create(&event("node-1", "web-0", "FailedMount", &format!("volume {number}"))).await;
+        assert_eq!(code, if number < 9 { 201 } else { 409 });
+    }
+    assert_eq!((cluster.shown().await, cluster.stored().await.len()), (15, 10));
+    cluster.ends(15).await;
+}
+
+#[tokio::test]
+async fn what_is_no_occurrence_is_allowed_and_counts_nothing() {
+    let mut cluster = Cluster::new(ON).await;
+    let mut ours = plain();
+    ours.metadata.rare.get_or_insert_default().annotations.insert("tally.eventweir/a.1".into(), "1@5".into());
+    let labelled = |mut event: Event| {
+        event.metadata.rare.get_or_insert_default().labels.insert("team".into(), "a".into());
+        event
+    };
+    let event = plain();
+    let counted = Event { count: 5, ..event.clone() };
+    for (operation, old, new, dry_run, answer) in [
+        ("CREATE", None, Some(&event), true, "dry_run"),
+        ("CREATE", None, Some(&ours), false, "exempt"),
+        ("UPDATE", Some(&event), Some(&ours), false, "exempt"),
+        ("UPDATE", Some(&event), Some(&event), false, "other"),
+        ("UPDATE", Some(&event), Some(&labelled(event.clone())), false, "other"),
+        ("UPDATE", Some(&event), Some(&labelled(counted.clone())), false, "other"),
+        ("DELETE", Some(&event), None, false, "other"),
+        ("CREATE", None, None, false, "unread"),
+    ] {
+        let before = cluster.answered(answer).await;
+        assert_eq!(code(&cluster.review(operation, old, new, dry_run).await), 201, "{operation} {answer}");
+        assert_eq!(cluster.answered(answer).await - before, 1.0, "{operation} {answer}");
+    }
+    cluster.user = "root";
+    assert_eq!(cluster.asks(&event).await, 201);
+    // The apiserver lets an event pass about which it has no answer.
+    for body in
+        ["", "{", "[]", r#"{"apiVersion":"admission.k8s.io/v1"}"#, r#"{"apiVersion":"v1","request":{"uid":"a"}}"#]
+    {
+        assert_eq!(cluster.send(body.as_bytes()).await.status, 400, "{body}");
+    }
+    assert_eq!(cluster.program.balance().ledger.received(), 0);
+    cluster.ends(0).await;
+}
+
+#[tokio::test]
+async fn without_room_events_pass() {
+    let mut cluster = Cluster::new(&format!("{ON}outbox: {{maxRecords: 2, sourcePercent: 100}}\nshards: 1\n")).await;
+    let mut codes = Vec::new();
+    for number in 0..4 {
+        codes.push(cluster.asks(&event("node-1", &format!("web-{number}"), "A", "m")).await);
+    }
+    assert_eq!((codes, cluster.answered("full").await), (vec![201; 4], 2.0));
+    assert_eq!(cluster.program.balance().ledger.total_rejected(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn what_would_take_too_long_passes_uncounted() {
+    let mut cluster =
+        Cluster::new(&format!("{}shards: 1\n", ON.replace("enabled: on", "enabled: on, timeout: 5ms"))).await;
+    let shards = cluster.program.app.shards().clone();
+    let (stop, stopped) = std::sync::mpsc::sync_channel::<()>(1);
+    let (begin, begun) = tokio::sync::oneshot::channel();
+    let busy = tokio::task::spawn_blocking(move || {
+        shards.with(0, |_, _| {
+            begin.send(()).unwrap();
+            stopped.recv().unwrap();
+        });
+    });
+    begun.await.unwrap();
+    let event = plain();
+    let allowed = cluster.asks(&event).await;
+    stop.send(()).unwrap();
+    busy.await.unwrap();
+    assert_eq!((allowed, cluster.answered("late").await), (201, 1.0));
+    assert_eq!(cluster.program.balance().ledger.received(), 0);
+    // Nothing is remembered of it either.
+    assert_eq!(cluster.to.post(&event).await.status, 201);
+    told(&cluster.program, "stored", 1.0).await;
+    assert_eq!(cluster.record(&event, 2).await, 409);
+    assert_eq!(cluster.shown().await, 2);
+}
+
+#[tokio::test]
+async fn a_client_goes_on_where_another_process_has_counted() {
+    let mut cluster = Cluster::new(ON).await;
+    let (event, fresh) = (plain(), new_style("up"));
+    assert_eq!(cluster.create(&fresh).await, 201);
+    for count in 1..=5 {
+        cluster.record(&event, count).await;
+    }
+    assert_eq!(cluster.shown().await, 6);
+    let (mut shown, mut line, mut length) = (6, 5, 1);
+    for yaml in [ON, UNWATCHED] {
+        let Cluster { apiserver, program, .. } = cluster;
+        program.stop().await;
+        cluster = Cluster::over(apiserver, yaml).await;
+        (shown, line, length) = (shown + 2, line + 1, length + 1);
+        assert_eq!(cluster.record(&event, line).await, 409);
+        assert_eq!(cluster.patch(&fresh.metadata.name, |event| event.series = series(length)).await, 200, "{yaml}");
+        assert_eq!(cluster.shown().await, shown, "{yaml}");
+    }
+}
+
+#[tokio::test]
+async fn only_who_may_ask_is_answered() {
+    let token = "upstream: {kind: apiserver, history: off}\nauth: {tokenReview: {enabled: true}}\n";
+    let admission = |callers: &str| format!("{token}admission: {{enabled: on, callers: [{callers}]}}\n");
+    let mut cluster = Cluster::new(&admission("")).await;
+    assert_eq!(cluster.send(b"{}").await.status, 401);
+    let mut cluster = Cluster::new(&admission("'system:anonymous'")).await;
+    assert_eq!(cluster.asks(&plain()).await, 201);
+    // That is all that nobody may.
+    assert_eq!(cluster.ask.post(&plain()).await.status, 401);
+    // And where it is off, there is no such path.
+    let mut cluster = Cluster::new("upstream: {kind: apiserver, history: off}\n").await;
+    assert_eq!(cluster.send(b"{}").await.status, 404);
+}

@@ -3,6 +3,8 @@
 //! On a loopback address `Host` alone shows DNS rebinding, after which a page of another site reads what it likes. Pages
 //! can also send a POST to any address without asking first; the browser then says whose page it is.
 
+use std::sync::Arc;
+
 use http::header::{HOST, HeaderValue, ORIGIN};
 use http::request::Parts;
 use http::uri::Uri;
@@ -17,7 +19,8 @@ const FETCH_SITE: &str = "sec-fetch-site";
 #[derive(Debug, Clone, Default)]
 pub struct Origins {
     /// Hosts that a request may name; all of them without it.
-    hosts: Option<RegexSet>,
+    // Shared, because a clone of an expression begins with an empty cache.
+    hosts: Option<Arc<RegexSet>>,
 }
 
 impl Origins {
@@ -32,7 +35,7 @@ impl Origins {
     /// # Errors
     /// When one is no regular expression.
     pub fn hosts<T: AsRef<str>>(expressions: &[T]) -> Result<Self, regex::Error> {
-        Ok(Self { hosts: Some(RegexSetBuilder::new(expressions).case_insensitive(true).build()?) })
+        Ok(Self { hosts: Some(Arc::new(RegexSetBuilder::new(expressions).case_insensitive(true).build()?)) })
     }
 
     /// Why a request is refused, or nothing.

@@ -24,7 +24,7 @@ pub enum Mode {
     Watch,
     /// A LIST at the start.
     List,
-    /// Nothing: every process begins anew.
+    /// Nothing: every process starts without any.
     Off,
 }
 

@@ -4,7 +4,7 @@
 
 use crate::outbox::{LostReason, Occurrences, Why, WrittenAs};
 
-/// Why an occurrence was refused at the door; the client was told so.
+/// Why an occurrence was refused on arrival; the client was told so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectReason {
     /// The body could not be read as an Event: 400.
@@ -83,12 +83,12 @@ pub struct Balance {
 }
 
 impl Ledger {
-    /// Occurrences reached the door.
+    /// Occurrences arrived.
     pub fn receive(&mut self, occurrences: u64) {
         self.received += occurrences;
     }
 
-    /// Received occurrences were refused at the door.
+    /// Received occurrences were refused on arrival.
     pub fn reject(&mut self, reason: RejectReason, occurrences: u64) {
         self.rejected[reason as usize] += occurrences;
     }
@@ -116,7 +116,7 @@ impl Ledger {
         self.received
     }
 
-    /// Occurrences refused at the door for this reason.
+    /// Occurrences refused on arrival for this reason.
     #[must_use]
     pub const fn rejected(&self, reason: RejectReason) -> u64 {
         self.rejected[reason as usize]
@@ -146,7 +146,7 @@ impl Ledger {
         self.lost.iter().sum()
     }
 
-    /// All occurrences refused at the door.
+    /// All occurrences refused on arrival.
     #[must_use]
     pub fn total_rejected(&self) -> u64 {
         self.rejected.iter().sum()

@@ -82,7 +82,7 @@ impl Status {
         self
     }
 
-    /// 404 `events "x" not found` (`resource` is `events` or `events.events.k8s.io`, as the door words it).
+    /// 404 `events "x" not found` (`resource` is `events` or `events.events.k8s.io`, as the API group words it).
     #[must_use]
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
         let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };

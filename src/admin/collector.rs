@@ -70,11 +70,11 @@ impl ShardCollector {
             limits,
             received: IntCounter::new(
                 "eventweir_ledger_received_total",
-                "Occurrences that reached the door: rejected, written, waiting and lost ones add up to this.",
+                "Occurrences that arrived: rejected, written, waiting and lost ones add up to this.",
             )?,
             rejected: counters(
                 "eventweir_ledger_rejected_total",
-                "Occurrences refused at the door, by reason.",
+                "Occurrences refused on arrival, by reason.",
                 "reason",
             )?,
             written: counters("eventweir_ledger_written_total", "Occurrences that the upstream shows, by how.", "as")?,
@@ -174,7 +174,7 @@ impl Inner {
         ]
     }
 
-    /// Reads everything anew.
+    /// Reads everything again.
     fn observe(&mut self) {
         let balance = self.shards.balance();
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);

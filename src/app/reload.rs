@@ -49,7 +49,7 @@ impl App {
             .is_ok_and(|new| !self.config.lock().reload_diff(&new).is_empty())
     }
 
-    /// Loads the configuration anew. A bad one is refused and reported, and the old one stays in force.
+    /// Loads the configuration again. A bad one is refused and reported, and the old one stays in force.
     pub fn reload(&self) -> bool {
         self.reread_files();
         let new = match config::load(self.source.path.as_deref(), &self.source.overrides) {

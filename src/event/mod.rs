@@ -1,6 +1,6 @@
 //! The noun: one Kubernetes Event, whichever API group it came through. Pure values, no I/O.
 //!
-//! core/v1 and events.k8s.io/v1 are two spellings of one stored object (`docs/semantics.md`, "One object, two doors"); this
+//! core/v1 and events.k8s.io/v1 are two spellings of one stored object (`docs/semantics.md`, "One object, two API groups"); this
 //! type holds every field of either under core/v1's names. Wire forms live in [`core_v1`] and [`events_v1`], the apiserver's
 //! rules in [`validate`].
 
@@ -21,7 +21,7 @@ pub use time::{MicroTime, Time, TimeError};
 
 use smol_str::SmolStr;
 
-/// Which of the two API groups a wire form belongs to: the "door" an event came through or is shown at.
+/// Which of the two API groups a wire form belongs to: the one that an event came by or is shown in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ApiGroup {
     /// `v1`, the legacy core group: `/api/v1`.

@@ -86,7 +86,7 @@ impl Repair {
     }
 }
 
-/// Mends an event that came through the door of `group`. `message_max` is the most bytes that an old-style message keeps;
+/// Mends an event that came by `group`. `message_max` is the most bytes that an old-style message keeps;
 /// `now` tells the time in unix nanoseconds, which few repairs need.
 pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl Fn() -> i64) -> Vec<Repair> {
     let mut repairs = Vec::new();

@@ -14,7 +14,7 @@ const NAME_MAX: usize = 253;
 /// What stands where an event that must name something names nothing.
 const UNKNOWN: &str = "Unknown";
 
-/// The event as events.k8s.io/v1 takes it for a create. Valid if it was valid at either door. Its `count` becomes a series;
+/// The event as events.k8s.io/v1 takes it for a create. Valid if it was valid in either API group. Its `count` becomes a series;
 /// `wall`, in unix nanoseconds, is when it happened if it does not tell.
 #[must_use]
 pub fn to_events_v1(event: &Event, wall: i64) -> Event {
@@ -61,7 +61,7 @@ pub fn series(count: i32, last: Option<Time>, wall: i64) -> Option<EventSeries> 
     (count >= 2).then_some(EventSeries { count, last_observed_time })
 }
 
-/// How many occurrences a stored event tells of, through whichever door it was written: its series, else its count, else
+/// How many occurrences a stored event tells of, in whichever API group it was written: its series, else its count, else
 /// itself.
 #[must_use]
 pub fn occurrences(stored: &Event) -> i32 {

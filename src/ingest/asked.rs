@@ -1,4 +1,4 @@
-//! What stands in the head of a request at one of the doors.
+//! What stands in the head of a request at one of the API groups.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path};
@@ -20,7 +20,7 @@ use crate::upstream::Writer;
 /// of copying them.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// The door.
+    /// The API group.
     pub(super) group: ApiGroup,
     /// The path's namespace; empty where it names none.
     pub(super) namespace: String,

@@ -183,7 +183,7 @@ fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> Event {
     }
 }
 
-/// The upstream is asked through a door of its own; its words about a taken name follow the client's.
+/// The upstream is asked in an API group of its own; its words about a taken name follow the client's.
 fn through(group: ApiGroup, status: Status) -> Status {
     let name = status.details.as_ref().map(|details| details.name.clone()).unwrap_or_default();
     match (group, status.reason.as_str()) {

@@ -30,7 +30,7 @@ pub(super) fn media(headers: &HeaderMap) -> Result<Media, Rejection> {
     })
 }
 
-/// Decodes a body that came through the door of `group`.
+/// Decodes a body that came by `group`.
 pub(super) fn event(group: ApiGroup, media: Media, body: &[u8], strictness: Strictness) -> Result<Decoded, Rejection> {
     let decoded = match media {
         Media::Json => json::decode(group, body, strictness),

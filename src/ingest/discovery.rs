@@ -106,7 +106,7 @@ fn resources(group: ApiGroup, uri: &Uri, headers: &HeaderMap) -> Response {
         "kind": "Event",
         "verbs": VERBS,
         "shortNames": ["ev"],
-        // Tells clients that both doors lead to one store.
+        // Tells clients that both API groups lead to one store.
         "storageVersionHash": "r2yiGXH7wu8=",
     }]);
     negotiated(uri, headers, &document)

@@ -1,4 +1,4 @@
-//! The form of an answer: through which door it is shown, in which media type, and as what. Negotiated exactly as the
+//! The form of an answer: in which API group it is shown, in which media type, and as what. Negotiated exactly as the
 //! apiserver does: first go-restful looks whether a type is served at all, then `negotiation.NegotiateMediaTypeOptions`
 //! chooses (`k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`, `rest.go`).
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
@@ -15,7 +15,7 @@ use crate::status::{Status, StatusDetails};
 /// How an answer looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
-    /// The door.
+    /// The API group.
     pub(super) group: ApiGroup,
     /// The media type.
     pub(super) media: Media,

@@ -302,7 +302,7 @@ async fn not_served(uri: Uri) -> Response {
     respond::refusal(&status.with_details(crate::status::StatusDetails::default()))
 }
 
-/// 404 in the words of the door.
+/// 404 in the words of the API group.
 fn not_found(group: ApiGroup, name: &str) -> Status {
     Status::not_found(group.name(), "events", name)
 }

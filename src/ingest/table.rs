@@ -13,7 +13,7 @@ use crate::event::{ApiGroup, Event, MicroTime, Time};
 /// How a table is shown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
-    /// The door: of whole events beside the rows.
+    /// The API group: of whole events beside the rows.
     pub(super) group: ApiGroup,
     pub(super) version: MetaVersion,
     pub(super) include: Include,
@@ -30,7 +30,7 @@ pub(super) enum Columns {
     Known,
 }
 
-/// Name, format, priority and description of the columns, the same at both doors.
+/// Name, format, priority and description of the columns, the same at both API groups.
 const COLUMNS: [(&str, &str, u8, &str); 10] = [
     ("Last Seen", "", 0, "The time at which the most recent occurrence of this event was recorded."),
     ("Type", "", 0, "Type of this event (Normal, Warning), new types could be added in the future"),

@@ -317,7 +317,7 @@ mod tests {
             } else {
                 outbox.changes_not_kept(changes.records.iter().map(|(id, _)| *id), &changes.held, Now::at(1));
             }
-            // After the coalescing interval, which begins anew with each request.
+            // After the coalescing interval, which begins again with each request.
             let write = outbox.next_write(Now::at(2_000_000_000)).unwrap();
             assert!(matches!(write.request, Request::Create { event, .. } if event.metadata.name != "n1"));
             assert_eq!(outbox.has_changes(), !kept);

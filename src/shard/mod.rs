@@ -424,7 +424,7 @@ impl Shard {
         }
     }
 
-    /// Records that folded into a digest begin anew with their next occurrence.
+    /// Records that folded into a digest begin again with their next occurrence.
     fn forget_folded(&mut self, now: Now) {
         for forgotten in self.outbox.take_forgotten() {
             self.note_fold(&forgotten, now);

@@ -243,7 +243,7 @@ impl Shards {
         settlement
     }
 
-    /// Counts occurrences that were refused at the door.
+    /// Counts occurrences that were refused on arrival.
     pub fn reject(&self, reason: RejectReason, occurrences: u64) {
         // Any shard's ledger will do: only their sum is shown.
         if let Some(shard) = self.0.shards.first() {

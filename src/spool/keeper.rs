@@ -1,4 +1,4 @@
-//! The side that touches the disk: opens what there is, begins anew where it is damaged, commits. It blocks; nothing here
+//! The side that touches the disk: opens what there is, begins again where it is damaged, commits. It blocks; nothing here
 //! knows of tasks.
 
 use std::sync::Arc;

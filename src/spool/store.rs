@@ -37,7 +37,7 @@ impl<T: Into<redb::Error>> From<T> for Error {
         match &error {
             redb::Error::DatabaseAlreadyOpen => Self::Busy,
             redb::Error::Io(cause) if !is_damage(cause) => Self::Unavailable(error.to_string()),
-            // After a failed write redb wants to be opened anew.
+            // After a failed write redb wants to be opened again.
             redb::Error::PreviousIo | redb::Error::DatabaseClosed => Self::Unavailable(error.to_string()),
             _ => Self::Damaged(error.to_string()),
         }

@@ -65,14 +65,14 @@ pub enum Deleted {
 pub struct Writer {
     /// The manager: `?fieldManager`, or the beginning of the User-Agent.
     pub manager: SmolStr,
-    /// The door, whose rules apply.
+    /// The API group, whose rules apply.
     pub group: ApiGroup,
 }
 
 /// How to replace an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdateOptions {
-    /// In whose name, and through which door.
+    /// In whose name, and in which API group.
     pub writer: Writer,
     /// Answer as if it were done.
     pub dry_run: bool,
@@ -81,7 +81,7 @@ pub struct UpdateOptions {
 /// How to apply an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApplyOptions {
-    /// In whose name, and through which door.
+    /// In whose name, and in which API group.
     pub writer: Writer,
     /// Take fields from other managers.
     pub force: bool,
@@ -101,7 +101,7 @@ pub struct ClientPatch {
 /// How to patch an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatchOptions {
-    /// In whose name, and through which door; the name is empty when nobody says.
+    /// In whose name, and in which API group; the name is empty when nobody says.
     pub writer: Writer,
     /// Answer as if it were done.
     pub dry_run: bool,

@@ -73,7 +73,7 @@ impl EmbeddedWatch {
 
     async fn next(&mut self) -> Option<Vec<WatchEvent>> {
         loop {
-            // LIMIT: a reader that is slower than the changes falls out of the store's window; it is told 410 and lists anew.
+            // LIMIT: a reader that is slower than the changes falls out of the store's window; it is told 410 and lists again.
             let told = match &mut self.phase {
                 Phase::Ended => return None,
                 Phase::List => self.list().map(|()| (Vec::new(), true)),

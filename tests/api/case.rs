@@ -67,7 +67,7 @@ fn expand_runs(text: &str) -> String {
     expanded + rest
 }
 
-/// The door of a path.
+/// The API group of a path.
 pub(crate) fn group_of(path: &str) -> ApiGroup {
     if path.starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core }
 }

@@ -105,7 +105,7 @@ pub(crate) const CORRELATED: &[Row] = &[
         ],
     ),
     (
-        "a record has a count where a new-style event has a series, so that the new door lets less of it be changed",
+        "a record has a count where a new-style event has a series, so that the new API group lets less of it be changed",
         &["put-new-same", "patch-old-via-group-series", "patch-json-series"],
     ),
     (

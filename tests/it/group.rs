@@ -1,5 +1,5 @@
 //! `upstream.group`: records reach the upstream through the group that is asked for, as valid events of it, and their totals
-//! are right. The fake apiserver keeps the rules of the door that it is asked at.
+//! are right. The fake apiserver keeps the rules of the API group that it is asked at.
 
 use eventweir::event::{ApiGroup, Event, MicroTime, spelling};
 use eventweir::outbox::{self, UpstreamGroup};
@@ -32,7 +32,7 @@ fn bench(group: UpstreamGroup) -> Bench {
     Bench::with(Options { shard: shard::Settings { outbox, ..shard::Settings::default() }, ..Options::default() })
 }
 
-/// The door each style is written through.
+/// The API group each style is written through.
 fn doors(group: UpstreamGroup) -> (ApiGroup, ApiGroup) {
     match group {
         UpstreamGroup::Preserve => (ApiGroup::Core, ApiGroup::Events),

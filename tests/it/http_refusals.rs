@@ -174,7 +174,7 @@ fn differs(case: &Value) -> Option<&'static str> {
         return Some("a story of several requests");
     }
     if !step["request"]["path"].as_str().unwrap().starts_with("/api/v1/") {
-        return Some("the other door");
+        return Some("the other API group");
     }
     if step["response"]["status"].as_u64() < Some(400) || step["response"]["status"] == 500 {
         return Some("no refusal, or a resourceVersion that is dropped here");

@@ -36,7 +36,7 @@ mod deletes;
 mod websocket;
 mod http_limits;
 mod access;
-mod doors;
+mod api_groups;
 mod ack;
 mod batch;
 mod admin;

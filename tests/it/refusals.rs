@@ -69,7 +69,7 @@ async fn occurrences_that_came_during_a_refused_request_try_on_their_own() {
     bench.check();
 }
 
-/// What no client can bring past the door; the fake apiserver has the real one's rules.
+/// What no client can bring past the API group; the fake apiserver has the real one's rules.
 fn invalid() -> Event {
     let mut event = Event {
         event_time: Some(MicroTime(START / 1000)),

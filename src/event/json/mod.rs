@@ -116,7 +116,7 @@ pub enum Strictness {
     Refuse,
 }
 
-/// Decodes a body that came through the door of `group`.
+/// Decodes a body that came by `group`.
 ///
 /// # Errors
 /// 400 for a body that is not JSON, has members of a wrong type, or is of another kind or version; and for strict faults where
@@ -158,7 +158,7 @@ pub fn decode_event(group: ApiGroup, body: &[u8]) -> Result<Event, Box<DecodeErr
     decode(group, body, Strictness::Report).map(|decoded| decoded.event)
 }
 
-/// Refuses what is no Event of `group`. What is not said is taken from the door, also the version of a group that is its own.
+/// Refuses what is no Event of `group`. What is not said is taken from the API group, also the version of a group that is its own.
 pub(super) fn check_kind(group: ApiGroup, kind: &str, api_version: &str) -> Result<(), Box<DecodeError>> {
     let (stated, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let is_served = match version {

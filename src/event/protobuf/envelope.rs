@@ -38,14 +38,14 @@ impl<'b> Envelope<'b> {
         Ok(envelope)
     }
 
-    /// Refuses what is no Event of the door's group. A version that the envelope leaves open is taken from the door
+    /// Refuses what is no Event of the group. A version that the envelope leaves open is taken from the API group
     /// (`copyKindDefaults`), and so is one behind two slashes.
-    pub(super) fn check_kind(&self, door: ApiGroup) -> Result<(), Box<DecodeError>> {
+    pub(super) fn check_kind(&self, group: ApiGroup) -> Result<(), Box<DecodeError>> {
         let version = match self.api_version.split_once('/') {
             None => self.api_version.as_str(),
             Some((_, rest)) if rest.contains('/') => "",
             Some((_, version)) => version,
         };
-        json::check_kind(door, &self.kind, if version.is_empty() { "" } else { &self.api_version })
+        json::check_kind(group, &self.kind, if version.is_empty() { "" } else { &self.api_version })
     }
 }

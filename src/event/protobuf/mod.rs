@@ -55,7 +55,7 @@ impl WatchEvent<'_> {
     }
 }
 
-/// Decodes a request's body that came through the door of `group`. Unknown fields are passed over without a word, whatever
+/// Decodes a request's body that came by `group`. Unknown fields are passed over without a word, whatever
 /// `fieldValidation` says: `strict_faults` is always empty.
 ///
 /// # Errors

@@ -33,7 +33,7 @@ pub fn label_value_faults(value: &str) -> Vec<String> {
     names::label_value(value)
 }
 
-/// Whether an event may have this name at the door of `group`.
+/// Whether an event may have this name at `group`.
 #[must_use]
 pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
     let rule = match group {
@@ -128,7 +128,7 @@ fn refuse(event: &Event, faults: &[Fault]) -> Result<(), Box<Status>> {
     if faults.is_empty() { Ok(()) } else { Err(Box::new(invalid(&event.metadata.name, faults))) }
 }
 
-/// What holds through either door (`legacyValidateEvent`).
+/// What holds in either API group (`legacyValidateEvent`).
 fn common(group: ApiGroup, event: &Event, faults: &mut Vec<Fault>) {
     let namespace = event.metadata.namespace.as_str();
     let object_namespace = event.involved_object.namespace.as_str();
@@ -144,7 +144,7 @@ fn common(group: ApiGroup, event: &Event, faults: &mut Vec<Fault>) {
     if event.event_time.is_none() {
         return;
     }
-    // The one path that follows the door; all others are core/v1's at either.
+    // The one path that follows the API group; all others are core/v1's at either.
     let controller = match group {
         ApiGroup::Core => "reportingComponent",
         ApiGroup::Events => "reportingController",

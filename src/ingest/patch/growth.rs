@@ -48,7 +48,7 @@ pub(super) fn meaning(patch_type: PatchType, group: ApiGroup, body: &[u8]) -> Me
     }
 }
 
-/// How a door calls what tells of a line of occurrences, beside the series.
+/// How an API group calls what tells of a line of occurrences, beside the series.
 struct Names {
     count: &'static str,
     last_timestamp: &'static str,

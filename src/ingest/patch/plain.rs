@@ -75,7 +75,7 @@ async fn write_patched(
 ) -> Result<Patched, Status> {
     let patched = patching::apply(patch.patch_type, &patch.body, options.writer.group, options.validation, owed);
     let Patched { event, warnings } = patched.map_err(|status| *status)?;
-    // Through core/v1, as all records: the other door takes no counts.
+    // Through core/v1, as all records: the other API group takes no counts.
     let writer = Writer { group: ApiGroup::Core, ..options.writer.clone() };
     let asked = UpdateOptions { writer, dry_run: options.dry_run };
     let event = face.0.upstream.update(event, &asked).await?.event;

@@ -20,7 +20,7 @@ use crate::event::{Event, core_v1};
 
 /// LIMIT: events of one page of the list.
 const PAGE: u32 = 500;
-/// LIMIT: seconds after which the apiserver ends a watch, which then is begun anew; kube's own choice.
+/// LIMIT: seconds after which the apiserver ends a watch, which then is begun again; kube's own choice.
 const WATCH_SECONDS: u32 = 290;
 
 /// One piece of news.

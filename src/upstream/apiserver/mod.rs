@@ -76,7 +76,7 @@ type Sending = Pin<Box<dyn Future<Output = Result<(Parts, Bytes), Failure>> + Se
 pub struct Apiserver {
     exchange: Exchange,
     timeout: std::time::Duration,
-    /// The door that clients' reads and deletions go through.
+    /// The API group that clients' reads and deletions go through.
     group: ApiGroup,
     clock: Clock,
     metrics: Metrics,
@@ -187,7 +187,7 @@ impl Apiserver {
         self.exchange(Verb::List, request, LIST_BYTES_MAX, |body| self.read_list(body)).await.map_err(status_of)
     }
 
-    /// Reads a list of the door that is read through.
+    /// Reads a list of the API group that is read through.
     fn read_list(&self, body: &[u8]) -> Result<EventList, Box<json::DecodeError>> {
         match self.group {
             ApiGroup::Core => core_v1::list_from_json(body),

@@ -14,7 +14,7 @@ use crate::upstream::{ClientPatch, PatchOptions, Verb};
 const WARNINGS_MAX: usize = 100;
 
 impl Apiserver {
-    /// Applies a client's own patch to one event, through the door it came in by.
+    /// Applies a client's own patch to one event, in the API group that it came by.
     ///
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.

@@ -83,7 +83,7 @@ pub(super) fn review(path: &str, question: &Value) -> http::Result<HttpRequest<B
     with_body(Method::POST, path.to_owned(), JSON, question.to_string().into_bytes())
 }
 
-/// PUT of an event through the door it came in by, whose rules the apiserver then keeps.
+/// PUT of an event in the API group that it came by, whose rules the apiserver then keeps.
 pub(super) fn update(event: &Event, options: &UpdateOptions) -> http::Result<HttpRequest<Body>> {
     let mut body = Vec::new();
     let Writer { manager, group } = &options.writer;
@@ -93,7 +93,7 @@ pub(super) fn update(event: &Event, options: &UpdateOptions) -> http::Result<Htt
     with_body(Method::PUT, format!("{path}?fieldManager={}{dry_run}", encoded(manager)), JSON, body)
 }
 
-/// PATCH that applies an event through the door it came in by. JSON is YAML.
+/// PATCH that applies an event in the API group that it came by. JSON is YAML.
 pub(super) fn apply(
     namespace: &str,
     name: &str,
@@ -108,7 +108,7 @@ pub(super) fn apply(
     with_body(Method::PATCH, path, "application/apply-patch+yaml", document.to_string().into_bytes())
 }
 
-/// A client's own PATCH, through the door it came in by and under its client's name as a manager of fields.
+/// A client's own PATCH, in the API group that it came by and under its client's name as a manager of fields.
 pub(super) fn patch(
     namespace: &str,
     name: &str,
@@ -253,7 +253,7 @@ fn events(namespace: Option<&str>) -> String {
     }
 }
 
-/// The same path at the door of `group`.
+/// The same path at `group`.
 fn through(group: ApiGroup, path: String) -> String {
     match group {
         ApiGroup::Core => path,

@@ -10,7 +10,7 @@ use crate::upstream::answer::{Failure, judge, status_of};
 use crate::upstream::{ApplyOptions, DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Verb, WatchOptions};
 
 impl Apiserver {
-    /// Puts an event in the place of the one of its name, through the door it came in by.
+    /// Puts an event in the place of the one of its name, in the API group that it came by.
     ///
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.
@@ -22,7 +22,7 @@ impl Apiserver {
         Ok(Updated { event, created: head.status == http::StatusCode::CREATED })
     }
 
-    /// Merges an event into the one of its name, through the door it came in by.
+    /// Merges an event into the one of its name, in the API group that it came by.
     ///
     /// # Errors
     /// The apiserver's refusal, or 503 and 504 when there is no answer.

@@ -309,7 +309,7 @@ impl Store {
         Err(Status::already_exists("", "events", &name))
     }
 
-    /// Writes `event` under the next revision and starts its time anew.
+    /// Writes `event` under the next revision and starts its time again.
     fn put(&mut self, key: Key, mut event: Event, now: Now) -> Arc<Event> {
         self.revision += 1;
         event.metadata.resource_version = meta::version_text(self.revision);

@@ -14,7 +14,7 @@ impl Store {
     /// The event as it is stored now, for a patch to be applied to.
     ///
     /// # Errors
-    /// 404 in the words of the door when it is missing.
+    /// 404 in the words of the API group when it is missing.
     pub fn current(&mut self, namespace: &str, name: &str, group: ApiGroup, now: Now) -> Result<Arc<Event>, Status> {
         self.expire(now);
         let stored = self.events.get(&key_of(namespace, name));
@@ -24,7 +24,7 @@ impl Store {
     /// Stores what a patch has made of `current`. `None` when the stored event is no longer that one: patch the new one.
     ///
     /// # Errors
-    /// 404 when the event is gone, 409 when the patch states another version, 422 for what the door does not let change, 500
+    /// 404 when the event is gone, 409 when the patch states another version, 422 for what the API group does not let change, 500
     /// for a version that is no number.
     pub fn commit(
         &mut self,

@@ -1,4 +1,4 @@
-//! DELETE and PUT of the embedded store: preconditions, finalizers, and the rules of the door a PUT came through. After
+//! DELETE and PUT of the embedded store: preconditions, finalizers, and the rules of the API group a PUT came through. After
 //! `k8s.io/apiserver/pkg/registry/rest/{delete,update}.go` and `pkg/storage/etcd3/store.go` (`GuaranteedUpdate`).
 
 use super::{Store, key_of, meta, single};
@@ -47,7 +47,7 @@ impl Store {
     /// Puts `event` in the place of the one of its name; a missing one is created.
     ///
     /// # Errors
-    /// 409 when the uid or the version is another one, 422 for what the door does not let change, 500 for a version that is
+    /// 409 when the uid or the version is another one, 422 for what the API group does not let change, 500 for a version that is
     /// no number, and as [`Store::create`].
     pub fn replace(&mut self, mut event: Event, options: &UpdateOptions, now: Now) -> Result<Updated, Status> {
         self.expire(now);
@@ -147,7 +147,7 @@ fn check_preconditions(options: &DeleteOptions, name: &str, event: &Event) -> Re
             "Operation cannot be fulfilled on Event \"{name}\": the {what} in the precondition ({wanted}) does not match the \
              {what} in record ({found}). The object might have been {ending}"
         );
-        // COMPAT(apiserver): here the kind stands where elsewhere the resource does, at both doors.
+        // COMPAT(apiserver): here the kind stands where elsewhere the resource does, at both API groups.
         let details = StatusDetails { name: name.to_owned(), kind: "Event".to_owned(), ..StatusDetails::default() };
         Err(Status::new(409, "Conflict", text).with_details(details))
     };

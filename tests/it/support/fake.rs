@@ -68,7 +68,7 @@ pub(crate) enum Fault {
 pub(crate) struct Seen {
     pub(crate) at: Mono,
     pub(crate) method: Method,
-    /// The door it came to.
+    /// The API group it came to.
     pub(crate) group: ApiGroup,
     pub(crate) namespace: String,
     pub(crate) name: String,

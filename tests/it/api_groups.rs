@@ -1,4 +1,4 @@
-//! The two API groups as two doors to one room, and events that are mended at the door.
+//! The two API groups as two ways to one store, and events that are mended on arrival.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use eventweir::clock::Clock;

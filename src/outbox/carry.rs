@@ -22,12 +22,12 @@ impl Outbox {
         let Some(record) = self.records.get(&id).filter(|record| record.was_never_sent() && !record.is_staged) else {
             return false;
         };
-        let (Phase::Queued(order), account_id) = (&record.phase, record.account) else { return false };
-        let pays = self.accounts.get_mut(&account_id.0).is_some_and(|account| account.pay_for(*order, now.mono));
+        let (Phase::Queued(order), budget_id) = (&record.phase, record.budget) else { return false };
+        let pays = self.budgets.get_mut(&budget_id.0).is_some_and(|budget| budget.pay_for(*order, now.mono));
         if !pays {
             return false;
         }
-        self.refile(account_id, now.mono);
+        self.refile(budget_id, now.mono);
         // The request is the client's.
         if self.pass(id, now).is_none() {
             return false;

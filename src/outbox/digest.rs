@@ -35,7 +35,7 @@ pub(super) struct Digest {
     pub(super) stand: Stand,
     /// Occurrences under its tag.
     pub(super) total: u64,
-    /// It can be written until then without folding on; see `Account::folds_from`.
+    /// It can be written until then without folding on; see `Budget::folds_from`.
     pub(super) folds_from: Mono,
     /// LIMIT: `digest_reasons` entries, in the order in which they were first folded.
     reasons: Vec<Folded>,

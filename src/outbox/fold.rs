@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use super::account::{Account, AccountId, Order};
+use super::budget::{Budget, BudgetId, Order};
 use super::digest::Digest;
 use super::groups::Membership;
 use super::journal::Journal;
@@ -23,16 +23,16 @@ pub(super) const FIRST_DIGEST: u64 = 1 << 63;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Home {
     /// Into the digest of their object's budget.
-    Budget(AccountId),
+    Budget(BudgetId),
     /// Into the storm record of their group.
     Group(Key),
 }
 
 impl Home {
-    const fn account(self) -> AccountId {
+    const fn budget(self) -> BudgetId {
         match self {
-            Self::Budget(account) => account,
-            Self::Group(key) => AccountId::of_group(key),
+            Self::Budget(budget) => budget,
+            Self::Group(key) => BudgetId::of_group(key),
         }
     }
 
@@ -45,7 +45,7 @@ impl Home {
     }
 }
 
-impl Account {
+impl Budget {
     /// When more never-written records will have reached `max_age` than there are tokens for, should nothing else happen: the
     /// others are written as they are when their turn comes, however long the upstream is down.
     pub(super) fn folds_at(&self, max_age: Duration, now: Mono) -> Option<Mono> {
@@ -70,26 +70,26 @@ impl Account {
 
 impl Outbox {
     /// Too many never-written records wait for one budget: all that its tokens of this moment cannot pay fold.
-    pub(super) fn fold_excess(&mut self, account: AccountId, now: Now) {
-        if !self.may_fold(account, now.mono) {
+    pub(super) fn fold_excess(&mut self, budget: BudgetId, now: Now) {
+        if !self.may_fold(budget, now.mono) {
             return;
         }
-        let tokens = self.accounts.peek(&account.0).map_or(0, |account| account.tokens(now.mono));
-        let excess: Vec<Order> = self.foldable(account).skip(tokens).collect();
-        self.fold(Home::Budget(account), &excess, now);
+        let tokens = self.budgets.peek(&budget.0).map_or(0, |budget| budget.tokens(now.mono));
+        let excess: Vec<Order> = self.foldable(budget).skip(tokens).collect();
+        self.fold(Home::Budget(budget), &excess, now);
     }
 
     /// Never-written records that have waited for their maximum age fold.
-    pub(super) fn fold_aged(&mut self, account: AccountId, now: Now) {
-        if !self.may_fold(account, now.mono) {
+    pub(super) fn fold_aged(&mut self, budget: BudgetId, now: Now) {
+        if !self.may_fold(budget, now.mono) {
             return;
         }
         let max_age = self.settings.digest_max_age;
-        let aged: Vec<Order> = self.foldable(account).filter(|order| order.since.after(max_age) <= now.mono).collect();
+        let aged: Vec<Order> = self.foldable(budget).filter(|order| order.since.after(max_age) <= now.mono).collect();
         // With a token at hand the oldest is written as it is.
-        let tokens = self.accounts.peek(&account.0).map_or(0, |account| account.tokens(now.mono));
+        let tokens = self.budgets.peek(&budget.0).map_or(0, |budget| budget.tokens(now.mono));
         if aged.len() > tokens {
-            self.fold(Home::Budget(account), &aged, now);
+            self.fold(Home::Budget(budget), &aged, now);
         }
     }
 
@@ -98,14 +98,14 @@ impl Outbox {
         self.records.get(&id).is_some_and(|record| record.owes())
     }
 
-    fn may_fold(&self, account: AccountId, now: Mono) -> bool {
-        let Some(account) = self.accounts.peek(&account.0) else { return false };
-        account.folds_from(&self.journal, &self.paused).is_some_and(|from| from <= now)
+    fn may_fold(&self, budget: BudgetId, now: Mono) -> bool {
+        let Some(budget) = self.budgets.peek(&budget.0) else { return false };
+        budget.folds_from(&self.journal, &self.paused).is_some_and(|from| from <= now)
     }
 
     /// A digest that stands in its queue again has a while in which nothing folds.
-    pub(super) fn end_hold(&mut self, account: AccountId, now: Mono) {
-        if let Some(digest) = self.accounts.peek_mut(&account.0).and_then(|account| account.digest.as_mut()) {
+    pub(super) fn end_hold(&mut self, budget: BudgetId, now: Mono) {
+        if let Some(digest) = self.budgets.peek_mut(&budget.0).and_then(|budget| budget.digest.as_mut()) {
             digest.folds_from = now.after(UNDISTURBED);
         }
     }
@@ -115,14 +115,14 @@ impl Outbox {
     /// The remaining writes are made without waiting for tokens or intervals, and whatever is offered from now on too.
     pub fn drain(&mut self, now: Now) {
         self.draining = true;
-        let accounts: Vec<AccountId> = self.accounts.iter().map(|(id, _)| AccountId(*id)).collect();
-        for account in accounts {
+        let budgets: Vec<BudgetId> = self.budgets.iter().map(|(id, _)| BudgetId(*id)).collect();
+        for budget in budgets {
             // What stays in the spool can be written by the next process, as it is where the budget can pay for it.
-            let tokens = self.accounts.peek(&account.0).filter(|_| self.journal.on);
-            let tokens = tokens.map_or(0, |account| account.tokens(now.mono));
-            let foldable: Vec<Order> = self.foldable(account).skip(tokens).collect();
+            let tokens = self.budgets.peek(&budget.0).filter(|_| self.journal.on);
+            let tokens = tokens.map_or(0, |budget| budget.tokens(now.mono));
+            let foldable: Vec<Order> = self.foldable(budget).skip(tokens).collect();
             if foldable.len() > 1 {
-                self.fold(Home::Budget(account), &foldable, now);
+                self.fold(Home::Budget(budget), &foldable, now);
             }
         }
         let waiting: Vec<RecordId> = self
@@ -151,19 +151,19 @@ impl Outbox {
         (lost, unknown)
     }
 
-    fn foldable(&self, account: AccountId) -> impl Iterator<Item = Order> + '_ {
-        self.accounts.peek(&account.0).into_iter().flat_map(Account::foldable)
+    fn foldable(&self, budget: BudgetId) -> impl Iterator<Item = Order> + '_ {
+        self.budgets.peek(&budget.0).into_iter().flat_map(Budget::foldable)
     }
 
-    /// Takes a record out of its account's queue.
+    /// Takes a record out of its budget's queue.
     pub(super) fn unqueue(&mut self, id: RecordId) {
         let Some(record) = self.records.get_mut(&id) else { return };
         let Phase::Queued(order) = record.phase else { return };
         record.phase = Phase::Cooling;
         if record.is_staged {
             self.unstage(id, order);
-        } else if let Some(account) = self.accounts.peek_mut(&record.account.0) {
-            account.remove(order);
+        } else if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
+            budget.remove(order);
         }
     }
 
@@ -183,13 +183,13 @@ impl Outbox {
             let Some(record) = self.take(*id) else { continue };
             self.note(*id);
             self.bytes -= record.size;
-            if let Some(account) = self.accounts.peek_mut(&record.account.0) {
-                account.members -= 1;
+            if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
+                budget.members -= 1;
             }
             records.push((*id, record));
         }
         for (_, record) in &records {
-            self.set_account_timer(record.account, now.mono);
+            self.set_budget_timer(record.budget, now.mono);
         }
         records
     }
@@ -197,11 +197,11 @@ impl Outbox {
     /// Lets the digest of `home` stand for records that were taken out, and returns it.
     pub(super) fn fold_into(&mut self, home: Home, records: &[(RecordId, Box<Record>)], now: Now) -> Option<RecordId> {
         let (_, first) = records.first()?;
-        let id = self.accounts.peek(&home.account().0)?.digest.as_ref().map(|digest| digest.record);
+        let id = self.budgets.peek(&home.budget().0)?.digest.as_ref().map(|digest| digest.record);
         let id = id.unwrap_or_else(|| self.digest_id());
-        let account = self.accounts.peek_mut(&home.account().0)?;
-        let before = account.digest.as_ref().map_or(0, |digest| digest.size());
-        let digest = account.digest.get_or_insert_with(|| {
+        let budget = self.budgets.peek_mut(&home.budget().0)?;
+        let before = budget.digest.as_ref().map_or(0, |digest| digest.size());
+        let digest = budget.digest.get_or_insert_with(|| {
             Box::new(match home {
                 Home::Budget(_) => Digest::new(id, &first.event, now),
                 Home::Group(_) => Digest::storm(id, &first.event, now),
@@ -220,18 +220,18 @@ impl Outbox {
 
     /// Lets the digest's record carry what has folded since.
     fn owe_digest(&mut self, home: Home, occurrences: u64, since: Mono, now: Now) {
-        let (account_id, group) = (home.account(), home.group(self));
-        let Some(account) = self.accounts.peek_mut(&account_id.0) else { return };
-        let Some(digest) = account.digest.as_mut() else { return };
+        let (budget_id, group) = (home.budget(), home.group(self));
+        let Some(budget) = self.budgets.peek_mut(&budget_id.0) else { return };
+        let Some(digest) = budget.digest.as_mut() else { return };
         let (id, event) = (digest.record, digest.event.clone());
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
             record.absorb(event, || true);
             self.bytes.replace(before, record.size);
         } else {
-            account.members += 1;
+            budget.members += 1;
             let kind = if digest.is_storm() { Kind::Storm } else { Kind::Digest };
-            let mut record = Record::new(account.source, account_id, kind, event, now.mono);
+            let mut record = Record::new(budget.source, budget_id, kind, event, now.mono);
             record.since = since;
             record.group = group;
             (record.stand, record.total) = (digest.stand.clone(), digest.total);

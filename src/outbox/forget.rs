@@ -39,14 +39,14 @@ impl Outbox {
         }
         let draining = self.draining;
         let Some(record) = self.records.get(&id) else { return };
-        let (account, is_digest) = (record.account, record.kind.folds());
+        let (budget, is_digest) = (record.budget, record.kind.folds());
         if !matches!(record.phase, Phase::Cooling) {
             // It is on its way, or waits for its next try.
         } else if !record.owes() && record.stand.call(now.mono) != Some(Call::Read) {
             self.remove(id, now);
         } else if draining || record.next_write <= now.mono {
             if is_digest && self.journal.on {
-                self.end_hold(account, now.mono);
+                self.end_hold(budget, now.mono);
             }
             self.enqueue(id, now);
         } else {
@@ -54,7 +54,7 @@ impl Outbox {
         }
         if is_digest {
             // What had aged meanwhile did not fold.
-            self.set_account_timer(account, now.mono);
+            self.set_budget_timer(budget, now.mono);
         }
     }
 
@@ -77,9 +77,9 @@ impl Outbox {
             self.remove(id, now);
         }
         if id.0 >= FIRST_DIGEST {
-            for (_, account) in self.accounts.iter_mut() {
-                if account.digest.as_ref().is_some_and(|digest| digest.record == id) {
-                    self.bytes -= account.digest.take().map_or(0, |digest| digest.size());
+            for (_, budget) in self.budgets.iter_mut() {
+                if budget.digest.as_ref().is_some_and(|digest| digest.record == id) {
+                    self.bytes -= budget.digest.take().map_or(0, |digest| digest.size());
                 }
             }
         }
@@ -142,7 +142,7 @@ impl Outbox {
     /// The digest of this name. Looks at every budget: only for the rare delete of a digest.
     #[must_use]
     pub fn digest(&self, namespace: &str, name: &str) -> Option<RecordId> {
-        let digests = self.accounts.iter().filter_map(|(_, account)| account.digest.as_ref());
+        let digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest.as_ref());
         let mut ids = digests.map(|digest| (digest.record, self.records.get(&digest.record), &digest.event));
         ids.find_map(|(id, record, event)| {
             let metadata = &record.map_or(event, |record| &record.event).metadata;

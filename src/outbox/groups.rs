@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use super::account::{Account, AccountId, Class, Order, Rank};
+use super::budget::{Budget, BudgetId, Class, Order, Rank};
 use super::fold::Home;
 use super::ready::Ready;
 use super::record::{Kind, Phase, Record};
@@ -289,7 +289,7 @@ impl Groups {
 
     /// The group whose turn it is.
     fn pop_turn(&mut self) -> Option<(Class, Key)> {
-        let (class, AccountId(key)) = self.turns.pop()?;
+        let (class, BudgetId(key)) = self.turns.pop()?;
         if let Some(group) = self.waiting.get_mut(&key) {
             group.is_filed = false;
         }
@@ -459,7 +459,7 @@ impl Outbox {
         let Some(group) = self.groups.waiting.get_mut(&key) else { return };
         if token == Some(now) && !is_filed {
             group.is_filed = true;
-            self.groups.turns.push(group.class, group.source, AccountId(key));
+            self.groups.turns.push(group.class, group.source, BudgetId(key));
         } else if let Some(token) = token.filter(|token| *token > now) {
             at = Some(at.map_or(token, |at| at.min(token)));
         }
@@ -530,9 +530,9 @@ impl Outbox {
         let group = self.groups.waiting.entry(key).or_insert_with(|| Group::new(class, source, membership));
         (group.rate, group.folded) = (membership.rate, group.folded.max(leaving.folded));
         let begins = !std::mem::replace(&mut group.has_record, true);
-        let account_id = AccountId::of_group(key);
+        let budget_id = BudgetId::of_group(key);
         // The storm record is remembered for as long as the storm lasts.
-        self.account(account_id, || Account::new(key, None)).members += u32::from(begins);
+        self.budget(budget_id, || Budget::new(key, None)).members += u32::from(begins);
         let into = self.fold_into(Home::Group(key), &leaving.records, now)?;
         self.refile_group(key, now.mono);
         let event = self.storm_event(key)?;
@@ -555,7 +555,7 @@ impl Outbox {
     }
 
     fn storm_event(&self, key: Key) -> Option<&Event> {
-        self.accounts.peek(&AccountId::of_group(key).0)?.digest.as_ref().map(|digest| &digest.event)
+        self.budgets.peek(&BudgetId::of_group(key).0)?.digest.as_ref().map(|digest| &digest.event)
     }
 
     /// What pays for the storm record of a group.
@@ -570,11 +570,11 @@ impl Outbox {
             if let Some(event) = self.storm_event(key).cloned() {
                 self.tell_of_storm(StormNews { begins: false, event });
             }
-            let account_id = AccountId::of_group(key);
-            if let Some(account) = self.accounts.peek_mut(&account_id.0) {
-                account.members -= 1;
+            let budget_id = BudgetId::of_group(key);
+            if let Some(budget) = self.budgets.peek_mut(&budget_id.0) {
+                budget.members -= 1;
             }
-            self.drop_if_idle(account_id, now);
+            self.drop_if_idle(budget_id, now);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use smol_str::SmolStr;
 
 use super::Outbox;
-use super::account::{Account, AccountId};
+use super::budget::{Budget, BudgetId};
 use super::fold::FIRST_DIGEST;
 use super::record::{Kind, Occurrences, Record};
 use super::stand::{Held, IfMissing, LIMBO, Mark, Stand};
@@ -142,17 +142,17 @@ impl Outbox {
     ///
     /// LIMIT: as many as the earlier process let wait, whatever this one's limits are; new records are refused meanwhile.
     pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, now: Now) {
-        let account_id = match entry.budget {
-            Some(budget) => AccountId::of_budget(entry.source, budget),
-            None => AccountId::prepaid(entry.source),
+        let budget_id = match entry.budget {
+            Some(budget) => BudgetId::of_spam_key(entry.source, budget),
+            None => BudgetId::prepaid(entry.source),
         };
         let id = if entry.kind.folds() { self.digest_id() } else { id };
         let rate = entry.budget.map(|_| rate);
         rate.map(|rate| self.rates.differ(rate));
-        self.account(account_id, || Account::new(entry.source, rate)).members += 1;
+        self.budget(budget_id, || Budget::new(entry.source, rate)).members += 1;
         let own_tag = self.own_tag(id);
         let version = entry.event.metadata.resource_version.clone();
-        let mut record = Record::new(entry.source, account_id, entry.kind, entry.event, now.mono);
+        let mut record = Record::new(entry.source, budget_id, entry.kind, entry.event, now.mono);
         record.key = entry.key;
         record.paid = true;
         record.total = entry.settled + entry.owed.total();
@@ -187,7 +187,7 @@ impl Outbox {
         self.put(id, record);
         self.note(id);
         self.owe(id, Occurrences::default(), now.mono, now);
-        self.trim_accounts(now.mono);
+        self.trim_budgets(now.mono);
     }
 
     /// A number for a new digest.
@@ -220,9 +220,9 @@ impl Outbox {
     }
 
     fn entry(&self, record: &Record) -> Entry {
-        let pays = |account: &Account| !account.is_prepaid() && !record.kind.folds();
-        let pays = self.accounts.peek(&record.account.0).is_some_and(pays);
-        let budget = pays.then(|| record.account.budget(record.source));
+        let pays = |budget: &Budget| !budget.is_prepaid() && !record.kind.folds();
+        let pays = self.budgets.peek(&record.budget.0).is_some_and(pays);
+        let budget = pays.then(|| record.budget.spam_key(record.source));
         let mut event = record.event.clone();
         let held = record.stand.held();
         event.metadata.resource_version = held.map(|held| held.version.clone()).unwrap_or_default();

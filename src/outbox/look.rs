@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::account::{AccountId, Order};
+use super::budget::{BudgetId, Order};
 use super::record::{Kind, Phase, Record, Why};
 use super::stand::Stand;
 use super::{Outbox, is_filed};
@@ -71,7 +71,7 @@ impl Outbox {
         Some(View {
             name: record.event.metadata.name.clone(),
             waiting: record.waiting().total(),
-            why: record.why(|account| is_filed(&self.accounts, account)),
+            why: record.why(|budget| is_filed(&self.budgets, budget)),
             is_in_flight: matches!(record.phase, Phase::InFlight(_)),
             failing_since: record.failing_since,
             version,
@@ -81,17 +81,17 @@ impl Outbox {
     /// What a budget has; `None` where it is as good as new.
     #[must_use]
     pub fn tokens(&self, source: Key, budget: Key, now: Mono) -> Option<Tokens> {
-        let account = self.accounts.peek(&AccountId::of_budget(source, budget).0)?;
-        let mut queue: Vec<Order> = account.owed().collect();
+        let budget = self.budgets.peek(&BudgetId::of_spam_key(source, budget).0)?;
+        let mut queue: Vec<Order> = budget.owed().collect();
         queue.sort_unstable();
         let queue = queue.into_iter().take(QUEUE).map(|order| order.record).collect();
-        Some(Tokens { left: account.tokens(now), next: account.next_token(now), queue })
+        Some(Tokens { left: budget.tokens(now), next: budget.next_token(now), queue })
     }
 
     /// The name of a digest or storm record. Looks at every budget: only where somebody asks.
     #[must_use]
     pub fn digest_name(&self, id: RecordId) -> Option<SmolStr> {
-        let mut digests = self.accounts.iter().filter_map(|(_, account)| account.digest.as_ref());
+        let mut digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest.as_ref());
         digests.find(|digest| digest.record == id).map(|digest| digest.event.metadata.name.clone())
     }
 }

@@ -8,7 +8,7 @@
 //! - [`Outbox::next_wakeup`] tells when to ask `next_write` again without any of the above;
 //! - [`Outbox::take_forgotten`] after each of the above: records that the correlators must forget.
 
-mod account;
+mod budget;
 mod carry;
 mod digest;
 mod fold;
@@ -62,7 +62,7 @@ pub use storm::{STORM_MARK, StormNews};
 pub use tag::{Claim, TAG_PREFIX};
 pub use tickets::{Fate, OnTaken, Ticket};
 
-use account::{Account, AccountId, Class, Order, Place, Rates};
+use budget::{Budget, BudgetId, Class, Order, Place, Rates};
 use folded::FoldedTable;
 use groups::Groups;
 use journal::Journal;
@@ -87,9 +87,9 @@ pub struct Outbox {
     /// How many of them each source has.
     // LIMIT: one a record.
     per_source: HashMap<Key, usize, BuildKeyHasher>,
-    // LIMIT: `max_budgets`; beyond it the idle account used longest ago is forgotten, and its bucket is full again.
-    accounts: LruMap<Account>,
-    /// Spares each repeat a look at its account.
+    // LIMIT: `max_budgets`; beyond it the idle budget used longest ago is forgotten, and its bucket is full again.
+    budgets: LruMap<Budget>,
+    /// Spares each repeat a look at its budget.
     rates: Rates,
     ready: Ready,
     groups: Groups,
@@ -99,13 +99,13 @@ pub struct Outbox {
     folded: FoldedTable,
     // LIMIT: `NEWS_MAX`.
     storm_news: Vec<StormNews>,
-    // LIMIT: one timer a record and one an account, but for those whose time moved forward.
+    // LIMIT: one timer a record and one a budget, but for those whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     bytes: Share,
     /// The length of `records`, for the limit over all shards.
     record_count: Share,
-    /// The length of `accounts`, for the same.
-    account_count: Share,
+    /// The length of `budgets`, for the same.
+    budget_count: Share,
     tickets: Tickets,
     forgotten: Vec<Forgotten>,
     /// Records that no write may go out for, and by how many they are kept back: one a request that deletes or replaces.
@@ -134,7 +134,7 @@ impl Outbox {
             settings,
             records: HashMap::default(),
             per_source: HashMap::default(),
-            accounts: LruMap::default(),
+            budgets: LruMap::default(),
             rates: Rates::default(),
             ready: Ready::default(),
             groups: Groups::new(seed),
@@ -144,7 +144,7 @@ impl Outbox {
             timers: BinaryHeap::new(),
             bytes: Share::default(),
             record_count: Share::default(),
-            account_count: Share::default(),
+            budget_count: Share::default(),
             tickets: Tickets::default(),
             forgotten: Vec::new(),
             paused: HashMap::default(),
@@ -163,7 +163,7 @@ impl Outbox {
         Self {
             bytes: self.bytes.another(),
             record_count: self.record_count.another(),
-            account_count: self.account_count.another(),
+            budget_count: self.budget_count.another(),
             groups: self.groups.another(),
             folded: self.folded.another(),
             ..Self::new(self.settings.clone(), seed)
@@ -205,7 +205,7 @@ impl Outbox {
     /// Budgets that are not known to be full.
     #[must_use]
     pub fn budgets(&self) -> usize {
-        self.accounts.len()
+        self.budgets.len()
     }
 
     /// Groups with records that wait or with a storm record, and events that are known to have folded.
@@ -227,11 +227,11 @@ impl Outbox {
         free > 0 && self.bytes.all() < max_bytes.get() && (may_grow(all) || may_grow(own()))
     }
 
-    /// The account of this number, which `make` makes where there is none.
-    fn account(&mut self, id: AccountId, make: impl FnOnce() -> Account) -> &mut Account {
-        // LIMIT: `max_budgets`, kept by `trim_accounts`.
-        self.account_count.set(self.accounts.len() + usize::from(!self.accounts.contains(&id.0)));
-        self.accounts.get_or_insert_mut(id.0, make)
+    /// The budget of this number, which `make` makes where there is none.
+    fn budget(&mut self, id: BudgetId, make: impl FnOnce() -> Budget) -> &mut Budget {
+        // LIMIT: `max_budgets`, kept by `trim_budgets`.
+        self.budget_count.set(self.budgets.len() + usize::from(!self.budgets.contains(&id.0)));
+        self.budgets.get_or_insert_mut(id.0, make)
     }
 
     /// Takes a record in.
@@ -276,58 +276,58 @@ impl Outbox {
     pub fn waiting(&self) -> [u64; Why::ALL.len()] {
         let mut waiting = [0; Why::ALL.len()];
         for record in self.records.values() {
-            let why = record.why(|account| self.is_filed(account));
+            let why = record.why(|budget| self.is_filed(budget));
             waiting[why as usize] += record.pending.total() + record.later.total();
             waiting[Why::InFlight as usize] += record.in_flight().total();
         }
         waiting
     }
 
-    fn is_filed(&self, account: AccountId) -> bool {
-        is_filed(&self.accounts, account)
+    fn is_filed(&self, budget: BudgetId) -> bool {
+        is_filed(&self.budgets, budget)
     }
 
-    /// Puts a record into its account's queue.
+    /// Puts a record into its budget's queue.
     fn enqueue(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         if self.paused.contains_key(&id) {
             record.phase = Phase::Cooling;
             return;
         }
-        let account_id = record.account;
-        let mut account = self.accounts.get_mut(&account_id.0);
-        record.paid |= account.as_ref().is_some_and(|account| self.draining || account.is_prepaid());
+        let budget_id = record.budget;
+        let mut budget = self.budgets.get_mut(&budget_id.0);
+        record.paid |= budget.as_ref().is_some_and(|budget| self.draining || budget.is_prepaid());
         let place = record.place();
         // What has failed goes behind those that have not been tried meanwhile.
         let since = if record.tries > 0 { now.mono } else { record.since };
         let class = Class::of(record.event.is_warning());
         let order = Order { rank: record.rank(place), class, since, record: id };
         record.phase = Phase::Queued(order);
-        if let Some(account) = &mut account {
-            account.insert(order, place);
-            if place == Place::Foldable && account.foldable_len() > account.tokens(now.mono) {
-                let (number, tokens) = (account.foldable_len(), account.tokens(now.mono));
-                let digest = account.digest.as_ref().map(|digest| digest.record);
+        if let Some(budget) = &mut budget {
+            budget.insert(order, place);
+            if place == Place::Foldable && budget.foldable_len() > budget.tokens(now.mono) {
+                let (number, tokens) = (budget.foldable_len(), budget.tokens(now.mono));
+                let digest = budget.digest.as_ref().map(|digest| digest.record);
                 // What joins a digest that waits for a token anyway is shown with it.
                 if number > self.settings.digest_after + tokens || digest.is_some_and(|id| self.owes_digest(id)) {
-                    self.fold_excess(account_id, now);
+                    self.fold_excess(budget_id, now);
                 }
             }
         }
-        self.refile(account_id, now.mono);
+        self.refile(budget_id, now.mono);
     }
 
-    /// Files the account among those that can be written, or sets its timer.
-    fn refile(&mut self, id: AccountId, now: Mono) {
-        let Some(account) = self.accounts.peek_mut(&id.0) else { return };
-        let class = account.ready(now);
+    /// Files the budget among those that can be written, or sets its timer.
+    fn refile(&mut self, id: BudgetId, now: Mono) {
+        let Some(budget) = self.budgets.peek_mut(&id.0) else { return };
+        let class = budget.ready(now);
         if let Some(class) = class
-            && account.filed != Some(class)
+            && budget.filed != Some(class)
         {
-            self.ready.push(class, account.source, id);
+            self.ready.push(class, budget.source, id);
         }
-        account.filed = class;
-        self.set_account_timer(id, now);
+        budget.filed = class;
+        self.set_budget_timer(id, now);
     }
 
     /// The next request to send at `now`, if any. Fair between sources; Warning first, but for every eighth turn; then the one that
@@ -339,15 +339,15 @@ impl Outbox {
                 return Some(write);
             }
         }
-        while let Some((class, account_id)) = self.ready.pop() {
-            let Some(account) = self.accounts.get_mut(&account_id.0) else { continue };
-            if account.filed != Some(class) {
+        while let Some((class, budget_id)) = self.ready.pop() {
+            let Some(budget) = self.budgets.get_mut(&budget_id.0) else { continue };
+            if budget.filed != Some(class) {
                 continue; // stands elsewhere by now
             }
-            account.filed = None;
-            let popped = account.pop(now.mono);
+            budget.filed = None;
+            let popped = budget.pop(now.mono);
             let write = popped.and_then(|id| self.pass(id, now));
-            self.refile(account_id, now.mono);
+            self.refile(budget_id, now.mono);
             if write.is_some() {
                 self.ready.had_turn(class);
                 return write;
@@ -440,21 +440,21 @@ impl Outbox {
     fn remove(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.take(id) else { return };
         self.bytes -= record.size;
-        if let Some(account) = self.accounts.peek_mut(&record.account.0) {
-            account.members -= 1;
-            if let Some(digest) = account.digest.as_mut().filter(|_| record.kind.folds()) {
+        if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
+            budget.members -= 1;
+            if let Some(digest) = budget.digest.as_mut().filter(|_| record.kind.folds()) {
                 digest.stand = record.stand;
                 digest.total = record.total;
                 digest.event = record.event;
             }
         }
-        self.drop_if_idle(record.account, now.mono);
+        self.drop_if_idle(record.budget, now.mono);
     }
 
     /// What a record's write waits for.
     fn why(&self, id: RecordId) -> Why {
         // One that is gone was folded into a digest at once: its budget could not pay.
-        self.records.get(&id).map_or(Why::Budget, |record| record.why(|account| self.is_filed(account)))
+        self.records.get(&id).map_or(Why::Budget, |record| record.why(|budget| self.is_filed(budget)))
     }
 
     /// Records that the correlators have to forget, since the last call.
@@ -463,7 +463,7 @@ impl Outbox {
     }
 }
 
-/// Whether an account can be written now.
-fn is_filed(accounts: &LruMap<Account>, id: AccountId) -> bool {
-    accounts.peek(&id.0).is_some_and(|account| account.filed.is_some())
+/// Whether a budget can be written now.
+fn is_filed(budgets: &LruMap<Budget>, id: BudgetId) -> bool {
+    budgets.peek(&id.0).is_some_and(|budget| budget.filed.is_some())
 }

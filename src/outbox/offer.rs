@@ -3,7 +3,7 @@
 use smol_str::SmolStr;
 
 use super::Outbox;
-use super::account::{Account, AccountId};
+use super::budget::{Budget, BudgetId};
 use super::record::{Kind, Occurrences, Phase, Record, Why, WrittenAs};
 use super::stand::{Held, Mark, Stand};
 use crate::clock::{Mono, Now};
@@ -87,12 +87,12 @@ impl Outbox {
         if let Some(mut record) = self.records.get_mut(&id) {
             let mut is_recharged = false;
             if let Payment::Owed { rate } = offer.payment
-                && (record.account == AccountId::prepaid(offer.source)
+                && (record.budget == BudgetId::prepaid(offer.source)
                     || self.rates.differ(rate)
-                        && self.accounts.peek(&record.account.0).is_some_and(|account| account.fills_otherwise(rate)))
+                        && self.budgets.peek(&record.budget.0).is_some_and(|budget| budget.fills_otherwise(rate)))
             {
                 is_recharged = true;
-                self.charge(id, AccountId::of_budget(offer.source, offer.budget), rate, now);
+                self.charge(id, BudgetId::of_spam_key(offer.source, offer.budget), rate, now);
                 // It stays: what has been paid for does not fold.
                 let Some(same) = self.records.get_mut(&id) else { return (Why::Budget, true) };
                 record = same;
@@ -104,7 +104,7 @@ impl Outbox {
             let waits = match record.phase {
                 Phase::Settled => None,
                 Phase::Queued(_) if is_news => None,
-                _ => Some(record.why(|account| super::is_filed(&self.accounts, account))),
+                _ => Some(record.why(|budget| super::is_filed(&self.budgets, budget))),
             };
             if waits.is_some() {
                 record.gain(occurrences, now.mono, now.mono);
@@ -126,22 +126,22 @@ impl Outbox {
     }
 
     fn insert(&mut self, offer: Offer, event: Event, now: Mono) {
-        let (account_id, rate) = match offer.payment {
-            Payment::Paid => (AccountId::prepaid(offer.source), None),
-            Payment::Owed { rate } => (AccountId::of_budget(offer.source, offer.budget), Some(rate)),
+        let (budget_id, rate) = match offer.payment {
+            Payment::Paid => (BudgetId::prepaid(offer.source), None),
+            Payment::Owed { rate } => (BudgetId::of_spam_key(offer.source, offer.budget), Some(rate)),
         };
         if let Some(rate) = rate {
             self.rates.differ(rate);
         }
-        let account = self.account(account_id, || Account::new(offer.source, rate));
+        let budget = self.budget(budget_id, || Budget::new(offer.source, rate));
         if let Some(rate) = rate {
-            account.set_rate(rate);
+            budget.set_rate(rate);
         }
-        account.members += 1;
+        budget.members += 1;
         let Known { stored, count, tag } = offer.known;
         let version = if offer.known.stored { event.metadata.resource_version.clone() } else { SmolStr::default() };
         let kind = if offer.fold == Fold::Combined { Kind::Combined } else { Kind::Plain };
-        let mut record = Record::new(offer.source, account_id, kind, event, now);
+        let mut record = Record::new(offer.source, budget_id, kind, event, now);
         record.key = offer.key;
         record.tag = self.own_tag(offer.record);
         record.total = tag;
@@ -156,26 +156,26 @@ impl Outbox {
         record.sent = Mark { count: count.into(), tag };
         self.bytes += record.size;
         self.put(offer.record, record);
-        self.trim_accounts(now);
+        self.trim_budgets(now);
     }
 
-    /// After a reload another account pays for a record, if `drop` had become `defer`, or the same one fills in another way.
-    fn charge(&mut self, id: RecordId, account_id: AccountId, rate: Rate, now: Now) {
+    /// After a reload another budget pays for a record, if `drop` had become `defer`, or the same one fills in another way.
+    fn charge(&mut self, id: RecordId, budget_id: BudgetId, rate: Rate, now: Now) {
         let Some(record) = self.records.get(&id) else { return };
-        let (before, source) = (record.account, record.source);
-        if before == AccountId::prepaid(source) {
+        let (before, source) = (record.budget, record.source);
+        if before == BudgetId::prepaid(source) {
             self.rates.differ(rate);
-            self.account(account_id, || Account::new(source, Some(rate))).members += 1;
-            self.change_in_queue(id, now, |record| record.account = account_id);
-            if let Some(account) = self.accounts.peek_mut(&before.0) {
-                account.members -= 1;
+            self.budget(budget_id, || Budget::new(source, Some(rate))).members += 1;
+            self.change_in_queue(id, now, |record| record.budget = budget_id);
+            if let Some(budget) = self.budgets.peek_mut(&before.0) {
+                budget.members -= 1;
             }
             self.drop_if_idle(before, now.mono);
         }
         let Some(record) = self.records.get(&id) else { return };
-        let charged = record.account;
-        if let Some(account) = self.accounts.peek_mut(&charged.0) {
-            account.set_rate(rate);
+        let charged = record.budget;
+        if let Some(budget) = self.budgets.peek_mut(&charged.0) {
+            budget.set_rate(rate);
         }
         self.refile(charged, now.mono);
     }
@@ -267,7 +267,7 @@ mod tests {
         assert!(after.len() >= 4, "{after:?}");
     }
 
-    /// Fault: its account went on waiting for the token that it would have had, or for none.
+    /// Fault: its budget went on waiting for the token that it would have had, or for none.
     #[test]
     fn a_reloaded_rate_applies_to_what_waits_already() {
         for before in [0.0, 0.001] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::account::{AccountId, Order, Place, Rank};
+use super::budget::{BudgetId, Order, Place, Rank};
 use super::group;
 use super::groups::Membership;
 use super::offer::Forgotten;
@@ -178,7 +178,7 @@ pub(super) struct Record {
     /// What it waits for.
     pub(super) phase: Phase,
     /// The budget that pays for its writes.
-    pub(super) account: AccountId,
+    pub(super) budget: BudgetId,
     /// Who reports; fairness is between sources.
     pub(super) source: Key,
     /// Where the correlator remembers the record.
@@ -237,7 +237,7 @@ pub(super) enum Phase {
     Settled,
     /// Owes a write and waits for the coalescing interval to end.
     Cooling,
-    /// Waits in its account for a token and its turn.
+    /// Waits in its budget for a token and its turn.
     Queued(Order),
     /// A request is on its way.
     InFlight(Sent),
@@ -258,10 +258,10 @@ pub(super) struct Sent {
 
 impl Record {
     /// A record of which nothing waits yet.
-    pub(super) fn new(source: Key, account: AccountId, kind: Kind, event: Event, now: Mono) -> Self {
+    pub(super) fn new(source: Key, budget: BudgetId, kind: Kind, event: Event, now: Mono) -> Self {
         Self {
             phase: Phase::Settled,
-            account,
+            budget,
             source,
             key: Key(0),
             kind,
@@ -441,11 +441,11 @@ impl Record {
         self.size = size;
     }
 
-    /// What its write waits for; `is_filed` tells whether an account can be written now.
-    pub(super) fn why(&self, is_filed: impl FnOnce(AccountId) -> bool) -> Why {
+    /// What its write waits for; `is_filed` tells whether a budget can be written now.
+    pub(super) fn why(&self, is_filed: impl FnOnce(BudgetId) -> bool) -> Why {
         match self.phase {
             Phase::Queued(_) if self.is_staged => Why::Group,
-            Phase::Queued(_) if self.paid || is_filed(self.account) => Why::Turn,
+            Phase::Queued(_) if self.paid || is_filed(self.budget) => Why::Turn,
             Phase::Queued(_) => Why::Budget,
             Phase::Backoff(_) if matches!(self.stand, Stand::Carried { .. }) => Why::InFlight,
             Phase::Backoff(_) => Why::Retry,
@@ -458,7 +458,7 @@ impl Record {
         matches!(self.stand, Stand::Nowhere) && self.sent.tag == 0 && self.sent.count == 0
     }
 
-    /// How it waits in its account: what was never written and has to pay can fold into a digest.
+    /// How it waits in its budget: what was never written and has to pay can fold into a digest.
     pub(super) const fn place(&self) -> Place {
         match (self.paid, self.was_never_sent() && !self.kind.folds()) {
             (true, _) => Place::Paid,
@@ -467,7 +467,7 @@ impl Record {
         }
     }
 
-    /// Which tokens it has a claim to before others of its account.
+    /// Which tokens it has a claim to before others of its budget.
     pub(super) const fn rank(&self, place: Place) -> Rank {
         match (place, self.kind) {
             (Place::Paid, _) => Rank::Shown,

@@ -351,10 +351,10 @@ impl Outbox {
             record.sent = Mark { count: record.sent.count, tag: record.settled() };
             self.set_record_timer(id);
         } else {
-            let (account, is_digest) = (record.account, record.kind.folds());
+            let (budget, is_digest) = (record.budget, record.kind.folds());
             self.remove(id, now);
-            if is_digest && let Some(account) = self.accounts.peek_mut(&account.0) {
-                self.bytes -= account.digest.take().map_or(0, |digest| digest.size());
+            if is_digest && let Some(budget) = self.budgets.peek_mut(&budget.0) {
+                self.bytes -= budget.digest.take().map_or(0, |digest| digest.size());
             }
         }
         let mut settlement = Settlement { lost: Some((loss.reason, lost)), feedback, ..Settlement::default() };

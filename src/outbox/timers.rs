@@ -1,9 +1,9 @@
-//! Time in the outbox: one timer a record and one an account, and the accounts that nobody needs any more.
+//! Time in the outbox: one timer a record and one a budget, and the budgets that nobody needs any more.
 
 use std::cmp::Reverse;
 
 use super::Outbox;
-use super::account::AccountId;
+use super::budget::BudgetId;
 use super::record::Phase;
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
@@ -12,7 +12,7 @@ use crate::correlator::{Key, RecordId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     Record(RecordId),
-    Account(AccountId),
+    Budget(BudgetId),
     Group(Key),
 }
 
@@ -29,7 +29,7 @@ impl Outbox {
             }
             match timer {
                 Timer::Record(id) => self.wake_record(id, now),
-                Timer::Account(id) => self.wake_account(id, at, now),
+                Timer::Budget(id) => self.wake_budget(id, at, now),
                 Timer::Group(key) => self.wake_group(key, at, now),
             }
         }
@@ -47,12 +47,12 @@ impl Outbox {
         }
     }
 
-    fn wake_account(&mut self, id: AccountId, at: Mono, now: Now) {
-        let Some(account) = self.accounts.peek_mut(&id.0) else { return };
-        if account.timer != Some(at) {
+    fn wake_budget(&mut self, id: BudgetId, at: Mono, now: Now) {
+        let Some(budget) = self.budgets.peek_mut(&id.0) else { return };
+        if budget.timer != Some(at) {
             return; // was moved forward, and has fired
         }
-        account.timer = None;
+        budget.timer = None;
         self.fold_aged(id, now);
         self.refile(id, now.mono);
         self.drop_if_idle(id, now.mono);
@@ -72,51 +72,51 @@ impl Outbox {
         self.timers.push(Reverse((at, Timer::Record(id))));
     }
 
-    pub(super) fn set_account_timer(&mut self, id: AccountId, now: Mono) {
-        let Some(account) = self.accounts.peek_mut(&id.0).filter(|account| !account.is_prepaid()) else { return };
-        let token = if account.filed.is_none() && account.waits_for_token() { account.next_token(now) } else { None };
-        let aged = account.folds_at(self.settings.digest_max_age, now);
-        let aged = aged.and_then(|at| Some(at.max(account.folds_from(&self.journal, &self.paused)?)));
-        let idle = if account.members == 0 { account.idle_at(now) } else { None };
+    pub(super) fn set_budget_timer(&mut self, id: BudgetId, now: Mono) {
+        let Some(budget) = self.budgets.peek_mut(&id.0).filter(|budget| !budget.is_prepaid()) else { return };
+        let token = if budget.filed.is_none() && budget.waits_for_token() { budget.next_token(now) } else { None };
+        let aged = budget.folds_at(self.settings.digest_max_age, now);
+        let aged = aged.and_then(|at| Some(at.max(budget.folds_from(&self.journal, &self.paused)?)));
+        let idle = if budget.members == 0 { budget.idle_at(now) } else { None };
         let Some(at) = [token, aged, idle].into_iter().flatten().min() else { return };
-        if account.timer.is_none_or(|timer| at < timer) {
-            account.timer = Some(at);
-            self.timers.push(Reverse((at, Timer::Account(id))));
+        if budget.timer.is_none_or(|timer| at < timer) {
+            budget.timer = Some(at);
+            self.timers.push(Reverse((at, Timer::Budget(id))));
         }
     }
 
-    /// Forgets an account that owes nothing and whose bucket is as good as new.
-    pub(super) fn drop_if_idle(&mut self, id: AccountId, now: Mono) {
-        let Some(account) = self.accounts.peek(&id.0) else { return };
-        if account.members == 0 && account.idle_at(now).is_some_and(|at| at <= now) {
-            self.forget_account(id);
+    /// Forgets a budget that owes nothing and whose bucket is as good as new.
+    pub(super) fn drop_if_idle(&mut self, id: BudgetId, now: Mono) {
+        let Some(budget) = self.budgets.peek(&id.0) else { return };
+        if budget.members == 0 && budget.idle_at(now).is_some_and(|at| at <= now) {
+            self.forget_budget(id);
         } else {
-            self.set_account_timer(id, now);
+            self.set_budget_timer(id, now);
         }
     }
 
-    fn forget_account(&mut self, id: AccountId) {
-        if let Some(account) = self.accounts.pop(&id.0) {
-            self.account_count.set(self.accounts.len());
-            self.bytes -= account.digest.map_or(0, |digest| digest.size());
+    fn forget_budget(&mut self, id: BudgetId) {
+        if let Some(budget) = self.budgets.pop(&id.0) {
+            self.budget_count.set(self.budgets.len());
+            self.bytes -= budget.digest.map_or(0, |digest| digest.size());
         }
     }
 
-    pub(super) fn trim_accounts(&mut self, now: Mono) {
-        // Accounts with records are as many as records at most; a few looks find an idle one or let the table stand.
+    pub(super) fn trim_budgets(&mut self, now: Mono) {
+        // Budgets with records are as many as records at most; a few looks find an idle one or let the table stand.
         for _ in 0..8 {
-            if !self.account_count.is_over(self.settings.max_budgets.get()) {
+            if !self.budget_count.is_over(self.settings.max_budgets.get()) {
                 return;
             }
-            let Some((id, members)) = self.accounts.peek_lru().map(|(id, account)| (AccountId(*id), account.members))
+            let Some((id, members)) = self.budgets.peek_lru().map(|(id, budget)| (BudgetId(*id), budget.members))
             else {
                 return;
             };
             if members == 0 {
-                self.forget_account(id);
+                self.forget_budget(id);
             } else {
-                self.accounts.promote(&id.0);
-                self.set_account_timer(id, now);
+                self.budgets.promote(&id.0);
+                self.set_budget_timer(id, now);
             }
         }
     }

@@ -7,23 +7,23 @@ use super::ready::NORMAL_TURN;
 use crate::clock::Mono;
 use crate::correlator::{Key, Rate, RecordId, TokenBucket};
 
-/// Which budget pays for a record: one number for a source and its spam key, because many thousand accounts and their timers
+/// Which budget pays for a record: one number for a source and its spam key, because many thousand budgets and their timers
 /// have it. Both are uniform secret hashes, and so is their mixture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct AccountId(pub(super) Key);
+pub(super) struct BudgetId(pub(super) Key);
 
-/// Tells the accounts of groups apart.
+/// Tells the budgets of groups apart.
 const GROUP: u128 = 0x5707_0000;
 
-impl AccountId {
+impl BudgetId {
     /// Of a source whose writes are paid already (`suppression: drop`) or free (no correlation).
     pub(super) const fn prepaid(source: Key) -> Self {
         Self(Key(!source.0))
     }
 
     /// Of a source's spam key.
-    pub(super) const fn of_budget(source: Key, budget: Key) -> Self {
-        Self(Key(source.0 ^ budget.0.rotate_left(64)))
+    pub(super) const fn of_spam_key(source: Key, spam_key: Key) -> Self {
+        Self(Key(source.0 ^ spam_key.0.rotate_left(64)))
     }
 
     /// Of a group's storm record, which the group's budget pays for.
@@ -32,7 +32,7 @@ impl AccountId {
     }
 
     /// The spam key that this was made of.
-    pub(super) const fn budget(self, source: Key) -> Key {
+    pub(super) const fn spam_key(self, source: Key) -> Key {
         Key((self.0.0 ^ source.0).rotate_right(64))
     }
 }
@@ -43,14 +43,14 @@ pub(super) enum Rates {
     /// None yet.
     #[default]
     None,
-    /// All with the same: every account has it.
+    /// All with the same: every budget has it.
     One(Rate),
     /// Several: after a reload, or by rules.
     Many,
 }
 
 impl Rates {
-    /// Notes a rate. Returns whether an account may have another one.
+    /// Notes a rate. Returns whether a budget may have another one.
     pub(super) fn differ(&mut self, rate: Rate) -> bool {
         match self {
             Self::None => *self = Self::One(rate),
@@ -74,7 +74,7 @@ impl Class {
     }
 }
 
-/// Which records of an account the next token is for.
+/// Which records of a budget the next token is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// The digest: one write shows many.
@@ -85,7 +85,7 @@ pub(super) enum Rank {
     Shown,
 }
 
-/// Place of a record among those of its account: by rank, then Warning first, then the one that has waited longest.
+/// Place of a record among those of its budget: by rank, then Warning first, then the one that has waited longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     pub(super) rank: Rank,
@@ -106,25 +106,25 @@ impl Order {
 /// It lies in memory as it is written here: what each repeat looks at comes first.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Account {
-    /// In which ready queue the account stands.
+pub(super) struct Budget {
+    /// In which ready queue the budget stands.
     pub(super) filed: Option<Class>,
     /// Warnings that were taken since a Normal record that needs no token was.
     warnings: u8,
     /// Records in the outbox that belong here, whatever their phase.
     pub(super) members: u32,
     pub(super) source: Key,
-    /// Tokens; `None` for a prepaid account.
+    /// Tokens; `None` for a prepaid budget.
     bucket: Option<(TokenBucket, Rate)>,
     /// Its queue, while something stands in it: most budgets only wait to be full again.
     queue: Option<Box<Queue>>,
-    /// The account's timer.
+    /// The budget's timer.
     pub(super) timer: Option<Mono>,
     /// The digest, once something has folded.
     pub(super) digest: Option<Box<Digest>>,
 }
 
-/// The records that wait in an account.
+/// The records that wait in a budget.
 #[derive(Debug, Default)]
 struct Queue {
     /// Records that may be written at once.
@@ -137,7 +137,7 @@ struct Queue {
     foldable: BTreeSet<Order>,
 }
 
-/// How a record waits in its account.
+/// How a record waits in its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// It may be written at once.
@@ -148,8 +148,8 @@ pub(super) enum Place {
     Foldable,
 }
 
-impl Account {
-    /// An account of `source`: a prepaid one without a `rate`.
+impl Budget {
+    /// A budget of `source`: a prepaid one without a `rate`.
     pub(super) fn new(source: Key, rate: Option<Rate>) -> Self {
         Self {
             source,
@@ -298,7 +298,7 @@ impl Account {
         self.queue.as_ref().is_some_and(|queue| !queue.owed.is_empty() || !queue.foldable.is_empty())
     }
 
-    /// Nothing is owed here and the bucket is as good as new: the account can be forgotten. Otherwise when it will be.
+    /// Nothing is owed here and the bucket is as good as new: the budget can be forgotten. Otherwise when it will be.
     pub(super) fn idle_at(&self, now: Mono) -> Option<Mono> {
         match &self.bucket {
             None => Some(now),
@@ -323,11 +323,11 @@ mod tests {
                 Order { rank, class, since: Mono(since), record: RecordId(record) }
             };
             let orders: Vec<Order> = orders.iter().map(order).collect();
-            let mut account = Account::new(Key(1), None);
-            orders.iter().for_each(|order| account.insert(*order, Place::Foldable));
+            let mut budget = Budget::new(Key(1), None);
+            orders.iter().for_each(|order| budget.insert(*order, Place::Foldable));
             let mut expected: Vec<Mono> = orders.iter().map(|order| order.since).collect();
             expected.sort_unstable();
-            prop_assert_eq!(account.foldable_by_age().map(|order| order.since).collect::<Vec<_>>(), expected);
+            prop_assert_eq!(budget.foldable_by_age().map(|order| order.since).collect::<Vec<_>>(), expected);
         }
     }
 
@@ -337,25 +337,25 @@ mod tests {
 
     #[test]
     fn the_first_token_is_the_digests_and_the_next_are_for_what_was_never_shown() {
-        let mut account = Account::new(Key(1), Some(Rate { qps: 1.0, burst: 9 }));
-        account.insert(order(Rank::Shown, Class::Warning, 1), Place::Owed);
-        account.insert(order(Rank::Shown, Class::Normal, 2), Place::Owed);
-        account.insert(order(Rank::NeverShown, Class::Normal, 3), Place::Foldable);
-        account.insert(order(Rank::NeverShown, Class::Warning, 5), Place::Foldable);
-        account.insert(order(Rank::NeverShown, Class::Warning, 4), Place::Foldable);
-        account.insert(order(Rank::Digest, Class::Normal, 6), Place::Owed);
-        let taken: Vec<u64> = std::iter::from_fn(|| account.pop(Mono(0))).map(|record| record.0).collect();
+        let mut budget = Budget::new(Key(1), Some(Rate { qps: 1.0, burst: 9 }));
+        budget.insert(order(Rank::Shown, Class::Warning, 1), Place::Owed);
+        budget.insert(order(Rank::Shown, Class::Normal, 2), Place::Owed);
+        budget.insert(order(Rank::NeverShown, Class::Normal, 3), Place::Foldable);
+        budget.insert(order(Rank::NeverShown, Class::Warning, 5), Place::Foldable);
+        budget.insert(order(Rank::NeverShown, Class::Warning, 4), Place::Foldable);
+        budget.insert(order(Rank::Digest, Class::Normal, 6), Place::Owed);
+        let taken: Vec<u64> = std::iter::from_fn(|| budget.pop(Mono(0))).map(|record| record.0).collect();
         assert_eq!(taken, [6, 4, 5, 3, 1, 2]);
     }
 
-    /// Fault: without budgets all records of a source are in one account, and Warnings kept Normal ones waiting without end.
+    /// Fault: without budgets all records of a source are in one budget, and Warnings kept Normal ones waiting without end.
     #[test]
     fn where_nothing_has_to_pay_every_eighth_turn_is_a_normal_records() {
-        let mut account = Account::new(Key(1), None);
-        account.insert(order(Rank::Shown, Class::Normal, 0), Place::Paid);
+        let mut budget = Budget::new(Key(1), None);
+        budget.insert(order(Rank::Shown, Class::Normal, 0), Place::Paid);
         let turn = (1..).find(|turn| {
-            account.insert(order(Rank::Shown, Class::Warning, *turn), Place::Paid);
-            account.pop(Mono(0)) == Some(RecordId(0))
+            budget.insert(order(Rank::Shown, Class::Warning, *turn), Place::Paid);
+            budget.pop(Mono(0)) == Some(RecordId(0))
         });
         assert_eq!(turn, Some(8));
     }

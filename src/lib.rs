@@ -24,6 +24,7 @@ pub mod correlator;
 pub mod outbox;
 pub mod explain;
 pub mod ledger;
+pub mod limits;
 // The edge towards the API server.
 pub mod deliver;
 pub mod history;

@@ -285,8 +285,8 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Policy};
+    use crate::deliver::GateSettings;
     use crate::event::Event;
-    use crate::outbox::GateSettings;
 
     #[test]
     fn readiness_goes_by_reloaded_limits() {

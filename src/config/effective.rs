@@ -18,9 +18,10 @@ use super::{
     memory as memory_of,
 };
 use crate::correlator::{Correlation, Field, Matches, Pattern, Policy, Rule, Settings};
+use crate::deliver::GateSettings;
 use crate::explain;
 use crate::ingest::Repair;
-use crate::outbox::{self, GateSettings, GroupSettings};
+use crate::outbox::{self, GroupSettings};
 use crate::shard;
 use crate::spool;
 use crate::upstream::store::Namespaces;

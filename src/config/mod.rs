@@ -39,7 +39,7 @@ pub use reload::{FileStamp, ReloadDiff};
 
 use crate::access;
 use crate::correlator::Policy;
-use crate::outbox::GateSettings;
+use crate::deliver::GateSettings;
 use crate::server::Address;
 use crate::shard;
 use crate::spool;

@@ -17,11 +17,12 @@ use super::{
 };
 use crate::access;
 use crate::correlator::{Pattern, Rate};
+use crate::deliver::GateSettings;
 use crate::event::ApiGroup;
 use crate::explain;
 use crate::history;
 use crate::ingest::{self, Ack, Repair};
-use crate::outbox::{self, GateSettings, UpstreamGroup};
+use crate::outbox::{self, UpstreamGroup};
 use crate::server::{self, Address};
 use crate::shard;
 use crate::spool;

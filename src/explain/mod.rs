@@ -22,7 +22,8 @@ use smol_str::SmolStr;
 use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, KeySecret, LruMap, RecordId};
 use crate::event::{Event, cut};
-use crate::outbox::{Kind, Share};
+use crate::limits::Share;
+use crate::outbox::Kind;
 
 /// LIMIT: groups of like events that are counted, over all shards; further ones are counted together.
 const GROUPS: usize = 10_000;

@@ -2,10 +2,11 @@
 
 use smol_str::SmolStr;
 
-use super::{Outbox, Share};
+use super::Outbox;
 use crate::clock::Mono;
 use crate::correlator::{Key, LruMap};
 use crate::event::Event;
+use crate::limits::Share;
 
 /// Marks an event that the upstream does not hold; the name of the storm record that counts it.
 pub const FOLDED_MARK: &str = "eventweir.io/folded-into";

@@ -480,7 +480,7 @@ impl Record {
 
     /// Pause after `tries` failures: doubling, capped, and cut by up to a half (`jitter` in 0..1).
     pub(super) fn backoff(tries: u32, jitter: f64, settings: &Settings) -> Duration {
-        super::gate::backoff(tries, jitter, settings.first_backoff, settings.max_backoff)
+        backoff(tries, jitter, settings.first_backoff, settings.max_backoff)
     }
 
     /// Whether an event found under the record's name reads as the record does: everything that identifies it is equal, or would
@@ -519,4 +519,9 @@ fn identifies(ours: &Event, found: &Event, varies: bool) -> bool {
         && ours.reporting_instance == found.reporting_instance
         && object(ours) == object(found)
         && (varies || rest(ours) == rest(found))
+}
+/// Pause after `failures` in a row: `first` doubled each time up to `max`, cut by up to a half by `jitter` (0..1).
+pub fn backoff(failures: u32, jitter: f64, first: Duration, max: Duration) -> Duration {
+    let doubled = first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(30)));
+    doubled.min(max).mul_f64(jitter.clamp(0.0, 1.0).mul_add(-0.5, 1.0))
 }

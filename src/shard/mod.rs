@@ -35,8 +35,9 @@ use crate::correlator::{
 use crate::event::Event;
 use crate::explain::{Ruling, Store, Verdict as Note};
 use crate::ledger::{Balance, Ledger, RejectReason};
+use crate::limits::Share;
 use crate::outbox::{
-    self, Answer, Kind, Known, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Share, Ticket, Why, Write,
+    self, Answer, Kind, Known, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write,
 };
 
 /// LIMIT: sources that are forgotten in one go, while everybody else waits for the shard.

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use eventweir::clock::Clock;
 use eventweir::correlator::{self, KeySecret};
+use eventweir::deliver::GateSettings;
 use eventweir::deliver::{self, Monitor};
 use eventweir::event::Event;
-use eventweir::outbox::{self, GateSettings};
+use eventweir::outbox;
 use eventweir::shard::{self, Shards};
 use eventweir::spool::{Beginning, Directory, Medium, Spool};
 use eventweir::upstream::{Embedded, ListOptions, Metrics, Upstream, store};

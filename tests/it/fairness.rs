@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eventweir::correlator;
-use eventweir::outbox::GateSettings;
+use eventweir::deliver::GateSettings;
 
 use super::support::bench::{Bench, Options};
 use super::support::events::{event, plain, warning};

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use eventweir::correlator::{self, Correlation};
+use eventweir::deliver::GateSettings;
 use eventweir::event::Event;
-use eventweir::outbox::{self, GateSettings, LostReason};
+use eventweir::outbox::{self, LostReason};
 use eventweir::shard;
 
 use super::support::bench::{Bench, Options, policy};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use eventweir::correlator::Rate;
-use eventweir::outbox::{self, GateSettings};
+use eventweir::deliver::GateSettings;
+use eventweir::outbox;
 use eventweir::shard;
 
 use super::support::bench::{Bench, Options};

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use eventweir::clock::Clock;
 use eventweir::correlator::{self, KeySecret, Policy};
+use eventweir::deliver::GateSettings;
 use eventweir::deliver::{self, Monitor};
 use eventweir::event::Event;
 use eventweir::ledger::Balance;
-use eventweir::outbox::{GateSettings, LostReason};
+use eventweir::outbox::LostReason;
 use eventweir::shard::{self, Accepted, Full, Shards};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

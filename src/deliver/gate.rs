@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Mono;
 use crate::correlator::{Rate, TokenBucket};
+use crate::outbox::backoff;
 
 /// Settings of the gate.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,7 +40,7 @@ const KNOWN_FAILURES: u32 = 4;
 
 /// The gate in front of the upstream.
 #[derive(Debug)]
-pub struct Gate {
+pub(super) struct Gate {
     settings: GateSettings,
     in_flight: usize,
     bucket: TokenBucket,
@@ -72,7 +73,7 @@ enum Health {
 
 /// What an answer says of the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// It is at work, even if it has refused.
     Good,
     /// Nothing: its object, or its namespace, had trouble before.
@@ -83,7 +84,7 @@ pub enum Outcome {
 
 /// The gate's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
+pub(super) enum Admission {
     /// Send one request; [`Gate::settle`] takes its answer.
     Go,
     /// Ask again at this time.
@@ -94,7 +95,7 @@ pub enum Admission {
 
 /// What an answer changed about the upstream's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HealthChange {
+pub(super) enum HealthChange {
     /// Nothing.
     None,
     /// It is down from now on.
@@ -105,8 +106,7 @@ pub enum HealthChange {
 
 impl Gate {
     /// An open gate.
-    #[must_use]
-    pub const fn new(settings: GateSettings) -> Self {
+    pub(super) const fn new(settings: GateSettings) -> Self {
         Self {
             settings,
             in_flight: 0,
@@ -121,30 +121,22 @@ impl Gate {
     }
 
     /// Takes over reloaded settings.
-    pub const fn set_settings(&mut self, settings: GateSettings) {
+    pub(super) const fn set_settings(&mut self, settings: GateSettings) {
         self.settings = settings;
     }
 
-    /// Whether the upstream answers.
-    #[must_use]
-    pub const fn is_up(&self) -> bool {
-        matches!(self.health, Health::Up)
-    }
-
     /// Requests on their way.
-    #[must_use]
-    pub const fn in_flight(&self) -> usize {
+    pub(super) const fn in_flight(&self) -> usize {
         self.in_flight
     }
 
     /// How many requests may be on their way at once.
-    #[must_use]
-    pub fn window(&self) -> usize {
+    pub(super) fn window(&self) -> usize {
         self.window.min(self.settings.max_in_flight)
     }
 
     /// Asks for one request. On `Go` its place is taken until [`settle`](Self::settle).
-    pub fn admit(&mut self, now: Mono) -> Admission {
+    pub(super) fn admit(&mut self, now: Mono) -> Admission {
         if self.in_flight >= self.settings.max_in_flight {
             return Admission::Full;
         }
@@ -169,7 +161,7 @@ impl Gate {
     }
 
     /// Gives back the place and the token of the newest admission: there was nothing to send.
-    pub const fn release(&mut self) {
+    pub(super) const fn release(&mut self) {
         self.bucket = self.bucket_before;
         self.in_flight = self.in_flight.saturating_sub(1);
         self.since_cut = self.since_cut.saturating_sub(1);
@@ -179,7 +171,7 @@ impl Gate {
     }
 
     /// Takes the answer to a request admitted at `sent`. `jitter` is random in 0..1.
-    pub fn settle(&mut self, outcome: Outcome, sent: Mono, now: Mono, jitter: f64) -> HealthChange {
+    pub(super) fn settle(&mut self, outcome: Outcome, sent: Mono, now: Mono, jitter: f64) -> HealthChange {
         self.in_flight = self.in_flight.saturating_sub(1);
         if sent >= self.cut {
             self.since_cut = self.since_cut.saturating_sub(1);
@@ -229,12 +221,6 @@ impl Gate {
         let pause = backoff(pause_of, jitter, self.settings.first_backoff, self.settings.max_backoff);
         self.health = Health::Down { failures, until: now.after(pause), probing: false };
     }
-}
-
-/// Pause after `failures` in a row: `first` doubled each time up to `max`, cut by up to a half by `jitter` (0..1).
-pub(super) fn backoff(failures: u32, jitter: f64, first: Duration, max: Duration) -> Duration {
-    let doubled = first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(30)));
-    doubled.min(max).mul_f64(jitter.clamp(0.0, 1.0).mul_add(-0.5, 1.0))
 }
 
 #[cfg(test)]
@@ -305,7 +291,7 @@ mod tests {
         gate.settle(Outcome::Known, millis(2), millis(3), 0.0);
         assert_eq!(gate.window(), 5);
         gate.settle(Outcome::Trouble, millis(2), millis(3), 0.0);
-        assert_eq!((gate.window(), gate.is_up()), (2, true));
+        assert_eq!((gate.window(), matches!(gate.health, Health::Up)), (2, true));
         for step in 4..20 {
             gate.settle(Outcome::Good, millis(step), millis(step), 0.0);
         }
@@ -324,7 +310,7 @@ mod tests {
             assert_eq!(gate.admit(millis(now)), Admission::Wait(millis(now + pause)));
             now += pause;
         }
-        assert!(!gate.is_up());
+        assert!(!matches!(gate.health, Health::Up));
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //!
 //! One task turns the loop; each request runs in a task of its own, so that encoding and I/O use every core.
 
+mod gate;
+mod lanes;
+
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,11 +19,14 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Mono, Now};
 use crate::event::repair::Repair;
 use crate::outbox::{
-    Admission, Answer, Applied, Fault, Gate, GateSettings, HealthChange, LanePlace, Lanes, LostReason, NORMAL_TURN,
-    RecordId, RefusalReason, Retry, STORM_MARK, Settlement, StormNews, Write,
+    Answer, Applied, Fault, LostReason, NORMAL_TURN, RecordId, RefusalReason, Retry, STORM_MARK, Settlement, StormNews,
+    Write,
 };
 use crate::shard::{Shard, Shards};
 use crate::upstream::{Upstream, Verb};
+pub use gate::GateSettings;
+use gate::{Admission, Gate, HealthChange};
+use lanes::{Lanes, Place as LanePlace};
 
 /// Longest pause between two turns of the loop: what liveness is judged by.
 const TURN: Duration = Duration::from_secs(5);

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 
 use smol_str::SmolStr;
 
-use super::gate::{GateSettings, Outcome, backoff};
-use super::request::{Applied, Fault, Request, Retry};
+use super::gate::{GateSettings, Outcome};
 use crate::clock::Mono;
+use crate::outbox::{Applied, Fault, Request, Retry, backoff};
 
 /// Objects of a namespace that have to fail one after the other, with no good answer between, until it counts as sick.
 const SICK_AFTER: u32 = 4;
@@ -22,7 +22,7 @@ const LANES_MAX: usize = 4096;
 
 /// The namespaces with trouble.
 #[derive(Debug, Default)]
-pub struct Lanes {
+pub(super) struct Lanes {
     // LIMIT: `LANES_MAX`.
     lanes: HashMap<SmolStr, Lane>,
 }
@@ -45,7 +45,7 @@ struct Lane {
 
 /// What a request is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub(super) struct Place {
     namespace: SmolStr,
     /// The name of the record, without its end: that is the name of its object, unless a client has chosen otherwise.
     object: SmolStr,
@@ -53,8 +53,7 @@ pub struct Place {
 
 impl Place {
     /// The place of a request.
-    #[must_use]
-    pub fn of(request: &Request) -> Self {
+    pub(super) fn of(request: &Request) -> Self {
         let (namespace, name) = match request {
             Request::Create { event, .. } => (&event.metadata.namespace, &event.metadata.name),
             Request::Patch { namespace, name, .. }
@@ -74,7 +73,7 @@ impl Lane {
 
 impl Lanes {
     /// Whether a request may go now. If not, its record is to be settled with this.
-    pub fn admit(&mut self, place: &Place, now: Mono) -> Result<(), Retry> {
+    pub(super) fn admit(&mut self, place: &Place, now: Mono) -> Result<(), Retry> {
         let Some(lane) = self.lanes.get_mut(&place.namespace).filter(|lane| lane.is_sick()) else { return Ok(()) };
         if lane.is_tried || lane.until > now {
             let after = Some(lane.until.since(now));
@@ -86,7 +85,7 @@ impl Lanes {
 
     /// Takes the answer to a request that was sent then, and says what it tells of the upstream. `trouble` is `None` for an answer
     /// that shows the upstream at work.
-    pub fn settle(
+    pub(super) fn settle(
         &mut self,
         place: &Place,
         trouble: Option<Retry>,

@@ -14,10 +14,32 @@ import (
 	"time"
 )
 
-// observed: what `observe` predicts while a storm goes to the apiserver is what eventweir writes of the same storm.
+// auditPolicy makes an apiserver log each request for an event, with its body.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Request
+    resources: [{group: "", resources: [events]}, {group: events.k8s.io, resources: [events]}]
+  - level: None
+`
+
+// observed: what `observe` predicts while a storm goes to the apiserver is what eventweir writes of the same storm. And `replay`
+// reads what the apiserver has of it: its list of events, and its audit log.
 func observed(r *run) error {
 	const every, tolerance = 10 * time.Millisecond, 0.02
-	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, nil))
+	policy, audit := filepath.Join(r.dir, "policy.yaml"), filepath.Join(r.dir, "audit.log")
+	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+		return err
+	}
+	seen := r.namespace() + "-seen"
+	s, err := startAPIServer(r.ctx, r.apiserver, filepath.Join(r.dir, "apiserver"), "--namespaces", r.namespace()+","+seen, "--",
+		"--audit-policy-file="+policy, "--audit-log-path="+audit, "--audit-log-mode=blocking")
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	x, kubeconfig, err := r.stage(s, true, newPlan(r.seed, nil))
 	if err != nil {
 		return err
 	}
@@ -25,10 +47,6 @@ func observed(r *run) error {
 	const budgets = "correlation: {burstSize: 5, qps: 0.5}\noutbox: {coalesceInterval: 1s}\n"
 	config := filepath.Join(r.dir, "observe.yaml")
 	if err := os.WriteFile(config, []byte(r.config(kubeconfig, budgets)), 0o600); err != nil {
-		return err
-	}
-	seen := r.namespace() + "-seen"
-	if err := r.long.createNamespace(seen); err != nil {
 		return err
 	}
 	number := r.occurrences / 5
@@ -46,9 +64,9 @@ func observed(r *run) error {
 	defer func() { _ = watching.Process.Kill() }()
 	time.Sleep(3 * time.Second)
 	began := time.Now()
-	for i, s := range storm(seen, "seen") {
+	for i, step := range storm(seen, "seen") {
 		time.Sleep(time.Until(began.Add(time.Duration(i) * every)))
-		if err := r.long.do(s.method, s.path, json.RawMessage(s.body), nil); err != nil {
+		if err := s.do(step.method, step.path, json.RawMessage(step.body), nil); err != nil {
 			return err
 		}
 	}
@@ -63,6 +81,28 @@ func observed(r *run) error {
 	predicted, err := prediction(said.Bytes())
 	if err != nil {
 		return err
+	}
+	var list json.RawMessage
+	if err := s.do(http.MethodGet, "/api/v1/namespaces/"+seen+"/events", nil, &list); err != nil {
+		return err
+	}
+	listed := filepath.Join(r.dir, "list.json")
+	if err := os.WriteFile(listed, list, 0o600); err != nil {
+		return err
+	}
+	for _, file := range []string{listed, audit} {
+		document, err := exec.Command(r.eventweir, "replay", file, "-o", "json", "-q").Output()
+		if err != nil {
+			return fmt.Errorf("replay %s: %w", file, err)
+		}
+		replayed, err := prediction(document)
+		if err != nil {
+			return err
+		}
+		if replayed["sent"] != number {
+			return fmt.Errorf("replay %s has %d occurrences of %d", file, replayed["sent"], number)
+		}
+		r.logf("replay of %s: %d writes, client-go %d", filepath.Base(file), replayed["eventweir"], replayed["client-go"])
 	}
 
 	w, err := r.weir(kubeconfig, budgets, "eventweir")
@@ -109,13 +149,13 @@ func mixed(a *author, scripts []script) []step {
 	return steps
 }
 
-// prediction is how many writes each column of the document of observe has.
+// prediction is how many writes each column of a document of observe or replay has, and how many occurrences were sent.
 func prediction(document []byte) (map[string]int, error) {
 	var read struct {
 		Input   struct{ Events int }
 		Columns []struct {
-			Name   string
-			Writes int
+			Name                                   string
+			Writes, Shown, Waiting, Lost, Rejected int
 		}
 	}
 	if err := json.Unmarshal(document, &read); err != nil {
@@ -124,6 +164,7 @@ func prediction(document []byte) (map[string]int, error) {
 	writes := map[string]int{}
 	for _, column := range read.Columns {
 		writes[column.Name] = column.Writes
+		writes["sent"] = column.Shown + column.Waiting + column.Lost + column.Rejected
 	}
 	if writes["eventweir"] == 0 || read.Input.Events == 0 {
 		return nil, errors.New("observe has seen nothing")

@@ -13,7 +13,8 @@ use crate::load::Outcome;
 use crate::machine;
 
 /// Limits above what is sent.
-const WIDE: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\nupstream: {qps: 1000000, burst: 1000000}\n";
+const WIDE: &str =
+    "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\nupstream: {qps: 1000000, burst: 1000000}\n";
 /// What builds with budgets of groups need besides, so that nothing folds.
 const UNGROUPED: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000, groupBurstSize: 0}\nupstream: {qps: 1000000, burst: 1000000}\n";
 /// Objects that are sent before the outbox is waited for.

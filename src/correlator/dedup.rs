@@ -23,7 +23,7 @@ pub struct Observation {
     pub first_timestamp: Option<Time>,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
-    /// Which namespace its name is in; see [`namespace_tag`](super::namespace_tag).
+    /// Which namespace its name is in; see [`namespace_tag`].
     pub namespace: u32,
     /// Name of the record upstream.
     pub name: SmolStr,

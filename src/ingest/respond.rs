@@ -48,7 +48,7 @@ pub(super) fn document(code: StatusCode, media: Media, pretty: bool, mut json: V
     }
 }
 
-/// A refusal, as JSON. It is dressed as the client asked ([`super::dress`]).
+/// A refusal, as JSON. The format that the client asked for comes later.
 /// 429 carries `Retry-After`, without which clients give up.
 pub(super) fn refusal(status: &Status) -> Response {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -3,7 +3,7 @@
 //! State, not log: a thousand repeats during an outage are one patch afterwards. One request in flight per record; what
 //! arrives meanwhile coalesces. How to drive it:
 //! - [`Outbox::offer`] after each decision of a correlator;
-//! - [`Outbox::next_write`] whenever the [`Gate`] lets a request go, until it returns `None`;
+//! - [`Outbox::next_write`] whenever delivery lets a request go, until it returns `None`;
 //! - [`Outbox::settle`] with the answer to each of these writes, exactly once;
 //! - [`Outbox::next_wakeup`] tells when to ask `next_write` again without any of the above;
 //! - [`Outbox::take_forgotten`] after each of the above: records that the correlators must forget.

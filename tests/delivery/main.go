@@ -59,6 +59,7 @@ var scenarios = []scenario{
 	{"recorder", false, recorder},
 	{"restart", false, restart},
 	{"rbac", false, rbac},
+	{"verbs", false, verbs},
 	{"token", false, token},
 	{"access", false, access},
 	{"admission", false, admission},

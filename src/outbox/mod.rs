@@ -428,7 +428,7 @@ impl Outbox {
     /// Whether something else than a Warning is ready to be sent; shards with such have every eighth turn.
     #[must_use]
     pub fn has_normal(&self) -> bool {
-        self.ready.has_normal()
+        self.ready.has_normal() || self.groups.has_normal()
     }
 
     /// Lets a settled record go.

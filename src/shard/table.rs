@@ -103,10 +103,11 @@ impl Shards {
         }))
     }
 
-    /// From now on writes carry this writer's tallies; see [`Shard::identify`].
+    /// From now on writes carry this writer's tallies; see [`Shard::identify`]. Each shard numbers its records from 0, so their
+    /// tags also have the shard's number.
     pub fn identify(&self, writer: &str) {
-        for shard in &self.0.shards {
-            shard.lock().identify(writer);
+        for (number, shard) in self.0.shards.iter().enumerate() {
+            shard.lock().identify(&format!("{writer}.{number:x}"));
         }
     }
 

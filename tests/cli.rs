@@ -245,6 +245,23 @@ fn a_bad_configuration_is_named_whole_before_a_port_is_opened() {
 }
 
 #[test]
+fn check_config_warns_of_a_key_that_hides_whose_event_it_was() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let rule = |set: &str| format!("    - match: {{component: kubelet}}\n      set: {{{set}}}\n");
+    let rules =
+        ["burstSize: 5", "aggregateKey: [source.component, reason]", "aggregateKey: [reason, involvedObject.uid]"];
+    write!(file, "correlation:\n  rules:\n{}", rules.map(rule).concat()).unwrap();
+    let output = eventweir(&["check-config", &file.path().display().to_string()]);
+    assert!(output.status.success(), "it is allowed");
+    let text = stderr(&output);
+    assert!(text.contains("correlation.rules[1].set.aggregateKey without involvedObject.name"), "{text}");
+    assert_eq!(text.matches("warning").count(), 1, "{text}");
+    write!(file, "  aggregateKey: [source.component, reason]\n").unwrap();
+    let text = stderr(&eventweir(&["check-config", &file.path().display().to_string()]));
+    assert!(text.contains(" correlation.aggregateKey without") && text.matches("warning").count() == 1, "{text}");
+}
+
+#[test]
 fn check_config_says_which_rule_matches_an_event_and_why() {
     let file = |suffix: &str, text: &str| {
         let mut file = tempfile::Builder::new().suffix(suffix).tempfile().unwrap();

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
 
-use super::{Error, print, table};
+use super::{Error, print, suggest, table};
 use crate::cli::{By, Output, Report, Sort};
 use crate::event::Time;
 use crate::replay::{Comparison, Fact, Fate, Sent};
@@ -44,7 +44,8 @@ pub(super) fn finish(compared: &Compared, flags: &Report) -> Result<(), Error> {
     let text = match flags.output {
         Output::Json => json_document(compared).to_string() + "\n",
         Output::Table | Output::Wide => {
-            summary(compared) + &never_shown(compared, flags.top) + &rows(compared, flags) + &notes(compared)
+            let rows = never_shown(compared, flags.top) + &rows(compared, flags);
+            summary(compared) + &rows + &suggest::text(compared) + &notes(compared)
         }
     };
     print(&text)?;
@@ -67,28 +68,36 @@ fn fates(compared: &Compared) -> Vec<(&Fact, Sent, Vec<Fate>)> {
 }
 
 /// The sums of one column.
-#[derive(Default)]
-struct Total {
-    fate: Fate,
-    unseen: usize,
+pub(super) struct Total {
+    pub(super) fate: Fate,
+    pub(super) unseen: usize,
     /// Longest time until a fact was shown; `None` when one never was.
-    wait: Option<i64>,
+    pub(super) wait: Option<i64>,
     /// By how much the newest shown occurrence of a fact is older than the newest sent one, at most.
-    behind: i64,
+    pub(super) behind: i64,
+}
+
+impl Total {
+    /// The sum of no facts.
+    pub(super) fn none() -> Self {
+        Self { fate: Fate::default(), unseen: 0, wait: Some(0), behind: 0 }
+    }
+
+    /// Adds a fact.
+    pub(super) fn add(&mut self, sent: &Sent, fate: &Fate) {
+        self.fate.add(fate);
+        self.unseen += usize::from(fate.shown == 0);
+        self.wait = self.wait.zip(fate.first_shown).map(|(wait, shown)| wait.max(shown - sent.first));
+        self.behind = self.behind.max(fate.newest_shown.map_or(0, |newest| sent.newest - newest));
+    }
 }
 
 fn totals(compared: &Compared) -> (usize, Vec<Total>) {
     let fates = fates(compared);
     let mut totals = Vec::new();
     for column in 0..compared.names.len() {
-        let mut total = Total { wait: Some(0), ..Total::default() };
-        for (_, sent, fates) in &fates {
-            let fate = &fates[column];
-            total.fate.add(fate);
-            total.unseen += usize::from(fate.shown == 0);
-            total.wait = total.wait.zip(fate.first_shown).map(|(wait, shown)| wait.max(shown - sent.first));
-            total.behind = total.behind.max(fate.newest_shown.map_or(0, |newest| sent.newest - newest));
-        }
+        let mut total = Total::none();
+        fates.iter().for_each(|(_, sent, fates)| total.add(sent, &fates[column]));
         totals.push(total);
     }
     (fates.len(), totals)
@@ -306,6 +315,7 @@ fn json_document(compared: &Compared) -> Value {
         },
         "columns": columns.collect::<Vec<_>>(),
         "facts": rows.collect::<Vec<_>>(),
+        "suggestions": suggest::json(compared),
     })
 }
 
@@ -439,7 +449,7 @@ fn clock(nanos: i64, other: i64) -> String {
 }
 
 /// At most `width` characters.
-fn cut(text: &str, width: usize) -> String {
+pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }

@@ -28,6 +28,9 @@ use records::Records;
 /// LIMIT: facts that are told apart; the occurrences of further ones are counted together.
 const FACTS: usize = 100_000;
 
+/// LIMIT: facts up to which trials go on. With more of them it is many objects that cost, and no rule for one object helps.
+const TRIAL_FACTS: usize = 20_000;
+
 /// LIMIT: how long a run goes on after the last event, for what waits.
 const RUN_ON: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -146,6 +149,8 @@ pub struct Comparison {
     facts: Vec<(Arc<Fact>, Sent)>,
     /// The proxies.
     pub columns: Vec<Simulation>,
+    /// Proxies that try a rule, and are no columns. None beyond `TRIAL_FACTS`.
+    pub trials: Vec<Simulation>,
     /// Occurrences by the minute since the first.
     // LIMIT: minutes in which something was sent.
     sent: BTreeMap<i64, u64>,
@@ -214,6 +219,11 @@ impl Comparison {
         self.columns.push(Simulation::new(policy, shard, ttl));
     }
 
+    /// Adds a proxy that tries a rule.
+    pub fn add_trial(&mut self, policy: Policy, shard: shard::Settings, ttl: Duration) {
+        self.trials.push(Simulation::new(policy, shard, ttl));
+    }
+
     /// Reports `number` equal occurrences of an event at a time (unix nanoseconds); one in the past happens now.
     pub fn report(&mut self, mut event: Event, number: u32, at: Option<i64>) {
         let now = self.span.map_or(0, |(_, newest)| newest);
@@ -232,8 +242,11 @@ impl Comparison {
             sent.number += u64::from(number);
             sent.newest = at;
         }
+        if self.facts.len() > TRIAL_FACTS {
+            self.trials = Vec::new();
+        }
         if let Some((last, others)) = self.columns.split_last_mut() {
-            for column in others {
+            for column in others.iter_mut().chain(&mut self.trials) {
                 // Each proxy has its own copy to merge.
                 column.report(event.clone(), fact, number, at);
             }
@@ -255,9 +268,10 @@ impl Comparison {
             }
             let last = self.columns.iter().map(|column| column.now).max().unwrap_or(end).max(end);
             self.columns.iter_mut().for_each(|column| column.advance(last));
+            self.trials.iter_mut().for_each(|trial| trial.settle_all(limit));
             return last;
         }
-        self.columns.iter_mut().for_each(|column| column.advance(limit));
+        self.columns.iter_mut().chain(&mut self.trials).for_each(|column| column.advance(limit));
         limit
     }
 
@@ -300,7 +314,7 @@ impl Comparison {
     /// Whether each column accounts for each occurrence of each fact.
     #[must_use]
     pub fn balances(&self) -> bool {
-        self.columns.iter().all(|column| {
+        self.columns.iter().chain(&self.trials).all(|column| {
             let fates = column.fates();
             let facts = self.facts.iter().enumerate();
             let is_whole = |(number, (_, sent)): (usize, &(Arc<Fact>, Sent))| {

@@ -1,0 +1,160 @@
+//! Which rules would help: each is tried on the same events, for all components at once, and judged component by component.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+
+use super::report::{Compared, Total, cut, length, thousands};
+use crate::correlator::{Field, Policy, Settings};
+use crate::replay::Simulation;
+
+const SECOND: i64 = 1_000_000_000;
+
+/// LIMIT: rules that are suggested; those that help most come first.
+const SUGGESTIONS: usize = 3;
+
+/// A wait for a fact that is short enough, and the least that a rule must take away of a longer one.
+const SHORT_WAIT: i64 = 60 * SECOND;
+
+/// Writes that a rule must save at least.
+const FEW_WRITES: u64 = 50;
+
+/// What is tried, in the order of the trials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    /// Each reason has a budget of its own.
+    ReasonInSpamKey,
+    /// The budget is smaller.
+    SmallBudget,
+}
+
+const RULES: [Rule; 2] = [Rule::ReasonInSpamKey, Rule::SmallBudget];
+
+/// A rule that helps a component.
+struct Suggestion {
+    rule: Rule,
+    component: SmolStr,
+    /// Of the component, without the rule and with it.
+    before: Total,
+    after: Total,
+}
+
+impl Rule {
+    fn apply(self, settings: &Settings) -> Settings {
+        let mut settings = settings.clone();
+        match self {
+            Self::ReasonInSpamKey if settings.spam_key.contains(&Field::Reason) => {}
+            Self::ReasonInSpamKey => settings.spam_key.push(Field::Reason),
+            Self::SmallBudget => {
+                settings.burst_size = settings.burst_size.min(5);
+                settings.qps = settings.qps.min(1.0 / 900.0);
+            }
+        }
+        settings
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ReasonInSpamKey => "spamKey with `reason`",
+            Self::SmallBudget => "burstSize: 5, qps: 1/900",
+        }
+    }
+
+    /// How much the rule helps; `None` where it does not, or hides a fact.
+    fn gain(self, before: &Total, after: &Total) -> Option<i64> {
+        // What is never shown waits without end.
+        let wait = |total: &Total| total.wait.unwrap_or(i64::MAX);
+        let shorter = wait(before).saturating_sub(wait(after));
+        let fewer = before.fate.writes.saturating_sub(after.fate.writes);
+        let helps = match self {
+            Self::ReasonInSpamKey => shorter >= SHORT_WAIT,
+            Self::SmallBudget => fewer >= FEW_WRITES && fewer >= before.fate.writes / 4 && shorter >= -SHORT_WAIT,
+        };
+        let gain = if self == Self::ReasonInSpamKey { shorter } else { i64::try_from(fewer).unwrap_or(i64::MAX) };
+        (helps && after.unseen <= before.unseen).then_some(gain)
+    }
+}
+
+/// The policies to try instead of this one.
+pub(super) fn trials(policy: &Policy) -> Vec<Policy> {
+    let with = |rule: Rule| {
+        let mut tried = policy.clone();
+        tried.base = Arc::new(rule.apply(&tried.base));
+        tried.rules.iter_mut().for_each(|known| known.settings = Arc::new(rule.apply(&known.settings)));
+        tried
+    };
+    RULES.map(with).into()
+}
+
+/// What became of the facts of each component.
+fn by_component(compared: &Compared, simulation: &Simulation) -> BTreeMap<SmolStr, Total> {
+    let mut components = BTreeMap::new();
+    let facts = compared.comparison.facts().iter().zip(simulation.fates());
+    for ((fact, sent), fate) in facts.filter(|((fact, _), _)| !fact.component.is_empty()) {
+        components.entry(fact.component.clone()).or_insert_with(Total::none).add(sent, &fate);
+    }
+    components
+}
+
+fn suggestions(compared: &Compared) -> Vec<Suggestion> {
+    let (mut found, comparison) = (Vec::new(), &compared.comparison);
+    let [_, ours] = &*comparison.columns else { return Vec::new() };
+    for (rule, trial) in RULES.into_iter().zip(&comparison.trials) {
+        let (mut before, mut helpful) = (by_component(compared, ours), Vec::new());
+        for (component, after) in by_component(compared, trial) {
+            let Some(before) = before.remove(&component) else { continue };
+            if let Some(gain) = rule.gain(&before, &after) {
+                helpful.push((gain, Suggestion { rule, component, before, after }));
+            }
+        }
+        helpful.sort_by_key(|(gain, _)| std::cmp::Reverse(*gain));
+        found.extend(helpful.into_iter().map(|(_, suggestion)| suggestion).enumerate());
+    }
+    // The best of each rule before the second of one.
+    found.sort_by_key(|(place, _)| *place);
+    found.into_iter().map(|(_, suggestion)| suggestion).take(SUGGESTIONS).collect()
+}
+
+/// Writes in all with a suggested rule, and without it.
+fn writes(compared: &Compared, suggestion: &Suggestion) -> (u64, u64) {
+    let before = compared.comparison.columns[1].fates().iter().map(|fate| fate.writes).sum::<u64>();
+    (before - suggestion.before.fate.writes + suggestion.after.fate.writes, before)
+}
+
+/// A list for people; empty where no rule helps.
+pub(super) fn text(compared: &Compared) -> String {
+    let mut text = String::new();
+    let wait = |total: &Total| total.wait.map_or_else(|| "never".to_owned(), |wait| length(wait / SECOND));
+    for suggestion in suggestions(compared) {
+        let Suggestion { rule, component, before, after } = &suggestion;
+        let (with, without) = writes(compared, &suggestion);
+        let sign = if with < without { '-' } else { '+' };
+        let (with, difference) = (thousands(with), thousands(with.abs_diff(without)));
+        let effect = match rule {
+            Rule::ReasonInSpamKey => format!("longest wait for a fact {} instead of {}", wait(after), wait(before)),
+            Rule::SmallBudget => {
+                let [after, before] = [after, before].map(|total| length(total.behind / SECOND));
+                format!("newest behind by {after}, not {before}")
+            }
+        };
+        text += &format!("  {} for component {}\n", rule.name(), cut(component, 40));
+        text += &format!("    {with} writes ({sign}{difference}), {effect}\n");
+    }
+    if text.is_empty() { text } else { format!("\nWhat would help (tried; docs/recipes.md has the rules)\n{text}") }
+}
+
+/// The same for programs.
+pub(super) fn json(compared: &Compared) -> Vec<Value> {
+    let seconds = |nanos: i64| nanos as f64 / SECOND as f64;
+    let each = |suggestion: &Suggestion| {
+        let Suggestion { rule, component, after, .. } = suggestion;
+        json!({
+            "rule": rule.name(), "component": **component, "writes": writes(compared, suggestion).0,
+            "unseenFacts": after.unseen, "longestWaitSeconds": after.wait.map(seconds),
+            "newestBehindSeconds": seconds(after.behind),
+        })
+    };
+    suggestions(compared).iter().map(each).collect()
+}

@@ -106,6 +106,59 @@ fn replay_shows_three_columns_that_add_up() {
 }
 
 #[test]
+fn replay_goes_on_for_as_long_as_it_is_asked_to() {
+    let file = recorded_hour();
+    let path = file.path().display().to_string();
+    let until = |when: &str| {
+        let output = eventweir(&["replay", &path, "--output", "json", "--until", when]);
+        assert!(output.status.success(), "{when}: {}", stderr(&output));
+        let document: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        (document["input"]["until"].as_str().unwrap().to_owned(), document["columns"][1]["waiting"].as_u64().unwrap())
+    };
+    assert_eq!(until("+1h"), ("2023-04-14T03:01:07Z".to_owned(), 0));
+    assert_eq!(until("settled").1, 0);
+    let (end, waiting) = until("end");
+    assert!(end == "2023-04-14T02:01:07Z" && waiting > 0, "{end} {waiting}");
+    for time in ["2023-04-14T04:00:00Z", "2023-04-14T04:00:00.000000Z"] {
+        assert_eq!(until(time), ("2023-04-14T04:00:00Z".to_owned(), 0));
+    }
+    assert_eq!(eventweir(&["replay", &path, "--until", "later"]).status.code(), Some(64));
+}
+
+/// Names as long as Kubernetes allows them.
+#[test]
+fn replay_prints_80_columns_whatever_the_names_and_numbers() {
+    let (file, folder) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+    let mut lines = String::new();
+    for beat in 0..1000 {
+        let (name, at) = (format!("{}-{}", "n".repeat(240), beat % 3), 1_772_352_000 + beat * 30);
+        let time = eventweir::event::Time(at);
+        let mut text = Vec::new();
+        time.write(&mut text);
+        let time = String::from_utf8(text).unwrap();
+        let time = time.trim_matches('"');
+        let (namespace, reason) = ("s".repeat(63), format!("{}{}", "R".repeat(120), beat % 50));
+        lines += &format!(
+            r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"e{beat}","namespace":"{namespace}"}},"involvedObject":{{"kind":"VerticalPodAutoscalerCheckpoint","namespace":"{namespace}","name":"{name}"}},"reason":"{reason}","type":"Warning","count":20000,"source":{{"component":"{}"}},"lastTimestamp":"{time}"}}"#,
+            "c".repeat(250)
+        );
+        lines.push('\n');
+    }
+    std::fs::write(file.path(), lines).unwrap();
+    let path = file.path().display().to_string();
+    let config = folder.path().join(format!("{}.yaml", "a-long-name-of-a-configuration".repeat(3)));
+    std::fs::write(&config, "correlation: {burstSize: 3}\n").unwrap();
+    let config = config.display().to_string();
+    for by in ["object", "reason", "component", "namespace", "type"] {
+        for against in [&[][..], &["--against", &config]] {
+            let text = stdout(&eventweir(&[&["replay", &path, "--by", by], against].concat()));
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= 80, "{widest} columns: {text}");
+        }
+    }
+}
+
+#[test]
 fn replay_of_two_configurations_lists_what_differs() {
     let (file, folder) = (recorded_hour(), tempfile::tempdir().unwrap());
     let path = |name: &str| folder.path().join(name).display().to_string();

@@ -39,8 +39,8 @@ pub fn observe(observe: &Observe) -> Result<(), Error> {
     runtime()?.block_on(watch(observe, &mut compared))?;
     compared.until = compared.comparison.run_on(Until::Settled);
     compared.notes.push(
-        "Seen after the clients' own limits: what client-go never wrote is nowhere. An audit log at level\n\
-         Request has each request; replay reads it."
+        "Seen after the clients' own limits: what client-go never wrote is nowhere. An audit log at level Request \
+         has each request; replay reads it."
             .to_owned(),
     );
     finish(&compared, &observe.report)

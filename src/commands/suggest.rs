@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
-use super::report::{Compared, Total, cut, length, thousands};
+use super::report::{Compared, Total, length, seconds, thousands};
+use super::table::cut;
 use crate::correlator::{Field, Policy, Settings};
 use crate::replay::Simulation;
 
@@ -133,7 +134,7 @@ pub(super) fn text(compared: &Compared) -> String {
         let sign = if with < without { '-' } else { '+' };
         let (with, difference) = (thousands(with), thousands(with.abs_diff(without)));
         let effect = match rule {
-            Rule::ReasonInSpamKey => format!("longest wait for a fact {} instead of {}", wait(after), wait(before)),
+            Rule::ReasonInSpamKey => format!("longest wait {} instead of {}", wait(after), wait(before)),
             Rule::SmallBudget => {
                 let [after, before] = [after, before].map(|total| length(total.behind / SECOND));
                 format!("newest behind by {after}, not {before}")
@@ -147,7 +148,6 @@ pub(super) fn text(compared: &Compared) -> String {
 
 /// The same for programs.
 pub(super) fn json(compared: &Compared) -> Vec<Value> {
-    let seconds = |nanos: i64| nanos as f64 / SECOND as f64;
     let each = |suggestion: &Suggestion| {
         let Suggestion { rule, component, after, .. } = suggestion;
         json!({

@@ -111,6 +111,8 @@ struct Part {
     fact: u32,
     number: u64,
     newest: i64,
+    /// How many of them found no token before, so that the ledger has them as lost.
+    dropped: u64,
 }
 
 /// What a record does not show yet.
@@ -134,6 +136,8 @@ pub struct Simulation {
     // LIMIT: the records in the outbox, and those that the correlators remember and have dropped occurrences.
     owed: HashMap<RecordId, Owed, foldhash::fast::FixedState>,
     waiting: u64,
+    /// How many of those that wait the ledger has as lost: they found no token, and the record's next write counts them.
+    revived: u64,
     /// By the number of the fact.
     fates: Vec<Fate>,
     /// Writes by the minute since the start.
@@ -322,7 +326,7 @@ impl Comparison {
             };
             let balance = column.shard.balance();
             let waiting: u64 = fates.iter().map(|fate| fate.waiting).sum();
-            facts.into_iter().all(is_whole) && balance.is_exact() && balance.total_waiting() == waiting
+            facts.into_iter().all(is_whole) && balance.is_exact() && balance.total_waiting() + column.revived == waiting
         })
     }
 
@@ -358,6 +362,7 @@ impl Simulation {
             names: 0,
             owed: HashMap::default(),
             waiting: 0,
+            revived: 0,
             fates: Vec::new(),
             writes: BTreeMap::new(),
         }
@@ -380,17 +385,19 @@ impl Simulation {
         self.names += 1;
         event.metadata.name =
             record_name(&event.involved_object.name, Now { wall: self.now.saturating_add(self.names), ..self.now() });
-        let part = Part { fact, number: u64::from(number), newest: at };
+        let part = Part { fact, number: u64::from(number), newest: at, dropped: 0 };
         match self.shard.accept(event, number, self.now(), &self.policy) {
             Err(shard::Full) => self.fate(fact).rejected += part.number,
             Ok(accepted) => {
                 let owed = self.owed.entry(accepted.counts_on).or_default();
                 if accepted.outcome == Outcome::Dropped {
-                    add(&mut owed.dropped, part);
+                    add(&mut owed.dropped, Part { dropped: part.number, ..part });
                 } else {
                     // The record's count is the whole one, what was dropped included.
                     let dropped = std::mem::take(&mut owed.dropped);
-                    self.waiting += dropped.iter().map(|part| part.number).sum::<u64>() + part.number;
+                    let revived = dropped.iter().map(|part| part.number).sum::<u64>();
+                    self.waiting += revived + part.number;
+                    self.revived += revived;
                     dropped.into_iter().chain([part]).for_each(|part| add(&mut owed.waiting, part));
                 }
             }
@@ -451,6 +458,7 @@ impl Simulation {
             if written.total() > 0 || settlement.lost.is_some() {
                 for part in parts.drain(..) {
                     self.waiting -= part.number;
+                    self.revived -= part.dropped;
                     let fate = self.fate(part.fact);
                     if settlement.lost.is_some() {
                         fate.lost += part.number;
@@ -514,6 +522,7 @@ fn add(parts: &mut Vec<Part>, part: Part) {
     match parts.iter_mut().rev().take(16).find(|known| known.fact == part.fact) {
         Some(known) => {
             known.number += part.number;
+            known.dropped += part.dropped;
             known.newest = known.newest.max(part.newest);
         }
         None => parts.push(part),

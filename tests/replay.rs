@@ -517,6 +517,8 @@ fn events_are_read_from_what_people_have() {
         (format!("{one}{two}"), Format::Documents),
         (format!("{indented}\n{two}"), Format::Documents),
         (format!("[{one},\n{two}]"), Format::Documents),
+        (format!("{{\"kind\":\"List\",\"items\":[\n{one},\n{two}\n]}}"), Format::Documents),
+        (format!("{{\"kind\":\"List\",\"items\":[{one},\n{two}\n]}}"), Format::Documents),
         (list, Format::Documents),
         (pretty, Format::Documents),
     ] {

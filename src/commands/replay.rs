@@ -71,7 +71,7 @@ pub(super) fn read(
     while let Some(found) = recording.next() {
         match found.map_err(|source| reading(name, source))? {
             Ok(report) if how.namespace.is_some_and(|only| report.event.metadata.namespace != only) => {}
-            Ok(report) if how.is_sorted => unsorted.push(report),
+            Ok(report) if how.is_sorted => unsorted.push(Some(Box::new(report))),
             Ok(Report { event, occurrences, at, .. }) => compared.comparison.report(event, occurrences, at),
             Err(Bad { .. }) if how.skip_bad => compared.bad += 1,
             Err(bad) => {
@@ -82,7 +82,7 @@ pub(super) fn read(
         }
         progress.step(recording.bytes());
     }
-    spread(&mut compared.comparison, &unsorted);
+    spread(&mut compared.comparison, unsorted);
     progress.end();
     let without = recording.without_body();
     if without > 0 {
@@ -150,26 +150,29 @@ pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<C
 }
 
 /// Reports events in the order of their times, the occurrences of one spread evenly from its first to its newest.
-fn spread(comparison: &mut Comparison, reports: &[Report]) {
+fn spread(comparison: &mut Comparison, mut reports: Vec<Option<Box<Report>>>) {
     let mut next: BinaryHeap<Reverse<(i64, usize, u32)>> = BinaryHeap::new();
     let begin = |report: &Report| report.from.filter(|_| report.occurrences > 1).or(report.at).unwrap_or(i64::MIN);
-    next.extend(reports.iter().enumerate().map(|(index, report)| Reverse((begin(report), index, 0))));
+    next.extend(reports.iter().flatten().enumerate().map(|(index, report)| Reverse((begin(report), index, 0))));
+    // Each is given up with its last step, as the simulated proxies grow meanwhile.
     while let Some(Reverse((at, index, step))) = next.pop() {
-        let Report { event, occurrences, from, at: newest } = &reports[index];
-        let steps = (*occurrences).clamp(1, STEPS);
+        let Some(report) = reports.get_mut(index).and_then(Option::take) else { continue };
+        let steps = report.occurrences.clamp(1, STEPS);
         // The first steps have the remainder.
-        let number = occurrences / steps + u32::from(step < occurrences % steps);
-        comparison.report(event.clone(), number.max(1), (at != i64::MIN).then_some(at));
-        if let (Some(from), Some(newest)) = (from, newest)
-            && step + 1 < steps
-        {
+        let number = (report.occurrences / steps + u32::from(step < report.occurrences % steps)).max(1);
+        let time = (at != i64::MIN).then_some(at);
+        if step + 1 == steps {
+            comparison.report(report.event, number, time);
+            continue;
+        }
+        comparison.report(report.event.clone(), number, time);
+        let at = report.from.zip(report.at).map_or(at, |(from, newest)| {
             let whole = i128::from((newest - from).max(0));
             let part = whole * i128::from(step + 1) / i128::from((steps - 1).max(1));
-            let at = from + i64::try_from(part).unwrap_or(0);
-            next.push(Reverse((at, index, step + 1)));
-        } else if step + 1 < steps {
-            next.push(Reverse((at, index, step + 1)));
-        }
+            from + i64::try_from(part).unwrap_or(0)
+        });
+        next.push(Reverse((at, index, step + 1)));
+        reports[index] = Some(report);
     }
 }
 

@@ -315,7 +315,7 @@ fn check_config_warns_of_a_key_that_hides_whose_event_it_was() {
     let text = stderr(&output);
     assert!(text.contains("correlation.rules[1].set.aggregateKey without involvedObject.name"), "{text}");
     assert_eq!(text.matches("warning").count(), 1, "{text}");
-    write!(file, "  aggregateKey: [source.component, reason]\n").unwrap();
+    writeln!(file, "  aggregateKey: [source.component, reason]").unwrap();
     let text = stderr(&eventweir(&["check-config", &file.path().display().to_string()]));
     assert!(text.contains(" correlation.aggregateKey without") && text.matches("warning").count() == 1, "{text}");
 }

@@ -5,17 +5,15 @@ use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{IsTerminal as _, Read, Write as _};
 use std::path::Path;
-use std::time::Duration;
 
+use super::Error;
 use super::report::{Compared, finish, plural, thousands};
-use super::{Error, suggest};
 use crate::cli::Replay;
 use crate::clock::{Clock, Mono};
 use crate::config::{self, Config, Overrides};
-use crate::correlator::Policy;
 use crate::event::Event;
 use crate::replay::{Bad, Comparison, Format, Recording, Report, client_go};
-use crate::{shard, upstream};
+use crate::upstream;
 
 /// LIMIT: steps in which the occurrences of one record are spread over its time.
 const STEPS: u32 = 10_000;
@@ -119,18 +117,16 @@ pub(super) fn each(path: &Path, mut see: impl FnMut(&Event)) -> Result<(), Error
 /// client-go beside one configuration, and each rule that may help tried beside it.
 pub(super) fn compare_and_try(config: Option<&Path>) -> Result<Compared, Error> {
     let mut compared = compare(config, None)?;
-    let (policy, shard, ttl) = load(config)?;
-    for trial in suggest::trials(&policy) {
-        compared.comparison.add_trial(trial, shard.clone(), ttl);
-    }
+    let Config { policy, shard, upstream, .. } = load(config)?;
+    compared.comparison.try_rules(&policy, &shard, upstream.store.ttl);
     Ok(compared)
 }
 
-fn load(config: Option<&Path>) -> Result<(Policy, shard::Settings, Duration), Error> {
-    let Config { policy, mut shard, upstream, .. } = config::load(config, &Overrides::default())?;
+fn load(config: Option<&Path>) -> Result<Config, Error> {
+    let mut config = config::load(config, &Overrides::default())?;
     // Nobody asks.
-    shard.explain.enabled = false;
-    Ok((policy, shard, upstream.store.ttl))
+    config.shard.explain.enabled = false;
+    Ok(config)
 }
 
 /// client-go beside one configuration or two.
@@ -140,8 +136,8 @@ pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<C
     comparison.add(policy, shard, upstream::store::Settings::default().ttl);
     let (mut names, mut configs) = (vec!["client-go".to_owned()], vec![None]);
     for path in [Some(config), against.map(Some)].into_iter().flatten() {
-        let (policy, shard, ttl) = load(path)?;
-        comparison.add(policy, shard, ttl);
+        let Config { policy, shard, upstream, .. } = load(path)?;
+        comparison.add(policy, shard, upstream.store.ttl);
         let stem = path.and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy().into_owned());
         names.push(stem.filter(|_| against.is_some()).unwrap_or_else(|| "eventweir".to_owned()));
         configs.push(path.map(|path| path.display().to_string()));

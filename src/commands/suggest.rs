@@ -1,15 +1,13 @@
-//! Which rules would help: each is tried on the same events, for all components at once, and judged component by component.
+//! Which rules would help: each has been tried on the same events, and is judged component by component.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
 use super::report::{Compared, Total, length, seconds, thousands};
 use super::table::cut;
-use crate::correlator::{Field, Policy, Settings};
-use crate::replay::Simulation;
+use crate::replay::{Simulation, Trial};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -22,71 +20,29 @@ const SHORT_WAIT: i64 = 60 * SECOND;
 /// Writes that a rule must save at least.
 const FEW_WRITES: u64 = 50;
 
-/// What is tried, in the order of the trials.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rule {
-    /// Each reason has a budget of its own.
-    ReasonInSpamKey,
-    /// The budget is smaller.
-    SmallBudget,
-}
-
-const RULES: [Rule; 2] = [Rule::ReasonInSpamKey, Rule::SmallBudget];
-
 /// A rule that helps a component.
 struct Suggestion {
-    rule: Rule,
+    rule: Trial,
     component: SmolStr,
     /// Of the component, without the rule and with it.
     before: Total,
     after: Total,
 }
 
-impl Rule {
-    fn apply(self, settings: &Settings) -> Settings {
-        let mut settings = settings.clone();
-        match self {
-            Self::ReasonInSpamKey if settings.spam_key.contains(&Field::Reason) => {}
-            Self::ReasonInSpamKey => settings.spam_key.push(Field::Reason),
-            Self::SmallBudget => {
-                settings.burst_size = settings.burst_size.min(5);
-                settings.qps = settings.qps.min(1.0 / 900.0);
-            }
+/// How much a rule helps; `None` where it does not, or hides a fact.
+fn gain(rule: Trial, before: &Total, after: &Total) -> Option<i64> {
+    // What is never shown waits without end.
+    let wait = |total: &Total| total.wait.unwrap_or(i64::MAX);
+    let shorter = wait(before).saturating_sub(wait(after));
+    let fewer = before.fate.writes.saturating_sub(after.fate.writes);
+    let (helps, gain) = match rule {
+        Trial::ReasonInSpamKey => (shorter >= SHORT_WAIT, shorter),
+        Trial::SmallBudget => {
+            let is_much = fewer >= FEW_WRITES && fewer >= before.fate.writes / 4;
+            (is_much && shorter >= -SHORT_WAIT, i64::try_from(fewer).unwrap_or(i64::MAX))
         }
-        settings
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::ReasonInSpamKey => "spamKey with `reason`",
-            Self::SmallBudget => "burstSize: 5, qps: 1/900",
-        }
-    }
-
-    /// How much the rule helps; `None` where it does not, or hides a fact.
-    fn gain(self, before: &Total, after: &Total) -> Option<i64> {
-        // What is never shown waits without end.
-        let wait = |total: &Total| total.wait.unwrap_or(i64::MAX);
-        let shorter = wait(before).saturating_sub(wait(after));
-        let fewer = before.fate.writes.saturating_sub(after.fate.writes);
-        let helps = match self {
-            Self::ReasonInSpamKey => shorter >= SHORT_WAIT,
-            Self::SmallBudget => fewer >= FEW_WRITES && fewer >= before.fate.writes / 4 && shorter >= -SHORT_WAIT,
-        };
-        let gain = if self == Self::ReasonInSpamKey { shorter } else { i64::try_from(fewer).unwrap_or(i64::MAX) };
-        (helps && after.unseen <= before.unseen).then_some(gain)
-    }
-}
-
-/// The policies to try instead of this one.
-pub(super) fn trials(policy: &Policy) -> Vec<Policy> {
-    let with = |rule: Rule| {
-        let mut tried = policy.clone();
-        tried.base = Arc::new(rule.apply(&tried.base));
-        tried.rules.iter_mut().for_each(|known| known.settings = Arc::new(rule.apply(&known.settings)));
-        tried
     };
-    RULES.map(with).into()
+    (helps && after.unseen <= before.unseen).then_some(gain)
 }
 
 /// What became of the facts of each component.
@@ -102,11 +58,11 @@ fn by_component(compared: &Compared, simulation: &Simulation) -> BTreeMap<SmolSt
 fn suggestions(compared: &Compared) -> Vec<Suggestion> {
     let (mut found, comparison) = (Vec::new(), &compared.comparison);
     let [_, ours] = &*comparison.columns else { return Vec::new() };
-    for (rule, trial) in RULES.into_iter().zip(&comparison.trials) {
+    for (rule, trial) in Trial::ALL.into_iter().zip(&comparison.trials) {
         let (mut before, mut helpful) = (by_component(compared, ours), Vec::new());
         for (component, after) in by_component(compared, trial) {
             let Some(before) = before.remove(&component) else { continue };
-            if let Some(gain) = rule.gain(&before, &after) {
+            if let Some(gain) = gain(rule, &before, &after) {
                 helpful.push((gain, Suggestion { rule, component, before, after }));
             }
         }
@@ -134,8 +90,8 @@ pub(super) fn text(compared: &Compared) -> String {
         let sign = if with < without { '-' } else { '+' };
         let (with, difference) = (thousands(with), thousands(with.abs_diff(without)));
         let effect = match rule {
-            Rule::ReasonInSpamKey => format!("longest wait {} instead of {}", wait(after), wait(before)),
-            Rule::SmallBudget => {
+            Trial::ReasonInSpamKey => format!("longest wait {} instead of {}", wait(after), wait(before)),
+            Trial::SmallBudget => {
                 let [after, before] = [after, before].map(|total| length(total.behind / SECOND));
                 format!("newest behind by {after}, not {before}")
             }

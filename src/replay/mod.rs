@@ -7,9 +7,11 @@
 mod input;
 mod records;
 mod seen;
+mod trial;
 
 pub use input::{Bad, Format, Recording, Report};
 pub use seen::Seen;
+pub use trial::Trial;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -153,7 +155,7 @@ pub struct Comparison {
     facts: Vec<(Arc<Fact>, Sent)>,
     /// The proxies.
     pub columns: Vec<Simulation>,
-    /// Proxies that try a rule, and are no columns. None beyond `TRIAL_FACTS`.
+    /// Proxies that try a [`Trial`], and are no columns. None beyond `TRIAL_FACTS`.
     pub trials: Vec<Simulation>,
     /// Occurrences by the minute since the first.
     // LIMIT: minutes in which something was sent.
@@ -223,9 +225,10 @@ impl Comparison {
         self.columns.push(Simulation::new(policy, shard, ttl));
     }
 
-    /// Adds a proxy that tries a rule.
-    pub fn add_trial(&mut self, policy: Policy, shard: shard::Settings, ttl: Duration) {
-        self.trials.push(Simulation::new(policy, shard, ttl));
+    /// Tries rules beside a configuration: adds a proxy for each.
+    pub fn try_rules(&mut self, policy: &Policy, shard: &shard::Settings, ttl: Duration) {
+        let trials = Trial::ALL.map(|trial| Simulation::new(trial.apply(policy), shard.clone(), ttl));
+        self.trials = trials.into();
     }
 
     /// Reports `number` equal occurrences of an event at a time (unix nanoseconds); one in the past happens now.

@@ -8,6 +8,7 @@ mod latency;
 mod limited;
 mod memory;
 mod passthrough;
+mod replay;
 mod table;
 mod weir;
 mod writes;
@@ -33,6 +34,8 @@ enum What {
     Memory,
     /// A memory budget of 128 MiB under a storm.
     Limited,
+    /// Memory and speed of `eventweir replay`.
+    Replay,
     /// What is written of recorded shapes, and what that costs a real apiserver, against client-go's recorder.
     Writes,
 }
@@ -98,6 +101,7 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
         What::Passthrough => passthrough::passthrough(&bench),
         What::Memory => memory::memory(&bench),
         What::Limited => limited::limited(&bench),
+        What::Replay => replay::replay(&bench),
         What::Writes => writes::writes(&bench),
     }
 }

@@ -102,6 +102,8 @@ pub struct Fact {
     pub dropped: u64,
     /// Those that were refused.
     pub rejected: u64,
+    /// Changes of its events that were refused, which are no occurrences.
+    pub refused_changes: u64,
     /// Those that the upstream has shown in a write that carried them.
     pub shown: u64,
     /// Those that have folded into a digest or storm record.
@@ -124,6 +126,12 @@ pub struct Fact {
 }
 
 impl Fact {
+    /// Whether a client has said anything about it.
+    #[must_use]
+    pub const fn is_reported(&self) -> bool {
+        self.received + self.refused_changes > 0
+    }
+
     /// Its source in words.
     #[must_use]
     pub fn source(&self) -> String {

@@ -63,6 +63,8 @@ pub struct Store {
     /// How often each rule was chosen; the first is the number of events that no rule matches.
     // LIMIT: as many as rules, and one.
     rule_hits: Vec<u64>,
+    /// Occurrences that were refused and could be read.
+    rejected: u64,
     /// When the newest decision was made that was forgotten with its object.
     forgotten_until: Option<i64>,
     /// When the store began.
@@ -106,6 +108,7 @@ impl Store {
             group_count: Share::default(),
             places: std::collections::HashMap::default(),
             rule_hits: Vec::new(),
+            rejected: 0,
             forgotten_until: None,
             began: None,
         }
@@ -232,7 +235,11 @@ impl Store {
         let before = history.bytes;
         let fact = &mut history.facts[spot.fact];
         match remark.0 {
-            Verdict::Rejected => fact.rejected += number,
+            Verdict::Rejected if number == 0 => fact.refused_changes += 1,
+            Verdict::Rejected => {
+                fact.rejected += number;
+                self.rejected += number;
+            }
             Verdict::Lost => fact.lost = (fact.lost.0 + number, remark.1),
             _ => {}
         }
@@ -351,6 +358,12 @@ impl Store {
     #[must_use]
     pub const fn span(&self) -> (Option<i64>, Option<i64>) {
         (self.began, self.forgotten_until)
+    }
+
+    /// Occurrences that were refused and are noted with their object.
+    #[must_use]
+    pub const fn rejected(&self) -> u64 {
+        self.rejected
     }
 
     /// Bytes of what is kept.

@@ -150,6 +150,18 @@ impl Object {
 
     fn explain_shown(&self, part: &Part) -> Answer {
         let of_how_many = part.of_how_many();
+        if part.received == 0 {
+            let refused = self.decided(part, "rejected");
+            return answer(
+                "rejected",
+                format!(
+                    "No occurrence was received. A change of the event was refused at {}: {}",
+                    refused.map_or("", |decision| clock(&decision.last)),
+                    refused.map(|decision| decision.text.as_str()).unwrap_or_default()
+                ),
+                "The client was told; a PUT, an apply or a patch of other members is no occurrence.",
+            );
+        }
         if part.received == part.rejected && part.rejected > 0 {
             let refused = self.decided(part, "rejected");
             let why = refused.map_or("", |decision| decision.why);

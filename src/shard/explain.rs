@@ -108,11 +108,19 @@ impl Shard {
         }
     }
 
-    /// Notes that an occurrence was refused that could be read.
-    pub fn note_rejection(&mut self, event: &Event, reason: RejectReason, text: &str, now: Now) {
+    /// Notes that occurrences were refused that could be read.
+    pub fn note_rejection(&mut self, event: &Event, occurrences: u32, reason: RejectReason, text: &str, now: Now) {
         let object = self.secret.subject(event);
-        if let Some(spot) = self.explain.receive(object, self.secret, event, 1, now) {
-            self.explain.remark(spot, (Verdict::Rejected, reason.label()), 1, None, text, now);
+        if let Some(spot) = self.explain.receive(object, self.secret, event, occurrences, now) {
+            self.explain.remark(spot, (Verdict::Rejected, reason.label()), occurrences.into(), None, text, now);
+        }
+    }
+
+    /// Notes that a change of an event was refused, which is no occurrence.
+    pub fn note_refused_change(&mut self, event: &Event, text: &str, now: Now) {
+        let object = self.secret.subject(event);
+        if let Some(spot) = self.explain.spot(object, self.secret, event, now) {
+            self.explain.remark(spot, (Verdict::Rejected, "change"), 0, None, text, now);
         }
     }
 
@@ -127,12 +135,13 @@ impl Shard {
             let found = found.filter(|history| query.likeness(history) * 2 >= query.name.len().max(1));
             nearest.extend(found.map(|history| format!("{} {}/{}", history.kind, history.namespace, history.name)));
         }
-        Known { span: self.explain.span(), received: self.ledger.received(), objects, nearest }
+        let unread = self.ledger.total_rejected().saturating_sub(self.explain.rejected());
+        Known { span: self.explain.span(), received: self.ledger.received(), unread, objects, nearest }
     }
 
     fn describe(&self, history: &History, query: &Query, now: Now, policy: &Policy) -> Object {
         let mut budgets: Vec<Budget> = Vec::new();
-        let is_shown = |fact: &&Fact| fact.received > 0 && fact.reason != DIGEST_REASON;
+        let is_shown = |fact: &&Fact| fact.is_reported() && fact.reason != DIGEST_REASON;
         for fact in history.facts.iter().filter(is_shown) {
             let Some(budget) = self.budget(history, fact, now, policy) else { continue };
             match budgets.iter_mut().find(|known| known.key == budget.key) {
@@ -336,9 +345,16 @@ impl Shards {
         (0..self.count()).map(|index| self.with(index, |shard, now| shard.explain(query, now, &policy))).collect()
     }
 
-    /// Notes that an occurrence was refused that could be read.
-    pub fn note_rejection(&self, event: &Event, reason: RejectReason, text: &str) {
-        self.with(self.shard_of(event), |shard, now| shard.note_rejection(event, reason, text, now));
+    /// Notes that occurrences were refused that could be read.
+    pub fn note_rejection(&self, event: &Event, occurrences: u32, reason: RejectReason, text: &str) {
+        let index = self.shard_of(event);
+        self.with(index, |shard, now| shard.note_rejection(event, occurrences, reason, text, now));
+    }
+
+    /// Notes that a change of an event was refused, in the words of its client's answer.
+    pub fn note_refused_change(&self, event: &Event, change: &str, text: &str) {
+        let text = format!("{change}: {text}");
+        self.with(self.shard_of(event), |shard, now| shard.note_refused_change(event, &text, now));
     }
 
     /// The facts that most occurrences came of in the last hour, of the namespaces that may be seen.

@@ -114,6 +114,7 @@ pub struct Fact {
     pub lost: (u64, &'static str),
     /// Tokens that were spent on it.
     pub spent: u64,
+    pub first_received: i64,
     pub last_received: i64,
     pub last_shown: Option<i64>,
     /// Source, budget and its rate; whether its correlator pays.
@@ -277,6 +278,13 @@ impl History {
         self.bytes += Self::fact_size(&fact);
         self.facts.push(fact);
         self.facts.len() - 1
+    }
+
+    /// Whether the upstream shows nothing of a fact of the last hour.
+    #[must_use]
+    pub fn is_unseen(&self, fact: &Fact, now: Mono) -> bool {
+        let is_in_summary = || fact.into.is_some_and(|into| self.kept(into).is_some_and(|kept| kept.stored));
+        fact.received > fact.rejected && fact.shown == 0 && fact.rates.received.hour(now) > 0 && !is_in_summary()
     }
 
     /// The record of this number.

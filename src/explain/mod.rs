@@ -12,7 +12,7 @@ mod tap;
 
 pub use answer::{Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, clean, stamp};
 pub use history::{Decision, Fact, History, Kept, Rates, Verdict};
-pub use recent::{Group, Recent};
+pub use recent::{Group, MINUTES, Minutes, Recent, Totals};
 pub use tap::{Line, Selector, Tap, source};
 
 use std::num::NonZeroUsize;
@@ -37,13 +37,15 @@ pub struct Settings {
     pub max_bytes: NonZeroUsize,
     /// LIMIT: distinct messages of a combined record or digest.
     pub messages: usize,
+    /// LIMIT: bytes of an annotation with those messages; 0 writes none.
+    pub annotation_bytes: usize,
     /// LIMIT: label sets of the metric of groups; what is beyond is counted together.
     pub series: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { enabled: false, max_bytes: const { NonZeroUsize::new(16 << 20).unwrap() }, messages: 10, series: 500 }
+        Self { enabled: false, max_bytes: const { NonZeroUsize::new(16 << 20).unwrap() }, messages: 10, annotation_bytes: 0, series: 500 }
     }
 }
 
@@ -60,6 +62,8 @@ pub struct Store {
     /// Where a group stands in `groups`.
     // LIMIT: as many as `groups`.
     places: std::collections::HashMap<Key, usize, BuildKeyHasher>,
+    /// Occurrences and writes by the minute.
+    flow: [Minutes; 2],
     /// How often each rule was chosen; the first is the number of events that no rule matches.
     // LIMIT: as many as rules, and one.
     rule_hits: Vec<u64>,
@@ -77,6 +81,25 @@ pub struct Spot {
     object: Key,
     fact: usize,
     group: usize,
+}
+
+/// Facts of which the upstream shows nothing.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Unseen {
+    /// How many.
+    pub number: u64,
+    /// Of the oldest: when it was received first, its namespace, object and reason.
+    pub oldest: Option<(i64, SmolStr, String, SmolStr)>,
+}
+
+impl Unseen {
+    /// Adds those of another store.
+    #[must_use]
+    pub fn plus(mut self, other: Self) -> Self {
+        self.number += other.number;
+        self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
+        self
+    }
 }
 
 /// How a decision came about.
@@ -107,6 +130,7 @@ impl Store {
             groups: vec![Group::default()],
             group_count: Share::default(),
             places: std::collections::HashMap::default(),
+            flow: [Minutes::default(); 2],
             rule_hits: Vec::new(),
             rejected: 0,
             forgotten_until: None,
@@ -137,6 +161,12 @@ impl Store {
         self.settings.enabled
     }
 
+    /// Whether records are to carry their messages.
+    #[must_use]
+    pub const fn annotates(&self) -> bool {
+        self.settings.enabled && self.settings.annotation_bytes > 0
+    }
+
     /// Occurrences of an event arrive: finds the place of their fact. `None` where nothing is kept.
     pub fn receive(&mut self, object: Key, secret: KeySecret, event: &Event, number: u32, now: Now) -> Option<Spot> {
         let spot = self.spot(object, secret, event, now)?;
@@ -144,6 +174,10 @@ impl Store {
         let fact = &mut history.facts[spot.fact];
         fact.received += u64::from(number);
         fact.last_received = now.wall;
+        if fact.received == u64::from(number) {
+            fact.first_received = now.wall;
+        }
+        self.flow[0].add(now.mono, number);
         fact.rates.received.add(now.mono, number);
         self.groups[spot.group].receive(now.mono, number);
         Some(spot)
@@ -211,7 +245,10 @@ impl Store {
         fact.rule = ruling.rule;
         fact.budget = Some((ruling.source, ruling.budget, ruling.rate, ruling.paid.is_some()));
         match verdict {
-            Verdict::Dropped => fact.dropped += u64::from(number),
+            Verdict::Dropped => {
+                fact.dropped += u64::from(number);
+                self.groups[spot.group].totals.dropped += u64::from(number);
+            }
             _ => fact.spent += u64::from(ruling.paid == Some(true)),
         }
         let is_begun_again = history.keep((record, kind), spot.fact, (message, messages), ruling.before);
@@ -234,13 +271,18 @@ impl Store {
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes;
         let fact = &mut history.facts[spot.fact];
+        let totals = &mut self.groups[fact.group].totals;
         match remark.0 {
             Verdict::Rejected if number == 0 => fact.refused_changes += 1,
             Verdict::Rejected => {
                 fact.rejected += number;
+                totals.rejected += number;
                 self.rejected += number;
             }
-            Verdict::Lost => fact.lost = (fact.lost.0 + number, remark.1),
+            Verdict::Lost => {
+                fact.lost = (fact.lost.0 + number, remark.1);
+                totals.lost += number;
+            }
             _ => {}
         }
         let number = u32::try_from(number).unwrap_or(u32::MAX);
@@ -269,13 +311,18 @@ impl Store {
         let grown = history.set_stored(record, name, sent);
         let fact = &mut history.facts[spot.fact];
         // A write shows what was dropped since the one before it, too.
-        fact.shown += if fact.dropped > 0 { grown.max(number) } else { number };
+        let shown = if fact.dropped > 0 { grown.max(number) } else { number };
+        fact.shown += shown;
         fact.rates.writes.add(now.mono, 1);
         fact.last_shown = Some(now.wall);
         if fact.budget.is_none_or(|(.., is_prepaid)| !is_prepaid) {
             fact.spent += 1;
         }
-        self.groups[spot.group].writes.add(now.mono, 1);
+        let group = &mut self.groups[spot.group];
+        group.writes.add(now.mono, 1);
+        group.totals.writes += 1;
+        group.totals.shown += shown;
+        self.flow[1].add(now.mono, 1);
         self.bytes.replace(before, history.bytes);
     }
 
@@ -294,12 +341,32 @@ impl Store {
         let before = history.bytes;
         let fact = &mut history.facts[spot.fact];
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
+        self.groups[fact.group].totals.folded += number;
         history.keep((into, kind), spot.fact, (message, messages), 0);
         if !name.is_empty() {
             history.set_stored(into, name, 0);
         }
         self.bytes.replace(before, history.bytes);
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
+    }
+
+    /// The newest messages of a record, as a JSON list of so many bytes at most, the newest last.
+    #[must_use]
+    pub fn messages(&self, object: Key, record: RecordId) -> Option<SmolStr> {
+        let most = self.settings.annotation_bytes;
+        if most == 0 {
+            return None;
+        }
+        let mut left = most.saturating_sub(2);
+        let fits = |message: &SmolStr| {
+            let text = serde_json::to_string(message.as_str()).ok()?;
+            left = left.checked_sub(text.len() + 1)?;
+            Some(text)
+        };
+        let kept = self.objects.peek(&object)?.kept(record)?;
+        let mut texts: Vec<String> = kept.messages.iter().rev().map_while(fits).collect();
+        texts.reverse();
+        (!texts.is_empty()).then(|| format!("[{}]", texts.join(",")).into())
     }
 
     /// The object of a place.
@@ -346,6 +413,29 @@ impl Store {
     #[must_use]
     pub fn groups(&self) -> &[Group] {
         &self.groups
+    }
+
+    /// Occurrences and writes by the minute, the newest first.
+    #[must_use]
+    pub fn flow(&self, now: Mono) -> [[u32; MINUTES]; 2] {
+        self.flow.map(|minutes| minutes.list(now))
+    }
+
+    /// The facts of the last hour of which the upstream shows nothing, of the namespaces that may be seen: how many, and since when the
+    /// oldest waits.
+    #[must_use]
+    pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool, now: Mono) -> Unseen {
+        let mut unseen = Unseen::default();
+        for history in self.histories().filter(|history| is_seen(&history.namespace)) {
+            for fact in history.facts.iter().filter(|fact| history.is_unseen(fact, now)) {
+                unseen.number += 1;
+                if unseen.oldest.as_ref().is_none_or(|(since, ..)| fact.first_received < *since) {
+                    let object = format!("{}/{}", history.kind, history.name);
+                    unseen.oldest = Some((fact.first_received, history.namespace.clone(), object, fact.reason.clone()));
+                }
+            }
+        }
+        unseen
     }
 
     /// How often each rule was chosen; the first is the number of events that no rule matches.
@@ -436,6 +526,6 @@ mod tests {
         for number in 0..GROUPS + 5 {
             tell(&mut store, &event(0, &format!("R{number}"), "m"), 7, 1);
         }
-        assert_eq!((store.groups().len(), store.groups()[0].received), (GROUPS + 1, 5));
+        assert_eq!((store.groups().len(), store.groups()[0].totals.received), (GROUPS + 1, 5));
     }
 }

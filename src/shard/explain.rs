@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use smol_str::SmolStr;
 
 use super::hold::Handle;
-use super::{Shard, Shards};
+use super::{Mirror, Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Policy, RecordId, Settled, field_value};
 use crate::event::Event;
 use crate::explain::{
-    Budget, Decided, Fact, Group, History, Known, Object, Part, Query, Record, Spot, Tap, Verdict, stamp,
+    Budget, Decided, Fact, Group, History, Known, MINUTES, Object, Part, Query, Record, Spot, Store, Tap, Unseen,
+    Verdict, stamp,
 };
 use crate::ledger::RejectReason;
-use crate::outbox::{Answer, DIGEST_REASON, Forgotten, Kind, Settlement};
+use crate::outbox::{
+    Answer, DIGEST_REASON, Forgotten, Kind, MESSAGES, Request, Settlement, TAG_PREFIX, Write,
+};
 
 /// LIMIT: objects of an answer, of one shard.
 const OBJECTS: usize = 20;
@@ -52,6 +55,25 @@ impl Shard {
     /// The desired state of a record that is here.
     pub(super) fn event(&self, record: RecordId) -> Option<Event> {
         Some(self.outbox.glimpse(record)?.event.clone())
+    }
+
+    /// Adds to a write the last messages of its record, where that is asked for. It is about to be sent anyway.
+    pub(super) fn annotate(&self, write: &mut Write) {
+        let Some(seen) = self.explain.annotates().then(|| self.outbox.glimpse(write.record)).flatten() else { return };
+        if !matches!(seen.kind, Kind::Combined | Kind::Digest) {
+            return;
+        }
+        let Some(messages) = self.explain.messages(self.secret.subject(seen.event), write.record) else { return };
+        match &mut write.request {
+            Request::Patch { claim: Some(claim), .. } => claim.messages = Some(messages),
+            Request::Create { event, .. } => {
+                // Where records are written as client-go writes them, nothing is added.
+                if let Some(rare) = event.metadata.rare.as_mut().filter(|rare| rare.annotations.keys().any(|name| name.starts_with(TAG_PREFIX))) {
+                    rare.annotations.insert(SmolStr::new_static(MESSAGES), messages);
+                }
+            }
+            Request::Patch { claim: None, .. } | Request::Read { .. } | Request::Delete { .. } => {}
+        }
     }
 
     /// Looks at a write before its answer is taken.
@@ -122,6 +144,12 @@ impl Shard {
         if let Some(spot) = self.explain.spot(object, self.secret, event, now) {
             self.explain.remark(spot, (Verdict::Rejected, "change"), 0, None, text, now);
         }
+    }
+
+    /// What is kept.
+    #[must_use]
+    pub const fn kept(&self) -> &Store {
+        &self.explain
     }
 
     /// What is known of the objects that are asked about.
@@ -368,6 +396,27 @@ impl Shards {
         rows
     }
 
+    /// The facts of the last hour of which the upstream shows nothing, of the namespaces that may be seen.
+    #[must_use]
+    pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool) -> Unseen {
+        let now = self.clock().now().mono;
+        let each = (0..self.count()).map(|index| self.look(index, |shard| shard.explain.unseen(is_seen, now)));
+        each.fold(Unseen::default(), Unseen::plus)
+    }
+
+    /// Occurrences and writes by the minute, the newest first.
+    #[must_use]
+    pub fn flow(&self) -> [[u64; MINUTES]; 2] {
+        let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 2]);
+        for index in 0..self.count() {
+            let flow = self.look(index, |shard| shard.explain.flow(now));
+            for (sum, number) in sum.iter_mut().flatten().zip(flow.into_iter().flatten()) {
+                *sum += u64::from(number);
+            }
+        }
+        sum
+    }
+
     /// The groups of like events of each shard; the first of each stands for those beyond the limit.
     #[must_use]
     pub fn groups(&self) -> Vec<Vec<Group>> {
@@ -395,6 +444,12 @@ impl Shards {
     #[must_use]
     pub fn explain_bytes(&self) -> usize {
         (0..self.count()).map(|index| self.look(index, |shard| shard.explain.bytes())).sum()
+    }
+
+    /// Where all occurrences are shown to a second configuration, if there is one.
+    #[must_use]
+    pub fn mirror(&self) -> &Mirror {
+        &self.0.mirror
     }
 
     /// The tap on all occurrences.

@@ -9,6 +9,7 @@ mod explain;
 mod history;
 mod hold;
 mod keep;
+mod mirror;
 mod prepared;
 mod settings;
 mod sizes;
@@ -18,6 +19,7 @@ mod table;
 pub use carry::{Unable, Writer};
 pub use explain::Row;
 pub use history::Listed;
+pub use mirror::{Mirror, Shown};
 pub use hold::{Handle, Held, Lead};
 pub use settings::Settings;
 pub use sizes::Sizes;
@@ -319,8 +321,11 @@ impl Shard {
     /// The next request to send at `now`, if any.
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.trim();
-        let write = self.outbox.next_write(now);
+        let mut write = self.outbox.next_write(now);
         self.forget_folded(now);
+        if let Some(write) = &mut write {
+            self.annotate(write);
+        }
         write
     }
 

@@ -212,10 +212,7 @@ impl Shadow {
             file: run.rules.file.clone(),
             since: run.since,
             missed: shards.mirror().missed(),
-            account: Sides {
-                live: live.since(run.account),
-                shadow: Account::of(&run.shard.balance(), kept.groups()),
-            },
+            account: Sides { live: live.since(run.account), shadow: Account::of(&run.shard.balance(), kept.groups()) },
             unseen: Sides { live: live_unseen, shadow: kept.unseen(is_seen, now.mono) },
             reasons,
         })

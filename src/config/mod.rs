@@ -32,7 +32,8 @@ pub use admin_web::{AdminWeb, load_web};
 pub use error::{Error, Errors};
 pub use memory::{Memory, container_memory};
 pub use parts::{
-    Admission, Auth, Backend, EventLog, Ingest, Log, LogFormat, Passthrough, Shadow, Shards, Shutdown, Tls, Upstream, Writes,
+    Admission, Auth, Backend, EventLog, Ingest, Log, LogFormat, Passthrough, Shadow, Shards, Shutdown, Tls, Upstream,
+    Writes,
 };
 pub use raw::RawConfig;
 pub use reload::{FileStamp, ReloadDiff};

@@ -9,8 +9,8 @@ use smol_str::SmolStr;
 use crate::correlator::Policy;
 use crate::history;
 use crate::ingest::{Ack, Repair};
-use crate::shard;
 use crate::server::tls::{self, CipherSuite, Identity, MinVersion};
+use crate::shard;
 use crate::upstream::{apiserver, store};
 
 /// Default of the bytes that an old-style event's message keeps.

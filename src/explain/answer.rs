@@ -70,8 +70,8 @@ pub struct Known {
     pub span: (Option<i64>, Option<i64>),
     /// Occurrences that it has received.
     pub received: u64,
-    /// Occurrences that were refused before their object could be read.
-    pub unread: u64,
+    /// Occurrences that were refused, less those that are noted with their object: the two may be in different shards.
+    pub unread: i64,
     /// The objects that are meant.
     pub objects: Vec<Object>,
     /// Others of a like name.
@@ -339,7 +339,8 @@ impl Explanation {
         let began = shards.iter().filter_map(|known| known.span.0).min();
         let forgotten = shards.iter().filter_map(|known| known.span.1).max();
         let received: u64 = shards.iter().map(|known| known.received).sum();
-        let unread: u64 = shards.iter().map(|known| known.unread).sum();
+        let unread: i64 = shards.iter().map(|known| known.unread).sum();
+        let unread = u64::try_from(unread).unwrap_or(0);
         let (mut objects, mut nearest) = (Vec::<Object>::new(), Vec::new());
         for known in shards {
             nearest.extend(known.nearest);

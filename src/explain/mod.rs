@@ -45,7 +45,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { enabled: false, max_bytes: const { NonZeroUsize::new(16 << 20).unwrap() }, messages: 10, annotation_bytes: 0, series: 500 }
+        Self {
+            enabled: false,
+            max_bytes: const { NonZeroUsize::new(16 << 20).unwrap() },
+            messages: 10,
+            annotation_bytes: 0,
+            series: 500,
+        }
     }
 }
 
@@ -59,6 +65,9 @@ pub struct Store {
     // LIMIT: `GROUPS` over all shards, and one for the rest.
     groups: Vec<Group>,
     group_count: Share,
+    /// Bytes of groups, which are never forgotten.
+    // LIMIT: a quarter of `max_bytes` over all shards; further groups are counted with the rest.
+    group_bytes: Share,
     /// Where a group stands in `groups`.
     // LIMIT: as many as `groups`.
     places: std::collections::HashMap<Key, usize, BuildKeyHasher>,
@@ -129,6 +138,7 @@ impl Store {
             bytes: Share::default(),
             groups: vec![Group::default()],
             group_count: Share::default(),
+            group_bytes: Share::default(),
             places: std::collections::HashMap::default(),
             flow: [Minutes::default(); 2],
             rule_hits: Vec::new(),
@@ -141,7 +151,12 @@ impl Store {
     /// An empty store whose limits are on what both hold.
     #[must_use]
     pub fn another(&self) -> Self {
-        Self { bytes: self.bytes.another(), group_count: self.group_count.another(), ..Self::new(self.settings) }
+        Self {
+            bytes: self.bytes.another(),
+            group_count: self.group_count.another(),
+            group_bytes: self.group_bytes.another(),
+            ..Self::new(self.settings)
+        }
     }
 
     /// Takes over reloaded settings; hits are counted from zero, because the rules may be others.
@@ -151,6 +166,10 @@ impl Store {
         if !settings.enabled {
             self.objects.clear();
             self.bytes.set(0);
+            self.places.clear();
+            self.groups.truncate(1);
+            self.group_count.set(0);
+            self.group_bytes.set(0);
         }
         self.trim(None);
     }
@@ -191,22 +210,23 @@ impl Store {
         self.began.get_or_insert(now.wall);
         if !self.objects.contains(&object) {
             let history = History::new(event);
-            self.bytes += history.bytes;
+            self.bytes += history.bytes();
             self.objects.put(object, history);
         }
         let history = self.objects.get_mut(&object)?;
-        let before = history.bytes;
+        let before = history.bytes();
         history.set_uid(event);
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
         if let Some(fact) = history.find(event) {
             let group = history.facts[fact].group;
             return Some(Spot { object, fact, group });
         }
         let group = self.group(secret, event);
         let history = self.objects.peek_mut(&object)?;
-        let before = history.bytes;
+        let before = history.bytes();
         let fact = history.add_fact(event, group, now);
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
+        self.trim(Some(object));
         Some(Spot { object, fact, group })
     }
 
@@ -218,7 +238,13 @@ impl Store {
         if self.group_count.all() >= GROUPS {
             return 0;
         }
-        self.groups.push(Group::of(event));
+        let group = Group::of(event);
+        let size = group.bytes();
+        if self.group_bytes.all() + size > self.settings.max_bytes.get() / 4 {
+            return 0;
+        }
+        self.group_bytes += size;
+        self.groups.push(group);
         self.places.insert(key, self.groups.len() - 1);
         self.group_count.set(self.places.len());
         self.groups.len() - 1
@@ -240,7 +266,7 @@ impl Store {
         *hits += u64::from(number);
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes;
+        let before = history.bytes();
         let fact = &mut history.facts[spot.fact];
         fact.rule = ruling.rule;
         fact.budget = Some((ruling.source, ruling.budget, ruling.rate, ruling.paid.is_some()));
@@ -254,7 +280,7 @@ impl Store {
         let is_begun_again = history.keep((record, kind), spot.fact, (message, messages), ruling.before);
         let why = if is_begun_again && verdict != Verdict::Dropped { "evicted" } else { "" };
         history.note(spot.fact, (verdict, why), number, Some(record), message, now, next_token);
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
         self.trim(Some(spot.object));
     }
 
@@ -269,7 +295,7 @@ impl Store {
         now: Now,
     ) {
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes;
+        let before = history.bytes();
         let fact = &mut history.facts[spot.fact];
         let totals = &mut self.groups[fact.group].totals;
         match remark.0 {
@@ -287,7 +313,7 @@ impl Store {
         }
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         history.note(spot.fact, remark, number, record, &SmolStr::new(cut(text, 512)), now, || None);
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
         self.trim(Some(spot.object));
     }
 
@@ -302,7 +328,7 @@ impl Store {
         now: Now,
     ) {
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes;
+        let before = history.bytes();
         if history.kept(record).is_none() {
             // Of an earlier process, or a digest.
             let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
@@ -323,7 +349,7 @@ impl Store {
         group.totals.writes += 1;
         group.totals.shown += shown;
         self.flow[1].add(now.mono, 1);
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
     }
 
     /// Occurrences of a fact have folded into a record.
@@ -338,7 +364,7 @@ impl Store {
     ) {
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes;
+        let before = history.bytes();
         let fact = &mut history.facts[spot.fact];
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
         self.groups[fact.group].totals.folded += number;
@@ -346,7 +372,7 @@ impl Store {
         if !name.is_empty() {
             history.set_stored(into, name, 0);
         }
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
     }
 
@@ -393,15 +419,21 @@ impl Store {
 
     /// Forgets objects heard of longest ago while there is too much; not this one.
     fn trim(&mut self, but: Option<Key>) {
-        while self.bytes.is_over(self.settings.max_bytes.get()) {
+        let limit = self.settings.max_bytes.get().saturating_sub(self.group_bytes.all());
+        while self.bytes.is_over(limit) {
             let Some((key, history)) = self.objects.pop_lru() else { return };
-            self.bytes -= history.bytes;
+            self.bytes -= history.bytes();
             let newest = history.decisions.back().map(|decision| decision.last);
             self.forgotten_until = self.forgotten_until.max(newest);
             if Some(key) == but {
                 return;
             }
         }
+    }
+
+    /// Forgets objects heard of longest ago where other shards need the room.
+    pub fn make_room(&mut self) {
+        self.trim(None);
     }
 
     /// What is known of objects.
@@ -459,7 +491,7 @@ impl Store {
     /// Bytes of what is kept.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.bytes.own()
+        self.bytes.own() + self.group_bytes.own()
     }
 }
 
@@ -501,7 +533,7 @@ mod tests {
             assert!(store.bytes() <= 100_000 + 120_000, "one object may be as large as it may be");
         }
         let counted: usize = store.histories().map(History::counted).sum();
-        assert_eq!(counted, store.bytes());
+        assert_eq!(counted + store.group_bytes.own(), store.bytes());
         assert!(store.span().1.is_some());
         store.set_settings(Settings::default());
         assert_eq!(store.bytes(), 0);

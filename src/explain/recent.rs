@@ -183,6 +183,13 @@ impl Group {
         }
     }
 
+    /// What it takes, its place in two tables included.
+    pub(super) fn bytes(&self) -> usize {
+        let texts = [&self.event_type, &self.reason, &self.kind, &self.namespace, &self.component];
+        let heap = |text: &SmolStr| if text.is_heap_allocated() { text.len() + 16 } else { 0 };
+        2 * size_of::<Self>() + 64 + texts.into_iter().map(heap).sum::<usize>()
+    }
+
     pub(super) fn receive(&mut self, now: Mono, number: u32) {
         self.totals.received += u64::from(number);
         self.recent.add(now, number);

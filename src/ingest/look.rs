@@ -140,8 +140,7 @@ impl Face {
         let sides = &difference.account;
         // Of all namespaces, so only who may see all of them is shown it.
         let accounts = namespace.is_none_or(str::is_empty);
-        let accounts =
-            accounts.then(|| json!({ "live": account(&sides.live), "shadow": account(&sides.shadow) }));
+        let accounts = accounts.then(|| json!({ "live": account(&sides.live), "shadow": account(&sides.shadow) }));
         let reasons = difference.reasons.iter().take(ROWS).map(|(reason, sides)| {
             let reason = if reason.is_empty() { "(others)" } else { reason };
             let received = json!({ "live": sides.live.received, "shadow": sides.shadow.received });

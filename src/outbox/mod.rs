@@ -389,7 +389,14 @@ impl Outbox {
                 let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
                 let removed = held.map(|held| held.expired_tags.clone()).unwrap_or_default();
                 let ends_series = event.event_time.is_some() && group == ApiGroup::Core;
-                let claim = tag.map(|(tag, value)| Claim { resource_version, tag, value, removed, ends_series, messages: None });
+                let claim = tag.map(|(tag, value)| Claim {
+                    resource_version,
+                    tag,
+                    value,
+                    removed,
+                    ends_series,
+                    messages: None,
+                });
                 let claim = claim.map(Box::new);
                 Request::Patch { group, namespace, name, patch, claim }
             }

@@ -14,9 +14,7 @@ use crate::explain::{
     Verdict, stamp,
 };
 use crate::ledger::RejectReason;
-use crate::outbox::{
-    Answer, DIGEST_REASON, Forgotten, Kind, MESSAGES, Request, Settlement, TAG_PREFIX, Write,
-};
+use crate::outbox::{Answer, DIGEST_REASON, Forgotten, Kind, MESSAGES, Request, Settlement, TAG_PREFIX, Write};
 
 /// LIMIT: objects of an answer, of one shard.
 const OBJECTS: usize = 20;
@@ -68,7 +66,12 @@ impl Shard {
             Request::Patch { claim: Some(claim), .. } => claim.messages = Some(messages),
             Request::Create { event, .. } => {
                 // Where records are written as client-go writes them, nothing is added.
-                if let Some(rare) = event.metadata.rare.as_mut().filter(|rare| rare.annotations.keys().any(|name| name.starts_with(TAG_PREFIX))) {
+                if let Some(rare) = event
+                    .metadata
+                    .rare
+                    .as_mut()
+                    .filter(|rare| rare.annotations.keys().any(|name| name.starts_with(TAG_PREFIX)))
+                {
                     rare.annotations.insert(SmolStr::new_static(MESSAGES), messages);
                 }
             }
@@ -163,7 +166,7 @@ impl Shard {
             let found = found.filter(|history| query.likeness(history) * 2 >= query.name.len().max(1));
             nearest.extend(found.map(|history| format!("{} {}/{}", history.kind, history.namespace, history.name)));
         }
-        let unread = self.ledger.total_rejected().saturating_sub(self.explain.rejected());
+        let unread = self.ledger.total_rejected().cast_signed() - self.explain.rejected().cast_signed();
         Known { span: self.explain.span(), received: self.ledger.received(), unread, objects, nearest }
     }
 
@@ -456,5 +459,92 @@ impl Shards {
     #[must_use]
     pub fn tap(&self) -> &Tap {
         &self.0.tap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::correlator::KeySecret;
+    use crate::outbox::{Applied, Fault, Refusal, RefusalReason, Request, Retry};
+    use crate::shard::Settings;
+    use crate::status::Status;
+
+    const MAX: usize = 1 << 20;
+
+    fn event(random: &mut fastrand::Rng) -> Event {
+        let text = |random: &mut fastrand::Rng, most: usize| "x".repeat(random.usize(..most));
+        let mut event = Event { message: text(random, 5000).into(), ..Event::default() };
+        event.reason = format!("R{}{}", random.u32(..60), text(random, 200)).into();
+        event.metadata.namespace = format!("ns-{}", random.u32(..40)).into();
+        event.metadata.name = format!("n-{}", random.u64(..)).into();
+        event.involved_object.name = format!("o-{}{}", random.u32(..400), text(random, 300)).into();
+        event.involved_object.uid = text(random, 80).into();
+        event.source.component = format!("c-{}{}", random.u32(..9), text(random, 200)).into();
+        event
+    }
+
+    fn answer(request: &Request, random: &mut fastrand::Rng) -> Answer {
+        let status = || Box::new(Status::bad_request("no ".repeat(400)));
+        match (random.u32(..10), request) {
+            (0, _) => Answer::Refused(Refusal { reason: RefusalReason::Invalid, status: status() }),
+            (1, _) => Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::ServerError }),
+            (_, Request::Create { event, .. }) => {
+                let mut stored = event.clone();
+                stored.metadata.resource_version = "1".into();
+                Answer::Stored(stored)
+            }
+            (2, Request::Patch { .. }) => Answer::Missing,
+            (_, Request::Patch { name, namespace, patch, .. }) => {
+                let mut stored = Event { count: patch.count, ..Event::default() };
+                (stored.metadata.name, stored.metadata.namespace) = (name.clone(), namespace.clone());
+                stored.metadata.resource_version = "2".into();
+                Answer::Stored(Box::new(stored))
+            }
+            (_, Request::Read { .. } | Request::Delete { .. }) => Answer::Missing,
+        }
+    }
+
+    /// Occurrences, refusals, answers of all kinds and digests, of sources that move from shard to shard.
+    #[test]
+    fn memory_stays_within_its_budget_whatever_arrives() {
+        let mut settings = Settings::default();
+        settings.explain.enabled = true;
+        settings.explain.max_bytes = NonZeroUsize::new(MAX).unwrap();
+        let policy = Policy {
+            base: crate::correlator::Settings { burst_size: 2, ..Default::default() }.into(),
+            rules: Vec::new(),
+        };
+        let (clock, count) = (Clock::manual(1_700_000_000_000_000_000), NonZeroUsize::new(4).unwrap());
+        let shards = Shards::new(count, &settings, policy, clock.clone(), KeySecret(1, 2), 1);
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut largest = 0;
+        for round in 0..400 {
+            for _ in 0..25 {
+                let event = event(&mut random);
+                match random.u32(..8) {
+                    0 => shards.note_rejection(&event, 3, RejectReason::Invalid, &"why ".repeat(400)),
+                    1 => shards.note_refused_change(&event, "PUT", &"why ".repeat(400)),
+                    // Refused where there is no room.
+                    _ => drop(shards.accept(event, 1 + random.u32(..3))),
+                }
+            }
+            clock.advance(Duration::from_secs(random.u64(..200)));
+            for index in 0..shards.count() {
+                while let Some(write) = shards.with(index, |shard, now| shard.next_write(now)) {
+                    let answer = answer(&write.request, &mut random);
+                    shards.settle(index, write.record, answer);
+                }
+            }
+            largest = largest.max(shards.explain_bytes());
+            assert!(shards.explain_bytes() <= MAX, "{} in round {round}", shards.explain_bytes());
+        }
+        assert!(largest > MAX / 2, "the budget was not reached: {largest}");
+        let groups: usize = shards.groups().iter().map(Vec::len).sum();
+        assert!(groups < 3000, "{groups} groups do not fit into a quarter of the budget");
     }
 }

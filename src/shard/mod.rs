@@ -19,8 +19,8 @@ mod table;
 pub use carry::{Unable, Writer};
 pub use explain::Row;
 pub use history::Listed;
-pub use mirror::{Mirror, Shown};
 pub use hold::{Handle, Held, Lead};
+pub use mirror::{Mirror, Shown};
 pub use settings::Settings;
 pub use sizes::Sizes;
 pub use storms::Storms;
@@ -449,6 +449,7 @@ impl Shard {
     /// Returns whether there may be more to forget.
     pub fn trim(&mut self) -> bool {
         self.source_count.set(self.sources.len());
+        self.explain.make_room();
         for _ in 0..TRIMMED {
             let too_many = self.source_count.is_over(self.settings.max_sources.get())
                 || self.tracked_keys.is_over(self.settings.max_tracked_keys.get());

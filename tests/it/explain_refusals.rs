@@ -43,7 +43,7 @@ async fn a_line_of_a_batch_that_is_refused_is_told_with_its_object() {
 
 #[tokio::test]
 async fn occurrences_of_a_patch_that_is_refused_are_counted_as_rejected() {
-    let program = start("limits: [{type: Namespace, qps: 0.001, burst: 1}]\n").await;
+    let program = start("limits: [{type: Namespace, qps: 1, burst: 1}]\n").await;
     let client = &mut program.client().await;
     let first = plain();
     client.post(&first).await;
@@ -67,26 +67,29 @@ async fn occurrences_of_a_patch_that_is_refused_are_counted_as_rejected() {
 
 #[tokio::test]
 async fn a_change_that_is_refused_is_told_and_is_no_occurrence() {
-    let program = start("").await;
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
     let client = &mut program.client().await;
-    let mut first = plain();
+    let first = plain();
     let path = format!("{EVENTS}/{}", first.metadata.name);
-    first.metadata.resource_version = "7".into();
-    // Nothing is stored under that name, so that version is another's.
-    assert_eq!(client.send("PUT", &path, &[], &text_of(&first)).await.status, 409);
+    fake.plan(|_| Fault::Before(403));
+    assert_eq!(client.send("PUT", &path, &[], &text_of(&first)).await.status, 403);
     let text = told(&program, "pod/web-0").await;
     assert!(
         text.starts_with("rejected: No occurrence was received. A change of the event was refused at 08:00:00: PUT: "),
         "{text}"
     );
     let merge = [("Content-Type", "application/merge-patch+json")];
+    fake.plan(|_| Fault::None);
     client.post(&plain()).await;
     program.settle().await;
     let second = plain();
     client.post(&second).await;
+    program.settle().await;
+    fake.plan(|_| Fault::Before(422));
     let path = format!("{EVENTS}/{}", second.metadata.name);
-    let reply = client.send("PATCH", &path, &merge, br#"{"metadata":{"name":"another"}}"#).await;
-    assert!(reply.status >= 400, "{}", reply.text());
+    let reply = client.send("PATCH", &path, &merge, br#"{"metadata":{"labels":{"a":"b"}}}"#).await;
+    assert_eq!(reply.status, 422, "{}", reply.text());
     let document = ask(&program, "pod/web-0").await;
     let decisions = document["objects"][0]["decisions"].as_array().unwrap();
     let refused = decisions.iter().filter(|decision| decision["why"] == "change").collect::<Vec<_>>();

@@ -67,7 +67,10 @@ async fn what_another_budget_would_change_is_shown_and_nothing_of_it_is_written(
     // Of one namespace there are its reasons, and no account.
     let client = &mut program.client().await;
     let other = client.get("/eventweir/v1/shadow?namespace=other").await.json();
-    assert_eq!((&other["reasons"], &other["account"], &other["unseen"]["live"]["facts"]), (&json!([]), &Value::Null, &json!(0)));
+    assert_eq!(
+        (&other["reasons"], &other["account"], &other["unseen"]["live"]["facts"]),
+        (&json!([]), &Value::Null, &json!(0))
+    );
     let page = program.admin().await.get("/").await.text();
     assert!(page.contains("Shadow rules") && page.contains("shadow.yaml"), "{page}");
     program.stop().await;

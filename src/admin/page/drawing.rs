@@ -48,7 +48,8 @@ pub(super) fn per_minute(html: &mut Html, minutes: &Value) {
     html.tag("<figcaption class=\"faint\"><span class=\"received\">&#9473; received</span>, ");
     html.tag("<span class=\"written\">&#9476; written</span>; ").text(&format!("{largest} at most in a minute"));
     html.tag("</figcaption><details><summary>as a table</summary>");
-    let rows = received.iter().zip(&written).enumerate().rev().filter(|(_, (received, written))| **received + **written > 0);
+    let rows =
+        received.iter().zip(&written).enumerate().rev().filter(|(_, (received, written))| **received + **written > 0);
     let row = |(place, (received, written)): (usize, (&u64, &u64))| {
         let ago = minutes_ago(place, 60);
         [ago, received.to_string(), written.to_string()].map(Cell::Text).into()

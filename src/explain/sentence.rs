@@ -213,3 +213,43 @@ impl Object {
         answer("shown", format!("{of_how_many}, in {name}."), "")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_that_refuses_is_named() {
+        let words = "admission webhook \"policy.example\" denied the request: no events";
+        let decided = |text: &str| Decided {
+            time: "2026-03-01T10:33:02.000000Z".to_owned(),
+            last: "2026-03-01T10:33:02.000000Z".to_owned(),
+            reason: "R".into(),
+            verdict: "lost",
+            why: "forbidden",
+            occurrences: 1,
+            record: SmolStr::default(),
+            next_token: None,
+            text: text.into(),
+        };
+        for (text, code) in [(words, "refused"), ("events is forbidden: User \"eventweir\" cannot create", "forbidden")]
+        {
+            let part = Part { reason: "R".into(), received: 1, lost: [("forbidden", 1)].into(), ..Part::default() };
+            let object = Object {
+                kind: "Pod".into(),
+                namespace: "shop".into(),
+                name: "web-0".into(),
+                uid: SmolStr::default(),
+                api_version: "v1".into(),
+                reasons: vec![part.clone()],
+                budgets: Vec::new(),
+                records: Vec::new(),
+                decisions: vec![decided(text)],
+                forgotten_decisions: 0,
+            };
+            let answer = object.explain(&part);
+            let said = format!("Lost at 10:33:02, 1 occurrence: the upstream refused it (403): {text}");
+            assert_eq!((answer.code, answer.text), (code, said));
+        }
+    }
+}

@@ -554,7 +554,7 @@ mod tests {
 
     #[test]
     fn groups_beyond_the_limit_are_counted_together() {
-        let mut store = store(1 << 20);
+        let mut store = store(1 << 26);
         for number in 0..GROUPS + 5 {
             tell(&mut store, &event(0, &format!("R{number}"), "m"), 7, 1);
         }

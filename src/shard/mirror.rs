@@ -25,6 +25,7 @@ pub struct Mirror(ArcSwapOption<Target>);
 
 #[derive(Debug)]
 struct Target {
+    // LIMIT: the queue of who asks; what finds no room in it is left out and counted in `missed`.
     sender: mpsc::Sender<Shown>,
     run: u64,
     missed: AtomicU64,

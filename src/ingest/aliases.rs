@@ -58,7 +58,8 @@ struct Packed {
 
 impl Packed {
     fn new(event: &Event) -> Self {
-        let mut protobuf = Vec::new();
+        // Room for most.
+        let mut protobuf = Vec::with_capacity(1024);
         protobuf::write(ApiGroup::Core, event, &mut protobuf);
         Self { type_meta: event.type_meta, protobuf: protobuf.into() }
     }

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
+use axum::extract::Request;
 use axum::response::Response;
 use tokio::time::timeout;
 
+use super::layer::Next;
 use super::{Face, options, respond};
 use crate::status::Status;
 
@@ -15,7 +15,7 @@ use crate::status::Status;
 const LEAST: Duration = Duration::from_millis(1);
 
 /// Ends a request when the time that its client gave it is over. A layer.
-pub(super) async fn deadline(State(face): State<Face>, request: Request, next: Next) -> Response {
+pub(super) async fn deadline(face: Face, request: Request, next: impl Next) -> Response {
     let asked = request.uri().query().and_then(options::timeout);
     let Some(asked) = asked.filter(|_| !is_watch(&request)) else { return next.run(request).await };
     let limit = match duration(&asked) {

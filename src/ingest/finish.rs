@@ -10,7 +10,6 @@ use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
-use axum::middleware::Next;
 use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -18,6 +17,7 @@ use http_body_util::BodyExt as _;
 
 use super::form::{Form, Media};
 use super::indent;
+use super::layer::Next;
 use super::respond::{self, Refused};
 use crate::event::protobuf;
 use crate::status::Status;
@@ -26,7 +26,7 @@ use crate::status::Status;
 const GZIP_THRESHOLD: u64 = 128 * 1024;
 
 /// Finishes the answer to a request. A layer.
-pub(super) async fn finish(request: Request, next: Next) -> Response {
+pub(super) async fn finish((): (), request: Request, next: impl Next) -> Response {
     let (query, headers) = (request.uri().query(), request.headers());
     let compresses = request.method() == Method::GET && accepts_gzip(headers);
     let form = Form::plain(query, headers);

@@ -4,16 +4,16 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Uri};
-use axum::middleware::Next;
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
+use super::layer::Next;
 use super::rejection::Rejection;
 use super::{Face, Unable, admit, look, options, respond};
 use crate::access::{Attributes, Caller, Extent, Target, Turn, Write};
@@ -35,7 +35,7 @@ const IMPERSONATE: HeaderName = HeaderName::from_static("impersonate-user");
 pub(super) type Place = Arc<Turn>;
 
 /// Lets a request through whose caller is known and may do what it asks. A layer.
-pub(super) async fn guard(State(face): State<Face>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(face: Face, request: Request, next: impl Next) -> Response {
     let (mut head, body) = request.into_parts();
     match enter(&face, &mut head).await {
         Ok(place) => {

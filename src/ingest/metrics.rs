@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::Method;
-use axum::middleware::Next;
 use axum::response::Response;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -12,6 +11,7 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, 
 
 use super::Face;
 use super::admit::Answer;
+use super::layer::Next;
 use crate::event::repair::Repair;
 use crate::shard::Outcome;
 
@@ -54,7 +54,7 @@ impl Verb {
 }
 
 /// Counts a request and the class of its answer. A layer.
-pub(super) async fn count(State(face): State<Face>, request: Request, next: Next) -> Response {
+pub(super) async fn count(face: Face, request: Request, next: impl Next) -> Response {
     let verb = Verb::of(request.method());
     let response = next.run(request).await;
     face.0.metrics.count_request(verb, response.status().as_u16());

@@ -21,6 +21,7 @@ mod form;
 mod frame;
 mod guard;
 mod indent;
+mod layer;
 mod look;
 mod manager;
 mod metrics;
@@ -43,16 +44,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::PathAndQuery;
 use axum::http::{StatusCode, Uri};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on, post};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceBuilder};
 
+use layer::{Next, layer};
 use rejection::Rejection;
 
 pub use admit::Admission;
@@ -192,15 +193,15 @@ impl Face {
     {
         ServiceBuilder::new()
             // Counts the request by the class of its answer, whoever made that.
-            .layer(from_fn_with_state(self.clone(), metrics::count))
+            .layer(layer(self.clone(), metrics::count))
             // Puts refusals into the form that the client accepts, compresses, and sets the headers of every answer.
-            .layer(from_fn(finish::finish))
+            .layer(layer((), finish::finish))
             // Refuses what a web page of another origin makes a browser send.
-            .layer(from_fn_with_state(origins, of_our_origin))
+            .layer(layer(origins, of_our_origin))
             // Ends the request when its client's time is over.
-            .layer(from_fn_with_state(self.clone(), deadline::deadline))
+            .layer(layer(self.clone(), deadline::deadline))
             // Knows the caller, shares places between callers, and asks whether the caller may. Not for health.
-            .layer(from_fn_with_state(self.clone(), guard::guard))
+            .layer(layer(self.clone(), guard::guard))
             // The table of paths does not ignore a slash at the end as the apiserver does.
             .map_request(without_last_slash)
             .service(self.router())
@@ -277,7 +278,7 @@ fn only(methods: MethodRouter<Face>) -> MethodRouter<Face> {
 }
 
 /// Refuses requests that name another host, or come from a page of another origin.
-async fn of_our_origin(State(origins): State<Origins>, request: Request, next: Next) -> Response {
+async fn of_our_origin(origins: Origins, request: Request, next: impl Next) -> Response {
     let (parts, body) = request.into_parts();
     match origins.refusal(&parts) {
         Some(reason) => respond::refusal(&Status::new(403, "Forbidden", reason)),

@@ -54,6 +54,7 @@ var scenarios = []scenario{
 	{"replicas-named", false, replicasNamed},
 	{"restart", false, restart},
 	{"rbac", false, rbac},
+	{"verbs", false, verbs},
 	{"token", false, token},
 	{"access", false, access},
 	{"admission", false, admission},

@@ -161,38 +161,14 @@ pub(super) async fn script() -> Response {
 pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
     let top = face.top(None);
-    let number = |member: &str| top[member].as_f64().unwrap_or_default();
     let account = &top["account"];
-    let total = |what: &str| -> u64 {
-        account[what].as_object().into_iter().flat_map(|members| members.values()).filter_map(Value::as_u64).sum()
-    };
-    let saved = 100.0 * (1.0 - number("writtenLastHour") / number("receivedLastHour").max(1.0));
-    let (sizes, limits) = (admin.0.shards.sizes(), admin.0.limits.load());
-    let full = 100 * sizes.records / limits.outbox.max_records.get();
-    let history = match (admin.0.history.is_synced(), admin.0.history.heard(admin.0.shards.clock().now())) {
-        (true, Some(ago)) => format!("followed, heard {} ago", span(ago)),
-        (false, Some(ago)) => format!("not followed for {}", span(ago)),
-        (_, None) => "not followed".to_owned(),
-    };
-    let numbers = [
-        ("received", format!("{:.1}/s", number("receivedPerSecond"))),
-        ("written", format!("{:.2}/s", number("writtenPerSecond"))),
-        ("saved, 1 h", format!("{:.1} %", saved.clamp(0.0, 100.0))),
-        ("received in all", account["received"].to_string()),
-        ("waiting", total("waiting").to_string()),
-        ("lost", total("lost").to_string()),
-        ("rejected", total("rejected").to_string()),
-        ("upstream", admin.upstream()),
-        ("not shown yet", unseen(&top["unseen"], admin.0.shards.clock().now().wall)),
-        ("history", history),
-        ("outbox", format!("{full} %")),
-    ];
+    let full = full(&admin);
     let mut html = Html::default();
-    let alarm = alarm(&admin, total("lost"), full);
+    let alarm = alarm(&admin, total(account, "lost"), full);
     let class = if alarm.starts_with("OK") { "good" } else { "alarm" };
     html.tag("<p id=\"alarm\" aria-live=\"polite\"><span class=\"").tag(class).tag("\">").text(&alarm);
     html.tag("</span></p><div id=\"live\"><dl class=\"numbers\">");
-    for (name, number) in &numbers {
+    for (name, number) in &numbers(&admin, &top, full) {
         html.tag("<div><dt>").text(name).tag("</dt><dd>").text(number).tag("</dd></div>");
     }
     html.tag("</dl>");
@@ -235,6 +211,42 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     }
     html.tag("</div>");
     page("eventweir", true, &html.0)
+}
+
+/// All occurrences of a part of the account.
+fn total(account: &Value, what: &str) -> u64 {
+    account[what].as_object().into_iter().flat_map(|members| members.values()).filter_map(Value::as_u64).sum()
+}
+
+/// How full the outbox is, in percent.
+fn full(admin: &Admin) -> usize {
+    100 * admin.0.shards.sizes().records / admin.0.limits.load().outbox.max_records.get()
+}
+
+/// The numbers of the first screen.
+fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 11] {
+    let number = |member: &str| top[member].as_f64().unwrap_or_default();
+    let account = &top["account"];
+    let saved = 100.0 * (1.0 - number("writtenLastHour") / number("receivedLastHour").max(1.0));
+    let now = admin.0.shards.clock().now();
+    let history = match (admin.0.history.is_synced(), admin.0.history.heard(now)) {
+        (true, Some(ago)) => format!("followed, heard {} ago", span(ago)),
+        (false, Some(ago)) => format!("not followed for {}", span(ago)),
+        (_, None) => "not followed".to_owned(),
+    };
+    [
+        ("received", format!("{:.1}/s", number("receivedPerSecond"))),
+        ("written", format!("{:.2}/s", number("writtenPerSecond"))),
+        ("saved, 1 h", format!("{:.1} %", saved.clamp(0.0, 100.0))),
+        ("received in all", account["received"].to_string()),
+        ("waiting", total(account, "waiting").to_string()),
+        ("lost", total(account, "lost").to_string()),
+        ("rejected", total(account, "rejected").to_string()),
+        ("upstream", admin.upstream()),
+        ("not shown yet", unseen(&top["unseen"], now.wall)),
+        ("history", history),
+        ("outbox", format!("{full} %")),
+    ]
 }
 
 /// A length of time in a word.

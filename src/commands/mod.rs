@@ -2,6 +2,7 @@
 
 mod demo;
 mod healthcheck;
+mod keys;
 mod look;
 mod observe;
 mod replay;
@@ -9,15 +10,17 @@ mod report;
 mod serve;
 mod suggest;
 mod table;
+mod top;
 
 use std::process::ExitCode;
 
 pub use demo::demo;
 pub use healthcheck::healthcheck;
-pub use look::{explain, tap, top};
+pub use look::{explain, tap};
 pub use observe::observe;
 pub use replay::replay;
 pub use serve::serve;
+pub use top::top;
 
 use crate::cli::CheckConfig;
 use crate::{app, config};

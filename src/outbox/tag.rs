@@ -16,6 +16,9 @@ use crate::event::Event;
 /// The beginning of every tag's name.
 pub const TAG_PREFIX: &str = "tally.eventweir/";
 
+/// The annotation with the last messages of a combined record or digest, where that is asked for.
+pub const MESSAGES: &str = "messages.eventweir/last";
+
 /// Seconds for which a tag is left alone after it was written: the upstream's TTL. Until then a write of its owner may be in
 /// doubt; afterwards the owner has read the object again or has ended.
 const TAG_TTL_SECONDS: i64 = 3600;
@@ -37,6 +40,8 @@ pub struct Claim {
     pub removed: Vec<SmolStr>,
     /// Whether the count stands for a series that the object may have, too, and that readers would take for the count.
     pub ends_series: bool,
+    /// The record's last messages, for people; what counts once does not follow from them.
+    pub messages: Option<SmolStr>,
 }
 
 /// The value of a tag that is written at `now`.

@@ -26,6 +26,8 @@ enum What {
     Http,
     /// NDJSON.
     Batch,
+    /// With and without what explain, tap and counters keep.
+    Look,
     /// At a fixed rate, in front of a real apiserver.
     Latency,
     /// Requests that are passed on.
@@ -90,13 +92,14 @@ pub(crate) struct Options {
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     println!("{:?}: {} rounds of {} s; {}", options.what, options.rounds, options.seconds, machine::describe());
     let bench = bench::Bench::new(options)?;
-    if options.also.is_some() && matches!(options.what, What::Core | What::Passthrough | What::Writes) {
+    if options.also.is_some() && matches!(options.what, What::Core | What::Look | What::Passthrough | What::Writes) {
         println!("--also is not for this target");
     }
     match options.what {
         What::Core => core::core(&bench),
         What::Http => http::single(&bench),
         What::Batch => http::batch(&bench),
+        What::Look => http::look(&bench),
         What::Latency => latency::latency(&bench),
         What::Passthrough => passthrough::passthrough(&bench),
         What::Memory => memory::memory(&bench),

@@ -89,7 +89,7 @@ mod tests {
     fn texts_are_cut_and_numbers_are_not() {
         let rows = [vec!["a".repeat(20), "b".repeat(12), "1000000".to_owned()]];
         let text = render_within(36, &["x", "y", "n"], 2, &rows);
-        assert_eq!(text.lines().nth(1), Some("  aaaaaaaaaaa…   bbbbbbbbb…   1000000"));
+        assert_eq!(text.lines().nth(1), Some("  aaaaaaaaaa…   bbbbbbbbb…   1000000"));
     }
 
     #[test]

@@ -74,13 +74,22 @@ func (r *run) without(missing string, left []string) error {
 
 // told checks what /readyz, or the metric of history, says.
 func (r *run) told(w *weir, missing string) error {
-	end, err := w.scrape()
-	if err != nil {
-		return err
-	}
 	follows := missing != "list" && missing != "watch"
-	if synced := end.sum("eventweir_history_synced") == 1; synced != follows {
-		return fmt.Errorf("eventweir_history_synced is %v", synced)
+	synced := func(s samples) bool { return s.sum("eventweir_history_synced") == 1 }
+	if follows {
+		if _, err := w.until("follows the upstream's events", settleLimit, synced); err != nil {
+			return err
+		}
+	} else {
+		// Both requests are answered 403 by now, or a moment later; they are repeated, and each is counted.
+		failed := func(s samples) bool { return s.sum("eventweir_history_news_total", `kind="error"`) > 1 }
+		end, err := w.until("has failed to follow twice", settleLimit, failed)
+		if err != nil {
+			return err
+		}
+		if synced(end) {
+			return fmt.Errorf("eventweir_history_synced is 1")
+		}
 	}
 	if missing != "create" && missing != "patch" {
 		return nil

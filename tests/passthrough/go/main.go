@@ -78,6 +78,7 @@ func main() {
 	code := 0
 	for _, s := range run {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		began := time.Now()
 		seen, err := s.run(ctx, e)
 		cancel()
 		if err != nil {
@@ -85,7 +86,7 @@ func main() {
 			code = 1
 			continue
 		}
-		fmt.Printf("ok %s: %s\n", s.name, seen)
+		fmt.Printf("ok %s: %s (%.1f s)\n", s.name, seen, time.Since(began).Seconds())
 	}
 	os.Exit(code)
 }

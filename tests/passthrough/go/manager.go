@@ -117,6 +117,10 @@ func manages(ctx context.Context, e env) (string, error) {
 	if err := manage(ctx, e); err != nil {
 		return "", err
 	}
+	// The election is reported too.
+	if err := e.exactly(ctx, "manager", 1, 1); err != nil {
+		return "", err
+	}
 	const objects, times = 5, 4
 	err := e.accounts(ctx, objects*times*2, func() error {
 		for n := range objects {

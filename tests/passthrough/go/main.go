@@ -47,6 +47,7 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{"answers-are-the-apiservers", answers},
+	{"refusals-are-the-apiservers", refusals},
 	{"informer", informer},
 	{"lease", lease},
 	{"patches", patches},
@@ -72,6 +73,8 @@ func main() {
 	switch names := os.Args[1:]; {
 	case slices.Equal(names, []string{"limited"}):
 		run = []scenario{{"limited", limited}}
+	case slices.Equal(names, []string{"unknown"}):
+		run = []scenario{{"unknown", unknown}}
 	case len(names) > 0:
 		run = slices.DeleteFunc(run, func(s scenario) bool { return !slices.Contains(names, s.name) })
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -101,24 +102,29 @@ type answer struct {
 }
 
 func ask(ctx context.Context, transport http.RoundTripper, url, accept, encoding string) (answer, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	header := http.Header{"Accept-Encoding": {"identity"}}
+	if encoding != "" {
+		header.Set("Accept-Encoding", encoding)
+	}
+	if accept != "" {
+		header.Set("Accept", accept)
+	}
+	return send(ctx, transport, http.MethodGet, url, nil, header)
+}
+
+func send(ctx context.Context, transport http.RoundTripper, method, url string, body []byte, header http.Header) (answer, error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
-	if accept != "" {
-		request.Header.Set("Accept", accept)
-	}
-	if encoding == "" {
-		encoding = "identity"
-	}
-	request.Header.Set("Accept-Encoding", encoding)
+	request.Header = header
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return answer{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	got := answer{code: response.StatusCode, body: body}
+	text, err := io.ReadAll(response.Body)
+	got := answer{code: response.StatusCode, body: text}
 	for name, values := range response.Header {
 		switch name {
 		// Each answer has its own.
@@ -132,6 +138,39 @@ func ask(ctx context.Context, transport http.RoundTripper, url, accept, encoding
 		got.body = nil
 	}
 	return got, err
+}
+
+// refusals: an event of a caller that may not write it, or whom nobody knows, is answered as straight. Eventweir lets nobody
+// be anonymous, so that without a token it answers as an apiserver does that lets nobody either.
+func refusals(ctx context.Context, e env) (string, error) {
+	body, err := json.Marshal(e.event("refused", "Refused"))
+	if err != nil {
+		return "", err
+	}
+	told := []string{}
+	for _, token := range []string{"nobody-token", "reader-token", "not-a-token", ""} {
+		straight := token
+		if token == "" {
+			straight = "not-a-token"
+		}
+		var seen [2]answer
+		for i, config := range []*rest.Config{e.straight(), rest.CopyConfig(e.config)} {
+			config.BearerToken, config.BearerTokenFile = []string{straight, token}[i], ""
+			transport, err := rest.TransportFor(config)
+			if err != nil {
+				return "", err
+			}
+			path := config.Host + "/api/v1/namespaces/" + e.namespace + "/events"
+			if seen[i], err = send(ctx, transport, http.MethodPost, path, body, http.Header{"Content-Type": {"application/json"}}); err != nil {
+				return "", err
+			}
+		}
+		if seen[0].code != seen[1].code || !bytes.Equal(bytes.TrimSpace(seen[0].body), bytes.TrimSpace(seen[1].body)) {
+			return "", fmt.Errorf("%q: %d %s straight, %d %s through eventweir", token, seen[0].code, seen[0].body, seen[1].code, seen[1].body)
+		}
+		told = append(told, strconv.Itoa(seen[0].code))
+	}
+	return strings.Join(told, ", "), e.exactly(ctx, "refused", 0, 0)
 }
 
 // informer: what the administrator does is seen.

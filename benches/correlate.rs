@@ -7,10 +7,11 @@
 use std::collections::HashMap;
 use std::hash::Hasher as _;
 use std::io::Write as _;
+use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use eventweir::clock::Now;
-use eventweir::correlator::{KeySecret, Patch, Policy};
+use eventweir::correlator::{KeySecret, Patch, Policy, Rate, Settings as Correlation};
 use eventweir::event::{Event, core_v1};
 use eventweir::outbox::{Answer, Request};
 use eventweir::shard::{Settings, Shard};
@@ -118,10 +119,20 @@ fn floor(c: &mut Criterion) {
     }
 }
 
+/// Without group budgets, and with budgets that no storm has emptied. `bench/run core` compares the two.
+fn policies() -> [(&'static str, Policy); 2] {
+    let group = Some(Rate { qps: 1e6, burst: 1_000_000 });
+    let base = Arc::new(Correlation { group, ..Correlation::default() });
+    let budgeted = Policy { base, rules: Vec::new() };
+    [("", Policy::default()), (", group budgets", budgeted)]
+}
+
 /// A repeat from the decoded event to the coalesced record, and the patch that a write of it sends.
 fn repeat(c: &mut Criterion) {
-    let (policy, now) = (Policy::default(), Now::at(START));
-    for (name, sources, each) in SIZES {
+    let now = Now::at(START);
+    for ((name, sources, each), (suffix, policy)) in
+        SIZES.into_iter().flat_map(|size| policies().map(|policy| (size, policy)))
+    {
         let (mut shard, mut walk) = (Shard::new(SECRET, Settings::default(), 1), Walk::new(sources, each));
         for event in &walk.events {
             shard.accept(event.clone(), 1, now, &policy).unwrap();
@@ -131,7 +142,7 @@ fn repeat(c: &mut Criterion) {
             let patch = Patch::of(&event).to_json(None);
             (patch, shard.accept(event, 1, now, &policy).unwrap())
         };
-        c.bench_function(&format!("repeat: accept and write the patch, {name}"), |b| {
+        c.bench_function(&format!("repeat: accept and write the patch, {name}{suffix}"), |b| {
             b.iter_batched(|| walk.next(), &mut through, BATCH);
         });
     }
@@ -157,24 +168,28 @@ fn combine(c: &mut Criterion) {
 /// An object that was never seen, from the decoded event to the settled create. 100 objects per second, so that budgets
 /// and caches are as full as they stay, and each object evicts one.
 fn create(c: &mut Criterion) {
-    let (policy, mut at, mut object) = (Policy::default(), START, 0);
-    let mut shard = Shard::new(SECRET, Settings::default(), 1);
-    let mut next = || {
-        object += 1;
-        event(0, object, "Back-off")
-    };
-    let mut through = |event: Event| {
-        at += 10_000_000;
-        let now = Now::at(at);
-        let accepted = shard.accept(event, 1, now, &policy).unwrap();
-        let write = shard.next_write(now).unwrap();
-        let Request::Create { event: created, .. } = write.request else { return (accepted, None) };
-        (accepted, Some(shard.settle(write.record, Answer::Stored(created), now)))
-    };
-    for _ in 0..10_000 {
-        through(next());
+    for (suffix, policy) in policies() {
+        let (mut at, mut object) = (START, 0);
+        let mut shard = Shard::new(SECRET, Settings::default(), 1);
+        let mut next = || {
+            object += 1;
+            event(0, object, "Back-off")
+        };
+        let mut through = |event: Event| {
+            at += 10_000_000;
+            let now = Now::at(at);
+            let accepted = shard.accept(event, 1, now, &policy).unwrap();
+            let write = shard.next_write(now).unwrap();
+            let Request::Create { event: created, .. } = write.request else { return (accepted, None) };
+            (accepted, Some(shard.settle(write.record, Answer::Stored(created), now)))
+        };
+        for _ in 0..10_000 {
+            through(next());
+        }
+        c.bench_function(&format!("new object: accept, create, settle{suffix}"), |b| {
+            b.iter_batched(&mut next, &mut through, BATCH);
+        });
     }
-    c.bench_function("new object: accept, create, settle", |b| b.iter_batched(&mut next, &mut through, BATCH));
 }
 
 criterion_group!(benches, floor, repeat, combine, create);

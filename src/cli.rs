@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::Overrides;
-use crate::event::MicroTime;
+use crate::event::{MicroTime, Time};
 use crate::replay::Until;
 
 /// A proxy that merges repeated Kubernetes Events, limits writes to the API server, and accounts for each occurrence.
@@ -305,8 +305,9 @@ fn until(text: &str) -> Result<Until, String> {
         Some(time) => duration(time).map(Until::After),
         None if text == "settled" => Ok(Until::Settled),
         None if text == "end" => Ok(Until::After(Duration::ZERO)),
-        None => MicroTime::parse(text)
-            .map(|time| Until::At(time.0.saturating_mul(1000)))
+        None => Time::parse(text)
+            .map(|time| Until::At(time.0.saturating_mul(1_000_000_000)))
+            .or_else(|_error| MicroTime::parse(text).map(|time| Until::At(time.0.saturating_mul(1000))))
             .map_err(|_error| "expected `settled`, `end`, a time such as +1h, or 2026-03-01T08:00:00Z".to_owned()),
     }
 }

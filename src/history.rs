@@ -5,12 +5,13 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 
+use crate::clock::{Mono, Now};
 use crate::shard::{Listed, Shards};
 use crate::upstream::{Apiserver, News};
 
@@ -34,6 +35,8 @@ pub struct Monitor {
     ready: Arc<AtomicBool>,
     synced: IntGauge,
     news: IntCounterVec,
+    /// When the upstream said something last, in nanoseconds of monotonic time; 0 before.
+    heard: Arc<AtomicI64>,
 }
 
 impl Monitor {
@@ -55,7 +58,7 @@ impl Monitor {
         for kind in ["listed", "stored", "gone", "relist", "error"] {
             news.with_label_values(&[kind]);
         }
-        Ok(Self { ready: Arc::new(AtomicBool::new(mode == Mode::Off)), synced, news })
+        Ok(Self { ready: Arc::new(AtomicBool::new(mode == Mode::Off)), synced, news, heard: Arc::default() })
     }
 
     /// Whether new events should be sent here: history is known, or not to be waited for.
@@ -68,6 +71,17 @@ impl Monitor {
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.synced.get() == 1
+    }
+
+    /// How long ago the upstream said something of its events; `None` where it has not yet.
+    #[must_use]
+    pub fn heard(&self, now: Now) -> Option<Duration> {
+        let heard = self.heard.load(Ordering::Relaxed);
+        (heard > 0).then(|| now.mono.since(Mono(heard)))
+    }
+
+    fn hear(&self, now: Now) {
+        self.heard.store(now.mono.0.max(1), Ordering::Relaxed);
     }
 
     fn set_ready(&self) {
@@ -95,6 +109,9 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                 continue;
             }
         };
+        if !matches!(next, Some(News::Trouble { .. }) | None) {
+            monitor.hear(clock.now());
+        }
         match next {
             Some(News::Begins) => listed = Listed::default(),
             Some(News::Listed(event)) => {

@@ -32,6 +32,7 @@ pub mod upstream;
 pub mod spool;
 // Around it.
 pub mod replay;
+pub mod shadow;
 pub mod clock;
 pub mod metrics;
 pub mod admin;

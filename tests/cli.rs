@@ -48,6 +48,12 @@ fn demo_shows_what_client_go_loses_and_we_keep() {
     let text = stdout(&output);
     let drawings = [svg, project("docs/demo.svg")].map(|path| std::fs::read_to_string(path).unwrap());
     assert!(drawings[0] == drawings[1], "draw the README's picture again: eventweir demo --svg docs/demo.svg");
+    let description = drawings[0].split("id=\"d\">").nth(1).unwrap().split('<').next().unwrap();
+    let writes: Vec<_> = description.split("; ").map(|column| column.split(' ').rev().nth(1).unwrap()).collect();
+    let [none, client_go, ours] = *writes else { panic!("{description}") };
+    let readme = std::fs::read_to_string(project("README.md")).unwrap();
+    let picture = format!("{none} without a correlator, {client_go} with client-go, {ours} with eventweir.");
+    assert!(readme.contains(&picture), "the README must say: {picture}");
     // sent; client-go: shown, minutes since the newest, writes; eventweir: the same.
     assert_eq!(row(&text, "SuccessfulCreate")[..2], [60, 56]);
     assert_eq!(row(&text, "SawCompletedJob")[..4], [60, 9, 51, 9]);
@@ -61,7 +67,7 @@ fn demo_shows_what_client_go_loses_and_we_keep() {
     }
     assert!(ours <= 36, "{ours} writes");
     assert_eq!(row(&text, "BackOff")[4], 1800, "the crash loop is shown whole");
-    assert!(text.lines().all(|line| line.chars().count() <= 90), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
 /// An hour of the recorded `CronJob`, as `replay` reads it.
@@ -103,6 +109,59 @@ fn replay_shows_three_columns_that_add_up() {
     let facts = document["facts"].as_array().unwrap();
     assert_eq!(facts.len(), 3);
     assert_eq!(facts.iter().map(|fact| fact["sent"].as_u64().unwrap()).sum::<u64>(), 180);
+}
+
+#[test]
+fn replay_goes_on_for_as_long_as_it_is_asked_to() {
+    let file = recorded_hour();
+    let path = file.path().display().to_string();
+    let until = |when: &str| {
+        let output = eventweir(&["replay", &path, "--output", "json", "--until", when]);
+        assert!(output.status.success(), "{when}: {}", stderr(&output));
+        let document: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        (document["input"]["until"].as_str().unwrap().to_owned(), document["columns"][1]["waiting"].as_u64().unwrap())
+    };
+    assert_eq!(until("+1h"), ("2023-04-14T03:01:07Z".to_owned(), 0));
+    assert_eq!(until("settled").1, 0);
+    let (end, waiting) = until("end");
+    assert!(end == "2023-04-14T02:01:07Z" && waiting > 0, "{end} {waiting}");
+    for time in ["2023-04-14T04:00:00Z", "2023-04-14T04:00:00.000000Z"] {
+        assert_eq!(until(time), ("2023-04-14T04:00:00Z".to_owned(), 0));
+    }
+    assert_eq!(eventweir(&["replay", &path, "--until", "later"]).status.code(), Some(64));
+}
+
+/// Names as long as Kubernetes allows them.
+#[test]
+fn replay_prints_80_columns_whatever_the_names_and_numbers() {
+    let (file, folder) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+    let mut lines = String::new();
+    for beat in 0..1000 {
+        let (name, at) = (format!("{}-{}", "n".repeat(240), beat % 3), 1_772_352_000 + beat * 30);
+        let time = eventweir::event::Time(at);
+        let mut text = Vec::new();
+        time.write(&mut text);
+        let time = String::from_utf8(text).unwrap();
+        let time = time.trim_matches('"');
+        let (namespace, reason) = ("s".repeat(63), format!("{}{}", "R".repeat(120), beat % 50));
+        lines += &format!(
+            r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"e{beat}","namespace":"{namespace}"}},"involvedObject":{{"kind":"VerticalPodAutoscalerCheckpoint","namespace":"{namespace}","name":"{name}"}},"reason":"{reason}","type":"Warning","count":20000,"source":{{"component":"{}"}},"lastTimestamp":"{time}"}}"#,
+            "c".repeat(250)
+        );
+        lines.push('\n');
+    }
+    std::fs::write(file.path(), lines).unwrap();
+    let path = file.path().display().to_string();
+    let config = folder.path().join(format!("{}.yaml", "a-long-name-of-a-configuration".repeat(3)));
+    std::fs::write(&config, "correlation: {burstSize: 3}\n").unwrap();
+    let config = config.display().to_string();
+    for by in ["object", "reason", "component", "namespace", "type"] {
+        for against in [&[][..], &["--against", &config]] {
+            let text = stdout(&eventweir(&[&["replay", &path, "--by", by], against].concat()));
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= 80, "{widest} columns: {text}");
+        }
+    }
 }
 
 #[test]
@@ -242,6 +301,23 @@ fn a_bad_configuration_is_named_whole_before_a_port_is_opened() {
     }
     let output = eventweir(&["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(output.status.code(), Some(64), "nobody is authenticated: {}", stderr(&output));
+}
+
+#[test]
+fn check_config_warns_of_a_key_that_hides_whose_event_it_was() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let rule = |set: &str| format!("    - match: {{component: kubelet}}\n      set: {{{set}}}\n");
+    let rules =
+        ["burstSize: 5", "aggregateKey: [source.component, reason]", "aggregateKey: [reason, involvedObject.uid]"];
+    write!(file, "correlation:\n  rules:\n{}", rules.map(rule).concat()).unwrap();
+    let output = eventweir(&["check-config", &file.path().display().to_string()]);
+    assert!(output.status.success(), "it is allowed");
+    let text = stderr(&output);
+    assert!(text.contains("correlation.rules[1].set.aggregateKey without involvedObject.name"), "{text}");
+    assert_eq!(text.matches("warning").count(), 1, "{text}");
+    writeln!(file, "  aggregateKey: [source.component, reason]").unwrap();
+    let text = stderr(&eventweir(&["check-config", &file.path().display().to_string()]));
+    assert!(text.contains(" correlation.aggregateKey without") && text.matches("warning").count() == 1, "{text}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, SPAM_KEY, Suppression}
 use eventweir::server::tls::MinVersion;
 use proptest::prelude::*;
 
-const KEYS_WITHOUT_DEFAULT: [&str; 13] = [
+const KEYS_WITHOUT_DEFAULT: [&str; 14] = [
     "adminWebConfigFile",
     "tls.certFile",
     "tls.keyFile",
@@ -25,6 +25,7 @@ const KEYS_WITHOUT_DEFAULT: [&str; 13] = [
     "auth.clientCAFile",
     "auth.callerAnnotation",
     "limitsFile",
+    "shadowFile",
     "upstream.kubeconfig",
     "upstream.context",
     "upstream.qps",
@@ -249,6 +250,25 @@ fn files_are_refused_with_their_name() {
     ));
     fs::write(&path, "#".repeat(usize::try_from(FILE_BYTES_MAX).unwrap())).unwrap();
     assert_eq!(load(Some(&path), &Overrides::default()).unwrap(), Config::default());
+}
+
+#[test]
+fn a_shadow_configuration_is_read_whole_and_has_limits_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, shadow) = (folder.path().join("c.yaml"), folder.path().join("shadow.yaml"));
+    fs::write(&path, format!("shadowFile: {}\n", shadow.display())).unwrap();
+    fs::write(&shadow, "correlation: {burstSize: 7, maxSources: 5}\n").unwrap();
+    let config = load(Some(&path), &Overrides::default()).unwrap();
+    let read = config.shadow.clone().unwrap();
+    assert_eq!((read.policy.base.burst_size, read.shard.max_sources.get(), config.policy.base.burst_size), (7, 5, 25));
+    // As of a program with 256 MiB.
+    assert!(read.shard.outbox.max_bytes < config.shard.outbox.max_bytes && read.shard.explain.enabled);
+    fs::write(&shadow, "memory: unlimited\nexplain: {enabled: false}\n").unwrap();
+    let read = load(Some(&path), &Overrides::default()).unwrap().shadow.unwrap();
+    assert!(read.shard.outbox.max_bytes == config.shard.outbox.max_bytes && read.shard.explain.enabled);
+    fs::write(&shadow, "correlation: {burstSize: many}\n").unwrap();
+    let errors = load(Some(&path), &Overrides::default()).unwrap_err();
+    assert!(errors.to_string().starts_with(&format!("{}:1: correlation.burstSize", shadow.display())), "{errors}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::http::Request;
 use eventweir::app::{App, ConfigSource, Listeners};
 use eventweir::clock::Clock;
-use eventweir::config::{Config, Overrides, RawConfig};
+use eventweir::config::Overrides;
 use eventweir::event::Event;
 use eventweir::upstream::{Embedded, Metrics, Upstream};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -147,7 +147,11 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
     let overrides =
         Overrides { listen: free("127.0.0.1:0"), admin_listen: free("127.0.0.1:0"), ..Overrides::default() };
     let rules = "correlation: {suppression: drop, rules: [{match: {reason: [BackOff]}, set: {burstSize: 5}}]}\n";
-    let config = Config::from_raw(RawConfig::parse("test.yaml", rules).unwrap(), &overrides).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (file, shadow) = (folder.path().join("eventweir.yaml"), folder.path().join("shadow.yaml"));
+    std::fs::write(&shadow, "correlation: {suppression: drop, burstSize: 100}\n").unwrap();
+    std::fs::write(&file, format!("{rules}shadowFile: {}\n", shadow.display())).unwrap();
+    let config = eventweir::config::load(Some(&file), &overrides).unwrap();
     let (clock, registry) = (Clock::system(), Registry::new());
     let metrics = Metrics::new(&registry).unwrap();
     let embedded = Embedded::new(config.upstream.store.clone(), clock.clone(), metrics);
@@ -177,6 +181,21 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
     load(400);
     browser.until(&format!("window.same === true && {received} === 1604")).await;
     assert_eq!(browser.is_too_wide().await, json!(false));
+    // The last hour is drawn, what is not shown yet is counted, and the second configuration stands beside.
+    browser.until("document.querySelectorAll('figure svg polyline[points]').length === 2").await;
+    assert_eq!(browser.evaluate("document.querySelector('figure svg').getAttribute('role')").await, json!("img"));
+    browser.evaluate("document.querySelector('details').open = true").await;
+    browser.until("!!document.querySelector('details[open] table td')").await;
+    let number = |name: &str| {
+        format!("[...document.querySelectorAll('dt')].find(dt => dt.textContent === '{name}').nextSibling.textContent")
+    };
+    let unseen = browser.evaluate(&number("not shown yet")).await;
+    assert!(unseen.as_str().unwrap().starts_with(|first: char| first.is_ascii_digit()), "{unseen}");
+    assert_eq!(browser.evaluate(&number("history")).await, json!("not followed"));
+    let taken = "document.querySelector('#shadow td:nth-child(3)').textContent === document.querySelector('#shadow td:nth-child(2)').textContent";
+    browser.until(taken).await;
+    assert_eq!(browser.evaluate("document.querySelectorAll('#shadow table').length").await, json!(2));
+    browser.evaluate("document.querySelector('details').open = false").await;
     let shot = browser.call("Page.captureScreenshot", json!({ "format": "png" })).await;
     #[expect(clippy::disallowed_methods, reason = "where pictures are kept")]
     if let Ok(folder) = std::env::var("EVENTWEIR_SCREENSHOTS") {

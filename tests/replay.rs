@@ -1,16 +1,19 @@
 //! `replay` as a library: the account balances for any input and configuration, and the storms of the README save what it says.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eventweir::correlator::{Correlation, Field, Naming, Policy, Settings, Suppression};
-use eventweir::event::{Event, ObjectReference};
+use eventweir::config::Config;
+use eventweir::correlator::{Correlation, Field, Messages, Naming, Policy, Rate, Settings, Suppression};
+use eventweir::event::{ApiGroup, Event, ObjectReference, Time, json};
 use eventweir::replay::{Comparison, Fate, Format, Recording, Until, client_go};
 use eventweir::{outbox, shard};
 use proptest::prelude::*;
+use serde_json::Value;
 
 /// 2026-03-01T08:00:00Z.
 const START: i64 = 1_772_352_000;
@@ -39,14 +42,14 @@ fn event(object: (&str, &str), reason: &str, message: String, event_type: &str, 
 
 /// client-go and our defaults after these events, and the sums of both.
 fn compared(storm: impl Iterator<Item = (i64, Event)>) -> (Comparison, [(Fate, usize); 2]) {
-    compared_with(eventweir::config::Config::default().policy, storm)
+    compared_with(Config::default().policy, storm)
 }
 
 fn compared_with(ours: Policy, storm: impl Iterator<Item = (i64, Event)>) -> (Comparison, [(Fate, usize); 2]) {
     let mut comparison = Comparison::default();
     let (policy, settings) = client_go();
     comparison.add(policy, settings, TTL);
-    comparison.add(ours, shard::Settings::default(), TTL);
+    comparison.add(ours, Config::default().shard, TTL);
     for (second, event) in storm {
         comparison.report(event, 1, Some((START + second) * 1_000_000_000));
     }
@@ -113,22 +116,55 @@ fn unschedulable() -> impl Iterator<Item = (i64, Event)> {
     })
 }
 
+fn crash_loops() -> impl Iterator<Item = (i64, Event)> {
+    (0..360).flat_map(|beat| {
+        (0..200).map(move |pod| {
+            let message = "Back-off restarting failed container".to_owned();
+            (beat * 10, event(("Pod", &format!("web-{pod:03}")), "BackOff", message, "Warning", "kubelet"))
+        })
+    })
+}
+
+fn pods_come_and_go() -> impl Iterator<Item = (i64, Event)> {
+    let mut all: Vec<_> = (0..50_000)
+        .flat_map(|pod| {
+            let begin = pod * 230 / 50_000;
+            [(begin, "Scheduled", pod), (begin + 3, "Started", pod), (begin + 60, "Killing", pod)]
+        })
+        .collect();
+    all.sort_unstable();
+    all.into_iter().take(144_712).map(|(second, reason, pod)| {
+        let message = format!("{reason}: container app");
+        let component = if reason == "Scheduled" { "default-scheduler" } else { "kubelet" };
+        let mut event = event(("Pod", &format!("batch-{pod:05}")), reason, message, "Normal", component);
+        if component == "kubelet" {
+            event.source.host = format!("node-{:04}", pod % 5000).into();
+        }
+        (second, event)
+    })
+}
+
 /// The README's table is what this prints.
 #[test]
 fn the_readme_says_what_the_storms_save() {
-    type Storm = (&'static str, Box<dyn Iterator<Item = (i64, Event)>>);
-    let storms: [Storm; 6] = [
-        ("20 resources, an event each second, 1 hour", Box::new(twenty_resources())),
-        ("a controller with varying messages, 1 hour", Box::new(varying_messages())),
-        ("a CronJob each minute, 1 hour", Box::new(cronjob_hour())),
-        ("a noisy Warning and 10 rare ones, 1 hour", Box::new(noisy_and_rare())),
-        ("60 different Warnings of one Node at once", Box::new(sixty_at_once())),
-        ("500 pods that cannot be scheduled, 30 min", Box::new(unschedulable())),
+    type Storm = (&'static str, fn() -> Box<dyn Iterator<Item = (i64, Event)>>);
+    let storms: [Storm; 8] = [
+        ("20 resources, an event each second, 1 hour", || Box::new(twenty_resources())),
+        ("200 pods in a crash loop, 1 hour", || Box::new(crash_loops())),
+        ("a controller with varying messages, 1 hour", || Box::new(varying_messages())),
+        ("a CronJob each minute, 1 hour", || Box::new(cronjob_hour())),
+        ("a noisy Warning and 10 rare ones, 1 hour", || Box::new(noisy_and_rare())),
+        ("60 different Warnings of one Node at once", || Box::new(sixty_at_once())),
+        ("500 pods that cannot be scheduled, 30 min", || Box::new(unschedulable())),
+        ("50,000 pods created and deleted, 5 min", || Box::new(pods_come_and_go())),
     ];
     let mut table = "| storm | sent | client-go writes | shows | eventweir writes | shows | saved |\n|---|--:|--:|--:|--:|--:|--:|\n".to_owned();
-    let mut unseen = Vec::new();
-    for (name, storm) in storms {
-        let (comparison, [(client_go, unseen_there), (ours, unseen_here)]) = compared(storm);
+    let (mut unseen, mut wait) = (Vec::new(), 0);
+    let all: Vec<_> = std::thread::scope(|scope| {
+        let running = storms.map(|(name, storm)| (name, scope.spawn(move || compared(storm()))));
+        running.into_iter().map(|(name, storm)| (name, storm.join().unwrap())).collect()
+    });
+    for (name, (comparison, [(client_go, unseen_there), (ours, unseen_here)])) in all {
         let sent = comparison.sent();
         let saved = 100.0 * (1.0 - ours.writes as f64 / sent as f64);
         writeln!(
@@ -139,64 +175,212 @@ fn the_readme_says_what_the_storms_save() {
         .unwrap();
         assert_eq!((ours.shown, unseen_here), (sent, 0), "{name}");
         unseen.push(unseen_there);
+        if name.contains("rare") {
+            wait = longest_wait(&comparison);
+        }
     }
-    assert_eq!(unseen, [0, 0, 0, 10, 35, 0], "facts that client-go never shows");
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    assert_eq!(unseen, [0, 0, 0, 0, 10, 35, 0, 0], "facts that client-go never shows");
+    let readme = document("README.md");
     assert!(readme.contains(&table), "the README's table must be\n\n{table}");
+    let sentence = format!("The rare Warnings above wait for up to {} minutes", minutes(wait));
+    assert!(readme.contains(&sentence), "{sentence}");
 }
 
-/// The policies of docs/recipes.md; their components are those of the storms.
+fn document(path: &str) -> String {
+    std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+/// Minutes that have begun.
+const fn minutes(nanos: i64) -> i64 {
+    (nanos + 59_999_999_999) / 60_000_000_000
+}
+
+/// Nanoseconds until the last fact is shown by eventweir.
+fn longest_wait(comparison: &Comparison) -> i64 {
+    let fates = comparison.columns[1].fates();
+    let facts = comparison.facts().iter().zip(fates).filter(|((_, sent), _)| sent.number > 0);
+    facts.map(|((_, sent), fate)| fate.first_shown.unwrap() - sent.first).max().unwrap()
+}
+
+/// The configurations of docs/recipes.md.
+fn document_of_recipes() -> Vec<String> {
+    let text = document("docs/recipes.md");
+    text.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+/// Their policies; their components are those of the storms.
 fn recipes(component: &str) -> Vec<Policy> {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/recipes.md")).unwrap();
-    let blocks = text.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
-    let load = |block: &str| {
+    let load = |block: String| {
         let block = block.replace("{component: node-agent}", &format!("{{component: {component}}}"));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), block).unwrap();
         eventweir::config::load(Some(file.path()), &Default::default()).unwrap().policy
     };
-    blocks.map(load).collect()
+    document_of_recipes().into_iter().map(load).collect()
 }
 
 #[test]
 fn the_recipes_do_what_they_say() {
-    let writes = |recipe: usize, component: &str, storm: &mut dyn Iterator<Item = (i64, Event)>| {
-        let (comparison, [_, (ours, _)]) = compared_with(recipes(component).swap_remove(recipe), storm);
+    let run = |policy: Policy, storm: &mut dyn Iterator<Item = (i64, Event)>| {
+        let (comparison, [_, (ours, _)]) = compared_with(policy, storm);
         assert_eq!(ours.shown, comparison.sent());
-        let fates = comparison.columns[1].fates();
-        let waits =
-            comparison.facts().iter().zip(fates).map(|((_, sent), fate)| fate.first_shown.unwrap() - sent.first);
-        (ours.writes, waits.max().unwrap())
+        (ours.writes, longest_wait(&comparison))
     };
+    let writes = |recipe: usize, component: &str, storm: &mut dyn Iterator<Item = (i64, Event)>| {
+        run(recipes(component).swap_remove(recipe), storm)
+    };
+    let without = |storm: &mut dyn Iterator<Item = (i64, Event)>| run(Config::default().policy, storm);
     assert_eq!(writes(0, "node-agent", &mut noisy_and_rare()), (47, 0));
     assert_eq!(writes(0, "cronjob-controller", &mut cronjob_hour()), (111, 0));
     assert_eq!(writes(1, "node-agent", &mut twenty_resources()), (180, 0));
     assert_eq!(writes(2, "none", &mut varying_messages()), (37, 0));
     assert_eq!(writes(3, "none", &mut cronjob_hour()), (47, 0));
+    let (rare, wait) = without(&mut noisy_and_rare());
+    let (cronjob, resources) = (without(&mut cronjob_hour()).0, without(&mut twenty_resources()).0);
+    let text = document("docs/recipes.md").replace('\n', " ");
+    for sentence in [
+        format!("takes 47 writes instead of {rare}, and no Warning waits instead of up to {} minutes.", minutes(wait)),
+        format!("The CronJob of the README takes 111 writes instead of {cronjob}."),
+        format!("take 180 writes in an hour instead of {resources}."),
+        format!("takes {} writes as before", without(&mut varying_messages()).0),
+        format!("47 writes in its hour instead of {cronjob}."),
+    ] {
+        assert!(text.contains(&sentence), "docs/recipes.md must say: {sentence}");
+    }
 }
 
-/// What client-go's records show was recorded from client-go itself.
+/// A storm as JSON lines.
+fn recording(storm: impl Iterator<Item = (i64, Event)>) -> tempfile::NamedTempFile {
+    let mut lines = Vec::new();
+    for (second, mut event) in storm {
+        event.metadata.name = format!("e{second}").into();
+        event.last_timestamp = Some(Time(START + second));
+        json::write_json(ApiGroup::Core, &event, &mut lines);
+        lines.push(b'\n');
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    file
+}
+
+fn replay(recording: &tempfile::NamedTempFile, flags: &[&str]) -> String {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_eventweir"));
+    let output = command.arg("replay").arg(recording.path()).args(flags).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A block of docs/replay.md.
+fn sample(language: &str) -> String {
+    let text = document("docs/replay.md");
+    let begin = text.split(&format!("```{language}\n")).nth(1).unwrap();
+    begin.split("```").next().unwrap().to_owned()
+}
+
+/// Whether a documented value is one of a document: members have the same names; of a list, each one given is somewhere in it.
+fn is_of(sample: &Value, document: &Value) -> bool {
+    match (sample, document) {
+        (Value::Object(sample), Value::Object(document)) => {
+            sample.len() == document.len()
+                && sample.iter().all(|(name, value)| document.get(name).is_some_and(|found| is_of(value, found)))
+        }
+        (Value::Array(sample), Value::Array(document)) => {
+            sample.iter().all(|value| document.iter().any(|found| is_of(value, found)))
+        }
+        _ => sample == document,
+    }
+}
+
+#[test]
+fn docs_replay_shows_what_is_printed_and_describes_the_json_document() {
+    let storm = recording(noisy_and_rare());
+    let text = replay(&storm, &[]);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert_eq!(sample("text"), text, "docs/replay.md must show what is printed");
+    let document: Value = serde_json::from_str(&replay(&storm, &["-o", "json"])).unwrap();
+    let sample: Value = serde_json::from_str(&sample("json")).unwrap();
+    assert!(is_of(&sample, &document), "docs/replay.md must describe\n{document:#}");
+}
+
+/// What is said of a rule is what a replay with it shows.
+#[test]
+fn rules_that_would_help_do_as_they_are_said_to() {
+    let noisy = noisy_and_rare().chain(twenty_resources().filter(|(second, _)| second % 10 == 0));
+    let mut both: Vec<_> = noisy.collect();
+    both.sort_by_key(|(second, _)| *second);
+    let storm = recording(both.into_iter());
+    let document: Value = serde_json::from_str(&replay(&storm, &["-o", "json"])).unwrap();
+    let suggestions = document["suggestions"].as_array().unwrap();
+    let rules: Vec<_> = suggestions.iter().map(|found| [&found["rule"], &found["component"]]).collect();
+    assert_eq!(rules, [["spamKey with `reason`", "node-agent"], ["burstSize: 5, qps: 1/900", "clever"]]);
+    let recipes = document_of_recipes();
+    for (suggestion, recipe) in suggestions.iter().zip(recipes) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), recipe).unwrap();
+        let text = replay(&storm, &["-o", "json", "--config", &file.path().display().to_string()]);
+        let with: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(with["columns"][1]["writes"], suggestion["writes"]);
+        assert!(with["suggestions"].as_array().unwrap().len() < suggestions.len(), "{with:#}");
+    }
+    // A quiet time needs none, and very many objects have none.
+    for quiet in [recording(cronjob_hour().take(6)), recording(pods_come_and_go().take(21_000))] {
+        assert!(!replay(&quiet, &[]).contains("What would help"));
+    }
+}
+
+/// What client-go's correlator wrote, and the counts of its records then, was recorded from client-go itself. `bench/run writes`
+/// asks client-go about larger storms.
 #[test]
 fn the_column_of_client_go_is_what_its_records_show() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/correlator/050_cronjob_60_minutes.jsonl");
-    let (mut storm, mut writes, mut shown) = (Vec::new(), 0, 0);
-    for line in std::fs::read_to_string(path).unwrap().lines() {
-        let step: serde_json::Value = serde_json::from_str(line).unwrap();
-        if step["op"] == "correlate" {
-            let event = eventweir::event::core_v1::from_json(step["event"].to_string().as_bytes()).unwrap();
-            let at = eventweir::event::Time::parse(step["at"].as_str().unwrap()).unwrap();
-            storm.push((at.0 - START, event));
-            writes += u64::from(step["result"]["skip"] == false);
+    let mut compared = (0, 0);
+    for name in [
+        "010_dedup_basic",
+        "011_dedup_no_server_answer",
+        "020_aggregation_threshold",
+        "040_spam_burst_refill",
+        "050_cronjob_60_minutes",
+        "051_cronjob_article",
+        "140_many_objects_interleaved",
+        "200_fuzz_default_options",
+    ] {
+        let (mut comparison, mut writes, mut answers) = (Comparison::default(), 0, 0);
+        let (policy, settings) = client_go();
+        comparison.add(policy, settings, Duration::ZERO);
+        let (mut counts, mut stored) = (BTreeMap::new(), None);
+        for line in document(&format!("tests/vectors/correlator/{name}.jsonl")).lines() {
+            let step: Value = serde_json::from_str(line).unwrap();
+            let count = |event: &Value| event["count"].as_u64().unwrap_or(1);
+            if step["op"] == "correlate" {
+                let event = eventweir::event::core_v1::from_json(step["event"].to_string().as_bytes()).unwrap();
+                let at = Time::parse(step["at"].as_str().unwrap()).unwrap();
+                comparison.report(event, 1, Some(at.0 * 1_000_000_000));
+                if step["result"]["skip"] == false {
+                    writes += 1;
+                    let event = &step["result"]["event"];
+                    let name = [&event["metadata"]["namespace"], &event["metadata"]["name"]].map(ToString::to_string);
+                    counts.insert(name, count(event));
+                }
+            }
+            answers += u64::from(step["op"] == "update_state");
+            if step["op"] == "final_store" {
+                stored = Some(step["events"].as_array().unwrap().iter().map(count).sum::<u64>());
+            }
         }
-        if let Some(store) = step["final_store"].as_array() {
-            shown = store.iter().map(|event| event["count"].as_u64().unwrap()).sum();
+        comparison.run_on(Until::Settled);
+        assert!(comparison.balances() && comparison.out_of_order() == 0, "{name}");
+        let mut ours = Fate::default();
+        comparison.columns[0].fates().iter().for_each(|fate| ours.add(fate));
+        let shown = counts.values().sum::<u64>();
+        assert_eq!(ours.writes, writes, "{name}");
+        compared.0 += writes;
+        // Without the server's answer client-go does not know its records.
+        if answers == writes {
+            assert_eq!(ours.shown, shown, "{name}");
+            assert_eq!(stored.unwrap_or(shown), shown, "{name}");
+            compared.1 += shown;
         }
     }
-    let (_, [(client_go, _), _]) = compared(storm.into_iter());
-    assert_eq!(client_go.writes, writes);
-    if shown > 0 {
-        assert_eq!(client_go.shown, shown);
-    }
+    assert!(compared.0 > 400 && compared.1 > 200, "{compared:?} writes and occurrences compared");
 }
 
 fn settings() -> impl Strategy<Value = (Settings, shard::Settings)> {
@@ -210,8 +394,13 @@ fn settings() -> impl Strategy<Value = (Settings, shard::Settings)> {
         0_usize..3,
         any::<bool>(),
     );
+    let rate = || proptest::option::of((prop_oneof![Just(0.0_f32), Just(0.01), Just(1.0)], 1_u32..5));
+    let rate = || rate().prop_map(|rate| rate.map(|(qps, burst)| Rate { qps, burst }));
+    // Storms of many objects: budgets of groups and of the whole, with records that fold after some seconds.
+    let groups = (rate(), rate(), 0_u64..30, 1_usize..4, any::<bool>());
     let outbox = (0_u64..3, 1_usize..40, 0_usize..6, 0_u64..900);
-    (correlator, outbox).prop_map(|(correlator, (coalesce, max_records, digest_after, age))| {
+    (correlator, outbox, groups).prop_map(|(correlator, outbox, (group, ceiling, fold_after, max_groups, is_exact))| {
+        let (coalesce, max_records, digest_after, age) = outbox;
         let (suppression, correlation, burst_size, qps, max_events, cache, keys, is_deterministic) = correlator;
         let mut settings = Settings {
             suppression,
@@ -221,6 +410,8 @@ fn settings() -> impl Strategy<Value = (Settings, shard::Settings)> {
             max_events: NonZeroUsize::new(max_events).unwrap(),
             lru_cache_size: NonZeroUsize::new(cache).unwrap(),
             naming: if is_deterministic { Naming::Deterministic } else { Naming::Client },
+            group,
+            messages: if is_exact { Messages::Exact } else { Messages::Normalized },
             ..Settings::default()
         };
         if keys == 1 {
@@ -236,6 +427,11 @@ fn settings() -> impl Strategy<Value = (Settings, shard::Settings)> {
             max_records: NonZeroUsize::new(max_records).unwrap(),
             digest_after,
             digest_max_age: Duration::from_secs(age),
+            groups: outbox::GroupSettings {
+                ceiling,
+                fold_after: Duration::from_secs(fold_after),
+                max_groups: NonZeroUsize::new(max_groups).unwrap(),
+            },
             ..outbox::Settings::default()
         };
         (settings, shard::Settings { outbox, max_sources: NonZeroUsize::new(2).unwrap(), ..Default::default() })
@@ -311,16 +507,18 @@ fn gzip(input: &[u8]) -> Vec<u8> {
 #[test]
 fn events_are_read_from_what_people_have() {
     let [one, two] = [line(1), line(2)];
-    let indented = serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(&one).unwrap()).unwrap();
+    let indented = serde_json::to_string_pretty(&serde_json::from_str::<Value>(&one).unwrap()).unwrap();
     let list =
         format!(r#"{{"apiVersion":"v1","items":[{one},{two}],"kind":"List","metadata":{{"resourceVersion":""}}}}"#);
-    let pretty = serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(&list).unwrap()).unwrap();
+    let pretty = serde_json::to_string_pretty(&serde_json::from_str::<Value>(&list).unwrap()).unwrap();
     let both = vec![Ok("e1".to_owned()), Ok("e2".to_owned())];
     for (input, format) in [
         (format!("{one}\n\n{two}\n"), Format::Lines),
         (format!("{one}{two}"), Format::Documents),
         (format!("{indented}\n{two}"), Format::Documents),
         (format!("[{one},\n{two}]"), Format::Documents),
+        (format!("{{\"kind\":\"List\",\"items\":[\n{one},\n{two}\n]}}"), Format::Documents),
+        (format!("{{\"kind\":\"List\",\"items\":[{one},\n{two}\n]}}"), Format::Documents),
         (list, Format::Documents),
         (pretty, Format::Documents),
     ] {

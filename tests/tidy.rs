@@ -34,7 +34,7 @@ const MODULES: &[Row] = &[
         &["clock", "correlator", "event", "outbox", "shard", "upstream"],
         &["arc_swap", "tokio", "tokio_util", "tracing"],
     ),
-    ("history", &["shard", "upstream"], &["prometheus", "tokio", "tracing"]),
+    ("history", &["clock", "shard", "upstream"], &["prometheus", "tokio", "tracing"]),
     ("spool", &["correlator", "event", "outbox", "shard"], &["prometheus", "tokio", "tokio_util", "tracing"]),
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),
     (
@@ -59,6 +59,11 @@ const MODULES: &[Row] = &[
         &["arc_swap", "parking_lot", "prometheus", "tokio", "tracing"],
     ),
     (
+        "shadow",
+        &["clock", "correlator", "event", "explain", "ledger", "outbox", "shard"],
+        &["parking_lot", "tokio", "tokio_util"],
+    ),
+    (
         "ingest",
         &[
             "access",
@@ -70,6 +75,7 @@ const MODULES: &[Row] = &[
             "ledger",
             "outbox",
             "server",
+            "shadow",
             "shard",
             "spool",
             "status",
@@ -139,6 +145,7 @@ const MODULES: &[Row] = &[
             "metrics",
             "passthrough",
             "server",
+            "shadow",
             "shard",
             "spool",
             "status",

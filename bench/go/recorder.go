@@ -66,7 +66,14 @@ func (p *pace) wait() {
 	p.passed++
 }
 
-// simulate lets client-go's correlators, one a source, see a shape in its own time, and counts what would be written.
+// simulated is what client-go's correlators write of a shape, and what the counts of their records then are.
+type simulated struct {
+	Occurrences int `json:"occurrences"`
+	Writes      int `json:"writes"`
+	Shown       int `json:"shown"`
+}
+
+// simulate lets client-go's correlators, one a source, see a shape in its own time, in front of an API server that answers at once.
 func simulate(arguments []string) error {
 	var path string
 	if err := parse(arguments, func(f *flag.FlagSet) { f.StringVar(&path, "file", "", "a shape") }); err != nil {
@@ -74,7 +81,8 @@ func simulate(arguments []string) error {
 	}
 	clock := clocktesting.NewFakePassiveClock(begin)
 	correlators := map[corev1.EventSource]*record.EventCorrelator{}
-	var sum written
+	var sum simulated
+	counts := map[string]int{}
 	err := each(path, func(e *corev1.Event) error {
 		clock.SetTime(e.LastTimestamp.Time)
 		correlator, ok := correlators[e.Source]
@@ -88,11 +96,15 @@ func simulate(arguments []string) error {
 			return err
 		}
 		sum.Writes++
+		counts[result.Event.Namespace+"/"+result.Event.Name] = int(result.Event.Count)
 		correlator.UpdateState(result.Event)
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	for _, count := range counts {
+		sum.Shown += count
 	}
 	return tell(sum)
 }

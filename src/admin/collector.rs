@@ -229,13 +229,13 @@ impl Inner {
         // LIMIT: as many as groups.
         let mut totals = HashMap::<[SmolStr; 4], u64>::from([(other(), 0)]);
         for group in self.shards.groups().into_iter().flat_map(|groups| groups.into_iter().enumerate()) {
-            let (place, Group { event_type, reason, kind, namespace, received, .. }) = group;
+            let (place, Group { event_type, reason, kind, namespace, totals: group, .. }) = group;
             let labels = [event_type, reason, kind, namespace];
             let is_shown = place > 0 && (self.known.contains(&labels) || self.known.len() < self.limits.explain.series);
             if is_shown {
                 self.known.insert(labels.clone());
             }
-            *totals.entry(if is_shown { labels } else { other() }).or_default() += received;
+            *totals.entry(if is_shown { labels } else { other() }).or_default() += group.received;
         }
         for (labels, total) in totals {
             set(&self.kube_events.with_label_values(&labels), total);

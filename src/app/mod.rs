@@ -28,6 +28,7 @@ use crate::ledger::Balance;
 use crate::metrics::Metrics;
 use crate::passthrough::{self, Passthrough};
 use crate::server;
+use crate::shadow::{self, Shadow};
 use crate::shard::Shards;
 use crate::spool::{Beginning, Spool};
 use crate::status::Status;
@@ -83,6 +84,7 @@ pub struct App {
     spool: Option<Spool>,
     upstream: Upstream,
     access: Access,
+    shadow: Shadow,
     monitor: Monitor,
     collector: ShardCollector,
     history: history::Monitor,
@@ -151,6 +153,7 @@ impl App {
             shards.identify(&instance()?);
         }
         let spool = beginning.map(|beginning| beginning.restore(&shards));
+        let (shadow, runner) = Shadow::new(shards.clone(), self::secret()?);
         let monitor = Monitor::new(config.gate);
         let collector = ShardCollector::new(shards.clone(), monitor.clone(), config.shard.clone())?;
         registry.register(Box::new(collector.clone()))?;
@@ -181,6 +184,7 @@ impl App {
             spool,
             upstream,
             access,
+            shadow,
             monitor,
             collector,
             metrics,
@@ -193,7 +197,7 @@ impl App {
             stop_admin: CancellationToken::new(),
             broken: CancellationToken::new(),
         });
-        app.run(listeners)?;
+        app.run(listeners, runner)?;
         Ok(app)
     }
 
@@ -209,7 +213,7 @@ impl App {
         }
     }
 
-    fn run(self: &Arc<Self>, listeners: Listeners) -> Result<(), Error> {
+    fn run(self: &Arc<Self>, listeners: Listeners, runner: shadow::Runner) -> Result<(), Error> {
         let config = self.config.lock().clone();
         self.metrics.config_loaded(&config.hash(), self.shards.clock().now().wall_seconds());
         self.admin.set_config(config.to_yaml());
@@ -231,6 +235,7 @@ impl App {
             tasks: self.tasks.clone(),
             stop: self.stop_serving.clone(),
             spool: self.spool.clone(),
+            shadow: self.shadow.clone(),
         };
         let mut face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
         if config.admission.enabled {
@@ -268,6 +273,8 @@ impl App {
         }
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         self.guard(deliver::run(shards, upstream, self.monitor.clone(), self.stop_delivery.clone(), fastrand::u64(..)));
+        self.guard(runner.run(self.stop_delivery.clone()));
+        self.shadow.set(config.shadow.as_ref().map(reload::rules));
         self.follow_upstream(config.upstream.history);
         let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };

@@ -1,5 +1,6 @@
 //! A changed configuration file is taken over while the program runs: whole, or not at all.
 
+use crate::shadow::Rules;
 use std::time::Duration;
 
 use super::App;
@@ -67,6 +68,7 @@ impl App {
             tracing::warn!(fields = ?at_restart, "these fields of the configuration are not in force; they apply after a restart");
         }
         self.shards.reload(&new.shard, new.policy.clone());
+        self.shadow.set(new.shadow.as_ref().map(rules));
         self.monitor.set_settings(new.gate);
         self.access.reload(&new.access);
         self.collector.set_limits(new.shard.clone());
@@ -77,6 +79,12 @@ impl App {
         *config = new;
         true
     }
+}
+
+/// What a second configuration is tried with.
+pub(super) fn rules(shadow: &config::Shadow) -> Rules {
+    let config::Shadow { file, policy, shard } = shadow;
+    Rules { file: file.display().to_string(), policy: policy.clone(), settings: shard.clone() }
 }
 
 /// The configuration as it is shown, with the fields that are not in force yet.

@@ -33,8 +33,8 @@ pub fn demo(demo: &Demo) -> Result<(), Error> {
     for (kind, title) in [
         (
             "CronJob",
-            "A CronJob that runs each minute, at the end of the hour: three reasons, one budget.\n\
-              Shown occurrences, minutes since the newest of them, and writes:",
+            "A CronJob that runs each minute, at the end of the hour: three reasons, one\n\
+              budget. Shown occurrences, age of the newest in minutes, and writes:",
         ),
         ("Pod", "Ten pods in a crash loop for half an hour: the same Warning each ten seconds."),
     ] {
@@ -72,7 +72,7 @@ fn rows(comparison: &Comparison, kind: &str, end: i64) -> String {
             row
         })
         .collect();
-    let headings = ["reason", "sent", "client-go", "min ago", "writes", "eventweir", "min ago", "writes"];
+    let headings = ["reason", "sent", "client-go", "age", "writes", "eventweir", "age", "writes"];
     table::render(&headings, 1, &rows)
 }
 
@@ -85,10 +85,9 @@ fn conclusion(compared: &Compared) -> String {
         total
     };
     let (sent, client_go, ours) = (comparison.sent(), total(0), total(1));
-    format!(
-        "\n{}: {} writes with client-go, {} with eventweir, {} without a correlator\n\
-         ({:.0} % fewer). client-go never shows {} of them; eventweir shows all, the last\n{} after the last event.\n\n\
-         Next: kubectl get events -A -o json | eventweir replay -\n",
+    let text = format!(
+        "{}: {} writes with client-go, {} with eventweir, {} without a correlator ({:.0} % fewer). \
+         client-go never shows {} of them; eventweir shows all, the last {} after the last event.",
         plural(sent, "event"),
         thousands(client_go.writes),
         thousands(ours.writes),
@@ -96,7 +95,8 @@ fn conclusion(compared: &Compared) -> String {
         100.0 * (1.0 - ours.writes as f64 / sent.max(1) as f64),
         thousands(client_go.lost),
         length((compared.until - end) / 1_000_000_000)
-    )
+    );
+    format!("\n{}\n\nNext: kubectl get events -A -o json | eventweir replay -\n", table::wrap(&text))
 }
 
 /// The hour: a `CronJob` that runs each minute, and pods that crash. Seconds and events, in order.

@@ -1,6 +1,5 @@
-//! `explain`, `tap` and `top`: ask a running eventweir where events are.
+//! `explain` and `tap`: ask a running eventweir where events are.
 
-use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -10,23 +9,23 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::Value;
 
-use super::report::{plural, thousands};
+use super::report::plural;
 use super::{Error, print, runtime, table};
-use crate::cli::{By, Explain, Format, Remote, Tap, Top};
+use crate::cli::{Explain, Format, Remote, Tap};
 use crate::explain::clean;
 
 /// Longest width of a cell.
-const WIDTH: usize = 60;
+pub(super) const WIDTH: usize = 60;
 
 /// A running eventweir.
-struct Server {
+pub(super) struct Server {
     client: kube::Client,
     url: String,
 }
 
 impl Server {
     /// The server, and the runtime that its connection needs.
-    fn of(remote: &Remote) -> Result<(Self, tokio::runtime::Runtime), Error> {
+    pub(super) fn of(remote: &Remote) -> Result<(Self, tokio::runtime::Runtime), Error> {
         let runtime = runtime()?;
         let within = runtime.enter();
         let fault = |text: String| Error::Input(format!("--server {}: {text}", remote.server));
@@ -59,7 +58,7 @@ impl Server {
         Err(Error::NotReady(format!("{}: {code} {message}", self.url)))
     }
 
-    async fn document(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
+    pub(super) async fn document(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
         let unread = |error: String| Error::NotReady(format!("{}: {error}", self.url));
         let body = self.ask(path, query).await?.into_body().collect().await;
         let body = body.map_err(|error| unread(error.to_string()))?.to_bytes();
@@ -265,76 +264,6 @@ pub fn tap(tap: &Tap) -> Result<(), Error> {
     ];
     let query: Vec<(&str, &str)> = query.iter().map(|(key, value)| (*key, value.as_str())).collect();
     runtime.block_on(server.tap(&query, tap.output == Format::Json, tap.time))
-}
-
-/// `top`
-///
-/// # Errors
-/// When the server does not answer.
-pub fn top(top: &Top) -> Result<(), Error> {
-    let (server, runtime) = Server::of(&top.remote)?;
-    let is_live = std::io::stdout().is_terminal() && !top.once && top.output == Format::Table;
-    let namespace = top.namespace.clone().unwrap_or_default();
-    runtime.block_on(async {
-        loop {
-            let document = server.document("top", &[("namespace", &namespace)]).await?;
-            let text = match top.output {
-                Format::Json => format!("{document:#}\n"),
-                Format::Yaml => serde_saphyr::to_string(&document).unwrap_or_default(),
-                Format::Table => toplist(&document, top),
-            };
-            print(&if is_live { format!("\u{1b}[H\u{1b}[2J{text}") } else { text })?;
-            drop(std::io::stdout().flush());
-            if !is_live {
-                return Ok(());
-            }
-            tokio::select! {
-                () = tokio::time::sleep(top.interval.max(Duration::from_millis(500))) => {}
-                _ = tokio::signal::ctrl_c() => return Ok(()),
-            }
-        }
-    })
-}
-
-/// The tables of `top`.
-fn toplist(document: &Value, top: &Top) -> String {
-    let number = |value: &Value| value.as_f64().unwrap_or_default();
-    let whole = |value: &Value| thousands(value.as_u64().unwrap_or_default());
-    let saved = 100.0 * (1.0 - number(&document["writtenLastHour"]) / number(&document["receivedLastHour"]).max(1.0));
-    let mut text = format!(
-        "received {:.1}/s   written {:.2}/s   saved {saved:.1} % of last hour\n",
-        number(&document["receivedPerSecond"]),
-        number(&document["writtenPerSecond"]),
-    );
-    for what in ["waiting", "lost", "rejected"] {
-        let Some(members) = document["account"][what].as_object() else { continue };
-        let all = members.iter().map(|(why, number)| format!("{why} {number}")).collect::<Vec<_>>().join(", ");
-        text += &format!("{what} {}\n", if all.is_empty() { "0" } else { &all });
-    }
-    let (member, is_object) = match top.by {
-        By::Object | By::Type => ("objects", true),
-        By::Reason => ("reasons", false),
-        By::Component => ("components", false),
-        By::Namespace => ("namespaces", false),
-    };
-    let rows = document[member].as_array().cloned().unwrap_or_default();
-    let rows = rows.iter().take(if top.top == 0 { usize::MAX } else { top.top }).map(|row| {
-        let cell = |member: &str| clean(row[member].as_str().unwrap_or_default(), WIDTH);
-        let mut cells = match is_object {
-            true => vec![format!("{} {}", cell("namespace"), cell("object")), cell("reason")],
-            false => vec![cell("name")],
-        };
-        cells.extend([format!("{:.1}", number(&row["perSecond"])), whole(&row["received"]), whole(&row["writes"])]);
-        if is_object {
-            cells.push(whole(&row["lost"]));
-        }
-        cells
-    });
-    let headings: &[&str] = match is_object {
-        true => &["OBJECT", "REASON", "RECV/s", "RECV 1h", "WRITES 1h", "LOST"],
-        false => &["NAME", "RECV/s", "RECV 1h", "WRITES 1h"],
-    };
-    text + "\n" + &table::render(headings, if is_object { 2 } else { 1 }, &rows.collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -2,21 +2,25 @@
 
 mod demo;
 mod healthcheck;
+mod keys;
 mod look;
 mod observe;
 mod replay;
 mod report;
 mod serve;
+mod suggest;
 mod table;
+mod top;
 
 use std::process::ExitCode;
 
 pub use demo::demo;
 pub use healthcheck::healthcheck;
-pub use look::{explain, tap, top};
+pub use look::{explain, tap};
 pub use observe::observe;
 pub use replay::replay;
 pub use serve::serve;
+pub use top::top;
 
 use crate::cli::CheckConfig;
 use crate::{app, config};
@@ -100,12 +104,28 @@ pub fn usage(error: &clap::Error) -> ExitCode {
 /// Everything that is wrong with the file.
 pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
     let config = config::load(Some(&check.file), &config::Overrides::default())?;
+    warn(&check.file, &config);
     if let Some(path) = &check.event {
         rules(&config, path)
     } else if check.print {
         print(&config.to_yaml())
     } else {
         print(&format!("{}: ok ({})\n", check.file.display(), config.hash()))
+    }
+}
+
+/// Says on standard error what is allowed, and is hardly meant.
+fn warn(file: &std::path::Path, config: &config::Config) {
+    use std::io::Write as _;
+    for number in config.policy.across_objects() {
+        let place = number.map_or_else(String::new, |number| format!(".rules[{number}].set"));
+        // Nobody may read it.
+        drop(writeln!(
+            std::io::stderr(),
+            "warning: {}: correlation{place}.aggregateKey without involvedObject.name merges events of many objects into\n  \
+             the record of one of them; `kubectl describe` of the others shows nothing",
+            file.display()
+        ));
     }
 }
 

@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use futures_util::{Stream, StreamExt as _};
 use prometheus::Registry;
 
-use super::replay::{How, Progress, compare, read, reading};
+use super::replay::{How, Progress, compare_and_try, read, reading};
 use super::report::{Compared, finish, length, plural};
 use super::{Error, runtime};
 use crate::app;
@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// # Errors
 /// When the configuration is wrong or the cluster cannot be read.
 pub fn observe(observe: &Observe) -> Result<(), Error> {
-    let mut compared = compare(observe.report.config.as_deref(), None)?;
+    let mut compared = compare_and_try(observe.report.config.as_deref())?;
     if let Some(audit) = &observe.audit {
         appended(observe, audit, &mut compared)?;
         compared.until = compared.comparison.run_on(Until::Settled);
@@ -39,8 +39,8 @@ pub fn observe(observe: &Observe) -> Result<(), Error> {
     runtime()?.block_on(watch(observe, &mut compared))?;
     compared.until = compared.comparison.run_on(Until::Settled);
     compared.notes.push(
-        "Seen after the clients' own limits: what client-go never wrote is nowhere. An audit log at level\n\
-         Request has each request; replay reads it."
+        "Seen after the clients' own limits: what client-go never wrote is nowhere. An audit log at level Request \
+         has each request; replay reads it."
             .to_owned(),
     );
     finish(&compared, &observe.report)
@@ -196,6 +196,7 @@ async fn follow(
 mod tests {
     use clap::Parser as _;
 
+    use super::super::replay::compare;
     use super::*;
     use crate::cli::{Cli, Command};
 

@@ -26,7 +26,10 @@ const PROGRESS: u64 = 1024;
 /// # Errors
 /// When a configuration is wrong, the input cannot be read or holds something that is no event, or the account does not balance.
 pub fn replay(replay: &Replay) -> Result<(), Error> {
-    let mut compared = compare(replay.report.config.as_deref(), replay.against.as_deref())?;
+    let mut compared = match &replay.against {
+        Some(against) => compare(replay.report.config.as_deref(), Some(against))?,
+        None => compare_and_try(replay.report.config.as_deref())?,
+    };
     let (name, input) = open(&replay.file)?;
     let recording = Recording::new(input).map_err(|source| reading(&name, source))?;
     let is_sorted = replay.sort_by_time || recording.format() == Format::Documents;
@@ -66,7 +69,7 @@ pub(super) fn read(
     while let Some(found) = recording.next() {
         match found.map_err(|source| reading(name, source))? {
             Ok(report) if how.namespace.is_some_and(|only| report.event.metadata.namespace != only) => {}
-            Ok(report) if how.is_sorted => unsorted.push(report),
+            Ok(report) if how.is_sorted => unsorted.push(Some(Box::new(report))),
             Ok(Report { event, occurrences, at, .. }) => compared.comparison.report(event, occurrences, at),
             Err(Bad { .. }) if how.skip_bad => compared.bad += 1,
             Err(bad) => {
@@ -77,7 +80,7 @@ pub(super) fn read(
         }
         progress.step(recording.bytes());
     }
-    spread(&mut compared.comparison, &unsorted);
+    spread(&mut compared.comparison, unsorted);
     progress.end();
     let without = recording.without_body();
     if without > 0 {
@@ -111,6 +114,21 @@ pub(super) fn each(path: &Path, mut see: impl FnMut(&Event)) -> Result<(), Error
     Ok(())
 }
 
+/// client-go beside one configuration, and each rule that may help tried beside it.
+pub(super) fn compare_and_try(config: Option<&Path>) -> Result<Compared, Error> {
+    let mut compared = compare(config, None)?;
+    let Config { policy, shard, upstream, .. } = load(config)?;
+    compared.comparison.try_rules(&policy, &shard, upstream.store.ttl);
+    Ok(compared)
+}
+
+fn load(config: Option<&Path>) -> Result<Config, Error> {
+    let mut config = config::load(config, &Overrides::default())?;
+    // Nobody asks.
+    config.shard.explain.enabled = false;
+    Ok(config)
+}
+
 /// client-go beside one configuration or two.
 pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<Compared, Error> {
     let mut comparison = Comparison::default();
@@ -118,9 +136,7 @@ pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<C
     comparison.add(policy, shard, upstream::store::Settings::default().ttl);
     let (mut names, mut configs) = (vec!["client-go".to_owned()], vec![None]);
     for path in [Some(config), against.map(Some)].into_iter().flatten() {
-        let Config { policy, mut shard, upstream, .. } = config::load(path, &Overrides::default())?;
-        // Nobody asks.
-        shard.explain.enabled = false;
+        let Config { policy, shard, upstream, .. } = load(path)?;
         comparison.add(policy, shard, upstream.store.ttl);
         let stem = path.and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy().into_owned());
         names.push(stem.filter(|_| against.is_some()).unwrap_or_else(|| "eventweir".to_owned()));
@@ -130,26 +146,29 @@ pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<C
 }
 
 /// Reports events in the order of their times, the occurrences of one spread evenly from its first to its newest.
-fn spread(comparison: &mut Comparison, reports: &[Report]) {
+fn spread(comparison: &mut Comparison, mut reports: Vec<Option<Box<Report>>>) {
     let mut next: BinaryHeap<Reverse<(i64, usize, u32)>> = BinaryHeap::new();
     let begin = |report: &Report| report.from.filter(|_| report.occurrences > 1).or(report.at).unwrap_or(i64::MIN);
-    next.extend(reports.iter().enumerate().map(|(index, report)| Reverse((begin(report), index, 0))));
+    next.extend(reports.iter().flatten().enumerate().map(|(index, report)| Reverse((begin(report), index, 0))));
+    // Each is given up with its last step, as the simulated proxies grow meanwhile.
     while let Some(Reverse((at, index, step))) = next.pop() {
-        let Report { event, occurrences, from, at: newest } = &reports[index];
-        let steps = (*occurrences).clamp(1, STEPS);
+        let Some(report) = reports.get_mut(index).and_then(Option::take) else { continue };
+        let steps = report.occurrences.clamp(1, STEPS);
         // The first steps have the remainder.
-        let number = occurrences / steps + u32::from(step < occurrences % steps);
-        comparison.report(event.clone(), number.max(1), (at != i64::MIN).then_some(at));
-        if let (Some(from), Some(newest)) = (from, newest)
-            && step + 1 < steps
-        {
+        let number = (report.occurrences / steps + u32::from(step < report.occurrences % steps)).max(1);
+        let time = (at != i64::MIN).then_some(at);
+        if step + 1 == steps {
+            comparison.report(report.event, number, time);
+            continue;
+        }
+        comparison.report(report.event.clone(), number, time);
+        let at = report.from.zip(report.at).map_or(at, |(from, newest)| {
             let whole = i128::from((newest - from).max(0));
             let part = whole * i128::from(step + 1) / i128::from((steps - 1).max(1));
-            let at = from + i64::try_from(part).unwrap_or(0);
-            next.push(Reverse((at, index, step + 1)));
-        } else if step + 1 < steps {
-            next.push(Reverse((at, index, step + 1)));
-        }
+            from + i64::try_from(part).unwrap_or(0)
+        });
+        next.push(Reverse((at, index, step + 1)));
+        reports[index] = Some(report);
     }
 }
 

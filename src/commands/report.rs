@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
 
-use super::{Error, print, table};
+use super::{Error, print, suggest, table};
 use crate::cli::{By, Output, Report, Sort};
 use crate::event::Time;
 use crate::replay::{Comparison, Fact, Fate, Sent};
@@ -44,7 +44,8 @@ pub(super) fn finish(compared: &Compared, flags: &Report) -> Result<(), Error> {
     let text = match flags.output {
         Output::Json => json_document(compared).to_string() + "\n",
         Output::Table | Output::Wide => {
-            summary(compared) + &never_shown(compared, flags.top) + &rows(compared, flags) + &notes(compared)
+            let rows = never_shown(compared, flags.top) + &rows(compared, flags);
+            summary(compared) + &rows + &suggest::text(compared) + &notes(compared)
         }
     };
     print(&text)?;
@@ -67,28 +68,36 @@ fn fates(compared: &Compared) -> Vec<(&Fact, Sent, Vec<Fate>)> {
 }
 
 /// The sums of one column.
-#[derive(Default)]
-struct Total {
-    fate: Fate,
-    unseen: usize,
+pub(super) struct Total {
+    pub(super) fate: Fate,
+    pub(super) unseen: usize,
     /// Longest time until a fact was shown; `None` when one never was.
-    wait: Option<i64>,
+    pub(super) wait: Option<i64>,
     /// By how much the newest shown occurrence of a fact is older than the newest sent one, at most.
-    behind: i64,
+    pub(super) behind: i64,
+}
+
+impl Total {
+    /// The sum of no facts.
+    pub(super) fn none() -> Self {
+        Self { fate: Fate::default(), unseen: 0, wait: Some(0), behind: 0 }
+    }
+
+    /// Adds a fact.
+    pub(super) fn add(&mut self, sent: &Sent, fate: &Fate) {
+        self.fate.add(fate);
+        self.unseen += usize::from(fate.shown == 0);
+        self.wait = self.wait.zip(fate.first_shown).map(|(wait, shown)| wait.max(shown - sent.first));
+        self.behind = self.behind.max(fate.newest_shown.map_or(0, |newest| sent.newest - newest));
+    }
 }
 
 fn totals(compared: &Compared) -> (usize, Vec<Total>) {
     let fates = fates(compared);
     let mut totals = Vec::new();
     for column in 0..compared.names.len() {
-        let mut total = Total { wait: Some(0), ..Total::default() };
-        for (_, sent, fates) in &fates {
-            let fate = &fates[column];
-            total.fate.add(fate);
-            total.unseen += usize::from(fate.shown == 0);
-            total.wait = total.wait.zip(fate.first_shown).map(|(wait, shown)| wait.max(shown - sent.first));
-            total.behind = total.behind.max(fate.newest_shown.map_or(0, |newest| sent.newest - newest));
-        }
+        let mut total = Total::none();
+        fates.iter().for_each(|(_, sent, fates)| total.add(sent, &fates[column]));
         totals.push(total);
     }
     (fates.len(), totals)
@@ -107,16 +116,18 @@ pub(super) fn summary(compared: &Compared) -> String {
         0 => String::new(),
         seconds => format!(", then run on for {}", length(seconds)),
     };
-    let mut text = format!(
-        "{} of {}, {} to {}{after}\n\n",
+    let mut text = table::wrap(&format!(
+        "{} of {}, {} to {}{after}",
         plural(sent, "event"),
         plural(objects.len() as u64, "object"),
         clock(from, to),
         clock(to, from)
-    );
+    ));
+    text.push_str("\n\n");
     let (facts, totals) = totals(compared);
     let mut headings = vec!["", "no correlator"];
-    headings.extend(compared.names.iter().map(String::as_str));
+    let names = short_names(compared);
+    headings.extend(names.iter().map(String::as_str));
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut row = |name: &str, none: String, cell: &dyn Fn(&Total) -> String| {
         rows.push([name.to_owned(), none].into_iter().chain(totals.iter().map(cell)).collect());
@@ -136,12 +147,26 @@ pub(super) fn summary(compared: &Compared) -> String {
     row("facts never shown", format!("0 of {}", thousands(facts as u64)), &|total| {
         format!("{} of {}", thousands(total.unseen as u64), thousands(facts as u64))
     });
-    row("longest wait for a fact", "0s".to_owned(), &|total| {
+    row("longest wait", "0s".to_owned(), &|total| {
         total.wait.map_or_else(|| "never".to_owned(), |wait| length(wait / SECOND))
     });
-    row("newest is behind by", "0s".to_owned(), &|total| length(total.behind / SECOND));
+    row("newest behind by", "0s".to_owned(), &|total| length(total.behind / SECOND));
     text.push_str(&table::render(&headings, 1, &rows));
     text
+}
+
+/// The names of the columns in few letters.
+fn short_names(compared: &Compared) -> Vec<String> {
+    match &*compared.names {
+        [client_go, first, second] => {
+            let [mut first, mut second] = [first, second].map(|name| table::cut(name, 12));
+            if first == second {
+                [first, second] = ["--config", "--against"].map(str::to_owned);
+            }
+            vec![client_go.clone(), first, second]
+        }
+        names => names.to_vec(),
+    }
 }
 
 /// What client-go never shows.
@@ -157,17 +182,16 @@ fn never_shown(compared: &Compared, top: usize) -> String {
         .take(limit(top))
         .map(|(fact, sent, fates)| {
             let wait = fates[1].first_shown.map_or_else(|| "never".to_owned(), |at| length((at - sent.first) / SECOND));
-            let object = cut(&object(fact), 26);
-            let number = thousands(sent.number);
-            let shown = thousands(fates[1].shown);
-            vec![object, cut(&fact.reason, 20), fact.event_type.to_string(), number, shown, wait]
+            let (object, reason) = (object(fact).to_string(), fact.reason.to_string());
+            let (number, shown) = (thousands(sent.number), thousands(fates[1].shown));
+            vec![object, reason, fact.event_type.to_string(), number, shown, wait]
         })
         .collect();
     let headings = ["OBJECT", "REASON", "TYPE", "SENT", "SHOWN", "AFTER"];
     format!(
         "\nFacts that client-go never shows{}\n{}",
         of_how_many(rows.len(), fates.len()),
-        table::render(&headings, 3, &rows)
+        table::render_within(table::WIDTH, &headings, 3, &rows)
     )
 }
 
@@ -194,7 +218,8 @@ fn rows(compared: &Compared, flags: &Report) -> String {
     }
     let mut rows: Vec<Row> = groups.into_values().collect();
     // Two configurations are compared: what they do alike says nothing.
-    if let [_, first, second] = &*compared.names {
+    let names = short_names(compared);
+    if let [_, first, second] = &*names {
         let all = rows.len();
         rows.retain(|row| row.fates[1] != row.fates[2]);
         if rows.is_empty() {
@@ -214,7 +239,7 @@ fn rows(compared: &Compared, flags: &Report) -> String {
     let is_wide = flags.output == Output::Wide;
     let heading = format!("{:?}", flags.by).to_uppercase();
     let mut headings = vec![heading.as_str(), "SENT"];
-    headings.extend(compared.names.iter().map(String::as_str));
+    headings.extend(names.iter().map(String::as_str));
     headings.push("SAVED");
     if is_wide {
         headings.extend(["SHOWN", "WAITING", "LOST", "REJECTED", "WAIT"]);
@@ -223,8 +248,8 @@ fn rows(compared: &Compared, flags: &Report) -> String {
         .iter()
         .take(limit(flags.top))
         .map(|row| {
-            let (name, fate) = (if is_wide { row.name.clone() } else { cut(&row.name, 34) }, ours(row));
-            let mut cells = vec![name, thousands(row.sent.number)];
+            let fate = ours(row);
+            let mut cells = vec![row.name.clone(), thousands(row.sent.number)];
             cells.extend(row.fates.iter().map(|fate| thousands(fate.writes)));
             cells.push(percent(row.sent.number, fate.writes));
             if is_wide {
@@ -235,7 +260,8 @@ fn rows(compared: &Compared, flags: &Report) -> String {
         })
         .collect();
     let which = if compared.names.len() > 2 { "Writes, where they differ" } else { "Writes" };
-    format!("\n{which}{}\n{}", of_how_many(cells.len(), rows.len()), table::render(&headings, 1, &cells))
+    let width = if is_wide { usize::MAX } else { table::WIDTH };
+    format!("\n{which}{}\n{}", of_how_many(cells.len(), rows.len()), table::render_within(width, &headings, 1, &cells))
 }
 
 fn notes(compared: &Compared) -> String {
@@ -253,10 +279,15 @@ fn notes(compared: &Compared) -> String {
     let (late, sent) = (compared.comparison.out_of_order(), compared.comparison.sent());
     if late > 0 {
         notes.push(format!(
-            "{late} of {sent} events are older than one before them, and were taken as happening with that one;\n--sort-by-time sorts them."
+            "{late} of {sent} events are older than one before them, and were taken as happening with that one; --sort-by-time sorts them."
         ));
     }
-    notes.iter().fold(String::new(), |text, note| text + "\n" + note + "\n")
+    notes.iter().fold(String::new(), |text, note| text + "\n" + &table::wrap(note) + "\n")
+}
+
+/// Seconds, to the millisecond.
+pub(super) fn seconds(nanos: i64) -> f64 {
+    (nanos as f64 / 1e6).round() / 1e3
 }
 
 /// The document that docs/replay.md describes.
@@ -264,7 +295,6 @@ fn json_document(compared: &Compared) -> Value {
     let comparison = &compared.comparison;
     let (from, to) = comparison.span().unwrap_or_default();
     let (facts, totals) = totals(compared);
-    let seconds = |nanos: i64| nanos as f64 / SECOND as f64;
     let minutes = |minutes: &BTreeMap<i64, u64>| {
         minutes.iter().map(|(minute, number)| json!([minute, number])).collect::<Vec<_>>()
     };
@@ -306,6 +336,7 @@ fn json_document(compared: &Compared) -> Value {
         },
         "columns": columns.collect::<Vec<_>>(),
         "facts": rows.collect::<Vec<_>>(),
+        "suggestions": suggest::json(compared),
     })
 }
 
@@ -436,12 +467,4 @@ fn clock(nanos: i64, other: i64) -> String {
         (Some((day, time)), Some((other, _))) if day == other => time.trim_end_matches('Z').to_owned(),
         _ => text,
     }
-}
-
-/// At most `width` characters.
-fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    text.chars().take(width - 1).chain(['…']).collect()
 }

@@ -1,17 +1,33 @@
 //! Tables for people: the first column to the left, numbers to the right.
 
+/// Columns that people have at least.
+pub(super) const WIDTH: usize = 80;
+
+/// Columns that a text keeps, however little room there is.
+const LEAST: usize = 8;
+
 /// Rows under headings; columns as wide as their widest cell.
 pub(super) fn render(headings: &[&str], left_columns: usize, rows: &[Vec<String>]) -> String {
+    render_within(usize::MAX, headings, left_columns, rows)
+}
+
+/// The same in at most so many columns, where numbers leave them: the widest texts are cut.
+pub(super) fn render_within(width: usize, headings: &[&str], left_columns: usize, rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count()).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
+    while widths.iter().map(|width| width + 3).sum::<usize>() - 1 > width {
+        let Some(widest) = widths.iter_mut().take(left_columns).max().filter(|widest| **widest > LEAST) else { break };
+        *widest -= 1;
+    }
     let mut text = String::new();
     let mut line = |cells: &mut dyn Iterator<Item = &str>| {
         let mut rendered = String::new();
         for (index, (cell, width)) in cells.zip(&widths).enumerate() {
+            let cell = if index < left_columns { &cut(cell, *width) } else { cell };
             let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
             rendered.push_str(if index == 0 { "  " } else { "   " });
             if index < left_columns {
@@ -32,6 +48,33 @@ pub(super) fn render(headings: &[&str], left_columns: usize, rows: &[Vec<String>
     text
 }
 
+/// At most `width` characters.
+pub(super) fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Words in lines of at most [`WIDTH`] columns.
+pub(super) fn wrap(text: &str) -> String {
+    let (mut wrapped, mut column) = (String::new(), 0);
+    for word in text.split(' ') {
+        let width = word.chars().count();
+        let breaks = column > 0 && column + 1 + width > WIDTH;
+        wrapped.push_str(if column == 0 {
+            ""
+        } else if breaks {
+            "\n"
+        } else {
+            " "
+        });
+        wrapped.push_str(word);
+        column = if breaks || column == 0 { width } else { column + 1 + width };
+    }
+    wrapped
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +83,19 @@ mod tests {
     fn columns_line_up() {
         let rows = [vec!["a".to_owned(), "10".to_owned()], vec!["long".to_owned(), "5".to_owned()]];
         assert_eq!(render(&["what", "n"], 1, &rows), "  what    n\n  a      10\n  long    5\n");
+    }
+
+    #[test]
+    fn texts_are_cut_and_numbers_are_not() {
+        let rows = [vec!["a".repeat(20), "b".repeat(12), "1000000".to_owned()]];
+        let text = render_within(36, &["x", "y", "n"], 2, &rows);
+        assert_eq!(text.lines().nth(1), Some("  aaaaaaaaaa…   bbbbbbbbb…   1000000"));
+    }
+
+    #[test]
+    fn words_stay_whole() {
+        let text = ["word"; 40].join(" ");
+        assert!(wrap(&text).lines().all(|line| line.len() <= WIDTH && line.ends_with("word")));
+        assert_eq!(wrap(&text).replace('\n', " "), text);
     }
 }

@@ -87,6 +87,7 @@ fn tree(config: &Config) -> Value {
         admission,
         access,
         limits_file,
+        shadow,
         memory,
         shutdown,
         shards,
@@ -135,7 +136,8 @@ fn tree(config: &Config) -> Value {
     };
     let web = admin_web_config_file.as_ref().map(|file| ("adminWebConfigFile", json!(file.display().to_string())));
     if let Some(tree) = tree.as_object_mut() {
-        tree.extend(web.into_iter().chain([limits]).map(|(key, value)| (key.to_owned(), value)));
+        let shadow = shadow.as_ref().map(|shadow| ("shadowFile", json!(shadow.file.display().to_string())));
+        tree.extend(web.into_iter().chain([limits]).chain(shadow).map(|(key, value)| (key.to_owned(), value)));
     }
     tree
 }
@@ -162,6 +164,7 @@ fn explain_tree(explain: &explain::Settings) -> Value {
         "maxBytes": bytes(explain.max_bytes.get()),
         "series": explain.series,
         "messages": explain.messages,
+        "annotationBytes": explain.annotation_bytes,
     })
 }
 

@@ -32,7 +32,8 @@ pub use admin_web::{AdminWeb, load_web};
 pub use error::{Error, Errors};
 pub use memory::{Memory, container_memory};
 pub use parts::{
-    Admission, Auth, Backend, EventLog, Ingest, Log, LogFormat, Passthrough, Shards, Shutdown, Tls, Upstream, Writes,
+    Admission, Auth, Backend, EventLog, Ingest, Log, LogFormat, Passthrough, Shadow, Shards, Shutdown, Tls, Upstream,
+    Writes,
 };
 pub use raw::RawConfig;
 pub use reload::{FileStamp, ReloadDiff};
@@ -91,6 +92,8 @@ pub struct Config {
     pub access: access::Settings,
     /// The file that `access.limits` were read from. Default none.
     pub limits_file: Option<PathBuf>,
+    /// A second configuration beside this one, which writes nothing. Default none.
+    pub shadow: Option<Shadow>,
     /// How much memory the program may take: the limits that the file does not set follow from it. Default the container's.
     pub memory: Memory,
     /// The orderly stop.
@@ -174,7 +177,7 @@ impl Overrides {
 /// Everything that is wrong, at once: the file cannot be read, is larger than [`FILE_BYTES_MAX`], is no YAML, or holds
 /// unknown keys or values that are not allowed.
 pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    with_limits(Config::from_raw(read_raw(path)?, overrides)?)
+    with_files(Config::from_raw(read_raw(path)?, overrides)?)
 }
 
 /// Does the same before the start, and also looks whether the files of the listeners can be used.
@@ -182,13 +185,22 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors
 /// # Errors
 /// Everything that is wrong, at once.
 pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    with_limits(Config::from_raw_and_files(read_raw(path)?, overrides)?)
+    with_files(Config::from_raw_and_files(read_raw(path)?, overrides)?)
 }
 
-/// Reads the file of limits, if one is named.
-fn with_limits(mut config: Config) -> Result<Config, Errors> {
+/// LIMIT: memory that a shadow configuration divides, where it does not say itself; its limits follow from it.
+const SHADOW_MEMORY: NonZeroUsize = const { NonZeroUsize::new(256 << 20).unwrap() };
+
+/// Reads the files of limits and of the shadow configuration, if they are named.
+fn with_files(mut config: Config) -> Result<Config, Errors> {
     if let Some(path) = &config.limits_file {
         config.access.limits = read_raw(Some(path))?.limits()?;
+    }
+    if let Some(shadow) = &mut config.shadow {
+        let overrides = Overrides { container_memory: Some(SHADOW_MEMORY), ..Overrides::default() };
+        let Config { policy, shard, .. } = Config::from_raw(read_raw(Some(&shadow.file))?, &overrides)?;
+        (shadow.policy, shadow.shard) = (policy, shard);
+        shadow.shard.explain.enabled = true;
     }
     Ok(config)
 }

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use crate::correlator::Policy;
 use crate::history;
 use crate::ingest::{Ack, Repair};
 use crate::server::tls::{self, CipherSuite, Identity, MinVersion};
+use crate::shard;
 use crate::upstream::{apiserver, store};
 
 /// Default of the bytes that an old-style event's message keeps.
@@ -138,6 +140,24 @@ pub struct Ingest {
     pub ack: Ack,
     /// Whether events are mended that the apiserver would refuse. Default on, with messages of at most 16 KiB.
     pub repair: Repair,
+}
+
+/// A second configuration that is tried on the same events without writing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shadow {
+    /// Its file.
+    pub file: PathBuf,
+    /// Its rules.
+    pub policy: Policy,
+    /// Its limits and its outbox.
+    pub shard: shard::Settings,
+}
+
+impl Shadow {
+    /// What stands for a file that has not been read yet.
+    pub(super) fn of_file(path: &str) -> Self {
+        Self { file: PathBuf::from(path), policy: Policy::default(), shard: shard::Settings::default() }
+    }
 }
 
 /// Standing where the apiserver stood.

@@ -13,7 +13,7 @@ use super::section::{Collector, Section};
 use super::units::duration_text;
 use super::{
     Admission, Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Memory, Overrides, Passthrough,
-    RawConfig, Shards, Shutdown, Tls, Upstream, Writes, memory, schema, tls, values,
+    RawConfig, Shadow, Shards, Shutdown, Tls, Upstream, Writes, memory, schema, tls, values,
 };
 use crate::access;
 use crate::correlator::{Pattern, Rate};
@@ -60,6 +60,7 @@ impl Default for Config {
             admission: Admission::default(),
             access: access::Settings::default(),
             limits_file: None,
+            shadow: None,
             memory: Memory::Container,
             shutdown: Shutdown::default(),
             shards: Shards::Auto,
@@ -183,6 +184,10 @@ fn config(section: &mut Section<'_>, container_memory: Option<NonZeroUsize>) -> 
     let (passthrough, admission) =
         (passthrough(section, upstream.backend, &access), admission(section, upstream.backend));
     let (access, limits_file) = limited(section, access);
+    let shadow = section.optional("shadowFile", values::text(4096)).map(|path| Shadow::of_file(path.as_str()));
+    if shadow.is_some() && !shard.explain.enabled {
+        section.conflict("shadowFile", "needs explain.enabled: true; allowed without it: no file");
+    }
     Config {
         listen,
         insecure_listen,
@@ -203,6 +208,7 @@ fn config(section: &mut Section<'_>, container_memory: Option<NonZeroUsize>) -> 
         admission,
         access,
         limits_file,
+        shadow,
         memory,
         shutdown: section.within("shutdown", shutdown),
         shards: section.value("shards", default.shards, shards),
@@ -269,6 +275,9 @@ fn upstream(section: &mut Section<'_>, default: Upstream, gate: &mut GateSetting
 
 /// All writes in a second: what an apiserver of 5,000 nodes hardly notices.
 pub(super) const CEILING: Rate = Rate { qps: 40.0, burst: 400 };
+
+/// LIMIT: bytes of an annotation; all of an object take at most 256 KiB, and its tallies need some of them.
+const ANNOTATION_MAX: usize = 32 << 10;
 
 /// What stands for no ceiling.
 pub(super) const UNLIMITED: Rate = Rate { qps: 0.0, burst: 0 };
@@ -345,6 +354,8 @@ fn explain(section: &mut Section<'_>, explain: &mut explain::Settings) {
     explain.max_bytes = section.value("maxBytes", explain.max_bytes, values::size(1 << 20..=MEMORY_MAX));
     explain.series = section.value("series", explain.series, values::whole(0..=10_000));
     explain.messages = section.value("messages", explain.messages, values::whole(1..=100));
+    explain.annotation_bytes =
+        section.value("annotationBytes", explain.annotation_bytes, values::whole(0..=ANNOTATION_MAX));
 }
 
 pub(super) const UPSTREAM_GROUP: [(&str, UpstreamGroup); 3] =

@@ -8,7 +8,7 @@ use super::Config;
 use super::effective::{hash_of, leaves};
 
 /// Fields, and sections of fields, that a running process takes over.
-const AT_RUN_TIME: [&str; 16] = [
+const AT_RUN_TIME: [&str; 17] = [
     "correlation",
     "outbox",
     "explain",
@@ -24,6 +24,7 @@ const AT_RUN_TIME: [&str; 16] = [
     "auth.sourceBinding",
     "limits",
     "limitsFile",
+    "shadowFile",
     "fairness",
 ];
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use super::settings::{Correlation, Settings};
+use super::settings::{Correlation, Field, Settings};
 use crate::event::Event;
 
 /// The base settings and the rules that override them.
@@ -94,6 +94,20 @@ impl Policy {
     pub fn rule(&self, event: &Event) -> (Option<usize>, &Arc<Settings>) {
         let found = self.rules.iter().position(|rule| rule.matches.matches(event));
         (found, found.and_then(|number| self.rules.get(number)).map_or(&self.base, |rule| &rule.settings))
+    }
+
+    /// What merges events of many objects, so that the others seem to have none: the base settings (`None`), or a rule by its
+    /// number. A rule that has its aggregate key from the base is not listed again.
+    pub fn across_objects(&self) -> impl Iterator<Item = Option<usize>> {
+        let base = std::iter::once((None, &self.base));
+        let own =
+            self.rules.iter().enumerate().filter(|(_, rule)| rule.settings.aggregate_key != self.base.aggregate_key);
+        let all = base.chain(own.map(|(number, rule)| (Some(number), &rule.settings)));
+        let merges = |settings: &Settings| {
+            let names_one = |field: &Field| matches!(field, Field::InvolvedObjectName | Field::InvolvedObjectUid);
+            settings.correlation == Correlation::On && !settings.aggregate_key.iter().any(names_one)
+        };
+        all.filter(move |(_, settings)| merges(settings)).map(|(number, _)| number)
     }
 
     /// Whether an event like this is correlated, or only passed on.

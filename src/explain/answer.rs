@@ -70,6 +70,8 @@ pub struct Known {
     pub span: (Option<i64>, Option<i64>),
     /// Occurrences that it has received.
     pub received: u64,
+    /// Occurrences that were refused, less those that are noted with their object: the two may be in different shards.
+    pub unread: i64,
     /// The objects that are meant.
     pub objects: Vec<Object>,
     /// Others of a like name.
@@ -337,6 +339,8 @@ impl Explanation {
         let began = shards.iter().filter_map(|known| known.span.0).min();
         let forgotten = shards.iter().filter_map(|known| known.span.1).max();
         let received: u64 = shards.iter().map(|known| known.received).sum();
+        let unread: i64 = shards.iter().map(|known| known.unread).sum();
+        let unread = u64::try_from(unread).unwrap_or(0);
         let (mut objects, mut nearest) = (Vec::<Object>::new(), Vec::new());
         for known in shards {
             nearest.extend(known.nearest);
@@ -369,7 +373,7 @@ impl Explanation {
                 Answer { text: format!("{}: {}", worst.reason, worst.answer.text), ..worst.answer.clone() }
             }
             Some(worst) => worst.answer.clone(),
-            None => unknown(query, received, (began, forgotten), &nearest),
+            None => unknown(query, (received, unread), (began, forgotten), &nearest),
         };
         Self {
             api_version: "eventweir/v1",
@@ -397,7 +401,12 @@ impl Explanation {
     }
 }
 
-fn unknown(query: &Query, received: u64, span: (Option<i64>, Option<i64>), nearest: &[String]) -> Answer {
+fn unknown(
+    query: &Query,
+    (received, unread): (u64, u64),
+    span: (Option<i64>, Option<i64>),
+    nearest: &[String],
+) -> Answer {
     let object = query.object();
     let mut text = match span {
         (_, Some(forgotten)) => format!(
@@ -411,6 +420,10 @@ fn unknown(query: &Query, received: u64, span: (Option<i64>, Option<i64>), neare
         ),
         (None, None) => format!("Nothing is known about {object}: no occurrence has been received since the start."),
     };
+    if unread > 0 {
+        let were = if unread == 1 { "was" } else { "were" };
+        text += &format!(" {} {were} refused before the object could be read.", plural(unread, "occurrence"));
+    }
     if let Some(nearest) = nearest.first() {
         text += &format!(" The nearest name is {nearest}.");
     }

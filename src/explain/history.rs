@@ -102,6 +102,8 @@ pub struct Fact {
     pub dropped: u64,
     /// Those that were refused.
     pub rejected: u64,
+    /// Changes of its events that were refused, which are no occurrences.
+    pub refused_changes: u64,
     /// Those that the upstream has shown in a write that carried them.
     pub shown: u64,
     /// Those that have folded into a digest or storm record.
@@ -112,6 +114,7 @@ pub struct Fact {
     pub lost: (u64, &'static str),
     /// Tokens that were spent on it.
     pub spent: u64,
+    pub first_received: i64,
     pub last_received: i64,
     pub last_shown: Option<i64>,
     /// Source, budget and its rate; whether its correlator pays.
@@ -124,6 +127,12 @@ pub struct Fact {
 }
 
 impl Fact {
+    /// Whether a client has said anything about it.
+    #[must_use]
+    pub const fn is_reported(&self) -> bool {
+        self.received + self.refused_changes > 0
+    }
+
     /// Its source in words.
     #[must_use]
     pub fn source(&self) -> String {
@@ -171,8 +180,8 @@ pub struct History {
     pub decisions: VecDeque<Decision>,
     /// Older decisions that were forgotten.
     pub forgotten: u64,
-    /// Bytes of all this.
-    pub(super) bytes: usize,
+    /// Bytes of its texts and of its own; see `bytes`.
+    texts: usize,
 }
 
 /// Bytes that a text takes beside its value.
@@ -180,16 +189,9 @@ fn heap(text: &SmolStr) -> usize {
     if text.is_heap_allocated() { text.len() + 16 } else { 0 }
 }
 
+/// Bytes of a record beside its place; that of its messages is taken whole.
 fn kept_size(kept: &Kept) -> usize {
-    size_of::<Kept>() + heap(&kept.name) + kept.messages.iter().map(message_size).sum::<usize>()
-}
-
-fn message_size(message: &SmolStr) -> usize {
-    size_of::<SmolStr>() + heap(message)
-}
-
-fn decision_size(decision: &Decision) -> usize {
-    size_of::<Decision>() + heap(&decision.text)
+    heap(&kept.name) + kept.messages.capacity() * size_of::<SmolStr>() + kept.messages.iter().map(heap).sum::<usize>()
 }
 
 /// A message, without what is too long.
@@ -210,9 +212,9 @@ impl History {
             records: VecDeque::new(),
             decisions: VecDeque::new(),
             forgotten: 0,
-            bytes: 0,
+            texts: 0,
         };
-        history.bytes = history.own_size();
+        history.texts = history.own_size();
         history
     }
 
@@ -224,23 +226,35 @@ impl History {
 
     fn fact_size(fact: &Fact) -> usize {
         let texts = [&fact.reason, &fact.event_type, &fact.component, &fact.host];
-        size_of::<Fact>() + texts.into_iter().map(heap).sum::<usize>()
+        texts.into_iter().map(heap).sum()
+    }
+
+    /// Bytes of all this, with the places that are reserved.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.texts
+            + self.facts.capacity() * size_of::<Fact>()
+            + self.records.capacity() * size_of::<Kept>()
+            + self.decisions.capacity() * size_of::<Decision>()
     }
 
     /// What all of it takes, counted.
     #[cfg(test)]
     pub(super) fn counted(&self) -> usize {
+        let places = self.bytes() - self.texts;
+        let decisions: usize = self.decisions.iter().map(|decision| heap(&decision.text)).sum();
         self.own_size()
             + self.facts.iter().map(Self::fact_size).sum::<usize>()
             + self.records.iter().map(kept_size).sum::<usize>()
-            + self.decisions.iter().map(decision_size).sum::<usize>()
+            + decisions
+            + places
     }
 
     pub(super) fn set_uid(&mut self, event: &Event) {
         let uid = &event.involved_object.uid;
         // LIMIT: a uid has 36 characters; what is longer is none.
         if self.uid != *uid && uid.len() <= 64 {
-            self.bytes = self.bytes - heap(&self.uid) + heap(uid);
+            self.texts = self.texts - heap(&self.uid) + heap(uid);
             self.uid = uid.clone();
         }
     }
@@ -266,9 +280,16 @@ impl History {
         };
         let event_type = short(&event.event_type);
         let fact = Fact { reason, event_type, component, host, group, last_received: now.wall, ..Fact::default() };
-        self.bytes += Self::fact_size(&fact);
+        self.texts += Self::fact_size(&fact);
         self.facts.push(fact);
         self.facts.len() - 1
+    }
+
+    /// Whether the upstream shows nothing of a fact of the last hour.
+    #[must_use]
+    pub fn is_unseen(&self, fact: &Fact, now: Mono) -> bool {
+        let is_in_summary = || fact.into.is_some_and(|into| self.kept(into).is_some_and(|kept| kept.stored));
+        fact.received > fact.rejected && fact.shown == 0 && fact.rates.received.hour(now) > 0 && !is_in_summary()
     }
 
     /// The record of this number.
@@ -294,14 +315,13 @@ impl History {
             if kept.messages.contains(message) {
                 return false;
             }
-            let mut change = 0;
+            let before = kept_size(kept);
             while kept.messages.len() >= most.max(1) {
-                change += kept.messages.pop_front().map_or(0, |old| message_size(&old));
+                kept.messages.pop_front();
             }
-            let message = short(message);
-            let added = message_size(&message);
-            kept.messages.push_back(message);
-            self.bytes = self.bytes + added - change;
+            kept.messages.push_back(short(message));
+            let after = kept_size(kept);
+            self.texts = self.texts + after - before;
             return false;
         }
         let is_begun_again = self.records.iter().any(|kept| {
@@ -314,12 +334,12 @@ impl History {
             kept.has_ended |= is_begun_again && kept.fact == fact && kept.kind == kind;
         }
         if self.records.len() == RECORDS {
-            self.bytes -= self.records.pop_front().map_or(0, |oldest| kept_size(&oldest));
+            self.texts -= self.records.pop_front().map_or(0, |oldest| kept_size(&oldest));
         }
         let messages = VecDeque::from([short(message)]);
         let (name, stored, has_ended) = (SmolStr::default(), false, false);
         let kept = Kept { record, kind, name, fact, stored, count: before.into(), has_ended, messages };
-        self.bytes += kept_size(&kept);
+        self.texts += kept_size(&kept);
         self.records.push_back(kept);
         is_begun_again && kind != Kind::Digest && kind != Kind::Storm
     }
@@ -332,7 +352,7 @@ impl History {
         kept.stored = true;
         let grown = u64::try_from(count - kept.count).unwrap_or(0);
         kept.count = count;
-        self.bytes = self.bytes - before + heap(name);
+        self.texts = self.texts - before + heap(name);
         grown
     }
 
@@ -372,7 +392,7 @@ impl History {
             return;
         }
         if self.decisions.len() == DECISIONS {
-            self.bytes -= self.decisions.pop_front().map_or(0, |oldest| decision_size(&oldest));
+            self.texts -= self.decisions.pop_front().map_or(0, |oldest| heap(&oldest.text));
             self.forgotten += 1;
         }
         let decision = Decision {
@@ -386,7 +406,7 @@ impl History {
             next_token: matches!(verdict, Verdict::Dropped | Verdict::Deferred).then(next_token).flatten(),
             text: short(text),
         };
-        self.bytes += decision_size(&decision);
+        self.texts += heap(&decision.text);
         self.decisions.push_back(decision);
     }
 }

@@ -12,7 +12,7 @@ mod tap;
 
 pub use answer::{Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, clean, stamp};
 pub use history::{Decision, Fact, History, Kept, Rates, Verdict};
-pub use recent::{Group, Recent};
+pub use recent::{Group, MINUTES, Minutes, Recent, Totals};
 pub use tap::{Line, Selector, Tap, source};
 
 use std::num::NonZeroUsize;
@@ -37,13 +37,21 @@ pub struct Settings {
     pub max_bytes: NonZeroUsize,
     /// LIMIT: distinct messages of a combined record or digest.
     pub messages: usize,
+    /// LIMIT: bytes of an annotation with those messages; 0 writes none.
+    pub annotation_bytes: usize,
     /// LIMIT: label sets of the metric of groups; what is beyond is counted together.
     pub series: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { enabled: false, max_bytes: const { NonZeroUsize::new(16 << 20).unwrap() }, messages: 10, series: 500 }
+        Self {
+            enabled: false,
+            max_bytes: const { NonZeroUsize::new(16 << 20).unwrap() },
+            messages: 10,
+            annotation_bytes: 0,
+            series: 500,
+        }
     }
 }
 
@@ -57,12 +65,19 @@ pub struct Store {
     // LIMIT: `GROUPS` over all shards, and one for the rest.
     groups: Vec<Group>,
     group_count: Share,
+    /// Bytes of groups, which are never forgotten.
+    // LIMIT: a quarter of `max_bytes` over all shards; further groups are counted with the rest.
+    group_bytes: Share,
     /// Where a group stands in `groups`.
     // LIMIT: as many as `groups`.
     places: std::collections::HashMap<Key, usize, BuildKeyHasher>,
+    /// Occurrences and writes by the minute.
+    flow: [Minutes; 2],
     /// How often each rule was chosen; the first is the number of events that no rule matches.
     // LIMIT: as many as rules, and one.
     rule_hits: Vec<u64>,
+    /// Occurrences that were refused and could be read.
+    rejected: u64,
     /// When the newest decision was made that was forgotten with its object.
     forgotten_until: Option<i64>,
     /// When the store began.
@@ -75,6 +90,25 @@ pub struct Spot {
     object: Key,
     fact: usize,
     group: usize,
+}
+
+/// Facts of which the upstream shows nothing.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Unseen {
+    /// How many.
+    pub number: u64,
+    /// Of the oldest: when it was received first, its namespace, object and reason.
+    pub oldest: Option<(i64, SmolStr, String, SmolStr)>,
+}
+
+impl Unseen {
+    /// Adds those of another store.
+    #[must_use]
+    pub fn plus(mut self, other: Self) -> Self {
+        self.number += other.number;
+        self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
+        self
+    }
 }
 
 /// How a decision came about.
@@ -104,8 +138,11 @@ impl Store {
             bytes: Share::default(),
             groups: vec![Group::default()],
             group_count: Share::default(),
+            group_bytes: Share::default(),
             places: std::collections::HashMap::default(),
+            flow: [Minutes::default(); 2],
             rule_hits: Vec::new(),
+            rejected: 0,
             forgotten_until: None,
             began: None,
         }
@@ -114,7 +151,12 @@ impl Store {
     /// An empty store whose limits are on what both hold.
     #[must_use]
     pub fn another(&self) -> Self {
-        Self { bytes: self.bytes.another(), group_count: self.group_count.another(), ..Self::new(self.settings) }
+        Self {
+            bytes: self.bytes.another(),
+            group_count: self.group_count.another(),
+            group_bytes: self.group_bytes.another(),
+            ..Self::new(self.settings)
+        }
     }
 
     /// Takes over reloaded settings; hits are counted from zero, because the rules may be others.
@@ -124,6 +166,10 @@ impl Store {
         if !settings.enabled {
             self.objects.clear();
             self.bytes.set(0);
+            self.places.clear();
+            self.groups.truncate(1);
+            self.group_count.set(0);
+            self.group_bytes.set(0);
         }
         self.trim(None);
     }
@@ -134,6 +180,12 @@ impl Store {
         self.settings.enabled
     }
 
+    /// Whether records are to carry their messages.
+    #[must_use]
+    pub const fn annotates(&self) -> bool {
+        self.settings.enabled && self.settings.annotation_bytes > 0
+    }
+
     /// Occurrences of an event arrive: finds the place of their fact. `None` where nothing is kept.
     pub fn receive(&mut self, object: Key, secret: KeySecret, event: &Event, number: u32, now: Now) -> Option<Spot> {
         let spot = self.spot(object, secret, event, now)?;
@@ -141,6 +193,10 @@ impl Store {
         let fact = &mut history.facts[spot.fact];
         fact.received += u64::from(number);
         fact.last_received = now.wall;
+        if fact.received == u64::from(number) {
+            fact.first_received = now.wall;
+        }
+        self.flow[0].add(now.mono, number);
         fact.rates.received.add(now.mono, number);
         self.groups[spot.group].receive(now.mono, number);
         Some(spot)
@@ -154,22 +210,23 @@ impl Store {
         self.began.get_or_insert(now.wall);
         if !self.objects.contains(&object) {
             let history = History::new(event);
-            self.bytes += history.bytes;
+            self.bytes += history.bytes();
             self.objects.put(object, history);
         }
         let history = self.objects.get_mut(&object)?;
-        let before = history.bytes;
+        let before = history.bytes();
         history.set_uid(event);
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
         if let Some(fact) = history.find(event) {
             let group = history.facts[fact].group;
             return Some(Spot { object, fact, group });
         }
         let group = self.group(secret, event);
         let history = self.objects.peek_mut(&object)?;
-        let before = history.bytes;
+        let before = history.bytes();
         let fact = history.add_fact(event, group, now);
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
+        self.trim(Some(object));
         Some(Spot { object, fact, group })
     }
 
@@ -181,7 +238,13 @@ impl Store {
         if self.group_count.all() >= GROUPS {
             return 0;
         }
-        self.groups.push(Group::of(event));
+        let group = Group::of(event);
+        let size = group.bytes();
+        if self.group_bytes.all() + size > self.settings.max_bytes.get() / 4 {
+            return 0;
+        }
+        self.group_bytes += size;
+        self.groups.push(group);
         self.places.insert(key, self.groups.len() - 1);
         self.group_count.set(self.places.len());
         self.groups.len() - 1
@@ -203,18 +266,21 @@ impl Store {
         *hits += u64::from(number);
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes;
+        let before = history.bytes();
         let fact = &mut history.facts[spot.fact];
         fact.rule = ruling.rule;
         fact.budget = Some((ruling.source, ruling.budget, ruling.rate, ruling.paid.is_some()));
         match verdict {
-            Verdict::Dropped => fact.dropped += u64::from(number),
+            Verdict::Dropped => {
+                fact.dropped += u64::from(number);
+                self.groups[spot.group].totals.dropped += u64::from(number);
+            }
             _ => fact.spent += u64::from(ruling.paid == Some(true)),
         }
         let is_begun_again = history.keep((record, kind), spot.fact, (message, messages), ruling.before);
         let why = if is_begun_again && verdict != Verdict::Dropped { "evicted" } else { "" };
         history.note(spot.fact, (verdict, why), number, Some(record), message, now, next_token);
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
         self.trim(Some(spot.object));
     }
 
@@ -229,16 +295,25 @@ impl Store {
         now: Now,
     ) {
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes;
+        let before = history.bytes();
         let fact = &mut history.facts[spot.fact];
+        let totals = &mut self.groups[fact.group].totals;
         match remark.0 {
-            Verdict::Rejected => fact.rejected += number,
-            Verdict::Lost => fact.lost = (fact.lost.0 + number, remark.1),
+            Verdict::Rejected if number == 0 => fact.refused_changes += 1,
+            Verdict::Rejected => {
+                fact.rejected += number;
+                totals.rejected += number;
+                self.rejected += number;
+            }
+            Verdict::Lost => {
+                fact.lost = (fact.lost.0 + number, remark.1);
+                totals.lost += number;
+            }
             _ => {}
         }
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         history.note(spot.fact, remark, number, record, &SmolStr::new(cut(text, 512)), now, || None);
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
         self.trim(Some(spot.object));
     }
 
@@ -253,7 +328,7 @@ impl Store {
         now: Now,
     ) {
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes;
+        let before = history.bytes();
         if history.kept(record).is_none() {
             // Of an earlier process, or a digest.
             let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
@@ -262,14 +337,19 @@ impl Store {
         let grown = history.set_stored(record, name, sent);
         let fact = &mut history.facts[spot.fact];
         // A write shows what was dropped since the one before it, too.
-        fact.shown += if fact.dropped > 0 { grown.max(number) } else { number };
+        let shown = if fact.dropped > 0 { grown.max(number) } else { number };
+        fact.shown += shown;
         fact.rates.writes.add(now.mono, 1);
         fact.last_shown = Some(now.wall);
         if fact.budget.is_none_or(|(.., is_prepaid)| !is_prepaid) {
             fact.spent += 1;
         }
-        self.groups[spot.group].writes.add(now.mono, 1);
-        self.bytes.replace(before, history.bytes);
+        let group = &mut self.groups[spot.group];
+        group.writes.add(now.mono, 1);
+        group.totals.writes += 1;
+        group.totals.shown += shown;
+        self.flow[1].add(now.mono, 1);
+        self.bytes.replace(before, history.bytes());
     }
 
     /// Occurrences of a fact have folded into a record.
@@ -284,15 +364,35 @@ impl Store {
     ) {
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes;
+        let before = history.bytes();
         let fact = &mut history.facts[spot.fact];
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
+        self.groups[fact.group].totals.folded += number;
         history.keep((into, kind), spot.fact, (message, messages), 0);
         if !name.is_empty() {
             history.set_stored(into, name, 0);
         }
-        self.bytes.replace(before, history.bytes);
+        self.bytes.replace(before, history.bytes());
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
+    }
+
+    /// The newest messages of a record, as a JSON list of so many bytes at most, the newest last.
+    #[must_use]
+    pub fn messages(&self, object: Key, record: RecordId) -> Option<SmolStr> {
+        let most = self.settings.annotation_bytes;
+        if most == 0 {
+            return None;
+        }
+        let mut left = most.saturating_sub(2);
+        let fits = |message: &SmolStr| {
+            let text = serde_json::to_string(message.as_str()).ok()?;
+            left = left.checked_sub(text.len() + 1)?;
+            Some(text)
+        };
+        let kept = self.objects.peek(&object)?.kept(record)?;
+        let mut texts: Vec<String> = kept.messages.iter().rev().map_while(fits).collect();
+        texts.reverse();
+        (!texts.is_empty()).then(|| format!("[{}]", texts.join(",")).into())
     }
 
     /// The object of a place.
@@ -319,15 +419,21 @@ impl Store {
 
     /// Forgets objects heard of longest ago while there is too much; not this one.
     fn trim(&mut self, but: Option<Key>) {
-        while self.bytes.is_over(self.settings.max_bytes.get()) {
+        let limit = self.settings.max_bytes.get().saturating_sub(self.group_bytes.all());
+        while self.bytes.is_over(limit) {
             let Some((key, history)) = self.objects.pop_lru() else { return };
-            self.bytes -= history.bytes;
+            self.bytes -= history.bytes();
             let newest = history.decisions.back().map(|decision| decision.last);
             self.forgotten_until = self.forgotten_until.max(newest);
             if Some(key) == but {
                 return;
             }
         }
+    }
+
+    /// Forgets objects heard of longest ago where other shards need the room.
+    pub fn make_room(&mut self) {
+        self.trim(None);
     }
 
     /// What is known of objects.
@@ -339,6 +445,29 @@ impl Store {
     #[must_use]
     pub fn groups(&self) -> &[Group] {
         &self.groups
+    }
+
+    /// Occurrences and writes by the minute, the newest first.
+    #[must_use]
+    pub fn flow(&self, now: Mono) -> [[u32; MINUTES]; 2] {
+        self.flow.map(|minutes| minutes.list(now))
+    }
+
+    /// The facts of the last hour of which the upstream shows nothing, of the namespaces that may be seen: how many, and since when the
+    /// oldest waits.
+    #[must_use]
+    pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool, now: Mono) -> Unseen {
+        let mut unseen = Unseen::default();
+        for history in self.histories().filter(|history| is_seen(&history.namespace)) {
+            for fact in history.facts.iter().filter(|fact| history.is_unseen(fact, now)) {
+                unseen.number += 1;
+                if unseen.oldest.as_ref().is_none_or(|(since, ..)| fact.first_received < *since) {
+                    let object = format!("{}/{}", history.kind, history.name);
+                    unseen.oldest = Some((fact.first_received, history.namespace.clone(), object, fact.reason.clone()));
+                }
+            }
+        }
+        unseen
     }
 
     /// How often each rule was chosen; the first is the number of events that no rule matches.
@@ -353,10 +482,16 @@ impl Store {
         (self.began, self.forgotten_until)
     }
 
+    /// Occurrences that were refused and are noted with their object.
+    #[must_use]
+    pub const fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
     /// Bytes of what is kept.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.bytes.own()
+        self.bytes.own() + self.group_bytes.own()
     }
 }
 
@@ -398,7 +533,7 @@ mod tests {
             assert!(store.bytes() <= 100_000 + 120_000, "one object may be as large as it may be");
         }
         let counted: usize = store.histories().map(History::counted).sum();
-        assert_eq!(counted, store.bytes());
+        assert_eq!(counted + store.group_bytes.own(), store.bytes());
         assert!(store.span().1.is_some());
         store.set_settings(Settings::default());
         assert_eq!(store.bytes(), 0);
@@ -419,10 +554,10 @@ mod tests {
 
     #[test]
     fn groups_beyond_the_limit_are_counted_together() {
-        let mut store = store(1 << 20);
+        let mut store = store(1 << 26);
         for number in 0..GROUPS + 5 {
             tell(&mut store, &event(0, &format!("R{number}"), "m"), 7, 1);
         }
-        assert_eq!((store.groups().len(), store.groups()[0].received), (GROUPS + 1, 5));
+        assert_eq!((store.groups().len(), store.groups()[0].totals.received), (GROUPS + 1, 5));
     }
 }

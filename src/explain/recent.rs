@@ -57,6 +57,101 @@ impl Recent {
     }
 }
 
+/// LIMIT: minutes that are drawn.
+pub const MINUTES: usize = 60;
+
+/// Numbers of the last hour, minute by minute.
+#[derive(Debug, Clone, Copy)]
+pub struct Minutes {
+    minute: i64,
+    /// The newest first.
+    numbers: [u32; MINUTES],
+}
+
+impl Default for Minutes {
+    fn default() -> Self {
+        Self { minute: 0, numbers: [0; MINUTES] }
+    }
+}
+
+impl Minutes {
+    fn go_on(&mut self, now: Mono) {
+        let minute = now.0.div_euclid(MINUTE);
+        if minute <= self.minute {
+            return;
+        }
+        let passed = usize::try_from(minute - self.minute).unwrap_or(MINUTES).min(MINUTES);
+        self.numbers.copy_within(..MINUTES - passed, passed);
+        self.numbers[..passed].fill(0);
+        self.minute = minute;
+    }
+
+    /// Adds some.
+    pub fn add(&mut self, now: Mono, number: u32) {
+        self.go_on(now);
+        self.numbers[0] = self.numbers[0].saturating_add(number);
+    }
+
+    /// The number of each minute, the newest first.
+    #[must_use]
+    pub fn list(mut self, now: Mono) -> [u32; MINUTES] {
+        self.go_on(now);
+        self.numbers
+    }
+}
+
+/// What became of occurrences since the start.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Totals {
+    /// Occurrences that arrived.
+    pub received: u64,
+    /// Those that were refused.
+    pub rejected: u64,
+    /// Creates and patches.
+    pub writes: u64,
+    /// Occurrences that the upstream shows in records of their own.
+    pub shown: u64,
+    /// Those that are in a digest or a storm record, written or not.
+    pub folded: u64,
+    /// Those that found no token under `suppression: drop`; a later write of their record shows them.
+    pub dropped: u64,
+    /// Those that are lost for another reason.
+    pub lost: u64,
+}
+
+impl Totals {
+    fn each(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            received: of(self.received, other.received),
+            rejected: of(self.rejected, other.rejected),
+            writes: of(self.writes, other.writes),
+            shown: of(self.shown, other.shown),
+            folded: of(self.folded, other.folded),
+            dropped: of(self.dropped, other.dropped),
+            lost: of(self.lost, other.lost),
+        }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        self.each(other, u64::saturating_add)
+    }
+
+    /// What is new since another one.
+    #[must_use]
+    pub fn since(self, other: Self) -> Self {
+        self.each(other, u64::saturating_sub)
+    }
+
+    /// Occurrences that no record counts, or has counted yet.
+    #[must_use]
+    pub fn not_shown(&self) -> u64 {
+        let others = self.rejected + self.shown + self.folded;
+        (self.lost + self.dropped).min(self.received.saturating_sub(others))
+    }
+}
+
 /// Counts of events that are alike, over all objects.
 #[derive(Debug, Default, Clone)]
 #[expect(missing_docs, reason = "the members of an event")]
@@ -66,9 +161,9 @@ pub struct Group {
     pub kind: SmolStr,
     pub namespace: SmolStr,
     pub component: SmolStr,
-    /// Occurrences since the start.
-    pub received: u64,
-    /// The same of late.
+    /// Since the start.
+    pub totals: Totals,
+    /// Occurrences of late.
     pub recent: Recent,
     /// Writes of late.
     pub writes: Recent,
@@ -88,8 +183,15 @@ impl Group {
         }
     }
 
+    /// What it takes, its place in two tables included.
+    pub(super) fn bytes(&self) -> usize {
+        let texts = [&self.event_type, &self.reason, &self.kind, &self.namespace, &self.component];
+        let heap = |text: &SmolStr| if text.is_heap_allocated() { text.len() + 16 } else { 0 };
+        2 * size_of::<Self>() + 64 + texts.into_iter().map(heap).sum::<usize>()
+    }
+
     pub(super) fn receive(&mut self, now: Mono, number: u32) {
-        self.received += u64::from(number);
+        self.totals.received += u64::from(number);
         self.recent.add(now, number);
     }
 }
@@ -97,6 +199,18 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_hour_is_drawn_minute_by_minute() {
+        let at = |minutes: i64| Mono(minutes * MINUTE);
+        let mut minutes = Minutes::default();
+        for minute in 100..170 {
+            minutes.add(at(minute), u32::try_from(minute).unwrap());
+        }
+        let list = minutes.list(at(171));
+        assert_eq!((list[0], list[1], list[2], list[59]), (0, 0, 169, 112));
+        assert_eq!(minutes.list(at(400)), [0; MINUTES]);
+    }
 
     #[test]
     fn what_is_older_than_an_hour_is_not_counted() {

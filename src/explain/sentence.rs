@@ -150,6 +150,18 @@ impl Object {
 
     fn explain_shown(&self, part: &Part) -> Answer {
         let of_how_many = part.of_how_many();
+        if part.received == 0 {
+            let refused = self.decided(part, "rejected");
+            return answer(
+                "rejected",
+                format!(
+                    "No occurrence was received. A change of the event was refused at {}: {}",
+                    refused.map_or("", |decision| clock(&decision.last)),
+                    refused.map(|decision| decision.text.as_str()).unwrap_or_default()
+                ),
+                "The client was told; a PUT, an apply or a patch of other members is no occurrence.",
+            );
+        }
         if part.received == part.rejected && part.rejected > 0 {
             let refused = self.decided(part, "rejected");
             let why = refused.map_or("", |decision| decision.why);
@@ -199,5 +211,45 @@ impl Object {
         }
         let name = self.record(part, "single").map_or("", |record| record.name.as_str());
         answer("shown", format!("{of_how_many}, in {name}."), "")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_that_refuses_is_named() {
+        let words = "admission webhook \"policy.example\" denied the request: no events";
+        let decided = |text: &str| Decided {
+            time: "2026-03-01T10:33:02.000000Z".to_owned(),
+            last: "2026-03-01T10:33:02.000000Z".to_owned(),
+            reason: "R".into(),
+            verdict: "lost",
+            why: "forbidden",
+            occurrences: 1,
+            record: SmolStr::default(),
+            next_token: None,
+            text: text.into(),
+        };
+        for (text, code) in [(words, "refused"), ("events is forbidden: User \"eventweir\" cannot create", "forbidden")]
+        {
+            let part = Part { reason: "R".into(), received: 1, lost: [("forbidden", 1)].into(), ..Part::default() };
+            let object = Object {
+                kind: "Pod".into(),
+                namespace: "shop".into(),
+                name: "web-0".into(),
+                uid: SmolStr::default(),
+                api_version: "v1".into(),
+                reasons: vec![part.clone()],
+                budgets: Vec::new(),
+                records: Vec::new(),
+                decisions: vec![decided(text)],
+                forgotten_decisions: 0,
+            };
+            let answer = object.explain(&part);
+            let said = format!("Lost at 10:33:02, 1 occurrence: the upstream refused it (403): {text}");
+            assert_eq!((answer.code, answer.text), (code, said));
+        }
     }
 }

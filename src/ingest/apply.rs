@@ -45,19 +45,27 @@ async fn merge(face: &Face, asked: &Asked, body: Body) -> Result<Response, Statu
         return Err(undecodable("not an object"));
     }
     let caller = asked.caller.as_ref();
+    let note = |status: &Status| {
+        let applied = || json::decode_event(asked.group, &json).ok();
+        let event = face.0.aliases.get(namespace, name).or_else(applied);
+        if let Some(mut event) = event.filter(|_| !dry_run) {
+            event.metadata.namespace = namespace.as_str().into();
+            face.note_refused_change(&event, "apply", status);
+        }
+    };
     if face.binds(caller) {
         let event = json::decode_event(asked.group, &json).map_err(|error| error.status)?;
-        face.check_source(caller, asked.group, &event, Extent::Part).map_err(Status::from)?;
+        face.check_source(caller, asked.group, &event, Extent::Part).map_err(Status::from).inspect_err(note)?;
     }
-    face.may_put(caller, (asked.group, namespace, name)).await?;
+    face.may_put(caller, (asked.group, namespace, name)).await.inspect_err(note)?;
     if !dry_run {
-        face.limit(caller, namespace, None).map_err(Status::from)?;
+        face.limit(caller, namespace, None).map_err(Status::from).inspect_err(note)?;
     }
     let merging = {
         let (face, namespace, name) = (face.clone(), namespace.to_owned(), name.to_owned());
         async move { put(&face, &namespace, &name, document, &options).await }
     };
-    let updated = face.to_the_end(merging).await?;
+    let updated = face.to_the_end(merging).await.inspect_err(note)?;
     Ok(update::answer(face, asked, form, updated, dry_run, &[]))
 }
 

@@ -40,9 +40,9 @@ async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Rej
     let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, options.strictness())?;
     let mut warnings = options.warnings(&strict_faults);
     let repairs = admit(face, asked.group, &asked.namespace, &mut event)
-        .inspect_err(|fault| face.note_rejection(&event, fault))?;
+        .inspect_err(|fault| face.note_rejection(&event, 1, fault))?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
-    let note = |fault: &Rejection| face.note_rejection(&event, fault);
+    let note = |fault: &Rejection| face.note_rejection(&event, 1, fault);
     face.check_source(asked.caller.as_ref(), asked.group, &event, Extent::Whole).inspect_err(note)?;
     if options.dry_run {
         return Ok(dry_run(face, asked, form, event, warnings).await);
@@ -121,7 +121,10 @@ pub(super) async fn take(
 ) -> Response {
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
-        Err(rejection) => return face.reject(&rejection),
+        Err(rejection) => {
+            face.note_rejection(&event, 1, &rejection);
+            return face.reject(&rejection);
+        }
     };
     // Known from now on, so that a POST of the same name that comes meanwhile counts what this one has not.
     let told = match face.0.aliases.enter(&event) {

@@ -18,7 +18,8 @@ use super::{Face, respond};
 use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
 use crate::event::ApiGroup;
-use crate::explain::{Explanation, Query, Recent, Selector, Stored, source};
+use crate::explain::{Explanation, Query, Recent, Selector, Stored, Totals, Unseen, source};
+use crate::shadow::Account;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, ListOptions};
 
@@ -28,6 +29,9 @@ pub(super) const EXPLAIN: &str = "/eventweir/v1/explain";
 pub(super) const TOP: &str = "/eventweir/v1/top";
 /// Occurrences as they come.
 pub(super) const TAP: &str = "/eventweir/v1/tap";
+
+/// What a second configuration would have done.
+pub(super) const SHADOW: &str = "/eventweir/v1/shadow";
 
 /// LIMIT: readers of the tap; further ones are refused with 429.
 const READERS: usize = 16;
@@ -59,7 +63,7 @@ fn pairs(query: Option<&str>) -> Pairs<'_> {
 /// What a request for one of these paths asks to do, in the words of the authorisation of events.
 pub(super) fn attributes(uri: &Uri) -> Option<Attributes> {
     let verb = match uri.path() {
-        EXPLAIN | TOP => "list",
+        EXPLAIN | TOP | SHADOW => "list",
         TAP => "watch",
         _ => return None,
     };
@@ -96,7 +100,60 @@ pub(super) async fn top(State(face): State<Face>, asked: Asked) -> Response {
     document(&face.top(namespace.as_deref()))
 }
 
+/// `GET /eventweir/v1/shadow`
+pub(super) async fn shadow(State(face): State<Face>, asked: Asked) -> Response {
+    let namespace = pairs(asked.query()).find(|(key, _)| key == "namespace").map(|(_, value)| value.into_owned());
+    match face.shadow(namespace.as_deref()) {
+        Some(difference) => document(&difference),
+        None => respond::refusal(&Status::new(404, "NotFound", "there is no second configuration (shadowFile)")),
+    }
+}
+
+/// One configuration's occurrences of a reason.
+fn side(totals: &Totals) -> Value {
+    json!({ "writes": totals.writes, "shown": totals.shown, "folded": totals.folded, "lost": totals.not_shown(), "rejected": totals.rejected })
+}
+
+/// Facts of which nothing is shown.
+fn unseen(unseen: &Unseen) -> Value {
+    let oldest = unseen.oldest.as_ref().map(|(since, namespace, object, reason)| {
+        let since = crate::explain::stamp(*since);
+        json!({ "since": since, "namespace": namespace, "object": object, "reason": reason })
+    });
+    json!({ "facts": unseen.number, "oldest": oldest })
+}
+
 impl Face {
+    /// What a second configuration would have done with the occurrences since it began; `None` without one. Of one namespace, if one
+    /// is named.
+    #[must_use]
+    pub fn shadow(&self, namespace: Option<&str>) -> Option<Value> {
+        let is_seen = |seen: &str| namespace.is_none_or(|namespace| namespace.is_empty() || namespace == seen);
+        let difference = self.0.shadow.difference(&is_seen)?;
+        let account = |account: &Account| {
+            let Account { received, writes, shown, waiting, deferred, lost, rejected } = account;
+            json!({
+                "received": received, "writes": writes, "shown": shown, "waiting": waiting, "deferred": deferred,
+                "lost": lost, "rejected": rejected,
+            })
+        };
+        let sides = &difference.account;
+        // Of all namespaces, so only who may see all of them is shown it.
+        let accounts = namespace.is_none_or(str::is_empty);
+        let accounts = accounts.then(|| json!({ "live": account(&sides.live), "shadow": account(&sides.shadow) }));
+        let reasons = difference.reasons.iter().take(ROWS).map(|(reason, sides)| {
+            let reason = if reason.is_empty() { "(others)" } else { reason };
+            let received = json!({ "live": sides.live.received, "shadow": sides.shadow.received });
+            json!({ "reason": reason, "received": received, "live": side(&sides.live), "shadow": side(&sides.shadow) })
+        });
+        Some(json!({
+            "apiVersion": "eventweir/v1", "kind": "Shadow", "file": difference.file,
+            "since": crate::explain::stamp(difference.since), "missed": difference.missed,
+            "account": accounts, "reasons": reasons.collect::<Vec<_>>(),
+            "unseen": { "live": unseen(&difference.unseen.live), "shadow": unseen(&difference.unseen.shadow) },
+        }))
+    }
+
     /// Says what became of the occurrences that a query string asks about.
     ///
     /// # Errors
@@ -182,7 +239,18 @@ impl Face {
             "components": table(|group| &group.component),
             "namespaces": table(|group| &group.namespace),
             "account": self.account(namespace),
+            "unseen": unseen(&shards.unseen(&is_seen)),
+            "perMinute": self.per_minute(namespace),
         })
+    }
+
+    /// Occurrences and writes of the last hour by the minute, the oldest first: of all namespaces, as the account.
+    fn per_minute(&self, namespace: Option<&str>) -> Value {
+        if namespace.is_some_and(|namespace| !namespace.is_empty()) {
+            return Value::Null;
+        }
+        let [received, written] = self.0.shards.flow().map(|minutes| minutes.into_iter().rev().collect::<Vec<u64>>());
+        json!({ "received": received, "written": written })
     }
 
     /// What waits and what is lost, by reason: of all namespaces, so only who may see all of them is shown it.

@@ -65,6 +65,7 @@ use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
 use crate::server::Origins;
+use crate::shadow::Shadow;
 use crate::shard::{Held, Lead, Shards};
 use crate::spool::Spool;
 use crate::status::Status;
@@ -126,6 +127,8 @@ pub struct Life {
     pub stop: CancellationToken,
     /// Where what waits is kept.
     pub spool: Option<Spool>,
+    /// What a second configuration would do.
+    pub shadow: Shadow,
 }
 
 /// What every request handler has at hand.
@@ -137,6 +140,7 @@ struct Inner {
     settings: Settings,
     access: Access,
     shards: Shards,
+    shadow: Shadow,
     spool: Option<Spool>,
     upstream: Upstream,
     aliases: Aliases,
@@ -161,13 +165,14 @@ impl Face {
         life: Life,
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop.clone());
-        let Life { tasks, spool, access, .. } = life;
+        let Life { tasks, spool, access, shadow, .. } = life;
         let readers = look::Readers::default();
         let admission = OnceLock::new();
         Self(Arc::new(Inner {
             settings,
             access,
             shards,
+            shadow,
             spool,
             upstream,
             aliases,
@@ -262,6 +267,7 @@ fn routes() -> Vec<(String, MethodRouter<Face>)> {
     routes.push((look::EXPLAIN.to_owned(), get(look::explain)));
     routes.push((look::TOP.to_owned(), get(look::top)));
     routes.push((look::TAP.to_owned(), get(look::tap)));
+    routes.push((look::SHADOW.to_owned(), get(look::shadow)));
     routes.push((admit::PATH.to_owned(), post(admit::admit)));
     routes
 }
@@ -345,6 +351,7 @@ mod tests {
         let counted = access::Metrics::new(&registry).unwrap();
         let access = Access::new(settings, ask, clock.clone(), secret, counted);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
+        let (shadow, _runner) = Shadow::new(shards.clone(), secret);
         let settings = Settings {
             max_body_bytes: 1 << 20,
             request_timeout: Duration::from_secs(60),
@@ -352,7 +359,7 @@ mod tests {
             ack: Ack::Accepted,
             repair: Repair::Off,
         };
-        let life = Life { access, tasks: TaskTracker::new(), stop: CancellationToken::new(), spool: None };
+        let life = Life { access, tasks: TaskTracker::new(), stop: CancellationToken::new(), spool: None, shadow };
         let (aliases, metrics) = (Aliases::new(one, secret), Metrics::new(&registry).unwrap());
         (Face::new(settings, shards, upstream, aliases, metrics, EventLog::none(), life), registry)
     }
@@ -397,7 +404,7 @@ mod tests {
     fn a_path_to_events_asks_for_events() {
         for (path, _) in routes() {
             let leads_to_events = path.ends_with("/events") || path.contains("/events/");
-            let is_about_events = [look::EXPLAIN, look::TOP, look::TAP].contains(&path.as_str());
+            let is_about_events = [look::EXPLAIN, look::TOP, look::TAP, look::SHADOW].contains(&path.as_str());
             let attributes = guard::attributes(&Method::GET, &filled(&path).parse().unwrap());
             let asks_for_events = matches!(attributes.target, access::Target::Resource { resource: "events", .. });
             assert_eq!(asks_for_events, is_about_events || leads_to_events && path != guard::BATCH, "{path}");

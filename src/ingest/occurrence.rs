@@ -7,7 +7,9 @@ use super::rejection::Rejection;
 use super::{Ack, Face};
 use crate::correlator::Policy;
 use crate::event::{Event, ManagedFields, ObjectMeta, Time};
+use crate::ledger::RejectReason;
 use crate::shard::{Accepted, Full, Outcome, Unable, Waiting, Writer};
+use crate::status::Status;
 
 /// Occurrences that were accepted.
 #[derive(Debug)]
@@ -34,10 +36,13 @@ impl Face {
         let shards = &self.0.shards;
         let policy = shards.policy();
         let occurrence = occurrence(event.clone(), &policy, claim);
-        let (accepted, waiting) = match ack {
-            Ack::Accepted | Ack::Durable => (shards.accept_under(&policy, occurrence, occurrences)?, None),
-            Ack::Written => shards.accept_and_wait(occurrence, occurrences, &policy)?,
+        let accepted = match ack {
+            Ack::Accepted | Ack::Durable => {
+                shards.accept_under(&policy, occurrence, occurrences).map(|accepted| (accepted, None))
+            }
+            Ack::Written => shards.accept_and_wait(occurrence, occurrences, &policy),
         };
+        let (accepted, waiting) = accepted.inspect_err(|_full| self.tell_full(event, occurrences))?;
         self.note(event, occurrences, accepted.outcome, user);
         Ok(Taken { outcome: accepted.outcome, waiting })
     }
@@ -65,7 +70,11 @@ impl Face {
         let mut logged = logged.into_iter();
         let taken = |(accepted, occurrences): (Result<Accepted, Full>, u32)| {
             let event = logged.next();
-            let Accepted { outcome, .. } = accepted?;
+            let Accepted { outcome, .. } = accepted.inspect_err(|_full| {
+                if let Some(event) = &event {
+                    self.tell_full(event, occurrences);
+                }
+            })?;
             match &event {
                 Some(event) => self.note(event, occurrences, outcome, user),
                 None => self.0.metrics.count_outcome(outcome, occurrences.into()),
@@ -110,9 +119,25 @@ impl Face {
         if total(event) == 1 { None } else { self.0.aliases.get(namespace, name) }
     }
 
-    /// Notes for `explain` that an event was refused that could be read.
-    pub(super) fn note_rejection(&self, event: &Event, rejection: &Rejection) {
-        self.0.shards.note_rejection(event, rejection.reason, &rejection.status.message);
+    /// Notes for `explain` and the tap that occurrences of an event were refused that could be read.
+    pub(super) fn note_rejection(&self, event: &Event, occurrences: u32, rejection: &Rejection) {
+        self.0.shards.note_rejection(event, occurrences, rejection.reason, &rejection.status.message);
+        self.tell_rejection(event, occurrences, rejection.reason);
+    }
+
+    /// Notes for `explain` that a change of an event was refused, which is no occurrence: a PUT, an apply, a patch of other members.
+    pub(super) fn note_refused_change(&self, event: &Event, change: &str, status: &Status) {
+        self.0.shards.note_refused_change(event, change, &status.message);
+    }
+
+    /// Tells the tap what the shard has noted.
+    fn tell_full(&self, event: &Event, occurrences: u32) {
+        self.tell_rejection(event, occurrences, RejectReason::Full);
+    }
+
+    fn tell_rejection(&self, event: &Event, occurrences: u32, reason: RejectReason) {
+        let wall = || self.0.shards.clock().now().wall;
+        self.0.shards.tap().tell(event, "rejected", reason.label(), occurrences.into(), wall);
     }
 
     /// Counts and logs what became of occurrences.

@@ -35,17 +35,23 @@ async fn replace(face: &Face, asked: &Asked, body: Body) -> Result<Response, Sta
     let mut event = decoded.event;
     validate::adopt_path(&mut event, namespace, name).map_err(|status| *status)?;
     let caller = asked.caller.as_ref();
-    face.check_source(caller, *group, &event, Extent::Whole).map_err(Status::from)?;
-    face.may_put(caller, (*group, namespace, name)).await?;
+    let note = |status: &Status| {
+        if !options.dry_run {
+            face.note_refused_change(&event, "PUT", status);
+        }
+    };
+    face.check_source(caller, *group, &event, Extent::Whole).map_err(Status::from).inspect_err(note)?;
+    face.may_put(caller, (*group, namespace, name)).await.inspect_err(note)?;
     if !options.dry_run {
-        face.limit(caller, namespace, Some(&event)).map_err(Status::from)?;
+        face.limit(caller, namespace, Some(&event)).map_err(Status::from).inspect_err(note)?;
     }
     let update = UpdateOptions { writer: asked.writer(), dry_run: options.dry_run };
     let putting = {
-        let (face, name) = (face.clone(), name.to_owned());
+        // A copy, because a refusal is noted under what was asked.
+        let (face, name, event) = (face.clone(), name.to_owned(), event.clone());
         async move { put(&face, event, &name, &update).await }
     };
-    let updated = face.to_the_end(putting).await?;
+    let updated = face.to_the_end(putting).await.inspect_err(note)?;
     Ok(answer(face, asked, form, updated, options.dry_run, &warnings))
 }
 

@@ -34,11 +34,11 @@ const STORM_ENDS: u32 = 60;
 /// Part of `fold_after` within which records fold together: each fold is a change of the storm record.
 const FOLD_TOGETHER: u32 = 10;
 
-/// What a source's records without a group budget wait under for a token of the whole.
-const UNGROUPED: u128 = 1;
+/// What a source's records without a group budget wait under for a token of the whole: Warnings, and everything else.
+const UNGROUPED: [u128; 2] = [1, 3];
 
-/// What a source's records of groups beyond the limit wait under; they share one budget.
-const OVERFLOW: u128 = 2;
+/// What a source's records of groups beyond the limit wait under: Warnings share one budget, and everything else another.
+const OVERFLOW: [u128; 2] = [2, 4];
 
 /// Settings of the budgets above the objects'.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,8 +47,8 @@ pub struct GroupSettings {
     pub ceiling: Option<Rate>,
     /// How long a never-written record waits for its group before it folds; a Warning half as long again. Default 10 s.
     pub fold_after: Duration,
-    /// LIMIT: groups of a shard with records that wait or with a storm record. The events of a source's further groups share
-    /// one budget and never fold. Default 10,000.
+    /// LIMIT: groups of a shard with records that wait or with a storm record. The Warnings of a source's further groups share
+    /// one budget, its other events another, and they never fold. Default 10,000.
     pub max_groups: NonZeroUsize,
 }
 
@@ -67,14 +67,14 @@ impl Default for GroupSettings {
 pub(super) struct Membership {
     key: Key,
     rate: Option<Rate>,
-    /// What waits there has nothing in common but its source, and never folds.
+    /// What waits there has nothing in common but its source and class, and never folds.
     is_mixed: bool,
 }
 
 impl Membership {
     /// Waits for the whole alone.
-    const fn ungrouped(source: Key) -> Self {
-        Self { key: Key(source.0 ^ UNGROUPED), rate: None, is_mixed: true }
+    const fn ungrouped(class: Class, source: Key) -> Self {
+        Self { key: Key(source.0 ^ UNGROUPED[class as usize]), rate: None, is_mixed: true }
     }
 }
 
@@ -231,13 +231,13 @@ impl Groups {
         self.waiting.len()
     }
 
-    /// Where a record of this group and source waits.
-    fn place(&self, group: Membership, source: Key, settings: &GroupSettings) -> Membership {
+    /// Where a record of this group, class and source waits.
+    fn place(&self, group: Membership, class: Class, source: Key, settings: &GroupSettings) -> Membership {
         let has_room = self.waiting.len() < settings.max_groups.get() || self.waiting.contains_key(&group.key);
         if group.is_mixed || has_room {
             return group;
         }
-        Membership { key: Key(source.0 ^ OVERFLOW), is_mixed: true, ..group }
+        Membership { key: Key(source.0 ^ OVERFLOW[class as usize]), is_mixed: true, ..group }
     }
 
     /// Takes a token of the group and one of the whole, or neither.
@@ -269,6 +269,10 @@ impl Groups {
 
     pub(super) fn has_warning(&self) -> bool {
         self.turns.has_warning()
+    }
+
+    pub(super) fn has_normal(&self) -> bool {
+        self.turns.has_normal()
     }
 
     /// Groups with a storm record here.
@@ -363,7 +367,10 @@ impl Outbox {
     pub(super) fn pass(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let ceiling = self.settings.groups.ceiling;
         let record = self.records.get_mut(&id)?;
-        let membership = record.group.unwrap_or(Membership::ungrouped(record.source));
+        let membership = record.group.unwrap_or_else(|| {
+            let class = Class::of(record.event.is_warning());
+            Membership::ungrouped(class, record.source)
+        });
         let is_free = record.group.is_none() && ceiling.is_none();
         if self.draining || record.has_passed || is_free {
             return self.send(id, now);
@@ -388,9 +395,9 @@ impl Outbox {
     /// Puts a record into its group's queue.
     fn stage(&mut self, id: RecordId, membership: Membership, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
-        let membership = self.groups.place(membership, record.source, &self.settings.groups);
-        record.group = Some(membership);
         let class = Class::of(record.event.is_warning());
+        let membership = self.groups.place(membership, class, record.source, &self.settings.groups);
+        record.group = Some(membership);
         let order = Order { class, rank: Rank::NeverShown, since: now.mono, record: id };
         let (is_storm, is_new) = (record.kind == Kind::Storm, record.was_never_sent());
         record.phase = Phase::Queued(order);

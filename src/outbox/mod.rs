@@ -54,7 +54,7 @@ pub use request::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry
 pub use settings::Settings;
 pub use settle::{LostReason, Settlement};
 pub use storm::{STORM_MARK, StormNews};
-pub use tag::{Claim, TAG_PREFIX};
+pub use tag::{Claim, MESSAGES, TAG_PREFIX};
 pub use tickets::{Fate, OnTaken, Ticket};
 
 use budget::{Budget, BudgetId, Class, Order, Place, Rates};
@@ -389,7 +389,14 @@ impl Outbox {
                 let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
                 let removed = held.map(|held| held.expired_tags.clone()).unwrap_or_default();
                 let ends_series = event.event_time.is_some() && group == ApiGroup::Core;
-                let claim = tag.map(|(tag, value)| Claim { resource_version, tag, value, removed, ends_series });
+                let claim = tag.map(|(tag, value)| Claim {
+                    resource_version,
+                    tag,
+                    value,
+                    removed,
+                    ends_series,
+                    messages: None,
+                });
                 let claim = claim.map(Box::new);
                 Request::Patch { group, namespace, name, patch, claim }
             }
@@ -428,7 +435,7 @@ impl Outbox {
     /// Whether something else than a Warning is ready to be sent; shards with such have every eighth turn.
     #[must_use]
     pub fn has_normal(&self) -> bool {
-        self.ready.has_normal()
+        self.ready.has_normal() || self.groups.has_normal()
     }
 
     /// Lets a settled record go.

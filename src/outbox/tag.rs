@@ -1,9 +1,10 @@
 //! The tag of a record: how many of its occurrences an object upstream holds.
 //!
-//! A tag is an annotation, `tally.eventweir/WRITER.RECORD: COUNT@SECONDS`. `WRITER` is drawn at random by each process, and
-//! `RECORD` numbers its records, so no other record ever has the same tag. `COUNT` only grows. It is written by a create, or by
-//! a patch that names the version it was made for, always together with the count that all writers share. So the part of the
-//! count that is not ours is the count less the tag, whatever others have done. `SECONDS` is when the tag was written.
+//! A tag is an annotation, `tally.eventweir/WRITER.SHARD.RECORD: COUNT@SECONDS`. `WRITER` is drawn at random by each process,
+//! and `RECORD` numbers the records of one of its shards, so no other record ever has the same tag. `COUNT` only grows. It is
+//! written by a create, or by a patch that names the version it was made for, always together with the count that all writers
+//! share. So the part of the count that is not ours is the count less the tag, whatever others have done. `SECONDS` is when the
+//! tag was written.
 
 use smol_str::{SmolStr, format_smolstr};
 
@@ -14,6 +15,9 @@ use crate::event::Event;
 
 /// The beginning of every tag's name.
 pub const TAG_PREFIX: &str = "tally.eventweir/";
+
+/// The annotation with the last messages of a combined record or digest, where that is asked for.
+pub const MESSAGES: &str = "messages.eventweir/last";
 
 /// Seconds for which a tag is left alone after it was written: the upstream's TTL. Until then a write of its owner may be in
 /// doubt; afterwards the owner has read the object again or has ended.
@@ -36,6 +40,8 @@ pub struct Claim {
     pub removed: Vec<SmolStr>,
     /// Whether the count stands for a series that the object may have, too, and that readers would take for the count.
     pub ends_series: bool,
+    /// The record's last messages, for people; what counts once does not follow from them.
+    pub messages: Option<SmolStr>,
 }
 
 /// The value of a tag that is written at `now`.
@@ -84,7 +90,7 @@ pub(super) fn expired(event: &Event, own: &str, now: Now) -> Vec<SmolStr> {
 }
 
 impl Outbox {
-    /// From now on writes carry tags of this writer, and versions. No other process may ever have the same name.
+    /// From now on writes carry tags of this writer, and versions. No other outbox may ever have the same name.
     pub fn identify(&mut self, writer: &str) {
         self.writer = Some(writer.into());
     }

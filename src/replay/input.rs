@@ -414,6 +414,8 @@ fn format_of(head: &[u8]) -> Format {
         Some(b'{') => match serde_json::from_slice::<Head<'_>>(first) {
             Ok(head) if head.items.is_some() => Format::Documents,
             Ok(_) => Format::Lines,
+            // The head of a list, with an item a line below it.
+            Err(_) if first.ends_with(b"[") || first.ends_with(b",") => Format::Documents,
             // One bad line does not make it another format.
             Err(_) if second.is_some_and(|second| second.starts_with(b"{\"")) => Format::Lines,
             Err(_) => Format::Documents,

@@ -7,9 +7,11 @@
 mod input;
 mod records;
 mod seen;
+mod trial;
 
 pub use input::{Bad, Format, Recording, Report};
 pub use seen::Seen;
+pub use trial::Trial;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,6 +29,9 @@ use records::Records;
 
 /// LIMIT: facts that are told apart; the occurrences of further ones are counted together.
 const FACTS: usize = 100_000;
+
+/// LIMIT: facts up to which trials go on. With more of them it is many objects that cost, and no rule for one object helps.
+const TRIAL_FACTS: usize = 20_000;
 
 /// LIMIT: how long a run goes on after the last event, for what waits.
 const RUN_ON: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -108,6 +113,8 @@ struct Part {
     fact: u32,
     number: u64,
     newest: i64,
+    /// How many of them found no token before, so that the ledger has them as lost.
+    dropped: u64,
 }
 
 /// What a record does not show yet.
@@ -131,6 +138,8 @@ pub struct Simulation {
     // LIMIT: the records in the outbox, and those that the correlators remember and have dropped occurrences.
     owed: HashMap<RecordId, Owed, foldhash::fast::FixedState>,
     waiting: u64,
+    /// How many of those that wait the ledger has as lost: they found no token, and the record's next write counts them.
+    revived: u64,
     /// By the number of the fact.
     fates: Vec<Fate>,
     /// Writes by the minute since the start.
@@ -146,6 +155,8 @@ pub struct Comparison {
     facts: Vec<(Arc<Fact>, Sent)>,
     /// The proxies.
     pub columns: Vec<Simulation>,
+    /// Proxies that try a [`Trial`], and are no columns. None beyond `TRIAL_FACTS`.
+    pub trials: Vec<Simulation>,
     /// Occurrences by the minute since the first.
     // LIMIT: minutes in which something was sent.
     sent: BTreeMap<i64, u64>,
@@ -214,6 +225,12 @@ impl Comparison {
         self.columns.push(Simulation::new(policy, shard, ttl));
     }
 
+    /// Tries rules beside a configuration: adds a proxy for each.
+    pub fn try_rules(&mut self, policy: &Policy, shard: &shard::Settings, ttl: Duration) {
+        let trials = Trial::ALL.map(|trial| Simulation::new(trial.apply(policy), shard.clone(), ttl));
+        self.trials = trials.into();
+    }
+
     /// Reports `number` equal occurrences of an event at a time (unix nanoseconds); one in the past happens now.
     pub fn report(&mut self, mut event: Event, number: u32, at: Option<i64>) {
         let now = self.span.map_or(0, |(_, newest)| newest);
@@ -232,8 +249,11 @@ impl Comparison {
             sent.number += u64::from(number);
             sent.newest = at;
         }
+        if self.facts.len() > TRIAL_FACTS {
+            self.trials = Vec::new();
+        }
         if let Some((last, others)) = self.columns.split_last_mut() {
-            for column in others {
+            for column in others.iter_mut().chain(&mut self.trials) {
                 // Each proxy has its own copy to merge.
                 column.report(event.clone(), fact, number, at);
             }
@@ -255,9 +275,10 @@ impl Comparison {
             }
             let last = self.columns.iter().map(|column| column.now).max().unwrap_or(end).max(end);
             self.columns.iter_mut().for_each(|column| column.advance(last));
+            self.trials.iter_mut().for_each(|trial| trial.settle_all(limit));
             return last;
         }
-        self.columns.iter_mut().for_each(|column| column.advance(limit));
+        self.columns.iter_mut().chain(&mut self.trials).for_each(|column| column.advance(limit));
         limit
     }
 
@@ -300,7 +321,7 @@ impl Comparison {
     /// Whether each column accounts for each occurrence of each fact.
     #[must_use]
     pub fn balances(&self) -> bool {
-        self.columns.iter().all(|column| {
+        self.columns.iter().chain(&self.trials).all(|column| {
             let fates = column.fates();
             let facts = self.facts.iter().enumerate();
             let is_whole = |(number, (_, sent)): (usize, &(Arc<Fact>, Sent))| {
@@ -308,7 +329,7 @@ impl Comparison {
             };
             let balance = column.shard.balance();
             let waiting: u64 = fates.iter().map(|fate| fate.waiting).sum();
-            facts.into_iter().all(is_whole) && balance.is_exact() && balance.total_waiting() == waiting
+            facts.into_iter().all(is_whole) && balance.is_exact() && balance.total_waiting() + column.revived == waiting
         })
     }
 
@@ -344,6 +365,7 @@ impl Simulation {
             names: 0,
             owed: HashMap::default(),
             waiting: 0,
+            revived: 0,
             fates: Vec::new(),
             writes: BTreeMap::new(),
         }
@@ -366,17 +388,19 @@ impl Simulation {
         self.names += 1;
         event.metadata.name =
             record_name(&event.involved_object.name, Now { wall: self.now.saturating_add(self.names), ..self.now() });
-        let part = Part { fact, number: u64::from(number), newest: at };
+        let part = Part { fact, number: u64::from(number), newest: at, dropped: 0 };
         match self.shard.accept(event, number, self.now(), &self.policy) {
             Err(shard::Full) => self.fate(fact).rejected += part.number,
             Ok(accepted) => {
                 let owed = self.owed.entry(accepted.counts_on).or_default();
                 if accepted.outcome == Outcome::Dropped {
-                    add(&mut owed.dropped, part);
+                    add(&mut owed.dropped, Part { dropped: part.number, ..part });
                 } else {
                     // The record's count is the whole one, what was dropped included.
                     let dropped = std::mem::take(&mut owed.dropped);
-                    self.waiting += dropped.iter().map(|part| part.number).sum::<u64>() + part.number;
+                    let revived = dropped.iter().map(|part| part.number).sum::<u64>();
+                    self.waiting += revived + part.number;
+                    self.revived += revived;
                     dropped.into_iter().chain([part]).for_each(|part| add(&mut owed.waiting, part));
                 }
             }
@@ -437,6 +461,7 @@ impl Simulation {
             if written.total() > 0 || settlement.lost.is_some() {
                 for part in parts.drain(..) {
                     self.waiting -= part.number;
+                    self.revived -= part.dropped;
                     let fate = self.fate(part.fact);
                     if settlement.lost.is_some() {
                         fate.lost += part.number;
@@ -500,6 +525,7 @@ fn add(parts: &mut Vec<Part>, part: Part) {
     match parts.iter_mut().rev().take(16).find(|known| known.fact == part.fact) {
         Some(known) => {
             known.number += part.number;
+            known.dropped += part.dropped;
             known.newest = known.newest.max(part.newest);
         }
         None => parts.push(part),

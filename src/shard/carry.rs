@@ -64,6 +64,7 @@ impl Shards {
         let prepared = Prepared::new(self.0.secret, &event, policy);
         let shard = &self.0.shards[self.shard_of_source(prepared.source)];
         let mut shard = shard.try_lock_for(limit).ok_or(Unable::Late)?;
+        self.0.mirror.show(&event, occurrences);
         let now = self.0.clock.now();
         let admitted = shard.admit(&prepared, event, occurrences, as_it_is, now);
         self.hand_on(&mut shard, now);

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use smol_str::SmolStr;
 
 use super::hold::Handle;
-use super::{Shard, Shards};
+use super::{Mirror, Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Policy, RecordId, Settled, field_value};
 use crate::event::Event;
 use crate::explain::{
-    Budget, Decided, Fact, Group, History, Known, Object, Part, Query, Record, Spot, Tap, Verdict, stamp,
+    Budget, Decided, Fact, Group, History, Known, MINUTES, Object, Part, Query, Record, Spot, Store, Tap, Unseen,
+    Verdict, stamp,
 };
 use crate::ledger::RejectReason;
-use crate::outbox::{Answer, DIGEST_REASON, Forgotten, Kind, Settlement};
+use crate::outbox::{Answer, DIGEST_REASON, Forgotten, Kind, MESSAGES, Request, Settlement, TAG_PREFIX, Write};
 
 /// LIMIT: objects of an answer, of one shard.
 const OBJECTS: usize = 20;
@@ -52,6 +53,30 @@ impl Shard {
     /// The desired state of a record that is here.
     pub(super) fn event(&self, record: RecordId) -> Option<Event> {
         Some(self.outbox.glimpse(record)?.event.clone())
+    }
+
+    /// Adds to a write the last messages of its record, where that is asked for. It is about to be sent anyway.
+    pub(super) fn annotate(&self, write: &mut Write) {
+        let Some(seen) = self.explain.annotates().then(|| self.outbox.glimpse(write.record)).flatten() else { return };
+        if !matches!(seen.kind, Kind::Combined | Kind::Digest) {
+            return;
+        }
+        let Some(messages) = self.explain.messages(self.secret.subject(seen.event), write.record) else { return };
+        match &mut write.request {
+            Request::Patch { claim: Some(claim), .. } => claim.messages = Some(messages),
+            Request::Create { event, .. } => {
+                // Where records are written as client-go writes them, nothing is added.
+                if let Some(rare) = event
+                    .metadata
+                    .rare
+                    .as_mut()
+                    .filter(|rare| rare.annotations.keys().any(|name| name.starts_with(TAG_PREFIX)))
+                {
+                    rare.annotations.insert(SmolStr::new_static(MESSAGES), messages);
+                }
+            }
+            Request::Patch { claim: None, .. } | Request::Read { .. } | Request::Delete { .. } => {}
+        }
     }
 
     /// Looks at a write before its answer is taken.
@@ -108,12 +133,26 @@ impl Shard {
         }
     }
 
-    /// Notes that an occurrence was refused that could be read.
-    pub fn note_rejection(&mut self, event: &Event, reason: RejectReason, text: &str, now: Now) {
+    /// Notes that occurrences were refused that could be read.
+    pub fn note_rejection(&mut self, event: &Event, occurrences: u32, reason: RejectReason, text: &str, now: Now) {
         let object = self.secret.subject(event);
-        if let Some(spot) = self.explain.receive(object, self.secret, event, 1, now) {
-            self.explain.remark(spot, (Verdict::Rejected, reason.label()), 1, None, text, now);
+        if let Some(spot) = self.explain.receive(object, self.secret, event, occurrences, now) {
+            self.explain.remark(spot, (Verdict::Rejected, reason.label()), occurrences.into(), None, text, now);
         }
+    }
+
+    /// Notes that a change of an event was refused, which is no occurrence.
+    pub fn note_refused_change(&mut self, event: &Event, text: &str, now: Now) {
+        let object = self.secret.subject(event);
+        if let Some(spot) = self.explain.spot(object, self.secret, event, now) {
+            self.explain.remark(spot, (Verdict::Rejected, "change"), 0, None, text, now);
+        }
+    }
+
+    /// What is kept.
+    #[must_use]
+    pub const fn kept(&self) -> &Store {
+        &self.explain
     }
 
     /// What is known of the objects that are asked about.
@@ -127,12 +166,13 @@ impl Shard {
             let found = found.filter(|history| query.likeness(history) * 2 >= query.name.len().max(1));
             nearest.extend(found.map(|history| format!("{} {}/{}", history.kind, history.namespace, history.name)));
         }
-        Known { span: self.explain.span(), received: self.ledger.received(), objects, nearest }
+        let unread = self.ledger.total_rejected().cast_signed() - self.explain.rejected().cast_signed();
+        Known { span: self.explain.span(), received: self.ledger.received(), unread, objects, nearest }
     }
 
     fn describe(&self, history: &History, query: &Query, now: Now, policy: &Policy) -> Object {
         let mut budgets: Vec<Budget> = Vec::new();
-        let is_shown = |fact: &&Fact| fact.received > 0 && fact.reason != DIGEST_REASON;
+        let is_shown = |fact: &&Fact| fact.is_reported() && fact.reason != DIGEST_REASON;
         for fact in history.facts.iter().filter(is_shown) {
             let Some(budget) = self.budget(history, fact, now, policy) else { continue };
             match budgets.iter_mut().find(|known| known.key == budget.key) {
@@ -336,9 +376,16 @@ impl Shards {
         (0..self.count()).map(|index| self.with(index, |shard, now| shard.explain(query, now, &policy))).collect()
     }
 
-    /// Notes that an occurrence was refused that could be read.
-    pub fn note_rejection(&self, event: &Event, reason: RejectReason, text: &str) {
-        self.with(self.shard_of(event), |shard, now| shard.note_rejection(event, reason, text, now));
+    /// Notes that occurrences were refused that could be read.
+    pub fn note_rejection(&self, event: &Event, occurrences: u32, reason: RejectReason, text: &str) {
+        let index = self.shard_of(event);
+        self.with(index, |shard, now| shard.note_rejection(event, occurrences, reason, text, now));
+    }
+
+    /// Notes that a change of an event was refused, in the words of its client's answer.
+    pub fn note_refused_change(&self, event: &Event, change: &str, text: &str) {
+        let text = format!("{change}: {text}");
+        self.with(self.shard_of(event), |shard, now| shard.note_refused_change(event, &text, now));
     }
 
     /// The facts that most occurrences came of in the last hour, of the namespaces that may be seen.
@@ -350,6 +397,27 @@ impl Shards {
         rows.sort_by_key(|row| std::cmp::Reverse(row.received));
         rows.truncate(most);
         rows
+    }
+
+    /// The facts of the last hour of which the upstream shows nothing, of the namespaces that may be seen.
+    #[must_use]
+    pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool) -> Unseen {
+        let now = self.clock().now().mono;
+        let each = (0..self.count()).map(|index| self.look(index, |shard| shard.explain.unseen(is_seen, now)));
+        each.fold(Unseen::default(), Unseen::plus)
+    }
+
+    /// Occurrences and writes by the minute, the newest first.
+    #[must_use]
+    pub fn flow(&self) -> [[u64; MINUTES]; 2] {
+        let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 2]);
+        for index in 0..self.count() {
+            let flow = self.look(index, |shard| shard.explain.flow(now));
+            for (sum, number) in sum.iter_mut().flatten().zip(flow.into_iter().flatten()) {
+                *sum += u64::from(number);
+            }
+        }
+        sum
     }
 
     /// The groups of like events of each shard; the first of each stands for those beyond the limit.
@@ -381,9 +449,106 @@ impl Shards {
         (0..self.count()).map(|index| self.look(index, |shard| shard.explain.bytes())).sum()
     }
 
+    /// Where all occurrences are shown to a second configuration, if there is one.
+    #[must_use]
+    pub fn mirror(&self) -> &Mirror {
+        &self.0.mirror
+    }
+
     /// The tap on all occurrences.
     #[must_use]
     pub fn tap(&self) -> &Tap {
         &self.0.tap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::correlator::KeySecret;
+    use crate::outbox::{Applied, Fault, Refusal, RefusalReason, Request, Retry};
+    use crate::shard::Settings;
+    use crate::status::Status;
+
+    const MAX: usize = 1 << 20;
+
+    fn event(random: &mut fastrand::Rng) -> Event {
+        let text = |random: &mut fastrand::Rng, most: usize| "x".repeat(random.usize(..most));
+        let mut event = Event { message: text(random, 5000).into(), ..Event::default() };
+        event.reason = format!("R{}{}", random.u32(..60), text(random, 200)).into();
+        event.metadata.namespace = format!("ns-{}", random.u32(..40)).into();
+        event.metadata.name = format!("n-{}", random.u64(..)).into();
+        event.involved_object.name = format!("o-{}{}", random.u32(..400), text(random, 300)).into();
+        event.involved_object.uid = text(random, 80).into();
+        event.source.component = format!("c-{}{}", random.u32(..9), text(random, 200)).into();
+        event
+    }
+
+    fn answer(request: &Request, random: &mut fastrand::Rng) -> Answer {
+        let status = || Box::new(Status::bad_request("no ".repeat(400)));
+        match (random.u32(..10), request) {
+            (0, _) => Answer::Refused(Refusal { reason: RefusalReason::Invalid, status: status() }),
+            (1, _) => Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::ServerError }),
+            (_, Request::Create { event, .. }) => {
+                let mut stored = event.clone();
+                stored.metadata.resource_version = "1".into();
+                Answer::Stored(stored)
+            }
+            (2, Request::Patch { .. }) => Answer::Missing,
+            (_, Request::Patch { name, namespace, patch, .. }) => {
+                let mut stored = Event { count: patch.count, ..Event::default() };
+                (stored.metadata.name, stored.metadata.namespace) = (name.clone(), namespace.clone());
+                stored.metadata.resource_version = "2".into();
+                Answer::Stored(Box::new(stored))
+            }
+            (_, Request::Read { .. } | Request::Delete { .. }) => Answer::Missing,
+        }
+    }
+
+    /// Occurrences, refusals, answers of all kinds and digests, of sources that move from shard to shard.
+    #[test]
+    fn memory_stays_within_its_budget_whatever_arrives() {
+        let mut settings = Settings::default();
+        settings.explain.enabled = true;
+        settings.explain.max_bytes = NonZeroUsize::new(MAX).unwrap();
+        let policy = Policy {
+            base: crate::correlator::Settings { burst_size: 2, ..Default::default() }.into(),
+            rules: Vec::new(),
+        };
+        let (clock, count) = (Clock::manual(1_700_000_000_000_000_000), NonZeroUsize::new(4).unwrap());
+        let shards = Shards::new(count, &settings, policy, clock.clone(), KeySecret(1, 2), 1);
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut largest = 0;
+        for round in 0..400 {
+            for _ in 0..25 {
+                let event = event(&mut random);
+                match random.u32(..8) {
+                    0 => shards.note_rejection(&event, 3, RejectReason::Invalid, &"why ".repeat(400)),
+                    1 => shards.note_refused_change(&event, "PUT", &"why ".repeat(400)),
+                    // Refused where there is no room.
+                    _ => drop(shards.accept(event, 1 + random.u32(..3))),
+                }
+            }
+            clock.advance(Duration::from_secs(random.u64(..200)));
+            for index in 0..shards.count() {
+                while let Some(write) = shards.with(index, |shard, now| shard.next_write(now)) {
+                    let answer = answer(&write.request, &mut random);
+                    shards.settle(index, write.record, answer);
+                }
+            }
+            // As each turn of delivery does.
+            for index in 0..shards.count() {
+                shards.with(index, |shard, _| shard.trim());
+            }
+            largest = largest.max(shards.explain_bytes());
+            assert!(shards.explain_bytes() <= MAX, "{} in round {round}", shards.explain_bytes());
+        }
+        assert!(largest > MAX / 2, "the budget was not reached: {largest}");
+        let groups: usize = shards.groups().iter().map(Vec::len).sum();
+        assert!(groups < 3000, "{groups} groups do not fit into a quarter of the budget");
     }
 }

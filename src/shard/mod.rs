@@ -9,6 +9,7 @@ mod explain;
 mod history;
 mod hold;
 mod keep;
+mod mirror;
 mod prepared;
 mod settings;
 mod sizes;
@@ -19,6 +20,7 @@ pub use carry::{Unable, Writer};
 pub use explain::Row;
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
+pub use mirror::{Mirror, Shown};
 pub use settings::Settings;
 pub use sizes::Sizes;
 pub use storms::Storms;
@@ -319,8 +321,11 @@ impl Shard {
     /// The next request to send at `now`, if any.
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.trim();
-        let write = self.outbox.next_write(now);
+        let mut write = self.outbox.next_write(now);
         self.forget_folded(now);
+        if let Some(write) = &mut write {
+            self.annotate(write);
+        }
         write
     }
 
@@ -444,6 +449,7 @@ impl Shard {
     /// Returns whether there may be more to forget.
     pub fn trim(&mut self) -> bool {
         self.source_count.set(self.sources.len());
+        self.explain.make_room();
         for _ in 0..TRIMMED {
             let too_many = self.source_count.is_over(self.settings.max_sources.get())
                 || self.tracked_keys.is_over(self.settings.max_tracked_keys.get());

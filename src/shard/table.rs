@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::prepared::Prepared;
 use super::storms::{HOME, is_storm};
-use super::{Accepted, Full, Listed, Settings, Shard, Sizes};
+use super::{Accepted, Full, Listed, Mirror, Settings, Shard, Sizes};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, Key, KeySecret, Policy};
 use crate::event::Event;
@@ -74,6 +74,7 @@ pub(super) struct Inner {
     /// Tells who keeps the shards' changes that there are some.
     pub(super) changed: Notify,
     pub(super) tap: Tap,
+    pub(super) mirror: Mirror,
 }
 
 impl Shards {
@@ -100,13 +101,15 @@ impl Shards {
             wake: Notify::new(),
             changed: Notify::new(),
             tap: Tap::default(),
+            mirror: Mirror::default(),
         }))
     }
 
-    /// From now on writes carry this writer's tallies; see [`Shard::identify`].
+    /// From now on writes carry this writer's tallies; see [`Shard::identify`]. Each shard numbers its records from 0, so their
+    /// tags also have the shard's number.
     pub fn identify(&self, writer: &str) {
-        for shard in &self.0.shards {
-            shard.lock().identify(writer);
+        for (number, shard) in self.0.shards.iter().enumerate() {
+            shard.lock().identify(&format!("{writer}.{number:x}"));
         }
     }
 
@@ -142,6 +145,7 @@ impl Shards {
     /// # Errors
     /// As [`accept`](Self::accept).
     pub fn accept_under(&self, policy: &Policy, event: Event, occurrences: u32) -> Result<Accepted, Full> {
+        self.0.mirror.show(&event, occurrences);
         let prepared = Prepared::new(self.0.secret, &event, policy);
         let mut shard = self.0.shards[self.shard_of_source(prepared.source)].lock();
         let now = self.0.clock.now();
@@ -158,6 +162,7 @@ impl Shards {
     /// returns what became of each. Events are grouped by shard, so that each shard is locked once for several of them.
     #[must_use]
     pub fn accept_all(&self, policy: &Policy, mut events: Vec<(Event, u32)>) -> Vec<Result<Accepted, Full>> {
+        events.iter().for_each(|(event, occurrences)| self.0.mirror.show(event, *occurrences));
         let prepared: Vec<_> = events.iter().map(|(event, _)| Prepared::new(self.0.secret, event, policy)).collect();
         let mut order: Vec<(usize, usize)> =
             prepared.iter().map(|one| self.shard_of_source(one.source)).zip(0..).collect();
@@ -189,6 +194,7 @@ impl Shards {
         occurrences: u32,
         policy: &Policy,
     ) -> Result<(Accepted, Option<Waiting>), Full> {
+        self.0.mirror.show(&event, occurrences);
         let prepared = Prepared::new(self.0.secret, &event, policy);
         let index = self.shard_of_source(prepared.source);
         let mut shard = self.0.shards[index].lock();

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::event::json;
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
-use crate::outbox::{Claim, Patch};
+use crate::outbox::{Claim, MESSAGES, Patch};
 use crate::status::Status;
 
 /// The value of lastTimestamp that client-go compares with, and therefore leaves out.
@@ -114,6 +114,12 @@ fn write_metadata(claim: &Claim, out: &mut Vec<u8>) {
     json::write_text(&claim.tag, out);
     out.push(b':');
     json::write_text(&claim.value, out);
+    if let Some(messages) = &claim.messages {
+        out.push(b',');
+        json::write_text(MESSAGES, out);
+        out.push(b':');
+        json::write_text(messages, out);
+    }
     out.extend_from_slice(b"}}");
 }
 
@@ -124,7 +130,8 @@ fn metadata(claim: &Claim) -> Map<String, Value> {
     }
     let removed = claim.removed.iter().map(|name| (name.to_string(), Value::Null));
     let own = (claim.tag.to_string(), Value::from(claim.value.as_str()));
-    metadata.insert("annotations".to_owned(), Value::Object(removed.chain([own]).collect()));
+    let messages = claim.messages.iter().map(|messages| (MESSAGES.to_owned(), Value::from(messages.as_str())));
+    metadata.insert("annotations".to_owned(), Value::Object(removed.chain([own]).chain(messages).collect()));
     metadata
 }
 
@@ -137,6 +144,9 @@ fn stake(claim: &Claim, event: &mut Event) -> Result<(), Status> {
     let annotations = &mut metadata.rare.get_or_insert_default().annotations;
     annotations.retain(|name, _| !claim.removed.contains(name));
     annotations.insert(claim.tag.clone(), claim.value.clone());
+    if let Some(messages) = &claim.messages {
+        annotations.insert(smol_str::SmolStr::new_static(MESSAGES), messages.clone());
+    }
     Ok(())
 }
 
@@ -191,7 +201,8 @@ mod tests {
             let claim = claim.map(|(version, tag, value, mut removed)| {
                 removed.dedup();
                 let removed = removed.into_iter().map(Into::into).collect();
-                Claim { resource_version: version.into(), tag: tag.into(), value: value.into(), removed, ends_series: false }
+                let (tag, value) = (tag.into(), value.into());
+                Claim { resource_version: version.into(), tag, value, removed, ends_series: false, messages: None }
             });
             let unique = claim.as_ref().is_none_or(|claim| {
                 let names: std::collections::HashSet<_> = claim.removed.iter().collect();
@@ -220,12 +231,13 @@ mod tests {
     fn a_claim_names_version_and_tag_and_holds_for_its_version_only() {
         let tag: smol_str::SmolStr = "tally.eventweir/b".into();
         let removed = vec!["tally.eventweir/a".into()];
-        let claim =
-            Claim { resource_version: "7".into(), tag: tag.clone(), value: "3@4".into(), removed, ends_series: false };
+        let messages = Some(r#"["m"]"#.into());
+        let (resource_version, value) = ("7".into(), "3@4".into());
+        let claim = Claim { resource_version, tag: tag.clone(), value, removed, ends_series: false, messages };
         let patch = Patch { count: 5, last_timestamp: None, message: "m".into() };
         let expected = concat!(
-            r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3@4"}},"#,
-            r#""count":5,"lastTimestamp":null,"message":"m"}"#
+            r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3@4","#,
+            r#""messages.eventweir/last":"[\"m\"]"}},"count":5,"lastTimestamp":null,"message":"m"}"#
         );
         assert_eq!(patch.to_json(Some(&claim)), expected);
         let mut event = Event::default();
@@ -236,7 +248,8 @@ mod tests {
         assert_eq!(event, before);
         event.metadata.resource_version = "7".into();
         apply(&patch, Some(&claim), core, &mut event).unwrap();
-        assert_eq!((event.count, event.metadata.rare.unwrap().annotations[&tag].as_str()), (5, "3@4"));
+        let annotations = event.metadata.rare.unwrap().annotations;
+        assert_eq!((event.count, annotations[&tag].as_str(), annotations[MESSAGES].as_str()), (5, "3@4", r#"["m"]"#));
     }
 
     #[test]

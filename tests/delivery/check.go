@@ -125,6 +125,33 @@ func tallied(records []record) error {
 	return nil
 }
 
+// accounted checks that each record's count is what its writers say to have counted, and that all together are what the ledgers
+// have written.
+func accounted(records []record, written int) error {
+	if shown := sums(records).total(); shown != written {
+		return fmt.Errorf("the apiserver shows %d occurrences, and %d were written", shown, written)
+	}
+	return tallied(records)
+}
+
+// arrived checks of each occurrence with a message of its own that it is shown once if it was acknowledged, and at most once if not.
+func (a *account) arrived(records []record) error {
+	shown := counts{}
+	for _, record := range records {
+		shown[record.Message] += record.occurrences()
+	}
+	var faults []string
+	for _, message := range slices.Sorted(maps.Keys(a.messages)) {
+		if n, acked := shown[message], a.messages[message]; n > 1 || acked && n == 0 {
+			faults = append(faults, fmt.Sprintf("%q is shown %d times, acknowledged: %t", message, n, acked))
+		}
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%d of %d occurrences: %s", len(faults), len(a.messages), strings.Join(faults[:min(len(faults), 10)], "; "))
+	}
+	return nil
+}
+
 // sent checks the client's side: that nothing was refused, and how much was acknowledged.
 func (a *account) sent(occurrences int) error {
 	if len(a.faults) > 0 {

@@ -73,7 +73,8 @@ func expiry(r *run) error {
 	if missing < cold || missing > 2*gone || refusals != 0 {
 		return fmt.Errorf("%d answers were 404 and %d refusals after %d records were gone", missing, refusals, gone)
 	}
-	return first(account.sent(number), exact("eventweir", end, number), between(records, account.acked, account.acked))
+	return first(account.sent(number), exact("eventweir", end, number), between(records, account.acked, account.acked),
+		accounted(records, end.written()))
 }
 
 // deleteSome deletes some hot records twice a second.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -22,6 +23,8 @@ type step struct {
 	contentType string
 	body        []byte
 	occurrences int
+	// message is one that no other occurrence has, where it matters which have arrived.
+	message string
 }
 
 // script is what one client says, in order.
@@ -36,6 +39,8 @@ type author struct {
 	// growth allows clients that count by themselves and patch. Their names are known to one eventweir only, so they
 	// cannot go from one to another.
 	growth bool
+	// varied gives the occurrences of a script different containers and instances of their reporter.
+	varied bool
 }
 
 func newAuthor(seed uint64, namespace, prefix string, growth bool) *author {
@@ -112,6 +117,19 @@ func (a *author) burst() script {
 	for range 20 + a.rng.IntN(60) {
 		reason := fmt.Sprintf("Reason%d", a.rng.IntN(30))
 		s = append(s, a.core(object, source, reason, pick(a.rng, "Normal", "Warning"), "message of "+reason))
+	}
+	return s
+}
+
+// own: occurrences of one object, each with a message of its own.
+func (a *author) own() script {
+	object, source := a.object("own"), a.source()
+	var s script
+	for range 5 + a.rng.IntN(40) {
+		message := fmt.Sprintf("%s says %d", a.prefix, a.number())
+		told := a.core(object, source, "Unhealthy", "Warning", message)
+		told.message = message
+		s = append(s, told)
 	}
 	return s
 }
@@ -220,22 +238,40 @@ func (a *author) source() map[string]any {
 // core is a POST of an old-style event.
 func (a *author) core(object, source map[string]any, reason, kind, message string) step {
 	now := time.Now().UTC().Format(time.RFC3339)
-	event := a.event(object["name"].(string), a.namespace, map[string]any{
+	told := map[string]any{
 		"apiVersion": "v1", "kind": "Event", "involvedObject": object, "source": source, "reason": reason, "type": kind,
 		"message": message, "count": 1, "firstTimestamp": now, "lastTimestamp": now,
-	})
+	}
+	if a.varied {
+		told["involvedObject"] = a.container(object)
+		told["reportingComponent"], told["reportingInstance"] = source["component"], a.instance()
+	}
+	event := a.event(object["name"].(string), a.namespace, told)
 	return a.post("/api/v1/namespaces/"+a.namespace+"/events", object["name"].(string), event)
 }
 
 // events is a POST of a new-style event.
 func (a *author) events(object map[string]any, controller, note string) step {
-	event := a.event(object["name"].(string), a.namespace, map[string]any{
+	told := map[string]any{
 		"apiVersion": "events.k8s.io/v1", "kind": "Event", "regarding": object, "reason": "Scheduling", "type": "Warning",
 		"note": note, "action": "Binding", "reportingController": controller, "reportingInstance": controller + "-0",
 		"eventTime": time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00"),
-	})
+	}
+	if a.varied {
+		told["regarding"], told["reportingInstance"] = a.container(object), a.instance()
+	}
+	event := a.event(object["name"].(string), a.namespace, told)
 	return a.post("/apis/events.k8s.io/v1/namespaces/"+a.namespace+"/events", object["name"].(string), event)
 }
+
+// container is the same object with one of its containers.
+func (a *author) container(object map[string]any) map[string]any {
+	of := maps.Clone(object)
+	of["fieldPath"] = fmt.Sprintf("spec.containers{c%d}", a.rng.IntN(3))
+	return of
+}
+
+func (a *author) instance() string { return fmt.Sprintf("instance-%d", a.rng.IntN(3)) }
 
 func (a *author) event(object, namespace string, event map[string]any) map[string]any {
 	name := fmt.Sprintf("%s.%x", object, 1<<40+a.number())
@@ -280,6 +316,8 @@ type account struct {
 	// acked was answered 2xx; unknown got no answer after it may have left; by is acked, by who answered.
 	acked, unknown counts
 	by             map[*weir]counts
+	// messages are those that a single occurrence has, and whether it is in acked.
+	messages map[string]bool
 	// reached is closed when this many occurrences are acknowledged.
 	mark, answered int
 	reached        chan struct{}
@@ -288,7 +326,7 @@ type account struct {
 }
 
 func newAccount() *account {
-	return &account{acked: counts{}, unknown: counts{}, by: map[*weir]counts{}, reached: make(chan struct{})}
+	return &account{acked: counts{}, unknown: counts{}, by: map[*weir]counts{}, messages: map[string]bool{}, reached: make(chan struct{})}
 }
 
 // load sends scripts.
@@ -345,6 +383,9 @@ func (l *load) tell(ctx context.Context, rng *rand.Rand, client *http.Client, s 
 		}
 		code, text, err := l.request(client, w, s)
 		account.mu.Lock()
+		if s.message != "" {
+			account.messages[s.message] = err == nil && code/100 == 2
+		}
 		switch {
 		case err == nil && code/100 == 2:
 			account.acked[s.object] += s.occurrences

@@ -52,8 +52,14 @@ var scenarios = []scenario{
 	{"replicas-2", false, func(r *run) error { return replicas(r, 2) }},
 	{"replicas-3", false, func(r *run) error { return replicas(r, 3) }},
 	{"replicas-named", false, replicasNamed},
+	{"deadline", false, deadline},
+	{"mutated", false, func(r *run) error { return admitted(r, changesMessages) }},
+	{"stripped", false, func(r *run) error { return admitted(r, stripsAnnotations) }},
+	{"varied", false, varied},
+	{"recorder", false, recorder},
 	{"restart", false, restart},
 	{"rbac", false, rbac},
+	{"verbs", false, verbs},
 	{"token", false, token},
 	{"access", false, access},
 	{"admission", false, admission},
@@ -65,6 +71,7 @@ func main() {
 	var o options
 	var seeds, names string
 	var list bool
+	var client string
 	flag.StringVar(&o.eventweir, "eventweir", "", "the program (required)")
 	flag.StringVar(&o.apiserver, "apiserver", "", "the harness that tests/apiserver builds (required)")
 	flag.StringVar(&o.role, "manifest", "deploy/eventweir.yaml", "the manifest whose role the scenario rbac takes")
@@ -72,13 +79,17 @@ func main() {
 	flag.StringVar(&seeds, "seeds", "1,2", "seeds of the faults, separated by commas")
 	flag.IntVar(&o.occurrences, "occurrences", 10_000, "how many a scenario sends")
 	flag.IntVar(&o.parallel, "parallel", 2, "scenarios at once")
-	flag.IntVar(&o.kills, "kills", 50, "how often the scenario kill9 kills")
+	flag.IntVar(&o.kills, "kills", 20, "how often the scenario kill9 kills")
 	flag.DurationVar(&o.outage, "outage", time.Minute, "how long the scenario recovery keeps the apiserver away")
 	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "how long a scenario may send")
 	flag.StringVar(&o.keep, "keep", "", "a folder that keeps logs and configurations (default: a temporary one)")
 	flag.StringVar(&o.extra, "extra-config", "", "a file with keys of the configuration that are laid over those of each scenario")
 	flag.BoolVar(&list, "list", false, "list the scenarios and end")
+	flag.StringVar(&client, "record", "", "be the client of the scenario recorder: ADDRESS,NAMESPACE,PREFIX")
 	flag.Parse()
+	if client != "" {
+		recordAsClient(client)
+	}
 	if list {
 		for _, s := range scenarios {
 			fmt.Println(s.name)

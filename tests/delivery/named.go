@@ -62,7 +62,7 @@ func replicasNamed(r *run) error {
 				return err
 			}
 		}
-		err = first(account.sent(number), between(records, account.acked, account.acked), tallied(records))
+		err = first(account.sent(number), between(records, account.acked, account.acked), accounted(records, written))
 		if err != nil {
 			return fmt.Errorf("naming %s: %w", naming, err)
 		}

@@ -45,7 +45,8 @@ func neighbour(r *run) error {
 	if others.total() < number/20 {
 		return fmt.Errorf("the neighbour has counted only %d", others.total())
 	}
-	return first(account.sent(number), exact("eventweir", end, number), between(records, all, all), tallied(records))
+	return first(account.sent(number), exact("eventweir", end, number), between(records, all, all),
+		accounted(records, end.written()+others.total()))
 }
 
 // countToo counts on records that it finds, and remembers how much.

@@ -123,7 +123,11 @@ func observed(r *run) error {
 	if err := account.sent(number); err != nil {
 		return err
 	}
-	end, err := finish(w, x)
+	end, records, err := r.result(w, x, s)
+	if err != nil {
+		return err
+	}
+	err = first(exact("eventweir", end, number), between(records, account.acked, account.acked), accounted(records, end.written()))
 	if err != nil {
 		return err
 	}

@@ -155,7 +155,9 @@ func kill9(r *run) error {
 	defer x.close()
 	spool := filepath.Join(r.dir, "spool")
 	begin := func() (*weir, error) {
-		return r.weir(kubeconfig, large+"ingest: {ack: durable}\n", "eventweir", "--spool-dir", spool)
+		// So many messages that none is combined with another.
+		alone := "correlation: {burstSize: 100000, qps: 1000000, groupBurstSize: 0, maxEvents: 1000}\n"
+		return r.weir(kubeconfig, alone+"ingest: {ack: durable}\n", "eventweir", "--spool-dir", spool)
 	}
 	w, err := begin()
 	if err != nil {
@@ -166,8 +168,12 @@ func kill9(r *run) error {
 	account := newAccount()
 	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8, every: 5 * time.Millisecond}
 	done := make(chan struct{})
+	// The load lasts for as long as the crashes do, and half of it can be told apart.
+	author, number := newAuthor(r.seed, r.namespace(), r.name, false), min(r.occurrences, 150*r.kills)
+	scripts := append(author.scripts(number/2), author.scripts(number-number/2, author.own)...)
+	author.rng.Shuffle(len(scripts), func(i, j int) { scripts[i], scripts[j] = scripts[j], scripts[i] })
 	go func() {
-		load.send(r.ctx, r.seed, newAuthor(r.seed, r.namespace(), r.name, false).scripts(r.occurrences), account)
+		load.send(r.ctx, r.seed, scripts, account)
 		close(done)
 	}()
 	rng := rand.New(rand.NewPCG(r.seed, 3))
@@ -187,10 +193,10 @@ func kill9(r *run) error {
 	if err != nil {
 		return err
 	}
-	r.logf("%d crashes; %d requests had no answer", r.kills, account.unknown.total())
+	r.logf("%d crashes; %d requests had no answer; %d occurrences with messages of their own", r.kills, account.unknown.total(),
+		len(account.messages))
 	if end.lost() != 0 {
 		return fmt.Errorf("lost: %s", end.nonzero("eventweir_ledger_lost_total"))
 	}
-	// Not `tallied`: a process that takes a record over from a spool goes on from its predecessor's tally, under its own name.
-	return first(account.sent(r.occurrences), between(records, account.acked, account.high()))
+	return first(account.sent(number), between(records, account.acked, account.high()), account.arrived(records), tallied(records))
 }

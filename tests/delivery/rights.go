@@ -85,7 +85,8 @@ func rbac(r *run) error {
 		return err
 	}
 	return first(
-		account.sent(number), exact("eventweir", end, number), between(records, account.acked, account.acked), tallied(records),
+		account.sent(number), exact("eventweir", end, number), between(records, account.acked, account.acked),
+		accounted(records, end.written()),
 	)
 }
 

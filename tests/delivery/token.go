@@ -119,6 +119,6 @@ func token(r *run) error {
 	}
 	return first(
 		clients.sent(number), exact("eventweir", last, number), between(records, clients.acked, clients.acked),
-		tallied(records),
+		accounted(records, last.written()),
 	)
 }

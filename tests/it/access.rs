@@ -83,6 +83,7 @@ impl Guarded {
             tasks: tokio_util::task::TaskTracker::new(),
             stop: tokio_util::sync::CancellationToken::new(),
             spool: None,
+            shadow: eventweir::shadow::Shadow::new(shards.clone(), secret).0,
         };
         let (aliases, metrics) = (Aliases::new(one, secret), ingest::Metrics::new(&registry).unwrap());
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), life);

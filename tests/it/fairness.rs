@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use eventweir::correlator;
+use eventweir::correlator::{self, Rate};
 use eventweir::deliver::GateSettings;
+use eventweir::outbox::{self, GroupSettings};
+use eventweir::shard;
 
 use super::support::bench::{Bench, Options};
 use super::support::events::{event, plain, warning};
@@ -75,6 +77,50 @@ async fn warnings_as_fast_as_writes_pass_a_normal_event_over_for_a_few_turns_onl
         let turns = seen[before..].iter().position(|seen| !seen.is_warning).unwrap() + 1;
         assert!(turns <= 8 * shards, "{turns} turns with {shards} shards");
         bench.finish().await;
+    }
+}
+
+/// Fault: a shard whose Normal events waited for the whole had no eighth turn, and without budgets of groups the Warnings of
+/// a source passed its Normal events over.
+#[tokio::test(start_paused = true)]
+async fn warnings_that_wait_for_the_whole_or_their_groups_pass_a_normal_event_over_for_a_few_turns_only() {
+    const SHARDS: usize = 3;
+    let rate = |qps| Some(Rate { qps, burst: 1 });
+    for (ceiling, group) in [(rate(50.0), None), (rate(50.0), rate(20.0)), (None, rate(20.0))] {
+        // Each is of another shard.
+        for warnings in [[0, 1], [0, 5], [1, 5]] {
+            for normal in [0, 1, 5] {
+                let groups =
+                    GroupSettings { ceiling, fold_after: Duration::from_secs(600), ..GroupSettings::default() };
+                let outbox = outbox::Settings { groups, ..outbox::Settings::default() };
+                let mut bench = Bench::with(Options {
+                    gate: GateSettings { max_in_flight: 1, ..GateSettings::default() },
+                    correlator: correlator::Settings { group, ..correlator::Settings::default() },
+                    shard: shard::Settings { outbox, ..shard::Settings::default() },
+                    shards: Some(SHARDS),
+                    ..Options::default()
+                });
+                let mut before = 0;
+                for round in 0..150 {
+                    if round == 30 {
+                        before = bench.fake.seen().len();
+                        bench.offer(event(&format!("node-{normal}"), "web", "Pulled", "pulled"));
+                    }
+                    for node in warnings {
+                        let reason = format!("Failed{}", round % 20);
+                        bench.offer(warning(&format!("node-{node}"), &format!("web-{round}"), &reason, "failed"));
+                    }
+                    bench.pass(Duration::from_millis(10)).await;
+                }
+                let seen = bench.fake.seen();
+                let turns = seen[before..].iter().position(|seen| !seen.is_warning).map(|turns| turns + 1);
+                let is_soon = turns.is_some_and(|turns| turns <= 8 * SHARDS);
+                assert!(
+                    is_soon,
+                    "{turns:?} turns: {ceiling:?} {group:?}, Warnings of {warnings:?}, the other of {normal}"
+                );
+            }
+        }
     }
 }
 

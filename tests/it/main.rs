@@ -41,6 +41,8 @@ mod ack;
 mod batch;
 mod admin;
 mod explain;
+mod explain_refusals;
+mod shadow;
 mod reload;
 mod tls;
 mod callers;

@@ -9,6 +9,7 @@ use eventweir::shard;
 
 use super::SECOND;
 use super::cluster::{Cluster, LOST, plain_event};
+use super::seeds::{Seed, fresh_seeds};
 
 /// A client patches the message of its event, which is another event then, under the same name; and the first one goes on happening.
 #[test]
@@ -185,10 +186,11 @@ fn weather_of(cluster: &mut Cluster, who: usize, rng: &mut fastrand::Rng, late: 
 /// Fault: some occurrences were counted twice by two crashes.
 #[test]
 fn in_any_weather_each_occurrence_counts_once() {
-    for seed in 0..12 {
+    for seed in (0..12).chain(fresh_seeds()) {
         for labels in [false, true] {
             for crashes in [false, true] {
                 for naming in [Naming::Client, Naming::Deterministic] {
+                    let _named = Seed(seed);
                     storm(Weather { seed, naming, labels, crashes });
                 }
             }

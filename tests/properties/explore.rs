@@ -2,7 +2,8 @@
 //!
 //! A state is reached by replaying a path of actions, so nothing has to be cloned; equal states are recognised by a hash of their
 //! `Debug` text. In every state everything comes to rest, and what the store shows is compared with what was accepted. A path that
-//! fails is printed. `EVENTWEIR_EXPLORE=2 cargo test --release --test properties explore` goes two actions deeper.
+//! fails is printed. `EVENTWEIR_EXPLORE=2 cargo test --release --test properties explore` goes two actions deeper; with
+//! `-- --nocapture` each scope says how many states it has.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -510,6 +511,7 @@ fn deeper() -> usize {
 }
 
 /// Searches a scope, and fails with the shortest path to a state from which something goes wrong.
+#[expect(clippy::print_stderr, reason = "how much was searched can be asked for")]
 fn explore(scope: &Scope) {
     let mut seen = HashSet::new();
     let mut frontier: Vec<Vec<Act>> = vec![Vec::new()];
@@ -550,6 +552,7 @@ fn explore(scope: &Scope) {
     if let Some((states, path, fault)) = wrong.first() {
         panic!("{}: after {states} states ({} wrong in all): {fault}\n  {path:?}", scope.name, wrong.len());
     }
+    eprintln!("{}: {} states, none wrong", scope.name, seen.len());
 }
 
 /// Whether nothing can be late after this path.

@@ -4,6 +4,8 @@
 mod cluster;
 mod exact;
 mod explore;
+#[path = "../it/support/seeds.rs"]
+mod seeds;
 mod storms;
 
 use std::collections::{BTreeMap, HashMap};

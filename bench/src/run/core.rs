@@ -56,6 +56,9 @@ fn read(output: &str) -> BTreeMap<String, f64> {
     times
 }
 
+/// What `benches/correlate.rs` adds to the name of a case that has group budgets, with tokens in them.
+const BUDGETED: &str = ", group budgets";
+
 /// Rounds of both.
 pub(super) fn core(bench: &Bench<'_>) -> anyhow::Result<()> {
     let program = bench.options.go.as_ref().context("--go names no program")?;
@@ -92,6 +95,11 @@ pub(super) fn core(bench: &Bench<'_>) -> anyhow::Result<()> {
     let repeat = find(&ours, REPEAT)?;
     ensure!(!repeat.0.is_empty(), "no round");
     verdict("a repeat with its patch : the floor", &repeat.ratio(&find(&ours, FLOOR)?), Some(Target::AtMost(3.0)));
+    for name in [REPEAT, "new object: accept, create, settle"] {
+        let budgeted = find(&ours, &format!("{name}{BUDGETED}"))?;
+        let ratio = budgeted.ratio(&find(&ours, name)?);
+        verdict(&format!("{name}: with group budgets : without"), &ratio, Some(Target::AtMost(1.2)));
+    }
     for (theirs_name, ours_name, least) in PAIRS {
         let (ours, theirs) = (find(&ours, ours_name)?, find(&theirs, theirs_name)?);
         println!("{theirs_name}: client-go {theirs} µs, eventweir {ours} µs");

@@ -1,4 +1,4 @@
-//! Throughput of single posts and of batches: eventweir, servers that do less, and Go.
+//! Throughput of single posts and of batches: eventweir, servers that do less, and Go; eventweir with and without what `explain` keeps.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,8 +12,19 @@ use crate::load::Outcome;
 #[derive(Debug)]
 enum Program<'a> {
     Bare,
-    Eventweir(&'a Path),
+    Eventweir(&'a Path, Look),
     Go(&'a Path),
+}
+
+/// How much eventweir tells of occurrences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Nothing is kept.
+    Off,
+    /// What is kept by default: decisions, counters, and a tap that nobody reads.
+    On,
+    /// The same, and the tap is read.
+    Read,
 }
 
 /// A side of the comparison, with its figures of every round.
@@ -40,9 +51,13 @@ impl<'a> Side<'a> {
         match self.program {
             Program::Bare => self.add(&load(&mut Bench::part("bare")?)?, ""),
             Program::Go(program) => self.add(&load(Command::new(program).arg("serve"))?, ""),
-            Program::Eventweir(program) => {
+            Program::Eventweir(program, look) => {
                 let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
-                let weir = bench.weir(program, &kubeconfig, ROOM)?;
+                let off = if look == Look::Off { "explain: {enabled: false}\n" } else { "" };
+                let weir = bench.weir(program, &kubeconfig, &format!("{ROOM}{off}"))?;
+                if look == Look::Read {
+                    weir.read_tap()?;
+                }
                 let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
                 let samples = weir.check(&[&outcome])?;
                 let [received, records] =
@@ -93,11 +108,34 @@ pub(super) fn batch(bench: &Bench<'_>) -> anyhow::Result<()> {
     run(bench, "--batch 500 --connections 4", vec![(Side::new("bare", Program::Bare), Some(0.4))])
 }
 
+/// What it costs to say where events are: as single posts and as batches, on against off.
+pub(super) fn look(bench: &Bench<'_>) -> anyhow::Result<()> {
+    for (name, flags) in [("single posts", ""), ("batches", "--batch 500 --connections 4")] {
+        println!("{name}");
+        let side = |name, look| Side::new(name, Program::Eventweir(&bench.options.eventweir, look));
+        let (mut on, mut off, mut read) = (side("on", Look::On), side("off", Look::Off), side("tap read", Look::Read));
+        for round in 1..=bench.options.rounds {
+            println!("round {round}");
+            // By turns first, so that what a round has before it favours neither.
+            let [first, second] = if round % 2 == 1 { [&mut on, &mut off] } else { [&mut off, &mut on] };
+            first.measure(bench, flags)?;
+            second.measure(bench, flags)?;
+            read.measure(bench, flags)?;
+        }
+        for side in [&on, &off, &read] {
+            println!("{:<10} events/s {:<28} µs CPU an event {}", side.name, side.per_second, side.cpu_micros);
+        }
+        on.compare(&off, Some(0.97));
+        read.compare(&off, None);
+    }
+    Ok(())
+}
+
 /// Measures eventweir and the others in turn, and compares it with each. Beside a side stands the target against it.
 fn run<'a>(bench: &Bench<'a>, flags: &str, mut others: Vec<(Side<'a>, Option<f64>)>) -> anyhow::Result<()> {
-    let mut ours = Side::new("eventweir", Program::Eventweir(&bench.options.eventweir));
+    let mut ours = Side::new("eventweir", Program::Eventweir(&bench.options.eventweir, Look::On));
     if let Some(program) = &bench.options.also {
-        others.insert(0, (Side::new("also", Program::Eventweir(program)), None));
+        others.insert(0, (Side::new("also", Program::Eventweir(program, Look::On)), None));
     }
     for round in 1..=bench.options.rounds {
         println!("round {round}");

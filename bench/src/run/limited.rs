@@ -35,7 +35,7 @@ pub(super) fn limited(bench: &Bench<'_>) -> anyhow::Result<()> {
 }
 
 /// The most that was ever resident.
-fn peak_mebibytes(pid: u32) -> anyhow::Result<f64> {
+pub(super) fn peak_mebibytes(pid: u32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
     let kibibytes: f64 = line.trim().trim_end_matches("kB").trim().parse()?;

@@ -8,6 +8,7 @@ mod latency;
 mod limited;
 mod memory;
 mod passthrough;
+mod replay;
 mod table;
 mod weir;
 mod writes;
@@ -25,6 +26,8 @@ enum What {
     Http,
     /// NDJSON.
     Batch,
+    /// With and without what explain, tap and counters keep.
+    Look,
     /// At a fixed rate, in front of a real apiserver.
     Latency,
     /// Requests that are passed on.
@@ -33,6 +36,8 @@ enum What {
     Memory,
     /// A memory budget of 128 MiB under a storm.
     Limited,
+    /// Memory and speed of `eventweir replay`.
+    Replay,
     /// What is written of recorded shapes, and what that costs a real apiserver, against client-go's recorder.
     Writes,
 }
@@ -87,17 +92,19 @@ pub(crate) struct Options {
 pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     println!("{:?}: {} rounds of {} s; {}", options.what, options.rounds, options.seconds, machine::describe());
     let bench = bench::Bench::new(options)?;
-    if options.also.is_some() && matches!(options.what, What::Core | What::Passthrough | What::Writes) {
+    if options.also.is_some() && matches!(options.what, What::Core | What::Look | What::Passthrough | What::Writes) {
         println!("--also is not for this target");
     }
     match options.what {
         What::Core => core::core(&bench),
         What::Http => http::single(&bench),
         What::Batch => http::batch(&bench),
+        What::Look => http::look(&bench),
         What::Latency => latency::latency(&bench),
         What::Passthrough => passthrough::passthrough(&bench),
         What::Memory => memory::memory(&bench),
         What::Limited => limited::limited(&bench),
+        What::Replay => replay::replay(&bench),
         What::Writes => writes::writes(&bench),
     }
 }

@@ -1,7 +1,8 @@
 //! A running eventweir, and its account.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
@@ -79,6 +80,20 @@ impl Weir {
             (line.get("message")?.as_str()? == "listening").then(|| Some((address("listen")?, address("admin")?)))?
         })?;
         Ok(Self { child, listen, admin })
+    }
+
+    /// Reads the tap from now on, until the process ends.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub(super) fn read_tap(&self) -> anyhow::Result<()> {
+        let mut stream = TcpStream::connect(self.listen)?;
+        stream.write_all(b"GET /eventweir/v1/tap HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        // The head has come before anything is sent.
+        let mut buffer = vec![0; 1 << 16];
+        ensure!(stream.read(&mut buffer)? > 0, "the tap was closed");
+        std::thread::spawn(move || while stream.read(&mut buffer).is_ok_and(|read| read > 0) {});
+        Ok(())
     }
 
     pub(super) fn scrape(&self) -> anyhow::Result<Samples> {

@@ -29,6 +29,13 @@ struct Written {
 }
 
 #[derive(Debug, Deserialize)]
+struct Simulated {
+    occurrences: f64,
+    writes: f64,
+    shown: f64,
+}
+
+#[derive(Debug, Deserialize)]
 struct Stored {
     records: f64,
     occurrences: f64,
@@ -95,16 +102,23 @@ pub(super) fn writes(bench: &Bench<'_>) -> anyhow::Result<()> {
 
 fn simulated(bench: &Bench<'_>, shape: &str) -> anyhow::Result<()> {
     let file = bench.folder.join(format!("{shape}.ndjson"));
-    let theirs: Written = go(bench, &["simulate", "--file"], &file)?;
+    let theirs: Simulated = go(bench, &["simulate", "--file"], &file)?;
     let mut replay = Command::new(&bench.options.eventweir);
     replay.arg("replay").arg(&file).args(["--until", "end", "--output", "json"]);
     let said: Value = serde_json::from_str(&child::output(&mut replay, &bench.load_cores)?)?;
-    let ours = |key: &str| said["columns"][1][key].as_f64().unwrap_or_default();
+    let column = |number: usize, key: &str| said["columns"][number][key].as_f64().unwrap_or_default();
+    let ours = |key: &str| column(1, key);
     ensure!(said["input"]["events"].as_f64() == Some(theirs.occurrences), "both sides see the same shape");
+    let [writes, shown] = ["writes", "shown"].map(|key| column(0, key));
+    ensure!(
+        writes == theirs.writes && shown == theirs.shown,
+        "{shape}: replay says that client-go makes {writes} writes, which show {shown} occurrences; client-go itself: {theirs:?}"
+    );
     println!(
-        "  {shape}: {} occurrences; client-go writes {}, eventweir {} (ratio {}), and shows {} of them; {} wait at the end, {} are lost",
+        "  {shape}: {} occurrences; client-go writes {} and shows {}, as replay says; eventweir writes {} (ratio {}), and shows {} of them; {} wait at the end, {} are lost",
         theirs.occurrences,
         theirs.writes,
+        theirs.shown,
         ours("writes"),
         short(ours("writes") / theirs.writes),
         ours("shown"),

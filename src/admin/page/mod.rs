@@ -3,7 +3,11 @@
 //!
 //! Everything that events say is text that somebody else wrote: [`Html::text`] is the only way in for it, and escapes it.
 
+mod drawing;
+mod shadow;
+
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -12,6 +16,7 @@ use serde_json::Value;
 
 use super::Admin;
 use crate::correlator::{Pattern, Rule};
+use crate::event::MicroTime;
 use crate::explain::clean;
 
 const CSS: &str = include_str!("page.css");
@@ -156,36 +161,18 @@ pub(super) async fn script() -> Response {
 pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
     let top = face.top(None);
-    let number = |member: &str| top[member].as_f64().unwrap_or_default();
     let account = &top["account"];
-    let total = |what: &str| -> u64 {
-        account[what].as_object().into_iter().flat_map(|members| members.values()).filter_map(Value::as_u64).sum()
-    };
-    let saved = 100.0 * (1.0 - number("writtenLastHour") / number("receivedLastHour").max(1.0));
-    let (sizes, limits) = (admin.0.shards.sizes(), admin.0.limits.load());
-    let full = 100 * sizes.records / limits.outbox.max_records.get();
-    let history = if admin.0.history.is_synced() { "followed" } else { "not followed" };
-    let numbers = [
-        ("received", format!("{:.1}/s", number("receivedPerSecond"))),
-        ("written", format!("{:.2}/s", number("writtenPerSecond"))),
-        ("saved, 1 h", format!("{:.1} %", saved.clamp(0.0, 100.0))),
-        ("received in all", account["received"].to_string()),
-        ("waiting", total("waiting").to_string()),
-        ("lost", total("lost").to_string()),
-        ("rejected", total("rejected").to_string()),
-        ("upstream", admin.upstream()),
-        ("history", history.to_owned()),
-        ("outbox", format!("{full} %")),
-    ];
+    let full = full(&admin);
     let mut html = Html::default();
-    let alarm = alarm(&admin, total("lost"), full);
+    let alarm = alarm(&admin, total(account, "lost"), full);
     let class = if alarm.starts_with("OK") { "good" } else { "alarm" };
     html.tag("<p id=\"alarm\" aria-live=\"polite\"><span class=\"").tag(class).tag("\">").text(&alarm);
     html.tag("</span></p><div id=\"live\"><dl class=\"numbers\">");
-    for (name, number) in &numbers {
+    for (name, number) in &numbers(&admin, &top, full) {
         html.tag("<div><dt>").text(name).tag("</dt><dd>").text(number).tag("</dd></div>");
     }
     html.tag("</dl>");
+    drawing::per_minute(&mut html, &top["perMinute"]);
     if admin.shows_events() {
         let mut objects = rows(&top["objects"], &["object", "reason", "perSecond", "received", "writes", "lost"]);
         objects.truncate(ROWS);
@@ -218,8 +205,68 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
         let table: Vec<Vec<Cell>> = members.map(|(why, number)| vec![Cell::Text(why.clone()), number.into()]).collect();
         html.tag("<section>").table(title, &["reason", "occurrences"], &table).tag("</section>");
     }
-    html.tag("</div>").table("Rules", &["rule", "events", "occurrences"], &rules(&admin)).tag("</div>");
+    html.tag("</div>").table("Rules", &["rule", "events", "occurrences"], &rules(&admin));
+    if let Some(difference) = face.shadow(None) {
+        shadow::section(&mut html, &difference, admin.shows_events());
+    }
+    html.tag("</div>");
     page("eventweir", true, &html.0)
+}
+
+/// All occurrences of a part of the account.
+fn total(account: &Value, what: &str) -> u64 {
+    account[what].as_object().into_iter().flat_map(|members| members.values()).filter_map(Value::as_u64).sum()
+}
+
+/// How full the outbox is, in percent.
+fn full(admin: &Admin) -> usize {
+    100 * admin.0.shards.sizes().records / admin.0.limits.load().outbox.max_records.get()
+}
+
+/// The numbers of the first screen.
+fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 11] {
+    let number = |member: &str| top[member].as_f64().unwrap_or_default();
+    let account = &top["account"];
+    let saved = 100.0 * (1.0 - number("writtenLastHour") / number("receivedLastHour").max(1.0));
+    let now = admin.0.shards.clock().now();
+    let history = match (admin.0.history.is_synced(), admin.0.history.heard(now)) {
+        (true, Some(ago)) => format!("followed, heard {} ago", span(ago)),
+        (false, Some(ago)) => format!("not followed for {}", span(ago)),
+        (_, None) => "not followed".to_owned(),
+    };
+    [
+        ("received", format!("{:.1}/s", number("receivedPerSecond"))),
+        ("written", format!("{:.2}/s", number("writtenPerSecond"))),
+        ("saved, 1 h", format!("{:.1} %", saved.clamp(0.0, 100.0))),
+        ("received in all", account["received"].to_string()),
+        ("waiting", total(account, "waiting").to_string()),
+        ("lost", total(account, "lost").to_string()),
+        ("rejected", total(account, "rejected").to_string()),
+        ("upstream", admin.upstream()),
+        ("not shown yet", unseen(&top["unseen"], now.wall)),
+        ("history", history),
+        ("outbox", format!("{full} %")),
+    ]
+}
+
+/// A length of time in a word.
+fn span(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..=119 => format!("{seconds} s"),
+        seconds @ 120..=7199 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}
+
+/// Facts of which nothing is shown yet, and how long the oldest has waited.
+fn unseen(unseen: &Value, now: i64) -> String {
+    let facts = &unseen["facts"];
+    let since = unseen["oldest"]["since"].as_str().and_then(|since| MicroTime::parse(since).ok());
+    let waited = |since: MicroTime| {
+        let waited = now.saturating_sub(since.0.saturating_mul(1000)).max(0);
+        Duration::from_nanos(u64::try_from(waited).unwrap_or_default())
+    };
+    since.map_or_else(|| facts.to_string(), |since| format!("{facts}, {}", span(waited(since))))
 }
 
 /// The rules in force with how often each was chosen.

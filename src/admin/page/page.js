@@ -20,6 +20,10 @@
       for (const name of ["alarm", "live"]) {
         const old = document.getElementById(name);
         const now = fresh.getElementById(name);
+        for (const open of now ? old.querySelectorAll("details[open]") : []) {
+          const same = [...now.querySelectorAll("details")].find((next) => next.firstChild.textContent === open.firstChild.textContent);
+          if (same) same.open = true;
+        }
         if (now && old.innerHTML !== now.innerHTML && !old.contains(document.activeElement)) old.replaceChildren(...now.childNodes);
       }
       last = Date.now();

@@ -319,6 +319,7 @@ impl Question<'_> {
         let limited = self.face.limit(Some(&self.caller), &event.metadata.namespace, Some(event));
         limited.map_err(|rejection| {
             self.face.0.shards.reject(RejectReason::Limited, 1);
+            self.face.note_rejection(event, 1, &rejection);
             *rejection.status
         })
     }

@@ -259,6 +259,7 @@ impl Batch {
                 }
             };
             match verdict {
+                // Nothing is noted of it: who may not report about a namespace is not heard in it.
                 Some(status) => *read = Err(Rejection::new(RejectReason::Denied, status.clone())),
                 None => match self.pass(group, event) {
                     Ok(event) => kept.push(event),
@@ -272,8 +273,9 @@ impl Batch {
     /// Checks what an event of this caller passes.
     fn pass(&self, group: ApiGroup, mut event: Event) -> std::result::Result<Event, Rejection> {
         let caller = self.caller.as_ref();
-        self.face.check_source(caller, group, &event, Extent::Whole)?;
-        self.face.limit(caller, &event.metadata.namespace, Some(&event))?;
+        let note = |fault: &Rejection| self.face.note_rejection(&event, 1, fault);
+        self.face.check_source(caller, group, &event, Extent::Whole).inspect_err(note)?;
+        self.face.limit(caller, &event.metadata.namespace, Some(&event)).inspect_err(note)?;
         self.face.annotate(caller, &mut event);
         Ok(event)
     }
@@ -287,7 +289,8 @@ impl Batch {
             event.metadata.namespace = "default".into();
         }
         let namespace = event.metadata.namespace.clone();
-        create::admit(&self.face, group, &namespace, &mut event)?;
+        create::admit(&self.face, group, &namespace, &mut event)
+            .inspect_err(|fault| self.face.note_rejection(&event, 1, fault))?;
         Ok((group, event))
     }
 

@@ -128,7 +128,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     let Asked { namespace, name, .. } = asked;
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
-        Err(rejection) => return face.reject(&rejection),
+        Err(rejection) => return reject(face, face.0.aliases.get(namespace, name).as_ref(), &rejection),
     };
     // A name never seen, or forgotten, whether or not the upstream has such an event: client-go answers a 404 by posting the
     // whole event again, and then it counts here.
@@ -143,6 +143,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     if let Err(rejection) = passes(face, asked, form.group, &fresh) {
         face.0.aliases.shrink(namespace, name, grown);
         face.0.shards.reject(rejection.reason, grown.into());
+        face.note_rejection(&fresh, grown, &rejection);
         return respond::refusal(&rejection.status);
     }
     // The shard's ledger has the refusal already.
@@ -166,6 +167,14 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         respond::warn(&mut response, &unkept);
     }
     response
+}
+
+/// Refuses what may have been an occurrence of an event, where that is known.
+pub(super) fn reject(face: &Face, event: Option<&Event>, rejection: &Rejection) -> Response {
+    if let Some(event) = event {
+        face.note_rejection(event, 1, rejection);
+    }
+    face.reject(rejection)
 }
 
 /// Checks what each write passes.
@@ -195,7 +204,7 @@ pub(super) async fn upsert(
     let patched = patching::apply(patch.patch_type, &patch.body, form.group, validation, &current);
     let Patched { mut event, mut warnings } = match patched {
         Ok(patched) => patched,
-        Err(status) => return face.reject(&Rejection::invalid(status)),
+        Err(status) => return reject(face, is_known.then_some(&current), &Rejection::invalid(status)),
     };
     if is_known {
         let growth = stated(form.group, document, event);
@@ -203,7 +212,7 @@ pub(super) async fn upsert(
     }
     // It creates, for which the right to patch is not enough.
     if let Err(status) = face.may_create(asked.caller.as_ref(), form.group, namespace).await {
-        return face.reject(&Rejection::new(RejectReason::Denied, status));
+        return reject(face, Some(&event), &Rejection::new(RejectReason::Denied, status));
     }
     let admitted = create::admit(face, form.group, namespace, &mut event);
     match admitted.and_then(|repairs| passes(face, asked, form.group, &event).map(|()| repairs)) {
@@ -212,7 +221,7 @@ pub(super) async fn upsert(
             warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
             create::take(face, asked, form, StatusCode::OK, event, &warnings).await
         }
-        Err(rejection) => face.reject(&rejection),
+        Err(rejection) => reject(face, Some(&event), &rejection),
     }
 }
 

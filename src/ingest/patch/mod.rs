@@ -34,7 +34,9 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     let (form, patch, options) = match read(&face, &asked, body).await {
         Ok(read) => read,
         // It may have told of an occurrence.
-        Err(rejection) if correlates => return face.reject(&rejection),
+        Err(rejection) if correlates => {
+            return growth::reject(&face, face.0.aliases.get(namespace, name).as_ref(), &rejection);
+        }
         Err(rejection) => return respond::refusal(&rejection.status),
     };
     // client-go patches an event that arrives with a count with nothing at all, and waits for the 404.
@@ -50,8 +52,15 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
         Meaning::Growth(grown) => growth::grow(&face, &asked, form, &grown, &[]).await,
         Meaning::Whole(document) => growth::upsert(&face, &asked, form, &patch, &document, options.validation).await,
         Meaning::Plain => {
+            let is_dry = options.dry_run;
+            let refused = |status: &Status| {
+                if let Some(told) = face.0.aliases.get(namespace, name).filter(|_| !is_dry) {
+                    face.note_refused_change(&told, "PATCH", status);
+                }
+                respond::refusal(status)
+            };
             if let Err(rejection) = passes(&face, &asked, &patch, options.dry_run) {
-                return respond::refusal(&rejection.status);
+                return refused(&rejection.status);
             }
             let patching = {
                 let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
@@ -60,7 +69,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
             match face.to_the_end(patching).await {
                 Ok(patched) => respond::event(form, StatusCode::OK, &patched.event, None, &patched.warnings),
                 // Not an occurrence: the ledger hears nothing of it.
-                Err(status) => respond::refusal(&status),
+                Err(status) => refused(&status),
             }
         }
     }

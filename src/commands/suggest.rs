@@ -1,0 +1,116 @@
+//! Which rules would help: each has been tried on the same events, and is judged component by component.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+
+use super::report::{Compared, Total, length, seconds, thousands};
+use super::table::cut;
+use crate::replay::{Simulation, Trial};
+
+const SECOND: i64 = 1_000_000_000;
+
+/// LIMIT: rules that are suggested; those that help most come first.
+const SUGGESTIONS: usize = 3;
+
+/// A wait for a fact that is short enough, and the least that a rule must take away of a longer one.
+const SHORT_WAIT: i64 = 60 * SECOND;
+
+/// Writes that a rule must save at least.
+const FEW_WRITES: u64 = 50;
+
+/// A rule that helps a component.
+struct Suggestion {
+    rule: Trial,
+    component: SmolStr,
+    /// Of the component, without the rule and with it.
+    before: Total,
+    after: Total,
+}
+
+/// How much a rule helps; `None` where it does not, or hides a fact.
+fn gain(rule: Trial, before: &Total, after: &Total) -> Option<i64> {
+    // What is never shown waits without end.
+    let wait = |total: &Total| total.wait.unwrap_or(i64::MAX);
+    let shorter = wait(before).saturating_sub(wait(after));
+    let fewer = before.fate.writes.saturating_sub(after.fate.writes);
+    let (helps, gain) = match rule {
+        Trial::ReasonInSpamKey => (shorter >= SHORT_WAIT, shorter),
+        Trial::SmallBudget => {
+            let is_much = fewer >= FEW_WRITES && fewer >= before.fate.writes / 4;
+            (is_much && shorter >= -SHORT_WAIT, i64::try_from(fewer).unwrap_or(i64::MAX))
+        }
+    };
+    (helps && after.unseen <= before.unseen).then_some(gain)
+}
+
+/// What became of the facts of each component.
+fn by_component(compared: &Compared, simulation: &Simulation) -> BTreeMap<SmolStr, Total> {
+    let mut components = BTreeMap::new();
+    let facts = compared.comparison.facts().iter().zip(simulation.fates());
+    for ((fact, sent), fate) in facts.filter(|((fact, _), _)| !fact.component.is_empty()) {
+        components.entry(fact.component.clone()).or_insert_with(Total::none).add(sent, &fate);
+    }
+    components
+}
+
+fn suggestions(compared: &Compared) -> Vec<Suggestion> {
+    let (mut found, comparison) = (Vec::new(), &compared.comparison);
+    let [_, ours] = &*comparison.columns else { return Vec::new() };
+    for (rule, trial) in Trial::ALL.into_iter().zip(&comparison.trials) {
+        let (mut before, mut helpful) = (by_component(compared, ours), Vec::new());
+        for (component, after) in by_component(compared, trial) {
+            let Some(before) = before.remove(&component) else { continue };
+            if let Some(gain) = gain(rule, &before, &after) {
+                helpful.push((gain, Suggestion { rule, component, before, after }));
+            }
+        }
+        helpful.sort_by_key(|(gain, _)| std::cmp::Reverse(*gain));
+        found.extend(helpful.into_iter().map(|(_, suggestion)| suggestion).enumerate());
+    }
+    // The best of each rule before the second of one.
+    found.sort_by_key(|(place, _)| *place);
+    found.into_iter().map(|(_, suggestion)| suggestion).take(SUGGESTIONS).collect()
+}
+
+/// Writes in all with a suggested rule, and without it.
+fn writes(compared: &Compared, suggestion: &Suggestion) -> (u64, u64) {
+    let before = compared.comparison.columns[1].fates().iter().map(|fate| fate.writes).sum::<u64>();
+    (before - suggestion.before.fate.writes + suggestion.after.fate.writes, before)
+}
+
+/// A list for people; empty where no rule helps.
+pub(super) fn text(compared: &Compared) -> String {
+    let mut text = String::new();
+    let wait = |total: &Total| total.wait.map_or_else(|| "never".to_owned(), |wait| length(wait / SECOND));
+    for suggestion in suggestions(compared) {
+        let Suggestion { rule, component, before, after } = &suggestion;
+        let (with, without) = writes(compared, &suggestion);
+        let sign = if with < without { '-' } else { '+' };
+        let (with, difference) = (thousands(with), thousands(with.abs_diff(without)));
+        let effect = match rule {
+            Trial::ReasonInSpamKey => format!("longest wait {} instead of {}", wait(after), wait(before)),
+            Trial::SmallBudget => {
+                let [after, before] = [after, before].map(|total| length(total.behind / SECOND));
+                format!("newest behind by {after}, not {before}")
+            }
+        };
+        text += &format!("  {} for component {}\n", rule.name(), cut(component, 40));
+        text += &format!("    {with} writes ({sign}{difference}), {effect}\n");
+    }
+    if text.is_empty() { text } else { format!("\nWhat would help (tried; docs/recipes.md has the rules)\n{text}") }
+}
+
+/// The same for programs.
+pub(super) fn json(compared: &Compared) -> Vec<Value> {
+    let each = |suggestion: &Suggestion| {
+        let Suggestion { rule, component, after, .. } = suggestion;
+        json!({
+            "rule": rule.name(), "component": **component, "writes": writes(compared, suggestion).0,
+            "unseenFacts": after.unseen, "longestWaitSeconds": after.wait.map(seconds),
+            "newestBehindSeconds": seconds(after.behind),
+        })
+    };
+    suggestions(compared).iter().map(each).collect()
+}

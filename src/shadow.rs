@@ -1,0 +1,292 @@
+//! Shadow rules: a second configuration beside the live one on the same occurrences. Nothing of it is written.
+//!
+//! It drives a [`Shard`] of its own, as `serve` and `replay` do, in front of an upstream that answers at once and keeps nothing. What
+//! became of the occurrences there stands beside what became of them here since it began. Memory is bounded by the limits of the
+//! second configuration.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use smol_str::{SmolStr, format_smolstr};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Mono, Now};
+use crate::correlator::{KeySecret, Policy};
+use crate::event::{Event, ObjectMeta};
+use crate::explain::{Group, Totals, Unseen};
+use crate::ledger::{Balance, RejectReason};
+use crate::outbox::{Answer, LostReason, Request, Why};
+use crate::shard::{Settings, Shard, Shards, Shown};
+
+/// LIMIT: occurrences that wait for the second configuration; further ones are left out and counted as missed.
+const QUEUE: usize = 1024;
+/// LIMIT: occurrences that are taken under one lock.
+const AT_ONCE: usize = 256;
+/// Shortest pause between two looks for what is due.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Namespace and reason.
+type Name = (SmolStr, SmolStr);
+
+/// A second configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rules {
+    /// Where it was read from.
+    pub file: String,
+    /// Its rules.
+    pub policy: Policy,
+    /// Its limits.
+    pub settings: Settings,
+}
+
+/// The second configuration at work, if there is one. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Shadow(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    shards: Shards,
+    secret: KeySecret,
+    run: Mutex<Option<Run>>,
+    sender: mpsc::Sender<Shown>,
+    changed: Notify,
+}
+
+/// What takes in what the shards show.
+#[derive(Debug)]
+pub struct Runner {
+    shadow: Shadow,
+    shown: mpsc::Receiver<Shown>,
+}
+
+#[derive(Debug)]
+struct Run {
+    rules: Rules,
+    shard: Shard,
+    number: u64,
+    revision: u64,
+    since: i64,
+    /// What the live configuration had done before.
+    account: Account,
+    // LIMIT: groups of the live configuration.
+    totals: BTreeMap<Name, Totals>,
+}
+
+/// Where all occurrences of one configuration are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Account {
+    /// Occurrences that arrived.
+    pub received: u64,
+    /// Creates and patches.
+    pub writes: u64,
+    /// Occurrences that are shown.
+    pub shown: u64,
+    /// Those that wait.
+    pub waiting: u64,
+    /// Those of them that wait for a token.
+    pub deferred: u64,
+    /// Those that are lost.
+    pub lost: u64,
+    /// Those that were refused.
+    pub rejected: u64,
+}
+
+/// The same occurrences under the live configuration and under the second one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sides<T> {
+    /// Under the live one, since the second one began.
+    pub live: T,
+    /// Under the second one.
+    pub shadow: T,
+}
+
+/// What differs.
+#[derive(Debug)]
+pub struct Difference {
+    /// Where the second configuration was read from.
+    pub file: String,
+    /// When it began.
+    pub since: i64,
+    /// Occurrences that it was not shown in time.
+    pub missed: u64,
+    /// All occurrences.
+    pub account: Sides<Account>,
+    /// Facts of which nothing is shown.
+    pub unseen: Sides<Unseen>,
+    /// By reason, in the namespaces that may be seen; those first whose writes differ most.
+    pub reasons: Vec<(SmolStr, Sides<Totals>)>,
+}
+
+impl Account {
+    fn of(balance: &Balance, groups: &[Group]) -> Self {
+        let ledger = &balance.ledger;
+        Self {
+            received: ledger.received(),
+            writes: groups.iter().map(|group| group.totals.writes).sum(),
+            shown: ledger.total_written(),
+            waiting: balance.total_waiting(),
+            deferred: balance.waiting[Why::Budget as usize] + balance.waiting[Why::Group as usize],
+            lost: LostReason::ALL.iter().map(|reason| ledger.lost(*reason)).sum(),
+            rejected: RejectReason::ALL.iter().map(|reason| ledger.rejected(*reason)).sum(),
+        }
+    }
+
+    /// What is new since another one; what waits is what waits now.
+    fn since(self, before: Self) -> Self {
+        Self {
+            received: self.received.saturating_sub(before.received),
+            writes: self.writes.saturating_sub(before.writes),
+            shown: self.shown.saturating_sub(before.shown),
+            lost: self.lost.saturating_sub(before.lost),
+            rejected: self.rejected.saturating_sub(before.rejected),
+            ..self
+        }
+    }
+}
+
+fn by_name(groups: &[Group]) -> BTreeMap<Name, Totals> {
+    let mut sums = BTreeMap::<Name, Totals>::new();
+    for group in groups {
+        let sum = sums.entry((group.namespace.clone(), group.reason.clone())).or_default();
+        *sum = sum.plus(group.totals);
+    }
+    sums
+}
+
+impl Shadow {
+    /// No second configuration, and what takes in the occurrences once there is one.
+    #[must_use]
+    pub fn new(shards: Shards, secret: KeySecret) -> (Self, Runner) {
+        let (sender, shown) = mpsc::channel(QUEUE);
+        let (run, changed) = (Mutex::default(), Notify::new());
+        let shadow = Self(Arc::new(Inner { shards, secret, run, sender, changed }));
+        (shadow.clone(), Runner { shadow, shown })
+    }
+
+    /// Begins with a second configuration, or ends. One that is the same goes on.
+    pub fn set(&self, rules: Option<Rules>) {
+        let Inner { shards, secret, run, sender, changed } = &*self.0;
+        let mut run = run.lock();
+        if run.as_ref().map(|run| &run.rules) == rules.as_ref() {
+            return;
+        }
+        let number = run.as_ref().map_or(0, |run| run.number) + 1;
+        *run = rules.map(|rules| {
+            let groups: Vec<Group> = shards.groups().into_iter().flatten().collect();
+            let (account, totals) = (Account::of(&shards.balance(), &groups), by_name(&groups));
+            let shard = Shard::new(*secret, rules.settings.clone(), 0);
+            Run { rules, shard, number, revision: 0, since: shards.clock().now().wall, account, totals }
+        });
+        shards.mirror().set(run.is_some().then(|| (sender.clone(), number)));
+        changed.notify_one();
+    }
+
+    /// What differs, in the namespaces that may be seen; `None` without a second configuration.
+    #[must_use]
+    pub fn difference(&self, is_seen: &dyn Fn(&str) -> bool) -> Option<Difference> {
+        let Inner { shards, run, .. } = &*self.0;
+        let now = shards.clock().now();
+        let groups: Vec<Group> = shards.groups().into_iter().flatten().collect();
+        let (live, live_unseen) = (Account::of(&shards.balance(), &groups), shards.unseen(is_seen));
+        let run = run.lock();
+        let run = run.as_ref()?;
+        let mut reasons = BTreeMap::<SmolStr, Sides<Totals>>::new();
+        let seen = |totals: BTreeMap<Name, Totals>| totals.into_iter().filter(|((namespace, _), _)| is_seen(namespace));
+        for (name, totals) in seen(by_name(&groups)) {
+            let before = run.totals.get(&name).copied().unwrap_or_default();
+            let sides = reasons.entry(name.1).or_default();
+            sides.live = sides.live.plus(totals.since(before));
+        }
+        let kept = run.shard.kept();
+        for ((_, reason), totals) in seen(by_name(kept.groups())) {
+            let sides = reasons.entry(reason).or_default();
+            sides.shadow = sides.shadow.plus(totals);
+        }
+        let is_some = |sides: &Sides<Totals>| *sides != Sides::default();
+        let mut reasons: Vec<_> = reasons.into_iter().filter(|(_, sides)| is_some(sides)).collect();
+        reasons.sort_by_key(|(_, sides)| std::cmp::Reverse(sides.live.writes.abs_diff(sides.shadow.writes)));
+        Some(Difference {
+            file: run.rules.file.clone(),
+            since: run.since,
+            missed: shards.mirror().missed(),
+            account: Sides { live: live.since(run.account), shadow: Account::of(&run.shard.balance(), kept.groups()) },
+            unseen: Sides { live: live_unseen, shadow: kept.unseen(is_seen, now.mono) },
+            reasons,
+        })
+    }
+
+    fn take(&self, shown: impl Iterator<Item = Shown>) {
+        let now = self.0.shards.clock().now();
+        let mut run = self.0.run.lock();
+        let Some(run) = run.as_mut() else { return };
+        for Shown { event, occurrences, run: number } in shown {
+            if number == run.number {
+                // One that finds no room is counted as rejected in the ledger.
+                let _full = run.shard.accept(event, occurrences, now, &run.rules.policy);
+                run.deliver(now);
+            }
+        }
+        run.deliver(now);
+    }
+
+    fn next_wakeup(&self, now: Mono) -> Option<Mono> {
+        self.0.run.lock().as_ref()?.shard.next_wakeup(now)
+    }
+}
+
+impl Run {
+    /// Does what delivery does, without an upstream.
+    fn deliver(&mut self, now: Now) {
+        while let Some(write) = self.shard.next_write(now) {
+            self.revision += 1;
+            let answer = answer(&write.request, self.revision);
+            self.shard.settle(write.record, answer, now);
+        }
+    }
+}
+
+/// What an upstream would answer that has room for everything and loses nothing.
+fn answer(request: &Request, revision: u64) -> Answer {
+    let resource_version = format_smolstr!("{revision}");
+    match request {
+        Request::Create { event, .. } => {
+            let metadata = ObjectMeta { resource_version, ..event.metadata.clone() };
+            Answer::Stored(Box::new(Event { metadata, ..Event::clone(event) }))
+        }
+        Request::Patch { namespace, name, patch, .. } => {
+            let (namespace, name) = (namespace.clone(), name.clone());
+            let metadata = ObjectMeta { namespace, name, resource_version, ..ObjectMeta::default() };
+            let (count, message) = (patch.count, patch.message.clone());
+            Answer::Stored(Box::new(Event { metadata, count, message, ..Event::default() }))
+        }
+        Request::Read { .. } | Request::Delete { .. } => Answer::Missing,
+    }
+}
+
+impl Runner {
+    /// Takes in what is shown, until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let clock = self.shadow.0.shards.clock().clone();
+        let mut shown = Vec::with_capacity(AT_ONCE);
+        loop {
+            let now = clock.now().mono;
+            let at = self.shadow.next_wakeup(now).map(|at| at.max(now.after(PAUSE)));
+            let due = async {
+                match at {
+                    Some(at) => clock.sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _number = self.shown.recv_many(&mut shown, AT_ONCE) => {}
+                () = due => {}
+                () = self.shadow.0.changed.notified() => {}
+            }
+            self.shadow.take(shown.drain(..));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A second configuration, tried on the same events without writing.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use eventweir::app::ConfigSource;
+use eventweir::config::{self, Overrides};
+use serde_json::{Value, json};
+
+use super::support::app::{Program, start, start_as};
+use super::support::events::event;
+
+const PORTS: &str = "listen: 127.0.0.1:0\nadminListen: 127.0.0.1:0\n";
+
+/// A program with `yaml`, and `shadow` beside it.
+async fn program(folder: &Path, yaml: &str, shadow: &str) -> Program {
+    let (path, other) = (folder.join("eventweir.yaml"), folder.join("shadow.yaml"));
+    std::fs::write(&other, shadow).unwrap();
+    std::fs::write(&path, format!("{PORTS}{yaml}shadowFile: {}\n", other.display())).unwrap();
+    let source = ConfigSource { path: Some(path.clone()), overrides: Overrides::default() };
+    start_as(config::load(Some(&path), &Overrides::default()).unwrap(), source).await
+}
+
+/// The difference once so many occurrences have been taken in.
+async fn difference(program: &Program, received: u64) -> Value {
+    loop {
+        let reply = program.client().await.get("/eventweir/v1/shadow").await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let document = reply.json();
+        if document["account"]["shadow"]["received"] == received {
+            return document;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn post(program: &Program, number: usize) {
+    let client = &mut program.client().await;
+    for place in 0..number {
+        client.post(&event("node-1", "web-0", &format!("Reason{}", place % 8), &format!("{place}"))).await;
+    }
+    program.settle().await;
+}
+
+#[tokio::test]
+async fn what_another_budget_would_change_is_shown_and_nothing_of_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let live = "correlation: {suppression: drop, burstSize: 3, qps: 0.001}\n";
+    let shadow = "correlation: {suppression: drop, burstSize: 6, qps: 0.001}\n";
+    let program = program(folder.path(), live, shadow).await;
+    post(&program, 8).await;
+    let document = difference(&program, 8).await;
+    let side = |name: &str, member: &str| document["account"][name][member].as_u64().unwrap();
+    assert_eq!(
+        ["received", "writes", "shown", "lost", "waiting"].map(|member| side("live", member)),
+        [8, 3, 3, 5, 0],
+        "{document}"
+    );
+    assert_eq!(["writes", "shown", "lost", "waiting"].map(|member| side("shadow", member)), [6, 6, 2, 0], "{document}");
+    assert_eq!((&document["unseen"]["live"]["facts"], &document["unseen"]["shadow"]["facts"]), (&json!(5), &json!(2)));
+    let reasons = document["reasons"].as_array().unwrap();
+    let changed = reasons.iter().filter(|row| row["live"]["lost"] != row["shadow"]["lost"]).count();
+    assert_eq!((reasons.len(), changed), (8, 3), "{document}");
+    assert_eq!(document["missed"], 0);
+    assert_eq!(program.stored().await.len(), 3);
+    // Of one namespace there are its reasons, and no account.
+    let client = &mut program.client().await;
+    let other = client.get("/eventweir/v1/shadow?namespace=other").await.json();
+    assert_eq!(
+        (&other["reasons"], &other["account"], &other["unseen"]["live"]["facts"]),
+        (&json!([]), &Value::Null, &json!(0))
+    );
+    let page = program.admin().await.get("/").await.text();
+    assert!(page.contains("Shadow rules") && page.contains("shadow.yaml"), "{page}");
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn a_reload_begins_again_or_ends_and_a_bad_file_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = program(folder.path(), "", "correlation: {burstSize: 6}\n").await;
+    post(&program, 4).await;
+    difference(&program, 4).await;
+    // The same one goes on.
+    assert!(program.app.reload());
+    assert_eq!(difference(&program, 4).await["account"]["live"]["received"], 4);
+    std::fs::write(folder.path().join("shadow.yaml"), "correlation: {burstSize: many}\n").unwrap();
+    assert!(!program.app.reload());
+    difference(&program, 4).await;
+    std::fs::write(folder.path().join("shadow.yaml"), "correlation: {burstSize: 7}\n").unwrap();
+    program.clock.advance(Duration::from_secs(60));
+    assert!(program.app.reload());
+    let document = difference(&program, 0).await;
+    assert_eq!((&document["account"]["live"]["received"], &document["reasons"]), (&json!(0), &json!([])), "{document}");
+    post(&program, 2).await;
+    assert_eq!(difference(&program, 2).await["account"]["live"]["received"], 2);
+    std::fs::write(folder.path().join("eventweir.yaml"), PORTS).unwrap();
+    assert!(program.app.reload());
+    assert_eq!(program.client().await.get("/eventweir/v1/shadow").await.status, 404);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_second_configuration_there_is_none() {
+    let program = start("").await;
+    assert_eq!(program.client().await.get("/eventweir/v1/shadow").await.status, 404);
+    assert!(!program.admin().await.get("/").await.text().contains("Shadow rules"));
+    program.stop().await;
+}
+
+/// Ten thousand objects where the second configuration has room for a hundred records.
+#[tokio::test]
+async fn its_memory_is_bounded_by_its_own_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    let shadow = "outbox: {maxRecords: 100}\ncorrelation: {maxTrackedKeys: 100, groupBurstSize: 10}\n";
+    let program = program(folder.path(), "correlation: {groupBurstSize: 0}\n", shadow).await;
+    let lines: Vec<u8> = (0..2000)
+        .flat_map(|number| {
+            let line = super::support::http::json(&event("node-1", &format!("web-{number}"), "R", "m"));
+            line.into_iter().chain([b'\n'])
+        })
+        .collect();
+    let reply = program.client().await.send("POST", "/eventweir/v1/events", &[], &lines).await;
+    assert_eq!(reply.status, 200);
+    loop {
+        let document = program.client().await.get("/eventweir/v1/shadow").await.json();
+        let account = &document["account"]["shadow"];
+        let number = |member: &str| account[member].as_u64().unwrap();
+        assert!(number("waiting") <= 2000 && number("deferred") <= 2000);
+        if number("received") + document["missed"].as_u64().unwrap() == 2000 {
+            assert!(number("rejected") > 0 || document["missed"].as_u64().unwrap() > 0, "{document}");
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    program.stop().await;
+}

@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 
 use super::bench::Bench;
 use super::limited::peak_mebibytes;
-use super::table::short;
+use super::table::{Figures, Target, short, verdict};
 
 /// Objects of the storm of kubernetes#141022, one event each.
 const OBJECTS: u64 = 144_712;
@@ -88,7 +88,8 @@ pub(super) fn replay(bench: &Bench<'_>) -> anyhow::Result<()> {
     {
         let storm = Input { events: OBJECTS, objects: OBJECTS, seconds: 300, is_list };
         let each = storm.replay(bench, &format!("{OBJECTS} objects, {what}"), config)? / 2.0;
-        ensure!(each <= CONFIGURATION, "{each} MiB a configuration; at most {CONFIGURATION} are allowed");
+        let target = Some(Target::AtMost(CONFIGURATION));
+        verdict(&format!("MiB a configuration, {what}"), &Figures(vec![each]), target);
     }
     let lines = |events| Input { events, objects: 2000, seconds: 4 * 3600, is_list: false };
     let few = lines(100_000).replay(bench, "100,000 lines", "")?;

@@ -1,0 +1,94 @@
+// The official JavaScript client as in a pod, behind eventweir in pass-through. What it did is then looked up at the
+// apiserver. A line per scenario goes to stdout; the exit code is 0 when all passed.
+import assert from 'node:assert/strict';
+import { setTimeout as pause } from 'node:timers/promises';
+import { CoreV1Api, EventsV1Api, KubeConfig, V1MicroTime, makeInformer } from '@kubernetes/client-node';
+
+const { NAMESPACE: namespace, ADMIN } = process.env;
+// How long what is polled for may take.
+const DEADLINE = 30_000;
+
+const config = new KubeConfig();
+config.loadFromDefault();
+const core = config.makeApiClient(CoreV1Api);
+const events = config.makeApiClient(EventsV1Api);
+const administrator = new KubeConfig();
+administrator.loadFromFile(ADMIN);
+const admin = administrator.makeApiClient(CoreV1Api);
+
+async function until(check) {
+  const end = Date.now() + DEADLINE;
+  for (;;) {
+    try {
+      return await check();
+    } catch (error) {
+      if (!(error instanceof assert.AssertionError) || Date.now() >= end) throw error;
+      await pause(50);
+    }
+  }
+}
+
+const pod = (name) => ({ apiVersion: 'v1', kind: 'Pod', namespace, name, uid: `uid-${name}` });
+
+// The apiserver has one record about an object, with this count.
+const stored = (name, count) =>
+  until(async () => {
+    const { items } = await admin.listNamespacedEvent({ namespace, fieldSelector: `involvedObject.name=${name}` });
+    assert.deepEqual(items.map((event) => event.count ?? event.series?.count), [count]);
+  });
+
+const scenarios = {
+  async 'events-of-core'() {
+    for (let n = 0; n < 30; n++) {
+      const body = {
+        metadata: { generateName: 'core-' }, involvedObject: pod('core'), reason: 'BackOff', type: 'Warning',
+        message: 'Back-off restarting failed container', source: { component: 'javascript' },
+        firstTimestamp: new Date(), lastTimestamp: new Date(), count: 1,
+      };
+      await core.createNamespacedEvent({ namespace, body });
+    }
+    await stored('core', 30);
+    return '30 occurrences are one record';
+  },
+
+  async 'events-of-the-new-group'() {
+    for (let n = 0; n < 30; n++) {
+      const body = {
+        metadata: { generateName: 'new-' }, eventTime: new V1MicroTime(), regarding: pod('new'), action: 'Restarting',
+        reason: 'BackOff', note: 'Back-off restarting failed container', type: 'Warning',
+        reportingController: 'example.com/javascript', reportingInstance: 'javascript-0',
+      };
+      await events.createNamespacedEvent({ namespace, body });
+    }
+    await stored('new', 30);
+    return '30 occurrences are one record';
+  },
+
+  async informer() {
+    const seen = [];
+    const list = () => core.listNamespacedConfigMap({ namespace });
+    const informer = makeInformer(config, `/api/v1/namespaces/${namespace}/configmaps`, list);
+    for (const kind of ['add', 'update', 'delete']) {
+      informer.on(kind, (object) => object.metadata.name === 'informed' && seen.push(kind));
+    }
+    await informer.start();
+    const metadata = { name: 'informed' };
+    await core.createNamespacedConfigMap({ namespace, body: { metadata, data: { a: '1' } } });
+    await core.replaceNamespacedConfigMap({ namespace, name: 'informed', body: { metadata, data: { a: '2' } } });
+    await core.deleteNamespacedConfigMap({ namespace, name: 'informed' });
+    await until(() => assert.deepEqual(seen, ['add', 'update', 'delete']));
+    await informer.stop();
+    return 'added, updated and deleted';
+  },
+};
+
+let failed = 0;
+for (const [name, scenario] of Object.entries(scenarios)) {
+  try {
+    console.log(`ok ${name}: ${await scenario()}`);
+  } catch (error) {
+    failed += 1;
+    console.log(`FAILED ${name}: ${String(error.message).replace(/\s+/g, ' ')}`);
+  }
+}
+process.exit(failed > 0 ? 1 : 0);

@@ -1,0 +1,189 @@
+"""The official Python client as in a pod, and a kopf operator started by `kopf run`, behind eventweir in pass-through.
+
+What they did is then looked up at the apiserver. A line per scenario goes to stdout; the exit code is 0 when all passed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from datetime import datetime, timezone
+
+from kubernetes import client, config, watch
+from kubernetes.leaderelection import electionconfig, leaderelection
+from kubernetes.leaderelection.resourcelock.configmaplock import ConfigMapLock
+
+NAMESPACE = os.environ["NAMESPACE"]
+# Seconds until what is polled for must be there.
+DEADLINE = 30
+
+config.load_incluster_config()
+core = client.CoreV1Api()
+new = client.EventsV1Api()
+admin = client.CoreV1Api(config.new_client_from_config(os.environ["ADMIN"]))
+
+
+def until(what, check):
+    """Asks check again and again until it returns; what it raised last is the reason when it never does."""
+    end = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return check()
+        except AssertionError as error:
+            if time.monotonic() >= end:
+                raise AssertionError(f"{what}: {error}") from None
+            time.sleep(0.05)
+
+
+def same(what, have, want):
+    assert have == want, f"{what}: {have!r}, not {want!r}"
+
+
+def counts(name):
+    """The counts of the records about an object, as the apiserver has them."""
+    events = admin.list_namespaced_event(NAMESPACE, field_selector=f"involvedObject.name={name}").items
+    return sorted(max(event.count or 0, event.series.count if event.series else 0, 1) for event in events)
+
+
+def pod(name):
+    return client.V1ObjectReference(api_version="v1", kind="Pod", namespace=NAMESPACE, name=name, uid=f"uid-{name}")
+
+
+def config_map(name):
+    return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name), data={"a": "1"})
+
+
+def events_of_core():
+    now = datetime.now(timezone.utc)
+    for _ in range(30):
+        core.create_namespaced_event(NAMESPACE, client.CoreV1Event(
+            metadata=client.V1ObjectMeta(generate_name="core-"), involved_object=pod("core"), reason="BackOff",
+            message="Back-off restarting failed container", type="Warning", count=1, first_timestamp=now,
+            last_timestamp=now, source=client.V1EventSource(component="python"),
+        ))
+    until("the record", lambda: same("counts", counts("core"), [30]))
+    return "30 occurrences are one record"
+
+
+def events_of_the_new_group():
+    for _ in range(30):
+        new.create_namespaced_event(NAMESPACE, client.EventsV1Event(
+            metadata=client.V1ObjectMeta(generate_name="new-"), event_time=datetime.now(timezone.utc),
+            regarding=pod("new"), action="Restarting", reason="BackOff", note="Back-off restarting failed container",
+            type="Warning", reporting_controller="example.com/python", reporting_instance="python-0",
+        ))
+    until("the record", lambda: same("counts", counts("new"), [30]))
+    return "30 occurrences are one record"
+
+
+def everything_else():
+    core.create_namespaced_config_map(NAMESPACE, config_map("python"))
+    core.patch_namespaced_config_map("python", NAMESPACE, {"data": {"b": "2"}})
+    same("data", admin.read_namespaced_config_map("python", NAMESPACE).data, {"a": "1", "b": "2"})
+    listed = core.list_namespaced_config_map(NAMESPACE, label_selector="none=none", limit=1)
+    seen, stream = [], watch.Watch()
+    changes = stream.stream(
+        core.list_namespaced_config_map, NAMESPACE, resource_version=listed.metadata.resource_version, timeout_seconds=DEADLINE
+    )
+    core.delete_namespaced_config_map("python", NAMESPACE)
+    for change in changes:
+        if change["object"].metadata.name == "python":
+            seen.append(change["type"])
+            stream.stop()
+    same("changes", seen, ["DELETED"])
+    try:
+        core.read_namespaced_config_map("python", NAMESPACE)
+        raise AssertionError("it is still there")
+    except client.ApiException as error:
+        same("the code", error.status, 404)
+    return "created, patched, listed, watched and deleted"
+
+
+def leads():
+    leading = threading.Event()
+    lock = ConfigMapLock("python-leader", NAMESPACE, "python-0")
+    election = electionconfig.Config(
+        lock, lease_duration=17, renew_deadline=15, retry_period=5, onstarted_leading=leading.set, onstopped_leading=None
+    )
+    threading.Thread(target=leaderelection.LeaderElection(election).run, daemon=True).start()
+    assert leading.wait(DEADLINE), "never leads"
+    record = admin.read_namespaced_config_map("python-leader", NAMESPACE).metadata.annotations
+    assert "python-0" in record[lock.leader_electionrecord_annotationkey], record
+    return "the lease is python-0's"
+
+
+OPERATOR = """
+import kopf
+
+@kopf.on.create("", "v1", "configmaps", annotations={"kopf": "yes"})
+@kopf.on.update("", "v1", "configmaps", annotations={"kopf": "yes"}, field="data.a")
+def report(body, patch, **_):
+    for _ in range(30):
+        kopf.info(body, reason="Synced", message="The object is in sync.")
+    patch.setdefault("data", {})["seen"] = body["data"]["a"]
+"""
+
+
+def operator():
+    path = os.path.join(os.environ["WORK"], "operator.py")
+    with open(path, "w") as file:
+        file.write(OPERATOR)
+    log = open(os.path.join(os.environ["WORK"], "kopf.log"), "w+")
+    command = [sys.executable, "-m", "kopf", "run", "--namespace", NAMESPACE, "--standalone", path]
+    running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        observed = config_map("kopf")
+        observed.metadata.annotations = {"kopf": "yes"}
+        admin.create_namespaced_config_map(NAMESPACE, observed)
+
+        def handled(value):
+            assert running.poll() is None, "kopf has ended"
+            same("seen", (admin.read_namespaced_config_map("kopf", NAMESPACE).data or {}).get("seen"), value)
+
+        def synced(times):
+            records = admin.list_namespaced_event(NAMESPACE, field_selector="involvedObject.name=kopf").items
+            same("Synced", [record.count for record in records if record.reason == "Synced"], [times])
+
+        until("the handler", lambda: handled("1"))
+        until("the events", lambda: synced(30))
+        admin.patch_namespaced_config_map("kopf", NAMESPACE, {"data": {"a": "2"}})
+        until("the handler", lambda: handled("2"))
+        until("the events", lambda: synced(60))
+        # Eventweir is killed, and started again.
+        with open(os.environ["PID_FILE"]) as file:
+            os.kill(int(file.read()), signal.SIGKILL)
+        admin.patch_namespaced_config_map("kopf", NAMESPACE, {"data": {"a": "3"}})
+        until("the handler after a restart", lambda: handled("3"))
+        until("the events after a restart", lambda: synced(90))
+    except AssertionError:
+        log.seek(0)
+        print(log.read()[-3000:], file=sys.stderr)
+        raise
+    finally:
+        admin.delete_namespaced_config_map("kopf", NAMESPACE)
+        running.terminate()
+        running.wait(DEADLINE)
+    return f"90 occurrences are one record, a third of them after eventweir was killed"
+
+
+def main():
+    failed = 0
+    for scenario in (events_of_core, events_of_the_new_group, everything_else, leads, operator):
+        name = scenario.__name__.replace("_", "-")
+        try:
+            print(f"ok {name}: {scenario()}", flush=True)
+        except Exception as error:
+            failed += 1
+            print(f"FAILED {name}: {' '.join(str(error).split())}", flush=True)
+            traceback.print_exc(limit=-5)
+    return failed > 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    # The thread of the election does not end by itself.
+    os._exit(code)

@@ -546,6 +546,29 @@ fn what_is_no_event_is_named_by_its_line() {
     assert_eq!(read(format!("[{one}").as_bytes()).1, [good("e1"), Err(1)]);
 }
 
+/// The API server logs a request after it has answered, and the client's next one can stand before it.
+#[test]
+fn a_request_is_counted_once_where_it_is_logged_after_the_next_one() {
+    let entry = |verb: &str, millisecond: u32, body: &str| {
+        format!(
+            r#"{{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"{verb}","stageTimestamp":"2026-03-01T08:00:00.{millisecond:03}000Z","objectRef":{{"resource":"events","namespace":"default","name":"e1","apiVersion":"v1"}},"responseStatus":{{"code":200}},"requestObject":{body}}}"#
+        )
+    };
+    let log = [
+        entry("patch", 2, r#"{"count":2}"#),
+        entry("create", 1, &line(1)),
+        entry("patch", 5, r#"{"count":5}"#),
+        entry("patch", 4, r#"{"count":4}"#),
+        entry("patch", 3, r#"{"count":3}"#),
+    ];
+    let mut recording = Recording::new(std::io::Cursor::new(log.join("\n"))).unwrap();
+    let found: Vec<_> = recording.by_ref().map(|next| next.unwrap().unwrap()).collect();
+    assert_eq!(found.iter().map(|report| report.occurrences).collect::<Vec<_>>(), [1; 5]);
+    // The one that is created has none.
+    assert_eq!(found.iter().map(|report| report.event.count).collect::<Vec<_>>(), [0, 2, 3, 4, 5]);
+    assert_eq!(recording.without_body(), 0);
+}
+
 #[test]
 fn an_audit_log_tells_each_request() {
     let entry = |verb: &str, stage: &str, code: u16, body: &str| {

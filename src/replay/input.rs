@@ -2,12 +2,14 @@
 //! groups and audit logs of the API server, each also compressed by gzip. Memory does not grow with the length of the input.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use smol_str::SmolStr;
 
 use super::{Seen, time_of};
 use crate::event::patching::{PatchType, apply};
@@ -18,6 +20,11 @@ const DOCUMENT_BYTES: usize = 8 << 20;
 
 /// By how many bytes the format is told.
 const HEAD_BYTES: u64 = 64 << 10;
+
+/// LIMIT: requests of an audit log that are held back, and their bytes: the API server logs a request after it has answered, so
+/// that a client's next one can stand before it.
+const HELD: usize = 256;
+const HELD_BYTES: usize = 8 << 20;
 
 /// LIMIT: characters of a bad line that are quoted.
 const QUOTED: usize = 60;
@@ -63,8 +70,22 @@ pub struct Recording<'r> {
     within: Vec<Within>,
     buffer: Vec<u8>,
     seen: Seen,
+    // LIMIT: `HELD`. By the time at which the request ended, and the line.
+    held: BTreeMap<(MicroTime, u64), Logged>,
+    held_bytes: usize,
     bytes: u64,
     without_body: u64,
+}
+
+/// A request of an audit log that has written an event.
+struct Logged {
+    at: Option<i64>,
+    is_patch: bool,
+    is_create: bool,
+    namespace: SmolStr,
+    name: SmolStr,
+    group: ApiGroup,
+    body: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +157,8 @@ impl<'r> Recording<'r> {
         let format = format_of(&head);
         let input = Box::new(BufReader::with_capacity(1 << 16, Cursor::new(head).chain(input)));
         let (within, buffer, seen) = (Vec::new(), Vec::new(), Seen::default());
-        Ok(Self { input, format, line: 0, within, buffer, seen, bytes: 0, without_body: 0 })
+        let held = BTreeMap::new();
+        Ok(Self { input, format, line: 0, within, buffer, seen, held, held_bytes: 0, bytes: 0, without_body: 0 })
     }
 
     /// What the input is taken for.
@@ -159,18 +181,21 @@ impl<'r> Recording<'r> {
 
     fn read_next(&mut self) -> io::Result<Option<Result<Report, Bad>>> {
         loop {
+            if self.held.len() > HELD || self.held_bytes > HELD_BYTES {
+                return Ok(self.release());
+            }
             let found = match self.format {
                 Format::Lines => self.next_line()?,
                 Format::Documents => self.next_document()?,
             };
             let line = match found {
-                None => return Ok(None),
+                None => return Ok(self.release()),
                 Some(Err(bad)) => return Ok(Some(Err(bad))),
                 Some(Ok(line)) => line,
             };
             self.bytes += self.buffer.len() as u64;
             let buffer = std::mem::take(&mut self.buffer);
-            let read = self.read(&buffer);
+            let read = self.read(&buffer, line);
             self.buffer = buffer;
             match read {
                 Ok(None) => {}
@@ -178,6 +203,19 @@ impl<'r> Recording<'r> {
                 Err(fault) => return Ok(Some(Err(Bad { line, fault }))),
             }
         }
+    }
+
+    /// The event of the first request that is held and says something about one.
+    fn release(&mut self) -> Option<Result<Report, Bad>> {
+        while let Some(((_, line), logged)) = self.held.pop_first() {
+            self.held_bytes -= logged.body.len();
+            match self.written(logged) {
+                Ok(None) => {}
+                Ok(Some(report)) => return Some(Ok(report)),
+                Err(fault) => return Some(Err(Bad { line, fault })),
+            }
+        }
+        None
     }
 
     /// Reads a line that is not blank into the buffer.
@@ -315,14 +353,15 @@ impl<'r> Recording<'r> {
         Bad { line, fault: format!("is longer than {DOCUMENT_BYTES} bytes") }
     }
 
-    /// Reads a document; `None` when it is none of an event.
-    fn read(&mut self, document: &[u8]) -> Result<Option<Report>, String> {
+    /// Reads a document; `None` when it is none of an event, or a request that is held.
+    fn read(&mut self, document: &[u8], line: u64) -> Result<Option<Report>, String> {
         let text = String::from_utf8_lossy(document);
         let head: Head<'_> = serde_json::from_str(&text).map_err(|error| {
             if error.is_data() { format!("is no Event: {error}") } else { format!("is not JSON: {}", quoted(document)) }
         })?;
         if head.api_version.starts_with("audit.k8s.io/") {
-            return self.audited(&head);
+            self.hold(&head, line);
+            return Ok(None);
         }
         let group = match &*head.api_version {
             "events.k8s.io/v1" => ApiGroup::Events,
@@ -339,8 +378,8 @@ impl<'r> Recording<'r> {
         Ok(Some(Report { at: time_of(&event), from, occurrences, event }))
     }
 
-    /// The event of a line of an audit log: the body of a create, patch or update that was not refused.
-    fn audited(&mut self, head: &Head<'_>) -> Result<Option<Report>, String> {
+    /// Holds a line of an audit log: a create, patch or update of an event that was not refused.
+    fn hold(&mut self, head: &Head<'_>, line: u64) {
         let nothing = ObjectRef::default();
         let object = head.object_ref.as_ref().unwrap_or(&nothing);
         let is_event = object.resource == "events" && object.subresource.is_empty();
@@ -348,17 +387,32 @@ impl<'r> Recording<'r> {
         let is_write = matches!(&*head.verb, "create" | "patch" | "update");
         // A request has a line for each of its stages.
         if !is_event || !is_write || head.stage != "ResponseComplete" || code >= 400 {
-            return Ok(None);
+            return;
         }
-        let group = if object.api_group.is_empty() { ApiGroup::Core } else { ApiGroup::Events };
         let Some(body) = head.request_object.filter(|body| body.get() != "null") else {
             self.without_body += 1;
-            return Ok(None);
+            return;
         };
-        let body = body.get().as_bytes();
-        let mut event = if head.verb == "patch" {
-            let patched = self.seen.get(&object.namespace, &object.name).cloned().and_then(|known| {
-                apply(PatchType::StrategicMerge, body, group, json::FieldValidation::Ignore, &known).ok()
+        let ended = MicroTime::parse(&head.stage_timestamp).ok();
+        let logged = Logged {
+            at: ended.map(|time| time.0.saturating_mul(1000)),
+            is_patch: head.verb == "patch",
+            is_create: head.verb == "create",
+            namespace: object.namespace.as_ref().into(),
+            name: object.name.as_ref().into(),
+            group: if object.api_group.is_empty() { ApiGroup::Core } else { ApiGroup::Events },
+            body: body.get().to_owned(),
+        };
+        self.held_bytes += logged.body.len();
+        self.held.insert((ended.unwrap_or_default(), line), logged);
+    }
+
+    /// The event as a request has written it.
+    fn written(&mut self, logged: Logged) -> Result<Option<Report>, String> {
+        let Logged { at, is_patch, is_create, namespace, name, group, body, .. } = logged;
+        let mut event = if is_patch {
+            let patched = self.seen.get(&namespace, &name).cloned().and_then(|known| {
+                apply(PatchType::StrategicMerge, body.as_bytes(), group, json::FieldValidation::Ignore, &known).ok()
             });
             let Some(patched) = patched else {
                 self.without_body += 1;
@@ -366,16 +420,18 @@ impl<'r> Recording<'r> {
             };
             patched.event
         } else {
-            json::decode_event(group, body).map_err(|error| error.status.message)?
+            json::decode_event(group, body.as_bytes()).map_err(|error| error.status.message)?
         };
         if event.metadata.namespace.is_empty() {
-            event.metadata.namespace = object.namespace.as_ref().into();
+            event.metadata.namespace = namespace;
         }
         if event.metadata.name.is_empty() {
-            event.metadata.name = object.name.as_ref().into();
+            event.metadata.name = name;
+        }
+        if is_create {
+            self.seen.forget(&event);
         }
         let occurrences = self.seen.change(&event).max(1);
-        let at = MicroTime::parse(&head.stage_timestamp).ok().map(|time| time.0.saturating_mul(1000));
         Ok(Some(Report { at: at.or_else(|| time_of(&event)), from: None, occurrences, event }))
     }
 }

@@ -92,7 +92,7 @@ pub(super) fn replay(bench: &Bench<'_>) -> anyhow::Result<()> {
         verdict(&format!("MiB a configuration, {what}"), &Figures(vec![each]), target);
     }
     let lines = |events| Input { events, objects: 2000, seconds: 4 * 3600, is_list: false };
-    let few = lines(100_000).replay(bench, "100,000 lines", "")?;
+    let few = lines(300_000).replay(bench, "300,000 lines", "")?;
     let many = lines(1_000_000).replay(bench, "1,000,000 lines", "")?;
     ensure!(many <= few * 1.1, "memory grows with the lines: {few} MiB, and then {many}");
     Ok(())

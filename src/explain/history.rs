@@ -77,6 +77,8 @@ pub struct Decision {
     pub next_token: Option<Mono>,
     /// The event's message, or the upstream's answer.
     pub text: SmolStr,
+    /// That, hashed.
+    pub(super) mark: u64,
 }
 
 /// How much happened of late.
@@ -123,10 +125,21 @@ pub struct Fact {
     pub rule: Option<usize>,
     /// The number of its group.
     pub group: usize,
+    /// All of its names, hashed.
+    pub(super) mark: u64,
     pub rates: Rates,
 }
 
 impl Fact {
+    pub(super) fn receive(&mut self, number: u32, now: Now) {
+        if self.received == 0 {
+            self.first_received = now.wall;
+        }
+        self.received += u64::from(number);
+        self.last_received = now.wall;
+        self.rates.received.add(now.mono, number);
+    }
+
     /// Whether a client has said anything about it.
     #[must_use]
     pub const fn is_reported(&self) -> bool {
@@ -157,9 +170,18 @@ pub struct Kept {
     pub count: i64,
     /// Whether its next occurrence has to begin another.
     pub has_ended: bool,
-    /// Its last distinct messages.
+    /// Its last distinct messages, each with its hash.
     // LIMIT: `Settings::messages`; one for a plain record.
-    pub messages: VecDeque<SmolStr>,
+    pub messages: VecDeque<(u64, SmolStr)>,
+    /// The hash of the newest, which most occurrences have too.
+    newest: u64,
+}
+
+impl Kept {
+    /// Whether it has a message with this hash.
+    fn says(&self, mark: u64) -> bool {
+        self.newest == mark || self.messages.iter().any(|(known, _)| *known == mark)
+    }
 }
 
 /// What is kept of one object.
@@ -180,6 +202,10 @@ pub struct History {
     pub decisions: VecDeque<Decision>,
     /// Older decisions that were forgotten.
     pub forgotten: u64,
+    /// When it was made the one heard of last.
+    pub(super) touched: Mono,
+    /// The uid, hashed.
+    uid_mark: u64,
     /// Bytes of its texts and of its own; see `bytes`.
     texts: usize,
 }
@@ -191,7 +217,9 @@ fn heap(text: &SmolStr) -> usize {
 
 /// Bytes of a record beside its place; that of its messages is taken whole.
 fn kept_size(kept: &Kept) -> usize {
-    heap(&kept.name) + kept.messages.capacity() * size_of::<SmolStr>() + kept.messages.iter().map(heap).sum::<usize>()
+    heap(&kept.name)
+        + kept.messages.capacity() * size_of::<(u64, SmolStr)>()
+        + kept.messages.iter().map(|(_, message)| heap(message)).sum::<usize>()
 }
 
 /// A message, without what is too long.
@@ -212,6 +240,8 @@ impl History {
             records: VecDeque::new(),
             decisions: VecDeque::new(),
             forgotten: 0,
+            touched: Mono(0),
+            uid_mark: 0,
             texts: 0,
         };
         history.texts = history.own_size();
@@ -250,27 +280,25 @@ impl History {
             + places
     }
 
-    pub(super) fn set_uid(&mut self, event: &Event) {
+    /// Notes the uid of an event's object, and returns whether it was another one.
+    pub(super) fn set_uid(&mut self, event: &Event, mark: u64) -> bool {
         let uid = &event.involved_object.uid;
         // LIMIT: a uid has 36 characters; what is longer is none.
-        if self.uid != *uid && uid.len() <= 64 {
-            self.texts = self.texts - heap(&self.uid) + heap(uid);
-            self.uid = uid.clone();
+        if self.uid_mark == mark || uid.len() > 64 {
+            return false;
         }
+        self.texts = self.texts - heap(&self.uid) + heap(uid);
+        (self.uid, self.uid_mark) = (uid.clone(), mark);
+        true
     }
 
-    /// The number of an event's fact.
-    pub(super) fn find(&self, event: &Event) -> Option<usize> {
-        let is_of = |fact: &Fact| {
-            fact.reason == event.reason
-                && fact.event_type == event.event_type
-                && fact.component == event.component()
-                && fact.host == event.host()
-        };
-        self.facts.iter().position(is_of)
+    /// The number of the fact with this hash.
+    pub(super) fn find(&self, mark: u64) -> Option<usize> {
+        self.facts.iter().position(|fact| fact.mark == mark)
     }
 
-    pub(super) fn add_fact(&mut self, event: &Event, group: usize, now: Now) -> usize {
+    /// The place of a fact that is not found.
+    pub(super) fn add_fact(&mut self, event: &Event, mark: u64, group: usize, now: Now) -> usize {
         if self.facts.len() == FACTS {
             return FACTS - 1;
         }
@@ -279,7 +307,8 @@ impl History {
             _ => (short(&event.reason), cut(event.component(), MESSAGE_BYTES), cut(event.host(), MESSAGE_BYTES)),
         };
         let event_type = short(&event.event_type);
-        let fact = Fact { reason, event_type, component, host, group, last_received: now.wall, ..Fact::default() };
+        let last_received = now.wall;
+        let fact = Fact { reason, event_type, component, host, group, mark, last_received, ..Fact::default() };
         self.texts += Self::fact_size(&fact);
         self.facts.push(fact);
         self.facts.len() - 1
@@ -307,28 +336,26 @@ impl History {
         &mut self,
         (record, kind): (RecordId, Kind),
         fact: usize,
-        (message, most): (&SmolStr, usize),
+        (message, mark, most): (&SmolStr, u64, usize),
         before: i32,
     ) -> bool {
         let most = if kind == Kind::Plain { 1 } else { most };
         if let Some(kept) = self.kept_mut(record) {
-            if kept.messages.contains(message) {
+            if kept.says(mark) {
                 return false;
             }
             let before = kept_size(kept);
             while kept.messages.len() >= most.max(1) {
                 kept.messages.pop_front();
             }
-            kept.messages.push_back(short(message));
+            kept.messages.push_back((mark, short(message)));
+            kept.newest = mark;
             let after = kept_size(kept);
             self.texts = self.texts + after - before;
             return false;
         }
         let is_begun_again = self.records.iter().any(|kept| {
-            kept.kind == kind
-                && kept.fact == fact
-                && !kept.has_ended
-                && (kind != Kind::Plain || kept.messages.contains(message))
+            kept.kind == kind && kept.fact == fact && !kept.has_ended && (kind != Kind::Plain || kept.says(mark))
         });
         for kept in &mut self.records {
             kept.has_ended |= is_begun_again && kept.fact == fact && kept.kind == kind;
@@ -336,9 +363,9 @@ impl History {
         if self.records.len() == RECORDS {
             self.texts -= self.records.pop_front().map_or(0, |oldest| kept_size(&oldest));
         }
-        let messages = VecDeque::from([short(message)]);
+        let messages = VecDeque::from([(mark, short(message))]);
         let (name, stored, has_ended) = (SmolStr::default(), false, false);
-        let kept = Kept { record, kind, name, fact, stored, count: before.into(), has_ended, messages };
+        let kept = Kept { record, kind, name, fact, stored, count: before.into(), has_ended, messages, newest: mark };
         self.texts += kept_size(&kept);
         self.records.push_back(kept);
         is_begun_again && kind != Kind::Digest && kind != Kind::Storm
@@ -374,12 +401,12 @@ impl History {
         (verdict, why): (Verdict, &'static str),
         number: u32,
         record: Option<RecordId>,
-        text: &SmolStr,
+        (text, mark): (&SmolStr, u64),
         now: Now,
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
         let like = |last: &&mut Decision| {
-            (last.fact, last.verdict, last.why, last.record) == (fact, verdict, why, record) && last.text == *text
+            (last.mark, last.fact, last.verdict, last.record, last.why) == (mark, fact, verdict, record, why)
         };
         // The others of a budget take turns with it: a run may have some of them between.
         let lately = self.decisions.len().saturating_sub(4);
@@ -405,6 +432,7 @@ impl History {
             record,
             next_token: matches!(verdict, Verdict::Dropped | Verdict::Deferred).then(next_token).flatten(),
             text: short(text),
+            mark,
         };
         self.texts += heap(&decision.text);
         self.decisions.push_back(decision);

@@ -6,12 +6,15 @@
 
 mod answer;
 mod history;
+mod marks;
 mod recent;
 mod sentence;
 mod tap;
 
 pub use answer::{Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, clean, stamp};
 pub use history::{Decision, Fact, History, Kept, Rates, Verdict};
+pub use marks::Marks;
+use marks::mark;
 pub use recent::{Group, MINUTES, Minutes, Recent, Totals};
 pub use tap::{Line, Selector, Tap, source};
 
@@ -27,6 +30,9 @@ use crate::outbox::Kind;
 
 /// LIMIT: groups of like events that are counted, over all shards; further ones are counted together.
 const GROUPS: usize = 10_000;
+
+/// Nanoseconds within which an object is not put before the others again that were heard of before it.
+const TOUCH: i64 = 1_000_000_000;
 
 /// What is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +65,7 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct Store {
     settings: Settings,
+    secret: KeySecret,
     // LIMIT: `max_bytes` over all shards.
     objects: LruMap<History>,
     bytes: Share,
@@ -131,9 +138,10 @@ pub struct Ruling {
 impl Store {
     /// An empty store.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: Settings, secret: KeySecret) -> Self {
         Self {
             settings,
+            secret,
             objects: LruMap::default(),
             bytes: Share::default(),
             groups: vec![Group::default()],
@@ -155,7 +163,7 @@ impl Store {
             bytes: self.bytes.another(),
             group_count: self.group_count.another(),
             group_bytes: self.group_bytes.another(),
-            ..Self::new(self.settings)
+            ..Self::new(self.settings, self.secret)
         }
     }
 
@@ -187,51 +195,69 @@ impl Store {
     }
 
     /// Occurrences of an event arrive: finds the place of their fact. `None` where nothing is kept.
-    pub fn receive(&mut self, object: Key, secret: KeySecret, event: &Event, number: u32, now: Now) -> Option<Spot> {
-        let spot = self.spot(object, secret, event, now)?;
-        let history = self.objects.peek_mut(&object)?;
-        let fact = &mut history.facts[spot.fact];
-        fact.received += u64::from(number);
-        fact.last_received = now.wall;
-        if fact.received == u64::from(number) {
-            fact.first_received = now.wall;
-        }
+    pub fn receive(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
+        let spot = self.find(marks, event, number, now)?;
         self.flow[0].add(now.mono, number);
-        fact.rates.received.add(now.mono, number);
         self.groups[spot.group].receive(now.mono, number);
         Some(spot)
     }
 
     /// Finds the place of an event's fact, or makes it.
-    pub fn spot(&mut self, object: Key, secret: KeySecret, event: &Event, now: Now) -> Option<Spot> {
+    pub fn spot(&mut self, marks: Marks, event: &Event, now: Now) -> Option<Spot> {
+        self.find(marks, event, 0, now)
+    }
+
+    fn find(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
         if !self.settings.enabled {
             return None;
         }
+        self.find_known(marks, event, number, now).or_else(|| self.make(marks, event, number, now))
+    }
+
+    /// As `find`, where the object was heard of lately and has the fact. Hot: it stays where it is in the order of their use.
+    fn find_known(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
+        let history = self.objects.peek_mut(&marks.object)?;
+        if now.mono.nanos_since(history.touched) >= TOUCH {
+            return None;
+        }
+        let place = history.find(marks.fact)?;
+        let before = history.bytes();
+        if history.set_uid(event, marks.uid) {
+            self.bytes.replace(before, history.bytes());
+        }
+        let fact = &mut history.facts[place];
+        if number > 0 {
+            fact.receive(number, now);
+        }
+        Some(Spot { object: marks.object, fact: place, group: fact.group })
+    }
+
+    fn make(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
         self.began.get_or_insert(now.wall);
+        let object = marks.object;
         if !self.objects.contains(&object) {
             let history = History::new(event);
             self.bytes += history.bytes();
             self.objects.put(object, history);
         }
         let history = self.objects.get_mut(&object)?;
-        let before = history.bytes();
-        history.set_uid(event);
-        self.bytes.replace(before, history.bytes());
-        if let Some(fact) = history.find(event) {
-            let group = history.facts[fact].group;
-            return Some(Spot { object, fact, group });
-        }
-        let group = self.group(secret, event);
+        history.touched = now.mono;
+        let known = history.find(marks.fact).map(|place| (place, history.facts[place].group));
+        let group = known.map_or_else(|| self.group(event), |(_, group)| group);
         let history = self.objects.peek_mut(&object)?;
         let before = history.bytes();
-        let fact = history.add_fact(event, group, now);
+        history.set_uid(event, marks.uid);
+        let place = known.map_or_else(|| history.add_fact(event, marks.fact, group, now), |(place, _)| place);
+        if number > 0 {
+            history.facts[place].receive(number, now);
+        }
         self.bytes.replace(before, history.bytes());
         self.trim(Some(object));
-        Some(Spot { object, fact, group })
+        Some(Spot { object, fact: place, group })
     }
 
-    fn group(&mut self, secret: KeySecret, event: &Event) -> usize {
-        let key = secret.group(event);
+    fn group(&mut self, event: &Event) -> usize {
+        let key = self.secret.group(event);
         if let Some(place) = self.places.get(&key) {
             return *place;
         }
@@ -258,7 +284,7 @@ impl Store {
         (verdict, number): (Verdict, u32),
         ruling: Ruling,
         (record, kind): (RecordId, Kind),
-        message: &SmolStr,
+        (message, marks): (&SmolStr, Marks),
         now: Now,
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
@@ -277,9 +303,9 @@ impl Store {
             }
             _ => fact.spent += u64::from(ruling.paid == Some(true)),
         }
-        let is_begun_again = history.keep((record, kind), spot.fact, (message, messages), ruling.before);
+        let is_begun_again = history.keep((record, kind), spot.fact, (message, marks.message, messages), ruling.before);
         let why = if is_begun_again && verdict != Verdict::Dropped { "evicted" } else { "" };
-        history.note(spot.fact, (verdict, why), number, Some(record), message, now, next_token);
+        history.note(spot.fact, (verdict, why), number, Some(record), (message, marks.message), now, next_token);
         self.bytes.replace(before, history.bytes());
         self.trim(Some(spot.object));
     }
@@ -312,7 +338,8 @@ impl Store {
             _ => {}
         }
         let number = u32::try_from(number).unwrap_or(u32::MAX);
-        history.note(spot.fact, remark, number, record, &SmolStr::new(cut(text, 512)), now, || None);
+        let text = (&SmolStr::new(cut(text, 512)), mark(self.secret, text));
+        history.note(spot.fact, remark, number, record, text, now, || None);
         self.bytes.replace(before, history.bytes());
         self.trim(Some(spot.object));
     }
@@ -323,7 +350,7 @@ impl Store {
         spot: Spot,
         (record, kind): (RecordId, Kind),
         (name, sent): (&SmolStr, i64),
-        message: &SmolStr,
+        (message, marks): (&SmolStr, Marks),
         number: u64,
         now: Now,
     ) {
@@ -332,7 +359,8 @@ impl Store {
         if history.kept(record).is_none() {
             // Of an earlier process, or a digest.
             let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
-            history.keep((record, kind), spot.fact, (message, 1), i32::try_from(count).unwrap_or(i32::MAX));
+            let count = i32::try_from(count).unwrap_or(i32::MAX);
+            history.keep((record, kind), spot.fact, (message, marks.message, 1), count);
         }
         let grown = history.set_stored(record, name, sent);
         let fact = &mut history.facts[spot.fact];
@@ -358,7 +386,7 @@ impl Store {
         spot: Spot,
         (into, kind): (RecordId, Kind),
         name: &SmolStr,
-        message: &SmolStr,
+        (message, marks): (&SmolStr, Marks),
         number: u64,
         now: Now,
     ) {
@@ -368,7 +396,7 @@ impl Store {
         let fact = &mut history.facts[spot.fact];
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
         self.groups[fact.group].totals.folded += number;
-        history.keep((into, kind), spot.fact, (message, messages), 0);
+        history.keep((into, kind), spot.fact, (message, marks.message, messages), 0);
         if !name.is_empty() {
             history.set_stored(into, name, 0);
         }
@@ -384,7 +412,7 @@ impl Store {
             return None;
         }
         let mut left = most.saturating_sub(2);
-        let fits = |message: &SmolStr| {
+        let fits = |(_, message): &(u64, SmolStr)| {
             let text = serde_json::to_string(message.as_str()).ok()?;
             left = left.checked_sub(text.len() + 1)?;
             Some(text)
@@ -511,16 +539,19 @@ mod tests {
     }
 
     fn tell(store: &mut Store, event: &Event, record: u64, at: i64) {
-        let (key, now) = (SECRET.subject(event), Now::at(at));
-        let spot = store.receive(key, SECRET, event, 1, now).unwrap();
+        let (marks, now) = (Marks::new(SECRET, event), Now::at(at));
+        let spot = store.receive(marks, event, 1, now).unwrap();
         let rate = Rate { qps: 1.0, burst: 1 };
         let ruling = Ruling { source: Key(1), budget: Key(2), rate, paid: None, rule: None, before: 0 };
         let record = (RecordId(record), Kind::Combined);
-        store.decide(spot, (Verdict::Combined, 1), ruling, record, &event.message, now, || None);
+        store.decide(spot, (Verdict::Combined, 1), ruling, record, (&event.message, marks), now, || None);
     }
 
     fn store(bytes: usize) -> Store {
-        Store::new(Settings { enabled: true, max_bytes: NonZeroUsize::new(bytes).unwrap(), ..Settings::default() })
+        Store::new(
+            Settings { enabled: true, max_bytes: NonZeroUsize::new(bytes).unwrap(), ..Settings::default() },
+            SECRET,
+        )
     }
 
     #[test]
@@ -548,7 +579,7 @@ mod tests {
         let history = store.histories().next().unwrap();
         assert_eq!((history.decisions.len(), history.facts[0].received), (10, 30));
         assert_eq!(history.decisions[0].occurrences, 3);
-        let kept: Vec<&str> = history.records[0].messages.iter().map(SmolStr::as_str).collect();
+        let kept: Vec<&str> = history.records[0].messages.iter().map(|(_, message)| message.as_str()).collect();
         assert_eq!(kept, ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"]);
     }
 

@@ -10,8 +10,8 @@ use crate::clock::Now;
 use crate::correlator::{Policy, RecordId, Settled, field_value};
 use crate::event::Event;
 use crate::explain::{
-    Budget, Decided, Fact, Group, History, Known, MINUTES, Object, Part, Query, Record, Spot, Store, Tap, Unseen,
-    Verdict, stamp,
+    Budget, Decided, Fact, Group, History, Known, MINUTES, Marks, Object, Part, Query, Record, Spot, Store, Tap,
+    Unseen, Verdict, stamp,
 };
 use crate::ledger::RejectReason;
 use crate::outbox::{Answer, DIGEST_REASON, Forgotten, Kind, MESSAGES, Request, Settlement, TAG_PREFIX, Write};
@@ -26,6 +26,7 @@ const ELSEWHERE: u64 = 1 << 62;
 #[derive(Debug)]
 pub(super) struct Noticed {
     spot: Spot,
+    marks: Marks,
     kind: Kind,
     name: SmolStr,
     message: SmolStr,
@@ -82,22 +83,23 @@ impl Shard {
     /// Looks at a write before its answer is taken.
     pub(super) fn notice(&mut self, record: RecordId, answer: &Answer, now: Now) -> Option<Noticed> {
         let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
-        let spot = self.explain.spot(self.secret.subject(seen.event), self.secret, seen.event, now)?;
+        let marks = Marks::new(self.secret, seen.event);
+        let spot = self.explain.spot(marks, seen.event, now)?;
         let (why, text, is_retry) = match answer {
             Answer::Refused(refusal) => (refusal.reason.label(), SmolStr::new(&refusal.status.message), false),
             Answer::Retry(retry) => (retry.fault.label(), SmolStr::default(), true),
             Answer::Stored(_) | Answer::Missing | Answer::Exists => ("", SmolStr::default(), false),
         };
         let (name, message) = (seen.event.metadata.name.clone(), seen.event.message.clone());
-        Some(Noticed { spot, kind: seen.kind, name, message, sent: seen.sent, why, text, is_retry })
+        Some(Noticed { spot, marks, kind: seen.kind, name, message, sent: seen.sent, why, text, is_retry })
     }
 
     /// Notes what an answer has settled.
     pub(super) fn note_answer(&mut self, record: RecordId, noticed: &Noticed, settlement: &Settlement, now: Now) {
-        let Noticed { spot, kind, name, message, sent, why, text, is_retry } = noticed;
+        let Noticed { spot, marks, kind, name, message, sent, why, text, is_retry } = noticed;
         let written = settlement.written.total();
         if written > 0 {
-            self.explain.written(*spot, (record, *kind), (name, *sent), message, written, now);
+            self.explain.written(*spot, (record, *kind), (name, *sent), (message, *marks), written, now);
         }
         let remark = match settlement.lost {
             Some((reason, lost)) => Some(((Verdict::Lost, reason.label()), lost.total())),
@@ -116,12 +118,12 @@ impl Shard {
     /// Notes that a record has folded.
     pub(super) fn note_fold(&mut self, forgotten: &Forgotten, now: Now) {
         let Forgotten { event, record, into, kind, name, number, .. } = forgotten;
-        let object = self.secret.subject(event);
-        self.explain.ended(object, *record);
-        if let Some(spot) = self.explain.spot(object, self.secret, event, now) {
+        let marks = Marks::new(self.secret, event);
+        self.explain.ended(marks.object, *record);
+        if let Some(spot) = self.explain.spot(marks, event, now) {
             // A storm record is another shard's, whose numbers are its own.
             let into = if *kind == Kind::Storm { RecordId(into.0 ^ ELSEWHERE) } else { *into };
-            self.explain.fold(spot, (into, *kind), name, &event.message, *number, now);
+            self.explain.fold(spot, (into, *kind), name, (&event.message, marks), *number, now);
         }
     }
 
@@ -135,16 +137,16 @@ impl Shard {
 
     /// Notes that occurrences were refused that could be read.
     pub fn note_rejection(&mut self, event: &Event, occurrences: u32, reason: RejectReason, text: &str, now: Now) {
-        let object = self.secret.subject(event);
-        if let Some(spot) = self.explain.receive(object, self.secret, event, occurrences, now) {
+        let marks = Marks::new(self.secret, event);
+        if let Some(spot) = self.explain.receive(marks, event, occurrences, now) {
             self.explain.remark(spot, (Verdict::Rejected, reason.label()), occurrences.into(), None, text, now);
         }
     }
 
     /// Notes that a change of an event was refused, which is no occurrence.
     pub fn note_refused_change(&mut self, event: &Event, text: &str, now: Now) {
-        let object = self.secret.subject(event);
-        if let Some(spot) = self.explain.spot(object, self.secret, event, now) {
+        let marks = Marks::new(self.secret, event);
+        if let Some(spot) = self.explain.spot(marks, event, now) {
             self.explain.remark(spot, (Verdict::Rejected, "change"), 0, None, text, now);
         }
     }
@@ -294,7 +296,7 @@ impl Shard {
                 state,
                 why: view.as_ref().filter(|view| view.waiting > 0).map(|view| view.why.label()),
                 resource_version: view.and_then(|view| view.version),
-                messages: kept.messages.iter().cloned().collect(),
+                messages: kept.messages.iter().map(|(_, message)| message.clone()).collect(),
             }
         };
         history.records.iter().filter(of_query).map(record).collect()

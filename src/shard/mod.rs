@@ -149,7 +149,7 @@ impl Shard {
             source_count: Share::default(),
             tracked_keys: Share::default(),
             next_record: 0,
-            explain: Store::new(settings.explain),
+            explain: Store::new(settings.explain, secret),
             settings,
             outbox,
             ledger: Ledger::default(),
@@ -216,14 +216,14 @@ impl Shard {
         occurrences: u32,
         now: Now,
     ) -> Result<Accepted, Full> {
-        let Prepared { source, keys, settings, object, rule } = *prepared;
+        let Prepared { source, keys, settings, marks, rule } = *prepared;
         if settings.correlation == Correlation::On {
             // A record is written in our name; only where it is its client's own does the client's claim go with it.
             event.metadata.managed_fields = None;
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
         self.ledger.receive(u64::from(occurrences));
-        let spot = self.explain.receive(object, self.secret, &event, occurrences, now);
+        let spot = self.explain.receive(marks, &event, occurrences, now);
         if self.closed || !self.outbox.has_room(source) && !self.would_fold(prepared, &event, now) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
             if let Some(spot) = spot {
@@ -251,7 +251,7 @@ impl Shard {
                 false => outbox.tokens(source, decision.budget, now.mono)?.next,
             };
             let decided = (accepted.outcome.into(), occurrences);
-            self.explain.decide(spot, decided, ruling, (decision.record, kind), &message, now, next_token);
+            self.explain.decide(spot, decided, ruling, (decision.record, kind), (&message, marks), now, next_token);
         }
         Ok(accepted)
     }

@@ -4,6 +4,7 @@
 
 use crate::correlator::{Key, KeySecret, Keys, Policy, Settings};
 use crate::event::Event;
+use crate::explain::Marks;
 
 /// What is known of an event before its shard is.
 #[derive(Debug, Clone, Copy)]
@@ -11,8 +12,8 @@ pub(super) struct Prepared<'p> {
     pub(super) source: Key,
     pub(super) keys: Keys,
     pub(super) settings: &'p Settings,
-    /// The object, for `explain`.
-    pub(super) object: Key,
+    /// For `explain`.
+    pub(super) marks: Marks,
     /// The rule that the settings are from.
     pub(super) rule: Option<usize>,
 }
@@ -21,6 +22,6 @@ impl<'p> Prepared<'p> {
     pub(super) fn new(secret: KeySecret, event: &Event, policy: &'p Policy) -> Self {
         let (rule, settings) = policy.rule(event);
         let (source, keys) = (secret.source(event), secret.keys(event, settings));
-        Self { source, keys, settings, object: secret.subject(event), rule }
+        Self { source, keys, settings, marks: Marks::new(secret, event), rule }
     }
 }

@@ -220,7 +220,9 @@ impl<T> Visitor<'_> for Key<T> {
     }
 
     fn visit_str<E>(self, name: &str) -> Result<Found<T>, E> {
-        let mut members = self.members.iter().enumerate().cycle().skip(self.next).take(self.members.len());
+        // Most often it is the one that is expected, or one soon after it.
+        let (before, after) = self.members.split_at_checked(self.next).unwrap_or_default();
+        let mut members = (self.next..).zip(after).chain((0..).zip(before));
         let found = members.find(|(_, member)| member.name(self.group) == name);
         Ok(found.map_or_else(|| Found::Other(name.into()), |(place, member)| Found::Member(place, member)))
     }

@@ -42,6 +42,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// LIMIT: events that are decoded, accepted and answered together, so that they take bounded memory until then.
 const PIECE: usize = 512;
 
+/// As `PIECE`, where no answer waits: what is decoded is still in the processor's cache when it is accepted.
+const SHORT_PIECE: usize = 32;
+
 /// About how many bytes the result of an event takes that was taken.
 const LINE_BYTES: usize = 64;
 
@@ -199,12 +202,17 @@ impl Batch {
     /// Takes events, of this group where they do not say themselves, and answers: some, then some more.
     async fn take_texts<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]> + Send, group: ApiGroup) -> Flow {
         let mut texts = texts.filter(|text| !text.trim_ascii().is_empty());
+        let mut lines = Vec::new();
+        let piece = if self.ack == Ack::Accepted { SHORT_PIECE } else { PIECE };
         loop {
-            let results = self.take_events(texts.by_ref().take(PIECE), group).await;
-            let is_last = results.len() < PIECE;
-            let flow = self.answer(results).await;
-            if is_last || flow.is_break() {
+            let results = self.take_events(texts.by_ref().take(piece), group).await;
+            let is_last = results.len() < piece;
+            let flow = self.answer(results, &mut lines).await;
+            if flow.is_break() {
                 return flow;
+            }
+            if is_last {
+                return if lines.is_empty() { Flow::Continue(()) } else { self.send(lines).await };
             }
         }
     }
@@ -294,13 +302,14 @@ impl Batch {
         Ok((group, event))
     }
 
-    /// Waits until what was taken is as safe as its client wants it, and says what became of it.
-    async fn answer(&mut self, results: Vec<Result>) -> Flow {
+    /// Waits until what was taken is as safe as its client wants it, and says what became of it; `lines` are sent where they are a
+    /// chunk, or where a client waits for them.
+    async fn answer(&mut self, results: Vec<Result>, lines: &mut Vec<u8>) -> Flow {
         let is_taken = results.iter().any(Result::is_ok);
         let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
         // LIMIT: one request's time for all of them; a client that has waited so long is told that it has not been so far.
         let mut patience = std::pin::pin!(tokio::time::sleep(self.face.0.settings.request_timeout));
-        let mut lines = Vec::with_capacity(results.len().saturating_mul(LINE_BYTES));
+        lines.reserve(results.len().saturating_mul(LINE_BYTES));
         for result in results {
             self.number = self.number.saturating_add(1);
             match result {
@@ -314,23 +323,26 @@ impl Batch {
                         None => None,
                     };
                     if let Some(Fate::Refused(refusal)) = fate {
-                        failure(self.number, &refusal.status, &mut lines);
+                        failure(self.number, &refusal.status, lines);
                     } else {
                         let reached = match self.ack {
                             Ack::Written if fate.is_some() => "written",
                             Ack::Durable if unkept.is_none() => "durable",
                             Ack::Accepted | Ack::Durable | Ack::Written => "accepted",
                         };
-                        success(self.number, outcome, reached, &mut lines);
+                        success(self.number, outcome, reached, lines);
                     }
                 }
-                Err(status) => failure(self.number, &status, &mut lines),
+                Err(status) => failure(self.number, &status, lines),
             }
-            if lines.len() >= CHUNK_BYTES && self.send(std::mem::take(&mut lines)).await.is_break() {
+            if lines.len() >= CHUNK_BYTES && self.send(std::mem::take(lines)).await.is_break() {
                 return Flow::Break(());
             }
         }
-        if lines.is_empty() { Flow::Continue(()) } else { self.send(lines).await }
+        if self.ack == Ack::Accepted || lines.is_empty() {
+            return Flow::Continue(());
+        }
+        self.send(std::mem::take(lines)).await
     }
 
     /// Refuses what is left of a request that cannot be read on.

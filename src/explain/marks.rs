@@ -1,0 +1,54 @@
+//! What is compared of an event instead of its texts.
+//!
+//! Hot: most occurrences are like the one before, and equal texts are compared to their end.
+
+use std::hash::{BuildHasher as _, Hasher as _};
+
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
+
+use crate::correlator::{Key, KeySecret};
+use crate::event::Event;
+
+/// Hashes of an event's parts, seeded so that equal ones cannot be computed beforehand. The worst that two equal ones of
+/// different texts do is a wrong line in an explanation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marks {
+    /// The object that it is about.
+    pub object: Key,
+    /// Reason, type and source.
+    pub(super) fact: u64,
+    /// The object's uid.
+    pub(super) uid: u64,
+    /// The message.
+    pub(super) message: u64,
+}
+
+impl Marks {
+    /// Those of an event.
+    #[must_use]
+    pub fn new(secret: KeySecret, event: &Event) -> Self {
+        let state = state(secret);
+        let mut fact = state.build_hasher();
+        for text in [event.reason.as_str(), event.event_type.as_str(), event.component(), event.host()] {
+            fact.write_usize(text.len());
+            fact.write(text.as_bytes());
+        }
+        let (uid, message) = (&event.involved_object.uid, &event.message);
+        Self {
+            object: secret.subject(event),
+            fact: fact.finish(),
+            uid: state.hash_one(uid.as_str()),
+            message: state.hash_one(message.as_str()),
+        }
+    }
+}
+
+/// The hash of another text.
+pub(super) fn mark(secret: KeySecret, text: &str) -> u64 {
+    state(secret).hash_one(text)
+}
+
+fn state(secret: KeySecret) -> SeedableRandomState {
+    SeedableRandomState::with_seed(secret.0 ^ secret.1, SharedSeed::global_fixed())
+}

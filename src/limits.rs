@@ -35,13 +35,19 @@ impl Share {
         self.all.load(Ordering::Relaxed)
     }
 
+    /// How many parts there are.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        Arc::strong_count(&self.all)
+    }
+
     /// Whether there is more than `limit` in all, and more here than an even part of it: then it is here that something has to
     /// go. Who has less than that never pays for the others.
     ///
     /// LIMIT: as long as those who have more do not look, there may be twice the limit.
     #[must_use]
     pub fn is_over(&self, limit: usize) -> bool {
-        self.all() > limit && self.own > limit.div_ceil(Arc::strong_count(&self.all))
+        self.all() > limit && self.own > limit.div_ceil(self.parts())
     }
 
     /// Makes this part so large.

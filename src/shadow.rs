@@ -191,8 +191,8 @@ impl Shadow {
         let now = shards.clock().now();
         let groups: Vec<Group> = shards.groups().into_iter().flatten().collect();
         let (live, live_unseen) = (Account::of(&shards.balance(), &groups), shards.unseen(is_seen));
-        let run = run.lock();
-        let run = run.as_ref()?;
+        let mut run = run.lock();
+        let run = run.as_mut()?;
         let mut reasons = BTreeMap::<SmolStr, Sides<Totals>>::new();
         let seen = |totals: BTreeMap<Name, Totals>| totals.into_iter().filter(|((namespace, _), _)| is_seen(namespace));
         for (name, totals) in seen(by_name(&groups)) {
@@ -200,6 +200,7 @@ impl Shadow {
             let sides = reasons.entry(name.1).or_default();
             sides.live = sides.live.plus(totals.since(before));
         }
+        let shadow = run.shard.balance();
         let kept = run.shard.kept();
         for ((_, reason), totals) in seen(by_name(kept.groups())) {
             let sides = reasons.entry(reason).or_default();
@@ -212,7 +213,7 @@ impl Shadow {
             file: run.rules.file.clone(),
             since: run.since,
             missed: shards.mirror().missed(),
-            account: Sides { live: live.since(run.account), shadow: Account::of(&run.shard.balance(), kept.groups()) },
+            account: Sides { live: live.since(run.account), shadow: Account::of(&shadow, kept.groups()) },
             unseen: Sides { live: live_unseen, shadow: kept.unseen(is_seen, now.mono) },
             reasons,
         })

@@ -136,7 +136,7 @@ impl Fact {
             self.first_received = now.wall;
         }
         self.received += u64::from(number);
-        self.last_received = now.wall;
+        self.last_received = self.last_received.max(now.wall);
         self.rates.received.add(now.mono, number);
     }
 
@@ -281,6 +281,12 @@ impl History {
     }
 
     /// Notes the uid of an event's object, and returns whether it was another one.
+    /// The message of a record with this hash; empty where it is forgotten.
+    pub(super) fn message(&self, record: RecordId, mark: u64) -> SmolStr {
+        let messages = self.kept(record).into_iter().flat_map(|kept| &kept.messages);
+        messages.filter(|(known, _)| *known == mark).map(|(_, message)| message.clone()).next().unwrap_or_default()
+    }
+
     pub(super) fn set_uid(&mut self, event: &Event, mark: u64) -> bool {
         let uid = &event.involved_object.uid;
         // LIMIT: a uid has 36 characters; what is longer is none.
@@ -412,7 +418,7 @@ impl History {
         let lately = self.decisions.len().saturating_sub(4);
         if let Some(last) = self.decisions.iter_mut().skip(lately).rev().find(like) {
             last.occurrences += u64::from(number);
-            last.last = now.wall;
+            last.last = last.last.max(now.wall);
             if last.next_token.is_some_and(|next| next <= now.mono) {
                 last.next_token = next_token();
             }

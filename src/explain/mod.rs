@@ -8,15 +8,21 @@ mod answer;
 mod history;
 mod marks;
 mod recent;
+mod runs;
 mod sentence;
 mod tap;
+#[cfg(test)]
+mod tests;
+mod view;
 
 pub use answer::{Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, clean, stamp};
 pub use history::{Decision, Fact, History, Kept, Rates, Verdict};
 pub use marks::Marks;
 use marks::mark;
 pub use recent::{Group, MINUTES, Minutes, Recent, Totals};
+use runs::{Run, Runs};
 pub use tap::{Line, Selector, Tap, source};
+pub use view::Unseen;
 
 use std::num::NonZeroUsize;
 
@@ -78,6 +84,8 @@ pub struct Store {
     /// Where a group stands in `groups`.
     // LIMIT: as many as `groups`.
     places: std::collections::HashMap<Key, usize, BuildKeyHasher>,
+    /// Occurrences that the rest has not been told of.
+    runs: Runs,
     /// Occurrences and writes by the minute.
     flow: [Minutes; 2],
     /// How often each rule was chosen; the first is the number of events that no rule matches.
@@ -97,25 +105,8 @@ pub struct Spot {
     object: Key,
     fact: usize,
     group: usize,
-}
-
-/// Facts of which the upstream shows nothing.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Unseen {
-    /// How many.
-    pub number: u64,
-    /// Of the oldest: when it was received first, its namespace, object and reason.
-    pub oldest: Option<(i64, SmolStr, String, SmolStr)>,
-}
-
-impl Unseen {
-    /// Adds those of another store.
-    #[must_use]
-    pub fn plus(mut self, other: Self) -> Self {
-        self.number += other.number;
-        self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
-        self
-    }
+    /// The occurrences go on with a run, and are not counted there yet.
+    is_run: bool,
 }
 
 /// How a decision came about.
@@ -148,6 +139,7 @@ impl Store {
             group_count: Share::default(),
             group_bytes: Share::default(),
             places: std::collections::HashMap::default(),
+            runs: Runs::default(),
             flow: [Minutes::default(); 2],
             rule_hits: Vec::new(),
             rejected: 0,
@@ -169,8 +161,10 @@ impl Store {
 
     /// Takes over reloaded settings; hits are counted from zero, because the rules may be others.
     pub fn set_settings(&mut self, settings: Settings) {
+        self.tell();
         self.settings = settings;
         self.rule_hits.clear();
+        self.end_runs();
         if !settings.enabled {
             self.objects.clear();
             self.bytes.set(0);
@@ -202,6 +196,14 @@ impl Store {
         Some(spot)
     }
 
+    /// As [`receive`](Self::receive), where they are of a record and are to be [decided](Self::decide).
+    pub fn receive_of(&mut self, record: RecordId, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
+        match self.runs.find(record, marks, now) {
+            Some(run) => Some(Spot { is_run: true, ..run.spot }),
+            None => self.receive(marks, event, number, now),
+        }
+    }
+
     /// Finds the place of an event's fact, or makes it.
     pub fn spot(&mut self, marks: Marks, event: &Event, now: Now) -> Option<Spot> {
         self.find(marks, event, 0, now)
@@ -229,7 +231,7 @@ impl Store {
         if number > 0 {
             fact.receive(number, now);
         }
-        Some(Spot { object: marks.object, fact: place, group: fact.group })
+        Some(Spot { object: marks.object, fact: place, group: fact.group, is_run: false })
     }
 
     fn make(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
@@ -253,7 +255,7 @@ impl Store {
         }
         self.bytes.replace(before, history.bytes());
         self.trim(Some(object));
-        Some(Spot { object, fact: place, group })
+        Some(Spot { object, fact: place, group, is_run: false })
     }
 
     fn group(&mut self, event: &Event) -> usize {
@@ -288,12 +290,19 @@ impl Store {
         now: Now,
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
+        if spot.is_run {
+            if self.runs.go_on(record, verdict, number, now) {
+                return;
+            }
+            self.receive_at(spot, number, now);
+        }
+        self.tell_of(record);
         let Some(hits) = self.hits(ruling.rule) else { return };
         *hits += u64::from(number);
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes();
-        let fact = &mut history.facts[spot.fact];
+        let Some(fact) = history.facts.get_mut(spot.fact) else { return };
         fact.rule = ruling.rule;
         fact.budget = Some((ruling.source, ruling.budget, ruling.rate, ruling.paid.is_some()));
         match verdict {
@@ -308,6 +317,75 @@ impl Store {
         history.note(spot.fact, (verdict, why), number, Some(record), (message, marks.message), now, next_token);
         self.bytes.replace(before, history.bytes());
         self.trim(Some(spot.object));
+        // Under `suppression: drop` each occurrence may have another verdict, and its token is counted.
+        if ruling.paid.is_none() && why.is_empty() {
+            let (rule, began, last) = (ruling.rule, now.mono, now);
+            self.begin_run(Run { record, verdict, marks, spot, rule, began, last, untold: 0 });
+        }
+    }
+
+    fn begin_run(&mut self, run: Run) {
+        if self.runs.is_empty() {
+            // They are only worth it where they leave most of the room to what is kept.
+            if Runs::BYTES * self.bytes.parts() > self.settings.max_bytes.get() / 4 {
+                return;
+            }
+            self.bytes += Runs::BYTES;
+        }
+        if let Some(ended) = self.runs.begin(run) {
+            self.tell_run(&ended);
+        }
+    }
+
+    fn end_runs(&mut self) {
+        if !self.runs.is_empty() {
+            self.bytes -= Runs::BYTES;
+            self.runs.clear();
+        }
+    }
+
+    /// Counts what the runs have counted. Who asks for anything calls this first.
+    pub fn tell(&mut self) {
+        for run in self.runs.untold() {
+            self.tell_run(&run);
+        }
+    }
+
+    /// Ends the run of a record, so that what it has counted stands before what is noted now.
+    fn tell_of(&mut self, record: RecordId) {
+        if let Some(run) = self.runs.end(record) {
+            self.tell_run(&run);
+        }
+    }
+
+    fn tell_run(&mut self, run: &Run) {
+        let Run { record, verdict, marks, spot, rule, last, untold, .. } = *run;
+        if untold == 0 {
+            return;
+        }
+        if let Some(hits) = self.hits(rule) {
+            *hits += u64::from(untold);
+        }
+        self.receive_at(spot, untold, last);
+        // Its object may have been forgotten meanwhile.
+        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
+        if history.facts.get(spot.fact).is_none_or(|fact| fact.mark != marks.fact) {
+            return;
+        }
+        let before = history.bytes();
+        let message = history.message(record, marks.message);
+        history.note(spot.fact, (verdict, ""), untold, Some(record), (&message, marks.message), last, || None);
+        self.bytes.replace(before, history.bytes());
+        self.trim(Some(spot.object));
+    }
+
+    /// Counts occurrences of a fact whose place is known.
+    fn receive_at(&mut self, spot: Spot, number: u32, now: Now) {
+        self.flow[0].add(now.mono, number);
+        self.groups[spot.group].receive(now.mono, number);
+        if let Some(fact) = self.objects.peek_mut(&spot.object).and_then(|history| history.facts.get_mut(spot.fact)) {
+            fact.receive(number, now);
+        }
     }
 
     /// Notes something else about a fact: an answer of the upstream, a refusal, a deletion.
@@ -320,9 +398,12 @@ impl Store {
         text: &str,
         now: Now,
     ) {
+        if let Some(record) = record {
+            self.tell_of(record);
+        }
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes();
-        let fact = &mut history.facts[spot.fact];
+        let Some(fact) = history.facts.get_mut(spot.fact) else { return };
         let totals = &mut self.groups[fact.group].totals;
         match remark.0 {
             Verdict::Rejected if number == 0 => fact.refused_changes += 1,
@@ -354,8 +435,12 @@ impl Store {
         number: u64,
         now: Now,
     ) {
+        self.tell_of(record);
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes();
+        if history.facts.len() <= spot.fact {
+            return;
+        }
         if history.kept(record).is_none() {
             // Of an earlier process, or a digest.
             let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
@@ -393,7 +478,7 @@ impl Store {
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes();
-        let fact = &mut history.facts[spot.fact];
+        let Some(fact) = history.facts.get_mut(spot.fact) else { return };
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
         self.groups[fact.group].totals.folded += number;
         history.keep((into, kind), spot.fact, (message, marks.message, messages), 0);
@@ -404,25 +489,6 @@ impl Store {
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
     }
 
-    /// The newest messages of a record, as a JSON list of so many bytes at most, the newest last.
-    #[must_use]
-    pub fn messages(&self, object: Key, record: RecordId) -> Option<SmolStr> {
-        let most = self.settings.annotation_bytes;
-        if most == 0 {
-            return None;
-        }
-        let mut left = most.saturating_sub(2);
-        let fits = |(_, message): &(u64, SmolStr)| {
-            let text = serde_json::to_string(message.as_str()).ok()?;
-            left = left.checked_sub(text.len() + 1)?;
-            Some(text)
-        };
-        let kept = self.objects.peek(&object)?.kept(record)?;
-        let mut texts: Vec<String> = kept.messages.iter().rev().map_while(fits).collect();
-        texts.reverse();
-        (!texts.is_empty()).then(|| format!("[{}]", texts.join(",")).into())
-    }
-
     /// The object of a place.
     #[must_use]
     pub const fn object(&self, spot: Spot) -> Key {
@@ -431,10 +497,11 @@ impl Store {
 
     /// The upstream no longer has what a record was; the next occurrence begins another.
     pub fn ended(&mut self, object: Key, record: RecordId) -> Option<Spot> {
+        self.tell_of(record);
         let kept = self.objects.peek_mut(&object)?.kept_mut(record)?;
         kept.has_ended = true;
         let fact = kept.fact;
-        Some(Spot { object, fact, group: 0 })
+        Some(Spot { object, fact, group: 0, is_run: false })
     }
 
     fn hits(&mut self, rule: Option<usize>) -> Option<&mut u64> {
@@ -462,133 +529,5 @@ impl Store {
     /// Forgets objects heard of longest ago where other shards need the room.
     pub fn make_room(&mut self) {
         self.trim(None);
-    }
-
-    /// What is known of objects.
-    pub fn histories(&self) -> impl Iterator<Item = &History> {
-        self.objects.iter().map(|(_, history)| history)
-    }
-
-    /// Groups of like events; the first stands for those beyond the limit.
-    #[must_use]
-    pub fn groups(&self) -> &[Group] {
-        &self.groups
-    }
-
-    /// Occurrences and writes by the minute, the newest first.
-    #[must_use]
-    pub fn flow(&self, now: Mono) -> [[u32; MINUTES]; 2] {
-        self.flow.map(|minutes| minutes.list(now))
-    }
-
-    /// The facts of the last hour of which the upstream shows nothing, of the namespaces that may be seen: how many, and since when the
-    /// oldest waits.
-    #[must_use]
-    pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool, now: Mono) -> Unseen {
-        let mut unseen = Unseen::default();
-        for history in self.histories().filter(|history| is_seen(&history.namespace)) {
-            for fact in history.facts.iter().filter(|fact| history.is_unseen(fact, now)) {
-                unseen.number += 1;
-                if unseen.oldest.as_ref().is_none_or(|(since, ..)| fact.first_received < *since) {
-                    let object = format!("{}/{}", history.kind, history.name);
-                    unseen.oldest = Some((fact.first_received, history.namespace.clone(), object, fact.reason.clone()));
-                }
-            }
-        }
-        unseen
-    }
-
-    /// How often each rule was chosen; the first is the number of events that no rule matches.
-    #[must_use]
-    pub fn rule_hits(&self) -> &[u64] {
-        &self.rule_hits
-    }
-
-    /// When the store began, and when the newest decision was made that it has forgotten.
-    #[must_use]
-    pub const fn span(&self) -> (Option<i64>, Option<i64>) {
-        (self.began, self.forgotten_until)
-    }
-
-    /// Occurrences that were refused and are noted with their object.
-    #[must_use]
-    pub const fn rejected(&self) -> u64 {
-        self.rejected
-    }
-
-    /// Bytes of what is kept.
-    #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.bytes.own() + self.group_bytes.own()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::correlator::Rate;
-
-    const SECRET: KeySecret = KeySecret(1, 2);
-
-    fn event(object: usize, reason: &str, message: &str) -> Event {
-        let mut event = Event { reason: reason.into(), message: message.into(), ..Event::default() };
-        event.metadata.namespace = "shop".into();
-        event.involved_object.name = format!("web-{object}").into();
-        event.involved_object.uid = format!("{:036}", object + message.len() % 3).into();
-        event
-    }
-
-    fn tell(store: &mut Store, event: &Event, record: u64, at: i64) {
-        let (marks, now) = (Marks::new(SECRET, event), Now::at(at));
-        let spot = store.receive(marks, event, 1, now).unwrap();
-        let rate = Rate { qps: 1.0, burst: 1 };
-        let ruling = Ruling { source: Key(1), budget: Key(2), rate, paid: None, rule: None, before: 0 };
-        let record = (RecordId(record), Kind::Combined);
-        store.decide(spot, (Verdict::Combined, 1), ruling, record, (&event.message, marks), now, || None);
-    }
-
-    fn store(bytes: usize) -> Store {
-        Store::new(
-            Settings { enabled: true, max_bytes: NonZeroUsize::new(bytes).unwrap(), ..Settings::default() },
-            SECRET,
-        )
-    }
-
-    #[test]
-    fn bytes_stay_within_the_budget_whatever_arrives_and_are_what_is_there() {
-        let mut store = store(100_000);
-        let mut random = fastrand::Rng::with_seed(1);
-        for number in 0..20_000 {
-            let (reason, message) = (format!("R{}", random.u32(..60)), "m".repeat(random.usize(..3000)));
-            tell(&mut store, &event(random.usize(..300), &reason, &message), random.u64(..40), number);
-            assert!(store.bytes() <= 100_000 + 120_000, "one object may be as large as it may be");
-        }
-        let counted: usize = store.histories().map(History::counted).sum();
-        assert_eq!(counted + store.group_bytes.own(), store.bytes());
-        assert!(store.span().1.is_some());
-        store.set_settings(Settings::default());
-        assert_eq!(store.bytes(), 0);
-    }
-
-    #[test]
-    fn a_run_of_equal_decisions_is_one_entry_and_distinct_messages_are_kept() {
-        let mut store = store(100_000);
-        for number in 0..30 {
-            tell(&mut store, &event(0, "R", &format!("m{}", number / 3)), 7, number);
-        }
-        let history = store.histories().next().unwrap();
-        assert_eq!((history.decisions.len(), history.facts[0].received), (10, 30));
-        assert_eq!(history.decisions[0].occurrences, 3);
-        let kept: Vec<&str> = history.records[0].messages.iter().map(|(_, message)| message.as_str()).collect();
-        assert_eq!(kept, ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"]);
-    }
-
-    #[test]
-    fn groups_beyond_the_limit_are_counted_together() {
-        let mut store = store(1 << 26);
-        for number in 0..GROUPS + 5 {
-            tell(&mut store, &event(0, &format!("R{number}"), "m"), 7, 1);
-        }
-        assert_eq!((store.groups().len(), store.groups()[0].totals.received), (GROUPS + 1, 5));
     }
 }

@@ -32,11 +32,12 @@ impl Recent {
         self.minute = minute;
     }
 
-    /// Adds some.
-    pub fn add(&mut self, now: Mono, number: u32) {
-        self.go_on(now);
-        self.minutes[0] = self.minutes[0].saturating_add(number);
-        self.tens[0] = self.tens[0].saturating_add(number);
+    /// Adds some of now, or of a moment before the newest.
+    pub fn add(&mut self, at: Mono, number: u32) {
+        self.go_on(at);
+        let minute = at.0.div_euclid(MINUTE);
+        add_to(&mut self.minutes, self.minute - minute, number);
+        add_to(&mut self.tens, self.minute / 10 - minute / 10, number);
     }
 
     /// How many there were a second, over the last minute.
@@ -54,6 +55,13 @@ impl Recent {
     pub fn hour(mut self, now: Mono) -> u64 {
         self.go_on(now);
         self.tens.iter().map(|number| u64::from(*number)).sum()
+    }
+}
+
+/// Adds some to a bucket, where there still is one so far back.
+fn add_to(buckets: &mut [u32], back: i64, number: u32) {
+    if let Some(bucket) = usize::try_from(back).ok().and_then(|back| buckets.get_mut(back)) {
+        *bucket = bucket.saturating_add(number);
     }
 }
 
@@ -86,10 +94,10 @@ impl Minutes {
         self.minute = minute;
     }
 
-    /// Adds some.
-    pub fn add(&mut self, now: Mono, number: u32) {
-        self.go_on(now);
-        self.numbers[0] = self.numbers[0].saturating_add(number);
+    /// Adds some of now, or of a moment before the newest.
+    pub fn add(&mut self, at: Mono, number: u32) {
+        self.go_on(at);
+        add_to(&mut self.numbers, self.minute - at.0.div_euclid(MINUTE), number);
     }
 
     /// The number of each minute, the newest first.

@@ -153,13 +153,15 @@ impl Shard {
 
     /// What is kept.
     #[must_use]
-    pub const fn kept(&self) -> &Store {
+    pub fn kept(&mut self) -> &Store {
+        self.explain.tell();
         &self.explain
     }
 
     /// What is known of the objects that are asked about.
     #[must_use]
-    pub fn explain(&self, query: &Query, now: Now, policy: &Policy) -> Known {
+    pub fn explain(&mut self, query: &Query, now: Now, policy: &Policy) -> Known {
+        self.explain.tell();
         let matching = self.explain.histories().filter(|history| query.matches(history)).take(OBJECTS);
         let objects: Vec<Object> = matching.map(|history| self.describe(history, query, now, policy)).collect();
         let mut nearest = Vec::new();
@@ -329,8 +331,8 @@ impl Shard {
     }
 
     /// The facts that most occurrences came of in the last hour, of the namespaces that may be seen.
-    fn noisiest(&self, most: usize, is_seen: &dyn Fn(&str) -> bool, now: Now) -> Vec<Row> {
-        let histories = self.explain.histories().filter(|history| is_seen(&history.namespace));
+    fn noisiest(&mut self, most: usize, is_seen: &dyn Fn(&str) -> bool, now: Now) -> Vec<Row> {
+        let histories = self.kept().histories().filter(|history| is_seen(&history.namespace));
         let facts = histories.flat_map(|history| history.facts.iter().map(move |fact| (history, fact)));
         let mut facts: Vec<_> =
             facts.map(|(history, fact)| (fact.rates.received.hour(now.mono), history, fact)).collect();
@@ -405,7 +407,7 @@ impl Shards {
     #[must_use]
     pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool) -> Unseen {
         let now = self.clock().now().mono;
-        let each = (0..self.count()).map(|index| self.look(index, |shard| shard.explain.unseen(is_seen, now)));
+        let each = (0..self.count()).map(|index| self.with(index, |shard, _| shard.kept().unseen(is_seen, now)));
         each.fold(Unseen::default(), Unseen::plus)
     }
 
@@ -414,7 +416,7 @@ impl Shards {
     pub fn flow(&self) -> [[u64; MINUTES]; 2] {
         let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 2]);
         for index in 0..self.count() {
-            let flow = self.look(index, |shard| shard.explain.flow(now));
+            let flow = self.with(index, |shard, _| shard.kept().flow(now));
             for (sum, number) in sum.iter_mut().flatten().zip(flow.into_iter().flatten()) {
                 *sum += u64::from(number);
             }
@@ -425,7 +427,7 @@ impl Shards {
     /// The groups of like events of each shard; the first of each stands for those beyond the limit.
     #[must_use]
     pub fn groups(&self) -> Vec<Vec<Group>> {
-        (0..self.count()).map(|index| self.look(index, |shard| shard.explain.groups().to_vec())).collect()
+        (0..self.count()).map(|index| self.with(index, |shard, _| shard.kept().groups().to_vec())).collect()
     }
 
     /// How often each rule was chosen since the last reload; the first is the number of occurrences that no rule matches.
@@ -433,8 +435,8 @@ impl Shards {
     pub fn rule_hits(&self) -> Vec<u64> {
         let mut sum = Vec::new();
         for index in 0..self.count() {
-            self.look(index, |shard| {
-                for (place, hits) in shard.explain.rule_hits().iter().enumerate() {
+            self.with(index, |shard, _| {
+                for (place, hits) in shard.kept().rule_hits().iter().enumerate() {
                     if sum.len() <= place {
                         sum.resize(place + 1, 0);
                     }

@@ -223,10 +223,9 @@ impl Shard {
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
         self.ledger.receive(u64::from(occurrences));
-        let spot = self.explain.receive(marks, &event, occurrences, now);
         if self.closed || !self.outbox.has_room(source) && !self.would_fold(prepared, &event, now) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
-            if let Some(spot) = spot {
+            if let Some(spot) = self.explain.receive(marks, &event, occurrences, now) {
                 let full = (Note::Rejected, RejectReason::Full.label());
                 self.explain.remark(spot, full, occurrences.into(), None, "", now);
             }
@@ -238,6 +237,7 @@ impl Shard {
         let decision = correlator.correlate_keyed(&mut event, &keys, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys.replace(before, correlator.tracked_keys());
         self.trim();
+        let spot = self.explain.receive_of(decision.record, marks, &event, occurrences, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
         if let Some(spot) = spot {
             let rate = Rate { qps: settings.qps, burst: settings.burst_size };

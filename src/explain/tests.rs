@@ -1,0 +1,108 @@
+//! What is kept, and for how long.
+
+use super::*;
+use crate::correlator::Rate;
+
+const SECRET: KeySecret = KeySecret(1, 2);
+
+fn event(object: usize, reason: &str, message: &str) -> Event {
+    let mut event = Event { reason: reason.into(), message: message.into(), ..Event::default() };
+    event.metadata.namespace = "shop".into();
+    event.involved_object.name = format!("web-{object}").into();
+    event.involved_object.uid = format!("{:036}", object + message.len() % 3).into();
+    event
+}
+
+fn accept(store: &mut Store, event: &Event, record: u64, at: i64) {
+    let (marks, now) = (Marks::new(SECRET, event), Now::at(at));
+    let spot = store.receive_of(RecordId(record), marks, event, 1, now).unwrap();
+    let rate = Rate { qps: 1.0, burst: 1 };
+    let ruling = Ruling { source: Key(1), budget: Key(2), rate, paid: None, rule: None, before: 0 };
+    let record = (RecordId(record), Kind::Combined);
+    store.decide(spot, (Verdict::Combined, 1), ruling, record, (&event.message, marks), now, || None);
+}
+
+fn store(bytes: usize) -> Store {
+    Store::new(Settings { enabled: true, max_bytes: NonZeroUsize::new(bytes).unwrap(), ..Settings::default() }, SECRET)
+}
+
+#[test]
+fn bytes_stay_within_the_budget_whatever_arrives_and_are_what_is_there() {
+    let mut store = store(100_000);
+    let mut random = fastrand::Rng::with_seed(1);
+    for number in 0..20_000 {
+        let (reason, message) = (format!("R{}", random.u32(..60)), "m".repeat(random.usize(..3000)));
+        accept(&mut store, &event(random.usize(..300), &reason, &message), random.u64(..40), number);
+        assert!(store.bytes() <= 100_000 + 120_000, "one object may be as large as it may be");
+    }
+    let counted: usize = store.histories().map(History::counted).sum();
+    assert_eq!(counted + store.group_bytes.own(), store.bytes());
+    assert!(store.runs.is_empty(), "no room for runs");
+    assert!(store.span().1.is_some());
+    store.set_settings(Settings::default());
+    assert_eq!(store.bytes(), 0);
+}
+
+#[test]
+fn a_run_of_equal_decisions_is_one_entry_and_distinct_messages_are_kept() {
+    let mut store = store(1_000_000);
+    for number in 0..30 {
+        accept(&mut store, &event(0, "R", &format!("m{}", number / 3)), 7, number);
+    }
+    store.tell();
+    let history = store.histories().next().unwrap();
+    assert_eq!((history.decisions.len(), history.facts[0].received), (10, 30));
+    assert_eq!(history.decisions[0].occurrences, 3);
+    let kept: Vec<&str> = history.records[0].messages.iter().map(|(_, message)| message.as_str()).collect();
+    assert_eq!(kept, ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"]);
+}
+
+/// What was told at once, and what was counted in runs.
+#[test]
+fn repeats_are_told_whole_whenever_that_is() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let [mut at_once, mut later] = [store(1_000_000), store(1_000_000)];
+    let mut at = 0;
+    for _ in 0..30_000 {
+        let (object, reason) = (random.usize(..30), random.usize(..3));
+        // Two places of a run each.
+        let record = (object * 3 + reason) as u64 * 300;
+        let event = event(object, &format!("R{reason}"), &format!("m{}", random.usize(..2)));
+        at += random.i64(0..40_000_000);
+        for store in [&mut at_once, &mut later] {
+            accept(store, &event, record, at);
+            if record % 7 == 0 && at % 5 == 0 {
+                let spot = store.spot(Marks::new(SECRET, &event), &event, Now::at(at)).unwrap();
+                store.remark(spot, (Verdict::Written, ""), 1, Some(RecordId(record)), "", Now::at(at));
+            }
+        }
+        at_once.tell();
+    }
+    let untold = later.runs.untold();
+    assert!(untold.iter().any(|run| run.untold > 1), "nothing was counted in runs");
+    untold.iter().for_each(|run| later.tell_run(run));
+    let [at_once, later] = [at_once, later].map(|store| {
+        let fact = |fact: &Fact| (fact.reason.clone(), fact.received, fact.last_received);
+        let history = |history: &History| {
+            let facts: Vec<_> = history.facts.iter().map(fact).collect();
+            let messages: Vec<_> = history.records.iter().map(|kept| kept.messages.clone()).collect();
+            (history.name.clone(), facts, messages)
+        };
+        let mut histories: Vec<_> = store.histories().map(history).collect();
+        histories.sort();
+        let totals: Vec<Totals> = store.groups().iter().map(|group| group.totals).collect();
+        (histories, totals, store.flow(Mono(at)), store.rule_hits().to_vec())
+    });
+    assert_eq!(at_once, later);
+    let received: u64 = later.1.iter().map(|totals| totals.received).sum();
+    assert_eq!(received, 30_000);
+}
+
+#[test]
+fn groups_beyond_the_limit_are_counted_together() {
+    let mut store = store(1 << 26);
+    for number in 0..GROUPS + 5 {
+        accept(&mut store, &event(0, &format!("R{number}"), "m"), 7, 1);
+    }
+    assert_eq!((store.groups().len(), store.groups()[0].totals.received), (GROUPS + 1, 5));
+}

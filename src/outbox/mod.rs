@@ -18,6 +18,7 @@ mod group;
 mod groups;
 mod history;
 mod journal;
+mod lines;
 mod look;
 mod offer;
 mod ready;
@@ -46,6 +47,7 @@ pub use group::UpstreamGroup;
 pub use groups::{GroupSettings, Leaving};
 pub use history::Learned;
 pub use journal::{Changes, Entry};
+pub use lines::{ClientLine, line_checksum};
 pub use look::{Glimpse, Tokens, View};
 pub use offer::{Forgotten, Known, Offer, Payment};
 pub(crate) use ready::NORMAL_TURN;
@@ -393,6 +395,7 @@ impl Outbox {
                     resource_version,
                     tag,
                     value,
+                    lines: record.lines.annotations(&name, count),
                     removed,
                     ends_series,
                     messages: None,
@@ -404,7 +407,8 @@ impl Outbox {
                 let mut event = group::spelled(group, &event, now).into_owned();
                 event.metadata.resource_version = SmolStr::default();
                 if let Some((tag, value)) = tag {
-                    tag::mark(&mut event, &tag, value);
+                    let lines = record.lines.annotations(&event.metadata.name, count);
+                    tag::mark(&mut event, &tag, value, lines);
                 }
                 // What is counted there follows from what is written.
                 record.sent.count = group::count(group, &event).into();

@@ -8,6 +8,7 @@ use smol_str::SmolStr;
 use super::budget::{BudgetId, Order, Place, Rank};
 use super::group;
 use super::groups::Membership;
+use super::lines::Lines;
 use super::offer::Forgotten;
 use super::request::{Answer, RefusalReason};
 use super::settings::Settings;
@@ -186,7 +187,7 @@ pub(super) struct Record {
     pub(super) kind: Kind,
     /// Desired state. Its count is that of all writers. Its name is fixed once a create was sent.
     pub(super) event: Event,
-    /// Bytes of `event` as counted against the limit.
+    /// Bytes of `event` and the lines as counted against the limit.
     pub(super) size: usize,
     /// Where it stands upstream.
     pub(super) stand: Stand,
@@ -204,6 +205,10 @@ pub(super) struct Record {
     pub(super) pending: Occurrences,
     /// Occurrences that came while the tag was inherited. They are counted under the record's own tag once that is settled.
     pub(super) later: Occurrences,
+    /// How far clients have counted with what is under the tag.
+    pub(super) lines: Lines,
+    /// The same with `later`.
+    pub(super) later_lines: Lines,
     /// Since when the oldest occurrence that waits has waited.
     pub(super) since: Mono,
     /// When its newest occurrence came.
@@ -275,6 +280,8 @@ impl Record {
             sent: Mark::default(),
             pending: Occurrences::default(),
             later: Occurrences::default(),
+            lines: Lines::default(),
+            later_lines: Lines::default(),
             since: now,
             newest: now,
             next_write: now,
@@ -381,6 +388,7 @@ impl Record {
         self.tag = tag;
         self.is_inherited = false;
         self.pending = self.later.take();
+        self.lines.merge(self.later_lines.take());
         self.total = self.pending.total();
         if let Stand::On(held) | Stand::Unsure { held, .. } = &mut self.stand {
             held.tag = 0;
@@ -432,7 +440,7 @@ impl Record {
         }
         newer.metadata.name = event.metadata.name.clone();
         newer.metadata.resource_version = event.metadata.resource_version.clone();
-        let size = newer.approximate_size();
+        let size = newer.approximate_size() + self.lines.size() + self.later_lines.size();
         if size > self.size && !has_room() {
             (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
             return;

@@ -12,11 +12,12 @@ use super::Outbox;
 use super::budget::{Budget, BudgetId};
 use super::fold::FIRST_DIGEST;
 use super::lines::ClientLine;
-use super::record::{Kind, Occurrences, Record};
+use super::record::{Kind, Record};
 use super::stand::{Held, IfMissing, LIMBO, Mark, Stand};
 use crate::clock::Now;
 use crate::correlator::{Key, Rate, RecordId};
 use crate::event::Event;
+use crate::ledger::Occurrences;
 
 /// A record that owes something, as it has to outlive the process.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,8 +2,6 @@
 //!
 //! What waits is not kept here but counted in the outbox, so that the balance is a check and not a definition. Pure.
 
-use crate::outbox::{LostReason, Occurrences, Why, WrittenAs};
-
 /// Why an occurrence was refused on arrival; the client was told so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectReason {
@@ -58,6 +56,209 @@ impl RejectReason {
             Self::NotDurable => "not_durable",
             Self::Denied => "denied",
             Self::Limited => "limited",
+        }
+    }
+}
+
+/// How an occurrence shows upstream; the ledger's label of what was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WrittenAs {
+    /// It began a record of its own.
+    Created,
+    /// It counts on the record of an equal event.
+    Counted,
+    /// It counts on a combined record.
+    Combined,
+    /// It counts in a digest.
+    Digest,
+    /// In the storm record of its group.
+    Storm,
+}
+
+impl WrittenAs {
+    /// Every way, for zero-initialised metrics.
+    pub const ALL: [Self; 5] = [Self::Created, Self::Counted, Self::Combined, Self::Digest, Self::Storm];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Counted => "counted",
+            Self::Combined => "combined",
+            Self::Digest => "digest",
+            Self::Storm => "storm",
+        }
+    }
+}
+
+/// A number of occurrences, by how they will show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Occurrences([u64; WrittenAs::ALL.len()]);
+
+impl Occurrences {
+    /// `number` occurrences that show in one way.
+    #[must_use]
+    pub fn of(shown: WrittenAs, number: u64) -> Self {
+        let mut occurrences = Self::default();
+        occurrences.add(shown, number);
+        occurrences
+    }
+
+    /// Adds `number`.
+    pub fn add(&mut self, shown: WrittenAs, number: u64) {
+        self.0[shown as usize] += number;
+    }
+
+    /// Adds all of `other`.
+    pub fn merge(&mut self, other: Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+
+    /// How many show in this way.
+    #[must_use]
+    pub const fn get(&self, shown: WrittenAs) -> u64 {
+        self.0[shown as usize]
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+
+    /// Takes out the first `number`, in the order in which the occurrences of one record come to show.
+    pub(crate) fn take_first(&mut self, mut number: u64) -> Self {
+        let mut first = Self::default();
+        for (mine, theirs) in self.0.iter_mut().zip(&mut first.0) {
+            *theirs = number.min(*mine);
+            *mine -= *theirs;
+            number -= *theirs;
+        }
+        first
+    }
+}
+
+/// What occurrences wait for; the ledger's label of what is waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// A request with them is on its way.
+    InFlight,
+    /// The record was written less than the coalescing interval ago, or is being written.
+    Coalescing,
+    /// The record's budget has no token.
+    Budget,
+    /// The budget of its group, or that of all writes, has no token.
+    Group,
+    /// The last write failed and will be repeated.
+    Retry,
+    /// Their turn: the upstream, or a place among the requests in flight.
+    Turn,
+}
+
+impl Why {
+    /// Everything to wait for, for zero-initialised metrics.
+    pub const ALL: [Self; 6] = [Self::InFlight, Self::Coalescing, Self::Budget, Self::Group, Self::Retry, Self::Turn];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::InFlight => "in_flight",
+            Self::Coalescing => "coalescing",
+            Self::Budget => "budget",
+            Self::Group => "group",
+            Self::Retry => "retry",
+            Self::Turn => "turn",
+        }
+    }
+}
+
+/// Why occurrences are lost; the ledger's label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LostReason {
+    /// Their budget was empty under `suppression: drop`.
+    Suppressed,
+    /// The upstream refused their record for good.
+    Refused(RefusalReason),
+    /// The drain's deadline passed.
+    Shutdown,
+    /// A client deleted their record before they were written.
+    Deleted,
+    /// The upstream kept putting their record off until the newest of them was older than `max_age`.
+    Expired,
+    /// The process ended while a request with them was on its way or in doubt: they may be shown.
+    Unknown,
+}
+
+impl LostReason {
+    /// Every reason, for zero-initialised metrics.
+    pub const ALL: [Self; 11] = [
+        Self::Suppressed,
+        Self::Refused(RefusalReason::Invalid),
+        Self::Refused(RefusalReason::Forbidden),
+        Self::Refused(RefusalReason::NamespaceGone),
+        Self::Refused(RefusalReason::TooLarge),
+        Self::Refused(RefusalReason::Exists),
+        Self::Refused(RefusalReason::Other),
+        Self::Shutdown,
+        Self::Deleted,
+        Self::Expired,
+        Self::Unknown,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Suppressed => "suppressed",
+            Self::Refused(reason) => reason.label(),
+            Self::Shutdown => "shutdown",
+            Self::Deleted => "deleted",
+            Self::Expired => "expired",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Why the upstream refused a write for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefusalReason {
+    /// 400, 405, 415, 422: the upstream takes this for an invalid event.
+    Invalid,
+    /// 403 other than a terminating namespace, and for longer than a grace.
+    Forbidden,
+    /// The namespace is missing or being terminated: nobody will look for the event.
+    NamespaceGone,
+    /// 413, or etcd's own size limits.
+    TooLarge,
+    /// The name is taken, and the client had asked to be told.
+    Exists,
+    /// Any other final status.
+    Other,
+}
+
+impl RefusalReason {
+    /// Every reason, for zero-initialised metrics.
+    pub const ALL: [Self; 6] =
+        [Self::Invalid, Self::Forbidden, Self::NamespaceGone, Self::TooLarge, Self::Exists, Self::Other];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::Forbidden => "forbidden",
+            Self::NamespaceGone => "namespace_gone",
+            Self::TooLarge => "too_large",
+            Self::Exists => "exists",
+            Self::Other => "refused",
         }
     }
 }

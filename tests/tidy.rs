@@ -15,9 +15,9 @@ const MODULES: &[Row] = &[
     ("event", &["status"], &[]),
     ("correlator", &["event", "clock"], &[]),
     ("limits", &[], &[]),
-    ("outbox", &["event", "clock", "correlator", "limits", "status"], &[]),
+    ("ledger", &[], &[]),
+    ("outbox", &["event", "clock", "correlator", "limits", "status", "ledger"], &[]),
     ("explain", &["event", "clock", "correlator", "limits", "outbox"], &["tokio"]),
-    ("ledger", &["outbox"], &[]),
     (
         "shard",
         &["event", "clock", "correlator", "explain", "limits", "outbox", "ledger"],

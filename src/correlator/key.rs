@@ -142,6 +142,7 @@ enum Domain {
     Group,
     Object,
     Subject,
+    Line,
 }
 
 /// The fields that client-go's spam, aggregate and event key have in common: its spam key.
@@ -178,6 +179,16 @@ impl KeySecret {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Name);
         joiner.add(namespace);
         joiner.add(name);
+        joiner.finish()
+    }
+
+    /// The key of a client's line of occurrences: the name that it gave its event, and the line's checksum.
+    #[must_use]
+    pub fn line(self, namespace: &str, name: &str, checksum: u32) -> Key {
+        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Line);
+        joiner.add(namespace);
+        joiner.add(name);
+        joiner.add_number(checksum.into());
         joiner.finish()
     }
 

@@ -109,7 +109,7 @@ impl Face {
             return 1;
         }
         let told = told.filter(|told| is_of_one_line(told, event));
-        let known = told.map_or_else(|| self.0.shards.count_under(event, &event.metadata.name), total);
+        let known = told.map_or_else(|| self.0.shards.counted_under(event, &event.metadata.name), total);
         u32::try_from(brought.saturating_sub(known)).unwrap_or(0).max(1)
     }
 
@@ -151,6 +151,9 @@ impl Face {
 /// Makes a client's event what its shard gets.
 fn occurrence(mut event: Event, policy: &Policy, claim: impl FnOnce() -> ManagedFields) -> Event {
     if policy.correlates(&event) {
+        // How far its client has counted. One that names neither number nor time never tells totals.
+        let counts = event.count > 0 || event.series.is_some() || event.event_time.is_some();
+        event.count = if counts { i32::try_from(total(&event)).unwrap_or(i32::MAX) } else { 0 };
         set_last_seen(&mut event);
     } else {
         event.metadata.managed_fields = claim();

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use smol_str::{SmolStr, format_smolstr};
 
+use super::Occurrences;
 use super::fold::FIRST_DIGEST;
-use super::record::Occurrences;
 use super::settings::Settings;
 use super::stand::Stand;
 use super::storm::{self, Storm};

@@ -8,8 +8,8 @@ use super::budget::{Budget, BudgetId, Order};
 use super::digest::Digest;
 use super::groups::Membership;
 use super::journal::Journal;
-use super::record::{Kind, Occurrences, Phase, Record};
-use super::{Outbox, Paused, WrittenAs};
+use super::record::{Kind, Phase, Record};
+use super::{Occurrences, Outbox, Paused, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 

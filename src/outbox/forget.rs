@@ -2,12 +2,13 @@
 //! what the upstream holds now. So a delete is never overwritten by a write that was already owed.
 
 use super::fold::FIRST_DIGEST;
-use super::record::{Occurrences, Phase};
+use super::record::Phase;
 use super::stand::{Call, Held, IfMissing, Stand, Then};
 use super::{Outbox, Ticket, tag};
 use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
+use crate::ledger::Occurrences;
 
 /// Whether a client's change of an event says how often it happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,11 +11,13 @@ use smol_str::SmolStr;
 use super::Outbox;
 use super::budget::{Budget, BudgetId};
 use super::fold::FIRST_DIGEST;
-use super::record::{Kind, Occurrences, Record};
+use super::lines::ClientLine;
+use super::record::{Kind, Record};
 use super::stand::{Held, IfMissing, LIMBO, Mark, Stand};
 use crate::clock::Now;
 use crate::correlator::{Key, Rate, RecordId};
 use crate::event::Event;
+use crate::ledger::Occurrences;
 
 /// A record that owes something, as it has to outlive the process.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,6 +44,10 @@ pub struct Entry {
     pub later: Occurrences,
     /// How many of those owed its client was allowed to create itself.
     pub carried: u64,
+    /// How far clients have counted with the occurrences under the tag.
+    pub lines: Vec<ClientLine>,
+    /// How far they have counted with the later ones, too.
+    pub later_lines: Vec<ClientLine>,
 }
 
 impl Entry {
@@ -157,12 +163,16 @@ impl Outbox {
         record.paid = true;
         record.total = entry.settled + entry.owed.total();
         record.later = entry.later;
+        record.lines = entry.lines.into_iter().collect();
+        record.later_lines = entry.later_lines.into_iter().collect();
+        record.size += record.lines.size() + record.later_lines.size();
         // Only tags tell own occurrences from others', so only with them anything is found out by reading.
         if own_tag.is_some() && !entry.tag.is_empty() {
             (record.tag, record.is_inherited) = (Some(entry.tag), true);
         } else {
             record.tag = own_tag;
             record.pending = record.later.take();
+            record.lines.merge(record.later_lines.take());
             record.total += record.pending.total();
         }
         record.sent = Mark { count: record.count_to_write(), tag: record.total };
@@ -238,6 +248,8 @@ impl Outbox {
             owed: record.unsettled(),
             later: record.later,
             carried: if matches!(record.stand, Stand::Carried { .. }) { record.in_doubt() } else { 0 },
+            lines: record.lines.to_vec(),
+            later_lines: record.later_lines.to_vec(),
         }
     }
 }

@@ -3,12 +3,13 @@
 use smol_str::SmolStr;
 
 use super::budget::{BudgetId, Order};
-use super::record::{Kind, Phase, Record, Why};
+use super::record::{Kind, Phase, Record};
 use super::stand::Stand;
 use super::{Outbox, is_filed};
 use crate::clock::Mono;
 use crate::correlator::{Key, RecordId};
 use crate::event::Event;
+use crate::ledger::Why;
 
 /// A record on its way, before its answer.
 #[derive(Debug, Clone, Copy)]

@@ -18,6 +18,7 @@ mod group;
 mod groups;
 mod history;
 mod journal;
+mod lines;
 mod look;
 mod offer;
 mod ready;
@@ -38,6 +39,7 @@ use std::collections::{BinaryHeap, HashMap};
 use smol_str::SmolStr;
 
 pub use crate::correlator::{Patch, RecordId};
+pub use crate::ledger::{LostReason, Occurrences, RefusalReason, Why, WrittenAs};
 use crate::limits::Share;
 pub use digest::DIGEST_REASON;
 pub use folded::FOLDED_MARK;
@@ -46,13 +48,14 @@ pub use group::UpstreamGroup;
 pub use groups::{GroupSettings, Leaving};
 pub use history::Learned;
 pub use journal::{Changes, Entry};
+pub use lines::{ClientLine, line_checksum};
 pub use look::{Glimpse, Tokens, View};
 pub use offer::{Forgotten, Known, Offer, Payment};
 pub(crate) use ready::NORMAL_TURN;
-pub use record::{Kind, Occurrences, Why, WrittenAs, backoff};
-pub use request::{Answer, Applied, Fault, Refusal, RefusalReason, Request, Retry, Write};
+pub use record::{Kind, backoff};
+pub use request::{Answer, Applied, Fault, Refusal, Request, Retry, Write};
 pub use settings::Settings;
-pub use settle::{LostReason, Settlement};
+pub use settle::Settlement;
 pub use storm::{STORM_MARK, StormNews};
 pub use tag::{Claim, MESSAGES, TAG_PREFIX};
 pub use tickets::{Fate, OnTaken, Ticket};
@@ -393,6 +396,7 @@ impl Outbox {
                     resource_version,
                     tag,
                     value,
+                    lines: record.lines.annotations(&name, count),
                     removed,
                     ends_series,
                     messages: None,
@@ -404,7 +408,8 @@ impl Outbox {
                 let mut event = group::spelled(group, &event, now).into_owned();
                 event.metadata.resource_version = SmolStr::default();
                 if let Some((tag, value)) = tag {
-                    tag::mark(&mut event, &tag, value);
+                    let lines = record.lines.annotations(&event.metadata.name, count);
+                    tag::mark(&mut event, &tag, value, lines);
                 }
                 // What is counted there follows from what is written.
                 record.sent.count = group::count(group, &event).into();

@@ -4,11 +4,12 @@ use smol_str::SmolStr;
 
 use super::Outbox;
 use super::budget::{Budget, BudgetId};
-use super::record::{Kind, Occurrences, Phase, Record, Why, WrittenAs};
+use super::record::{Kind, Phase, Record};
 use super::stand::{Held, Mark, Stand};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key, Rate, RecordId};
 use crate::event::Event;
+use crate::ledger::{Occurrences, Why, WrittenAs};
 
 /// A decision's record, offered for writing.
 #[derive(Debug, Clone, Copy)]

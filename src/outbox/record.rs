@@ -8,8 +8,9 @@ use smol_str::SmolStr;
 use super::budget::{BudgetId, Order, Place, Rank};
 use super::group;
 use super::groups::Membership;
+use super::lines::Lines;
 use super::offer::Forgotten;
-use super::request::{Answer, RefusalReason};
+use super::request::Answer;
 use super::settings::Settings;
 use super::stand::{Call, Held, LIMBO, Mark, Seen, Stand};
 use super::tag;
@@ -17,41 +18,10 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key, RecordId};
 use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, ObjectReference, cut};
+use crate::ledger::{Occurrences, RefusalReason, Why, WrittenAs};
 
 /// How long after a record's first 403 another one is not final.
 const FORBIDDEN_GRACE: Duration = Duration::from_secs(300);
-
-/// How an occurrence shows upstream; the ledger's label of what was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum WrittenAs {
-    /// It began a record of its own.
-    Created,
-    /// It counts on the record of an equal event.
-    Counted,
-    /// It counts on a combined record.
-    Combined,
-    /// It counts in a digest.
-    Digest,
-    /// In the storm record of its group.
-    Storm,
-}
-
-impl WrittenAs {
-    /// Every way, for zero-initialised metrics.
-    pub const ALL: [Self; 5] = [Self::Created, Self::Counted, Self::Combined, Self::Digest, Self::Storm];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Counted => "counted",
-            Self::Combined => "combined",
-            Self::Digest => "digest",
-            Self::Storm => "storm",
-        }
-    }
-}
 
 impl From<Fold> for WrittenAs {
     fn from(fold: Fold) -> Self {
@@ -59,94 +29,6 @@ impl From<Fold> for WrittenAs {
             Fold::Created => Self::Created,
             Fold::Counted => Self::Counted,
             Fold::Combined => Self::Combined,
-        }
-    }
-}
-
-/// A number of occurrences, by how they will show.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Occurrences([u64; WrittenAs::ALL.len()]);
-
-impl Occurrences {
-    /// `number` occurrences that show in one way.
-    #[must_use]
-    pub fn of(shown: WrittenAs, number: u64) -> Self {
-        let mut occurrences = Self::default();
-        occurrences.add(shown, number);
-        occurrences
-    }
-
-    /// Adds `number`.
-    pub fn add(&mut self, shown: WrittenAs, number: u64) {
-        self.0[shown as usize] += number;
-    }
-
-    /// Adds all of `other`.
-    pub fn merge(&mut self, other: Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
-            *mine += theirs;
-        }
-    }
-
-    /// How many show in this way.
-    #[must_use]
-    pub const fn get(&self, shown: WrittenAs) -> u64 {
-        self.0[shown as usize]
-    }
-
-    /// All of them.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    pub(super) fn take(&mut self) -> Self {
-        std::mem::take(self)
-    }
-
-    /// Takes out the first `number`, in the order in which the occurrences of one record come to show.
-    pub(super) fn take_first(&mut self, mut number: u64) -> Self {
-        let mut first = Self::default();
-        for (mine, theirs) in self.0.iter_mut().zip(&mut first.0) {
-            *theirs = number.min(*mine);
-            *mine -= *theirs;
-            number -= *theirs;
-        }
-        first
-    }
-}
-
-/// What occurrences wait for; the ledger's label of what is waiting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Why {
-    /// A request with them is on its way.
-    InFlight,
-    /// The record was written less than the coalescing interval ago, or is being written.
-    Coalescing,
-    /// The record's budget has no token.
-    Budget,
-    /// The budget of its group, or that of all writes, has no token.
-    Group,
-    /// The last write failed and will be repeated.
-    Retry,
-    /// Their turn: the upstream, or a place among the requests in flight.
-    Turn,
-}
-
-impl Why {
-    /// Everything to wait for, for zero-initialised metrics.
-    pub const ALL: [Self; 6] = [Self::InFlight, Self::Coalescing, Self::Budget, Self::Group, Self::Retry, Self::Turn];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::InFlight => "in_flight",
-            Self::Coalescing => "coalescing",
-            Self::Budget => "budget",
-            Self::Group => "group",
-            Self::Retry => "retry",
-            Self::Turn => "turn",
         }
     }
 }
@@ -186,7 +68,7 @@ pub(super) struct Record {
     pub(super) kind: Kind,
     /// Desired state. Its count is that of all writers. Its name is fixed once a create was sent.
     pub(super) event: Event,
-    /// Bytes of `event` as counted against the limit.
+    /// Bytes of `event` and the lines as counted against the limit.
     pub(super) size: usize,
     /// Where it stands upstream.
     pub(super) stand: Stand,
@@ -204,6 +86,10 @@ pub(super) struct Record {
     pub(super) pending: Occurrences,
     /// Occurrences that came while the tag was inherited. They are counted under the record's own tag once that is settled.
     pub(super) later: Occurrences,
+    /// How far clients have counted with what is under the tag.
+    pub(super) lines: Lines,
+    /// The same with `later`.
+    pub(super) later_lines: Lines,
     /// Since when the oldest occurrence that waits has waited.
     pub(super) since: Mono,
     /// When its newest occurrence came.
@@ -275,6 +161,8 @@ impl Record {
             sent: Mark::default(),
             pending: Occurrences::default(),
             later: Occurrences::default(),
+            lines: Lines::default(),
+            later_lines: Lines::default(),
             since: now,
             newest: now,
             next_write: now,
@@ -381,6 +269,7 @@ impl Record {
         self.tag = tag;
         self.is_inherited = false;
         self.pending = self.later.take();
+        self.lines.merge(self.later_lines.take());
         self.total = self.pending.total();
         if let Stand::On(held) | Stand::Unsure { held, .. } = &mut self.stand {
             held.tag = 0;
@@ -432,7 +321,7 @@ impl Record {
         }
         newer.metadata.name = event.metadata.name.clone();
         newer.metadata.resource_version = event.metadata.resource_version.clone();
-        let size = newer.approximate_size();
+        let size = newer.approximate_size() + self.lines.size() + self.later_lines.size();
         if size > self.size && !has_room() {
             (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
             return;

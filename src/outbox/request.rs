@@ -7,6 +7,7 @@ use smol_str::SmolStr;
 use super::tag::Claim;
 use crate::correlator::{Patch, RecordId};
 use crate::event::{ApiGroup, Event};
+use crate::ledger::RefusalReason;
 use crate::status::Status;
 
 /// One request owed to the upstream for one record.
@@ -86,42 +87,6 @@ pub struct Refusal {
     pub reason: RefusalReason,
     /// The upstream's own words, for the log and for a client that waits for them.
     pub status: Box<Status>,
-}
-
-/// Why the upstream refused a write for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RefusalReason {
-    /// 400, 405, 415, 422: the upstream takes this for an invalid event.
-    Invalid,
-    /// 403 other than a terminating namespace, and for longer than a grace.
-    Forbidden,
-    /// The namespace is missing or being terminated: nobody will look for the event.
-    NamespaceGone,
-    /// 413, or etcd's own size limits.
-    TooLarge,
-    /// The name is taken, and the client had asked to be told.
-    Exists,
-    /// Any other final status.
-    Other,
-}
-
-impl RefusalReason {
-    /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 6] =
-        [Self::Invalid, Self::Forbidden, Self::NamespaceGone, Self::TooLarge, Self::Exists, Self::Other];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Invalid => "invalid",
-            Self::Forbidden => "forbidden",
-            Self::NamespaceGone => "namespace_gone",
-            Self::TooLarge => "too_large",
-            Self::Exists => "exists",
-            Self::Other => "refused",
-        }
-    }
 }
 
 /// A write worth repeating.

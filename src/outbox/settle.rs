@@ -1,13 +1,14 @@
 //! Answers: what an upstream's reply does to a record, to its place in the ledger, and to its correlator. What it says of the
 //! record upstream is decided in `stand.rs`; here that is carried out.
 
-use super::record::{Kind, Occurrences, Phase, Record, Sent};
+use super::record::{Kind, Phase, Record, Sent};
 use super::stand::{Call, Effect, Fact, Facts, Loss, Mark, Stand, Tags, step};
-use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, RefusalReason, Retry, Ticket};
+use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, Retry, Ticket};
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId, Settled, record_name};
 use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event};
+use crate::ledger::{LostReason, Occurrences, RefusalReason};
 use crate::status::Status;
 
 /// What an answer settled.
@@ -36,53 +37,6 @@ pub struct Feedback {
     pub record: RecordId,
     /// What happened.
     pub settled: Settled,
-}
-
-/// Why occurrences are lost; the ledger's label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LostReason {
-    /// Their budget was empty under `suppression: drop`.
-    Suppressed,
-    /// The upstream refused their record for good.
-    Refused(RefusalReason),
-    /// The drain's deadline passed.
-    Shutdown,
-    /// A client deleted their record before they were written.
-    Deleted,
-    /// The upstream kept putting their record off until the newest of them was older than `max_age`.
-    Expired,
-    /// The process ended while a request with them was on its way or in doubt: they may be shown.
-    Unknown,
-}
-
-impl LostReason {
-    /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 11] = [
-        Self::Suppressed,
-        Self::Refused(RefusalReason::Invalid),
-        Self::Refused(RefusalReason::Forbidden),
-        Self::Refused(RefusalReason::NamespaceGone),
-        Self::Refused(RefusalReason::TooLarge),
-        Self::Refused(RefusalReason::Exists),
-        Self::Refused(RefusalReason::Other),
-        Self::Shutdown,
-        Self::Deleted,
-        Self::Expired,
-        Self::Unknown,
-    ];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Suppressed => "suppressed",
-            Self::Refused(reason) => reason.label(),
-            Self::Shutdown => "shutdown",
-            Self::Deleted => "deleted",
-            Self::Expired => "expired",
-            Self::Unknown => "unknown",
-        }
-    }
 }
 
 /// Times a record may be asked for again without a pause: patch, create, read, create.

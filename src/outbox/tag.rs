@@ -9,6 +9,7 @@
 use smol_str::{SmolStr, format_smolstr};
 
 use super::Outbox;
+use super::lines::LINE_PREFIX;
 use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
@@ -36,6 +37,8 @@ pub struct Claim {
     pub tag: SmolStr,
     /// Its value.
     pub value: SmolStr,
+    /// How far clients have counted with it: names of annotations and their values.
+    pub lines: Vec<(SmolStr, SmolStr)>,
     /// Tags of other records that are removed because their owners no longer need them.
     pub removed: Vec<SmolStr>,
     /// Whether the count stands for a series that the object may have, too, and that readers would take for the count.
@@ -69,11 +72,12 @@ fn parsed(value: &str) -> Option<(u64, i64)> {
     }
 }
 
-/// Makes a tag the only one on an event that is about to be created.
-pub(super) fn mark(event: &mut Event, tag: &SmolStr, value: SmolStr) {
+/// Makes a tag and these lines the only ones on an event that is about to be created.
+pub(super) fn mark(event: &mut Event, tag: &SmolStr, value: SmolStr, lines: Vec<(SmolStr, SmolStr)>) {
     let rare = event.metadata.rare.get_or_insert_default();
-    rare.annotations.retain(|name, _| !name.starts_with(TAG_PREFIX));
+    rare.annotations.retain(|name, _| !name.starts_with(TAG_PREFIX) && !name.starts_with(LINE_PREFIX));
     rare.annotations.insert(tag.clone(), value);
+    rare.annotations.extend(lines);
 }
 
 /// The tags of other records on `event` that nobody needs any more.
@@ -124,6 +128,7 @@ mod tests {
         annotations
             .extend(tags.iter().map(|(name, value)| (format_smolstr!("{TAG_PREFIX}{name}"), SmolStr::new(value))));
         annotations.insert("other".into(), "1@0".into());
+        annotations.insert("line.eventweir/00".into(), "2 0 a".into());
         event
     }
 
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn a_created_event_has_one_tag_and_keeps_other_annotations() {
         let mut event = tagged(&[("a.1", "5@100")]);
-        mark(&mut event, &format_smolstr!("{TAG_PREFIX}b.2"), value(3, Now::at(7_000_000_000)));
+        mark(&mut event, &format_smolstr!("{TAG_PREFIX}b.2"), value(3, Now::at(7_000_000_000)), Vec::new());
         let annotations = event.metadata.rare.unwrap().annotations;
         let expected: Vec<(SmolStr, SmolStr)> =
             vec![("other".into(), "1@0".into()), (format_smolstr!("{TAG_PREFIX}b.2"), "3@7".into())];

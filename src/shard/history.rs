@@ -43,6 +43,7 @@ impl Shard {
         if settings.correlation == Correlation::Off || event.reason == DIGEST_REASON {
             return;
         }
+        self.read_lines(event);
         let count = self.outbox.counted(event);
         if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
             if let Some(settlement) = self.outbox.arrive(handle.record, event, now) {

@@ -11,7 +11,7 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, Line, LostReason, Ticket};
+use crate::outbox::{DIGEST_REASON, Line, LostReason, Ticket, line_checksum};
 
 /// Which record a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,18 +73,6 @@ impl Shard {
             routed.get_or_insert(handle);
         }
         routed.filter(|_| lead == Lead::Alias)
-    }
-
-    /// How many occurrences the record of this name tells of, with those that wait; 0 if none of it is known here.
-    #[must_use]
-    pub fn count_under(&self, event: &Event, name: &str, now: Now, policy: &Policy) -> i64 {
-        let Some(correlator) = self.sources.peek(&self.secret.source(event)) else { return 0 };
-        let mut known = correlator.candidates(event, now, policy.select(event)).into_iter();
-        let count = known.find_map(|(_, observation)| {
-            let known = self.outbox.name(observation.record).map_or_else(|| observation.name.clone(), |(name, _)| name);
-            (known == name).then_some(observation.count)
-        });
-        count.unwrap_or(0).into()
     }
 
     /// Whether a request of the record is on its way.
@@ -161,6 +149,8 @@ pub struct Held {
     shards: Shards,
     shard: usize,
     handle: Option<Handle>,
+    /// The client's line under the name that was asked for.
+    line: Key,
 }
 
 impl Shards {
@@ -170,16 +160,8 @@ impl Shards {
         let policy = self.policy();
         let shard = self.shard_of(event);
         let handle = self.with(shard, |shard, now| shard.hold(event, name, lead, now, &policy))?;
-        Some(Held { shards: self.clone(), shard, handle: Some(handle) })
-    }
-}
-
-impl Shards {
-    /// As [`Shard::count_under`].
-    #[must_use]
-    pub fn count_under(&self, event: &Event, name: &str) -> i64 {
-        let policy = self.policy();
-        self.with(self.shard_of(event), |shard, now| shard.count_under(event, name, now, &policy))
+        let line = self.0.secret.line(&event.metadata.namespace, name, line_checksum(event));
+        Some(Held { shards: self.clone(), shard, handle: Some(handle), line })
     }
 }
 
@@ -206,7 +188,10 @@ impl Held {
     /// The record was deleted.
     pub fn forget(mut self) {
         if let Some(handle) = self.handle.take() {
-            let waiting = self.shards.with(self.shard, |shard, now| shard.forget_record(&handle, now));
+            let waiting = self.shards.with(self.shard, |shard, now| {
+                shard.forget_line(self.line);
+                shard.forget_record(&handle, now)
+            });
             self.shards.dismiss(&waiting);
         }
     }

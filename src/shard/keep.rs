@@ -39,6 +39,9 @@ impl Shard {
     /// ledger as received.
     pub fn restore(&mut self, entry: Entry, now: Now, policy: &Policy) {
         self.ledger.receive(entry.occurrences().total());
+        for line in entry.lines.iter().chain(&entry.later_lines) {
+            self.put_line(&entry.event.metadata.namespace, line);
+        }
         let settings = policy.select(&entry.event);
         let record = RecordId(self.next_record);
         self.next_record += 1;

@@ -9,6 +9,7 @@ mod explain;
 mod history;
 mod hold;
 mod keep;
+mod lines;
 mod mirror;
 mod prepared;
 mod settings;
@@ -39,7 +40,7 @@ use crate::explain::{Ruling, Store, Verdict as Note};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::limits::Share;
 use crate::outbox::{
-    self, Answer, Kind, Known, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write,
+    self, Answer, ClientLine, Kind, Known, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write,
 };
 
 /// LIMIT: sources that are forgotten in one go, while everybody else waits for the shard.
@@ -55,6 +56,9 @@ pub struct Shard {
     sources: LruMap<Correlator>,
     source_count: Share,
     tracked_keys: Share,
+    /// How far clients have counted, as objects upstream and the spool of an earlier process say.
+    // LIMIT: `LINES_MAX`, kept by `put_line`.
+    lines: LruMap<i32>,
     next_record: u64,
     outbox: Outbox,
     ledger: Ledger,
@@ -148,6 +152,7 @@ impl Shard {
             sources: LruMap::default(),
             source_count: Share::default(),
             tracked_keys: Share::default(),
+            lines: LruMap::default(),
             next_record: 0,
             explain: Store::new(settings.explain, secret),
             settings,
@@ -198,7 +203,8 @@ impl Shard {
         self.ledger.reject(reason, occurrences);
     }
 
-    /// Correlates `occurrences` equal occurrences of a valid event and owes the write.
+    /// Correlates `occurrences` equal occurrences of a valid event and owes the write. The event's count is the total that its
+    /// client has told under the event's name, or 0 where it counts nothing.
     ///
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox is at its limit; nothing has changed then, but for
@@ -217,7 +223,10 @@ impl Shard {
         now: Now,
     ) -> Result<Accepted, Full> {
         let Prepared { source, keys, settings, marks, rule } = *prepared;
+        let mut line = None;
         if settings.correlation == Correlation::On {
+            // As it comes, its count is the total that its client has told.
+            line = self.outbox.tells_lines().then(|| ClientLine::of(&event)).flatten();
             // A record is written in our name; only where it is its client's own does the client's claim go with it.
             event.metadata.managed_fields = None;
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
@@ -239,6 +248,9 @@ impl Shard {
         self.trim();
         let spot = self.explain.receive_of(decision.record, marks, &event, occurrences, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
+        if let Some(line) = line {
+            self.outbox.put_line(decision.record, line);
+        }
         if let Some(spot) = spot {
             let rate = Rate { qps: settings.qps, burst: settings.burst_size };
             let is_prepaid = settings.suppression == Suppression::Drop;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::correlator::Key;
 use crate::event::{Event, core_v1};
-use crate::outbox::{Entry, Kind, Occurrences, WrittenAs};
+use crate::outbox::{ClientLine, Entry, Kind, Occurrences, WrittenAs};
 
 /// Begins every entry; the digit is the version of what follows.
 const MAGIC: &[u8; 8] = b"eventwe2";
@@ -39,7 +39,14 @@ struct Head {
     later: Numbers,
     #[serde(default)]
     carried: u64,
+    #[serde(default)]
+    lines: Vec<Line>,
+    #[serde(default)]
+    later_lines: Vec<Line>,
 }
+
+/// How far a client has counted: its name, the checksum, and the total.
+type Line = (String, u32, i32);
 
 /// Occurrences by how they will show. A version that knew fewer ways wrote fewer numbers.
 type Numbers = Vec<u64>;
@@ -69,8 +76,31 @@ impl From<OldHead> for Head {
             (false, false) => Kind::Plain,
         };
         let (tag, settled, owed, later) = (writer, tally, occurrences, Vec::new());
-        Self { id, round, source, key, budget, kind, stored, tag, settled, owed, later, carried: 0 }
+        Self {
+            id,
+            round,
+            source,
+            key,
+            budget,
+            kind,
+            stored,
+            tag,
+            settled,
+            owed,
+            later,
+            carried: 0,
+            lines: Vec::new(),
+            later_lines: Vec::new(),
+        }
     }
+}
+
+fn from_line(line: &ClientLine) -> Line {
+    (line.name.to_string(), line.checksum, line.total)
+}
+
+fn to_line((name, checksum, total): Line) -> ClientLine {
+    ClientLine { name: name.into(), checksum, total }
 }
 
 fn occurrences(numbers: Numbers) -> Occurrences {
@@ -105,6 +135,8 @@ pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
         owed: numbers(entry.owed),
         later: numbers(entry.later),
         carried: entry.carried,
+        lines: entry.lines.iter().map(from_line).collect(),
+        later_lines: entry.later_lines.iter().map(from_line).collect(),
     };
     let mut body = serde_json::to_vec(&head).unwrap_or_default();
     body.push(b'\n');
@@ -146,6 +178,8 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
         owed: occurrences(head.owed),
         later: occurrences(head.later),
         carried: head.carried,
+        lines: head.lines.into_iter().map(to_line).collect(),
+        later_lines: head.later_lines.into_iter().map(to_line).collect(),
     };
     Some(Found { id: head.id, round: head.round, entry })
 }
@@ -235,6 +269,8 @@ mod tests {
             owed: Occurrences::of(WrittenAs::Counted, 3),
             later: Occurrences::of(WrittenAs::Combined, 2),
             carried: 1,
+            lines: vec![ClientLine { name: "web-0.2".into(), checksum: u32::MAX, total: 5 }],
+            later_lines: vec![ClientLine { name: "web-0.3".into(), checksum: 0, total: 1 }],
         }
     }
 
@@ -252,7 +288,8 @@ mod tests {
             r#"{"id":"0-1","round":5,"source":"ffffffffffffffffffffffffffffffff","key":"1","budget":"0","occurrences":[0,3,0,0],"#,
             r#""stored":true,"tally":4,"writer":"tally.eventweir/a.1","digest":false,"varies":true}"#,
         );
-        let expected = Entry { later: Occurrences::default(), carried: 0, ..entry("m") };
+        let (lines, later_lines) = (Vec::new(), Vec::new());
+        let expected = Entry { later: Occurrences::default(), carried: 0, lines, later_lines, ..entry("m") };
         let mut body = [head.as_bytes(), b"\n"].concat();
         core_v1::write_item(&expected.event, &mut body);
         let length = u32::try_from(body.len()).unwrap().to_le_bytes();

@@ -114,6 +114,12 @@ fn write_metadata(claim: &Claim, out: &mut Vec<u8>) {
     json::write_text(&claim.tag, out);
     out.push(b':');
     json::write_text(&claim.value, out);
+    for (name, value) in &claim.lines {
+        out.push(b',');
+        json::write_text(name, out);
+        out.push(b':');
+        json::write_text(value, out);
+    }
     if let Some(messages) = &claim.messages {
         out.push(b',');
         json::write_text(MESSAGES, out);
@@ -131,7 +137,9 @@ fn metadata(claim: &Claim) -> Map<String, Value> {
     let removed = claim.removed.iter().map(|name| (name.to_string(), Value::Null));
     let own = (claim.tag.to_string(), Value::from(claim.value.as_str()));
     let messages = claim.messages.iter().map(|messages| (MESSAGES.to_owned(), Value::from(messages.as_str())));
-    metadata.insert("annotations".to_owned(), Value::Object(removed.chain([own]).chain(messages).collect()));
+    let lines = claim.lines.iter().map(|(name, value)| (name.to_string(), Value::from(value.as_str())));
+    let annotations = removed.chain([own]).chain(lines).chain(messages).collect();
+    metadata.insert("annotations".to_owned(), Value::Object(annotations));
     metadata
 }
 
@@ -144,6 +152,7 @@ fn stake(claim: &Claim, event: &mut Event) -> Result<(), Status> {
     let annotations = &mut metadata.rare.get_or_insert_default().annotations;
     annotations.retain(|name, _| !claim.removed.contains(name));
     annotations.insert(claim.tag.clone(), claim.value.clone());
+    annotations.extend(claim.lines.iter().cloned());
     if let Some(messages) = &claim.messages {
         annotations.insert(smol_str::SmolStr::new_static(MESSAGES), messages.clone());
     }
@@ -196,13 +205,17 @@ mod tests {
             time in proptest::option::of(prop_oneof![Just(0), -62_135_596_800..253_402_300_800_i64]),
             message in "(\\PC|[\u{0}-\u{7f}<>&\u{2028}\u{2029}]){0,40}",
             claim in proptest::option::of(("[0-9]{0,3}", "[a-c<]", "[0-9]{1,3}@[0-9]{1,3}", proptest::collection::vec("[d-f\"]", 0..3))),
+            line in proptest::option::of("\\PC{0,20}"),
         ) {
             let patch = Patch { count, last_timestamp: time.map(Time), message: message.into() };
             let claim = claim.map(|(version, tag, value, mut removed)| {
                 removed.dedup();
                 let removed = removed.into_iter().map(Into::into).collect();
                 let (tag, value) = (tag.into(), value.into());
-                Claim { resource_version: version.into(), tag, value, removed, ends_series: false, messages: None }
+                // Names that come after the others', as the tree sorts them.
+                let lines = line.into_iter().map(|line| ("line".into(), line.into())).collect();
+                let resource_version = version.into();
+                Claim { resource_version, tag, value, lines, removed, ends_series: false, messages: None }
             });
             let unique = claim.as_ref().is_none_or(|claim| {
                 let names: std::collections::HashSet<_> = claim.removed.iter().collect();
@@ -233,11 +246,12 @@ mod tests {
         let removed = vec!["tally.eventweir/a".into()];
         let messages = Some(r#"["m"]"#.into());
         let (resource_version, value) = ("7".into(), "3@4".into());
-        let claim = Claim { resource_version, tag: tag.clone(), value, removed, ends_series: false, messages };
+        let lines = vec![("line.eventweir/00".into(), "2 0 a".into())];
+        let claim = Claim { resource_version, tag: tag.clone(), value, lines, removed, ends_series: false, messages };
         let patch = Patch { count: 5, last_timestamp: None, message: "m".into() };
         let expected = concat!(
             r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3@4","#,
-            r#""messages.eventweir/last":"[\"m\"]"}},"count":5,"lastTimestamp":null,"message":"m"}"#
+            r#""line.eventweir/00":"2 0 a","messages.eventweir/last":"[\"m\"]"}},"count":5,"lastTimestamp":null,"message":"m"}"#
         );
         assert_eq!(patch.to_json(Some(&claim)), expected);
         let mut event = Event::default();
@@ -250,6 +264,7 @@ mod tests {
         apply(&patch, Some(&claim), core, &mut event).unwrap();
         let annotations = event.metadata.rare.unwrap().annotations;
         assert_eq!((event.count, annotations[&tag].as_str(), annotations[MESSAGES].as_str()), (5, "3@4", r#"["m"]"#));
+        assert_eq!(annotations["line.eventweir/00"], "2 0 a");
     }
 
     #[test]

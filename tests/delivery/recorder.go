@@ -201,6 +201,10 @@ func recordForHours(address, namespace, prefix string, now time.Time, restart fu
 					tell(fmt.Sprintf("short-%d", n))
 				}
 			}
+			// One that ends and begins again under a new name before each restart: its total counts on a record of another name.
+			if minute < 3 || minute > 9+round {
+				tell("renamed")
+			}
 			if minute == round {
 				tell("once")
 			}

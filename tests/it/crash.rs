@@ -159,6 +159,52 @@ async fn a_write_whose_fate_was_unknown_at_the_crash_counts_once() {
     crash_amid(&[], Duration::from_secs(5), &[], 0).await;
 }
 
+/// Fault: only the process knew how much of a client's total it had counted, where the client's name is not the record's.
+#[tokio::test(start_paused = true)]
+async fn how_far_a_client_has_counted_outlives_the_process_with_the_occurrences() {
+    let mut world = World::new(7);
+    let mut life = world.begin();
+    life.offer(plain());
+    life.settle().await;
+    let line = plain();
+    let counted = |life: &Life| life.shards.counted_under(&line, &line.metadata.name);
+    // A client's total comes with as many occurrences as it has grown by.
+    let tell = async |life: &Life, total: i32, occurrences: u32| {
+        life.shards.accept(Event { count: total, ..line.clone() }, occurrences).unwrap();
+        assert!(life.spool.durable().await);
+        assert_eq!(counted(life), i64::from(total));
+    };
+    tell(&life, 3, 3).await;
+    // Twice nothing is written: what comes to a record that is taken over is counted under a tag of its own.
+    world.fake.set_up(false);
+    for total in [5, 7] {
+        world.crash(life).await;
+        life = world.begin();
+        assert_eq!(counted(&life), i64::from(total) - 2, "of the spool");
+        tell(&life, total, 2).await;
+    }
+    world.fake.set_up(true);
+    life.settle().await;
+    assert_eq!(world.fake.shown(), 8);
+    world.crash(life).await;
+    // Nothing is owed, so nothing is in the spool any more.
+    let life = world.begin();
+    assert_eq!(counted(&life), 0);
+    world.fake.events().iter().for_each(|event| life.shards.learn(event));
+    assert_eq!(counted(&life), 7, "of the record");
+    // A total beyond what was written is lost with the process, and its client brings it again.
+    life.shards.accept(Event { count: 9, ..line.clone() }, 2).unwrap();
+    assert_eq!(counted(&life), 9);
+    world.disk = Disk::default();
+    world.fake.set_up(false);
+    world.crash(life).await;
+    world.fake.set_up(true);
+    let life = world.begin();
+    world.fake.events().iter().for_each(|event| life.shards.learn(event));
+    assert_eq!((counted(&life), world.fake.shown()), (7, 8));
+    life.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_never_written_is_written_by_the_next_process() {
     let mut world = World::new(2);

@@ -23,7 +23,7 @@ fn tags(fake: &FakeApiserver) -> Vec<(String, u64)> {
     let rare = event.metadata.rare.unwrap_or_default();
     let count = |value: &str| value.split('@').next().unwrap().parse().unwrap();
     let tags = rare.annotations.iter();
-    tags.map(|(name, value)| (name.strip_prefix("tally.eventweir/").unwrap().to_owned(), count(value))).collect()
+    tags.filter_map(|(name, value)| Some((name.strip_prefix("tally.eventweir/")?.to_owned(), count(value)))).collect()
 }
 
 /// The second write of a record meets `faults`; these requests are made, and all four occurrences show.

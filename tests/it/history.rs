@@ -141,3 +141,64 @@ async fn what_nobody_may_list_does_not_keep_the_program_from_becoming_ready() {
     assert_eq!(program.admin().await.get("/readyz").await.status, 200);
     program.app.stop().await;
 }
+
+/// A client's POST, and patches of what it has counted up to `total`.
+async fn count(program: &Program, event: &Event, total: i32) {
+    let mut client = program.client().await;
+    let mut event = event.clone();
+    for count in 1..=total {
+        let reply = client.patch(&event.metadata.name, &json!({ "count": count })).await;
+        // client-go posts the whole event where its patch finds nothing.
+        if reply.status == 404 {
+            event.count = count;
+            assert_eq!(client.post(&event).await.status, 201);
+        }
+    }
+    program.settle().await;
+}
+
+/// Fault: what clients had told before a restart counted a second time, where it counted on a record of another name.
+#[tokio::test]
+async fn a_clients_total_on_a_record_of_another_name_counts_by_its_growth_after_a_restart() {
+    let apiserver = start(APISERVER).await;
+    let (first, second, third) = (plain(), plain(), plain());
+    let before = start_behind(&apiserver, "").await;
+    count(&before, &first, 4).await;
+    count(&before, &second, 7).await;
+    count(&before, &third, 1).await;
+    before.stop().await;
+    assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 12)]);
+    let mut shown = 12;
+    for total in [9, 11] {
+        let after = start_behind(&apiserver, "").await;
+        told(&after, "relist", 1.0).await;
+        let mut client = after.client().await;
+        for (event, grown) in [(&second, 2), (&third, if total == 9 { 8 } else { 2 })] {
+            let posted = Event { count: total, ..event.clone() };
+            assert_eq!(client.patch(&event.metadata.name, &json!({ "count": total })).await.status, 404);
+            assert_eq!(client.post(&posted).await.status, 201);
+            shown += grown;
+        }
+        after.settle().await;
+        assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), shown)], "{total}");
+        after.stop().await;
+    }
+    // A line of something else begins at 0, also under a name that was used before.
+    let after = start_behind(&apiserver, "").await;
+    told(&after, "relist", 1.0).await;
+    let stored_before = after.metrics().await["eventweir_history_news_total{kind=\"stored\"}"];
+    let mut client = after.client().await;
+    let other = Event { reason: "Killing".into(), count: 3, ..second.clone() };
+    client.post(&other).await;
+    client.post(&Event { count: 12, ..second.clone() }).await;
+    after.settle().await;
+    told(&after, "stored", stored_before + 2.0).await;
+    let held = stored(&apiserver).await;
+    assert_eq!(held, [("BackOff".to_owned(), shown + 1), ("Killing".to_owned(), 3)]);
+    // And so does one that its client has deleted.
+    client.send("DELETE", &format!("{EVENTS}/{}", second.metadata.name), &[], b"").await;
+    client.post(&Event { count: 4, ..second.clone() }).await;
+    after.settle().await;
+    assert!(stored(&apiserver).await.contains(&("BackOff".to_owned(), 4)));
+    after.stop().await;
+}

@@ -28,6 +28,8 @@ fn entry(record: u64, count: i32) -> Entry {
         tag: "tally.eventweir/a.1".into(),
         settled: 0,
         owed: Occurrences::of(WrittenAs::Counted, 1),
+        lines: Vec::new(),
+        later_lines: Vec::new(),
         later: Occurrences::default(),
         carried: 0,
     }

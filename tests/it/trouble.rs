@@ -103,3 +103,51 @@ async fn an_object_that_is_limited_holds_up_no_other() {
         assert!(fake.seen().iter().any(limited));
     }
 }
+
+/// All at once: a load balancer's pages for half a minute under a thousand records, a namespace that is put off and an object that
+/// is limited.
+#[tokio::test(start_paused = true)]
+async fn three_troubles_at_once_hold_up_nobody_else() {
+    for shards in [1, 3] {
+        let mut bench = Bench::with(Options { shards: Some(shards), writer: Some("a"), ..Options::default() });
+        let plan = |others| {
+            move |seen: &Seen| match (seen.namespace.as_str(), seen.name.split('.').next()) {
+                ("sick", _) => Fault::Unavailable(300),
+                (_, Some("hot")) => Fault::TooMany(None),
+                _ => others,
+            }
+        };
+        bench.fake.plan(plan(Fault::Page(404)));
+        let mut number = 0;
+        let mut trouble = |bench: &mut Bench, others: u64, troubled: u64| {
+            for _ in 0..others {
+                number += 1;
+                bench.offer(of_namespace("well", &format!("web-{number}")));
+            }
+            for place in 0..troubled {
+                number += 1;
+                bench.offer(of_namespace("sick", &format!("web-{number}")));
+                bench.offer(event("node-1", "hot", &format!("Reason{}", place % 20), "m"));
+            }
+        };
+        trouble(&mut bench, 600, 200);
+        bench.pass(Duration::from_secs(30)).await;
+        assert_eq!((bench.fake.shown(), bench.balance().ledger.total_lost()), (0, 0));
+        bench.fake.plan(plan(Fault::None));
+        // A probe finds out within five seconds that the upstream is there again.
+        bench.pass(Duration::from_secs(7)).await;
+        let mut shown = 600;
+        assert_eq!(bench.fake.shown(), shown, "{shards} shards");
+        for round in 0..60 {
+            trouble(&mut bench, 3, round % 4);
+            shown += 3;
+            bench.pass(Duration::from_secs(2)).await;
+            assert_eq!(bench.fake.shown(), shown, "{shards} shards, round {round}");
+        }
+        // Of the others nothing was shown and nothing is lost.
+        let balance = bench.balance();
+        assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (2 * (200 + 15 * 6), 0));
+        bench.fake.plan(|_| Fault::None);
+        bench.finish().await;
+    }
+}

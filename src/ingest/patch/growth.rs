@@ -138,16 +138,14 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     if grown == 0 {
         return respond::event(form, StatusCode::OK, &told, None, warnings);
     }
-    // Should the event begin a record, then with what is new and not with what others have counted before.
-    let fresh = Event { count: i32::try_from(grown).unwrap_or(i32::MAX), ..told.clone() };
-    if let Err(rejection) = passes(face, asked, form.group, &fresh) {
+    if let Err(rejection) = passes(face, asked, form.group, &told) {
         face.0.aliases.shrink(namespace, name, grown);
         face.0.shards.reject(rejection.reason, grown.into());
-        face.note_rejection(&fresh, grown, &rejection);
+        face.note_rejection(&told, grown, &rejection);
         return respond::refusal(&rejection.status);
     }
     // The shard's ledger has the refusal already.
-    let Ok(Taken { outcome, waiting }) = face.accept(&fresh, grown, ack, asked.user(), || asked.claim()) else {
+    let Ok(Taken { outcome, waiting }) = face.accept(&told, grown, ack, asked.user(), || asked.claim()) else {
         face.0.aliases.shrink(namespace, name, grown);
         return create::full();
     };

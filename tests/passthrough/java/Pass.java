@@ -1,5 +1,6 @@
 import io.fabric8.kubernetes.api.model.ConfigMap;
 import io.fabric8.kubernetes.api.model.ConfigMapBuilder;
+import io.fabric8.kubernetes.api.model.Event;
 import io.fabric8.kubernetes.api.model.EventBuilder;
 import io.fabric8.kubernetes.client.Config;
 import io.fabric8.kubernetes.client.KubernetesClient;
@@ -72,7 +73,7 @@ class Pass {
   static void stored(String name, int count) throws InterruptedException {
     until(() -> same("counts about " + name,
         admin.v1().events().inNamespace(NAMESPACE).withField("involvedObject.name", name).list().getItems().stream()
-            .map(io.fabric8.kubernetes.api.model.Event::getCount).toList(),
+            .map(Event::getCount).toList(),
         List.of(count)));
   }
 
@@ -81,21 +82,42 @@ class Pass {
         .addToData("a", "1").build();
   }
 
-  static String fabric8Events() throws Exception {
+  static Event backOff(String object) {
     String now = Instant.now().toString();
+    return client.resource(new EventBuilder()
+        .withNewMetadata().withGenerateName("fabric8-").withNamespace(NAMESPACE).endMetadata()
+        .withNewInvolvedObject()
+        .withApiVersion("v1").withKind("Pod").withNamespace(NAMESPACE).withName(object).withUid("uid-" + object)
+        .endInvolvedObject()
+        .withReason("BackOff").withMessage("Back-off restarting failed container").withType("Warning")
+        .withNewSource().withComponent("fabric8").endSource()
+        .withFirstTimestamp(now).withLastTimestamp(now).withCount(1)
+        .build()).create();
+  }
+
+  static String fabric8Events() throws Exception {
     for (int n = 0; n < 30; n++) {
-      client.resource(new EventBuilder()
-          .withNewMetadata().withGenerateName("fabric8-").withNamespace(NAMESPACE).endMetadata()
-          .withNewInvolvedObject()
-          .withApiVersion("v1").withKind("Pod").withNamespace(NAMESPACE).withName("fabric8").withUid("uid-fabric8")
-          .endInvolvedObject()
-          .withReason("BackOff").withMessage("Back-off restarting failed container").withType("Warning")
-          .withNewSource().withComponent("fabric8").endSource()
-          .withFirstTimestamp(now).withLastTimestamp(now).withCount(1)
-          .build()).create();
+      backOff("fabric8");
     }
     stored("fabric8", 30);
     return "30 occurrences are one record";
+  }
+
+  /** A GET, then a JSON patch that holds the version read: what it states is shown, and a repeat counts on from there. */
+  static String fabric8Edit() throws Exception {
+    String name = backOff("edited").getMetadata().getName();
+    stored("edited", 1);
+    for (int number : List.of(7, 12)) {
+      Event answer = client.v1().events().inNamespace(NAMESPACE).withName(name)
+          .edit(event -> new EventBuilder(event).editMetadata().addToLabels("edited", "" + number).endMetadata().withCount(number).build());
+      same("the count in the answer", answer.getCount(), number);
+      Event stored = admin.v1().events().inNamespace(NAMESPACE).withName(name).get();
+      same("the label", stored.getMetadata().getLabels(), Map.of("edited", "" + number));
+      same("the count", stored.getCount(), number);
+      backOff("edited");
+      stored("edited", number + 1);
+    }
+    return "what is put is shown, and repeats count on";
   }
 
   static String fabric8Objects() {
@@ -203,6 +225,7 @@ class Pass {
   public static void main(String[] arguments) {
     var scenarios = new LinkedHashMap<String, Callable<String>>();
     scenarios.put("fabric8-events", Pass::fabric8Events);
+    scenarios.put("fabric8-edit", Pass::fabric8Edit);
     scenarios.put("fabric8-objects", Pass::fabric8Objects);
     scenarios.put("fabric8-watch", Pass::fabric8Watch);
     scenarios.put("fabric8-informer", Pass::fabric8Informer);

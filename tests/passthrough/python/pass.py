@@ -79,6 +79,48 @@ def events_of_the_new_group():
     return "30 occurrences are one record"
 
 
+def replaced(api, subject, post, state):
+    """A GET, then a PUT that states how often it has happened: the apiserver shows that, and a repeat counts on from there."""
+    name = post().metadata.name
+    until("the record", lambda: same("counts", counts(subject), [1]))
+    for number in (7, 12):
+        event = api.read_namespaced_event(name, NAMESPACE)
+        event.metadata.labels = {"replaced": str(number)}
+        state(event, number)
+        answer = api.replace_namespaced_event(name, NAMESPACE, event)
+        same("labels in the answer", answer.metadata.labels, {"replaced": str(number)})
+        stored = admin.read_namespaced_event(name, NAMESPACE)
+        same("labels", stored.metadata.labels, {"replaced": str(number)})
+        same("counts", counts(subject), [number])
+        post()
+        until("a repeat", lambda: same("counts", counts(subject), [number + 1]))
+    return "what is put is shown, and repeats count on"
+
+
+def replace_of_core():
+    now = datetime.now(timezone.utc)
+
+    def state(event, number):
+        event.count = number
+
+    return replaced(core, "replaced", lambda: core.create_namespaced_event(NAMESPACE, client.CoreV1Event(
+        metadata=client.V1ObjectMeta(generate_name="replaced-"), involved_object=pod("replaced"), reason="BackOff",
+        message="Back-off restarting failed container", type="Warning", count=1, first_timestamp=now, last_timestamp=now,
+        source=client.V1EventSource(component="python"),
+    )), state)
+
+
+def replace_of_the_new_group():
+    def state(event, number):
+        event.series = client.EventsV1EventSeries(count=number, last_observed_time=datetime.now(timezone.utc))
+
+    return replaced(new, "new-replaced", lambda: new.create_namespaced_event(NAMESPACE, client.EventsV1Event(
+        metadata=client.V1ObjectMeta(generate_name="new-replaced-"), event_time=datetime.now(timezone.utc),
+        regarding=pod("new-replaced"), action="Restarting", reason="BackOff", note="Back-off restarting failed container",
+        type="Warning", reporting_controller="example.com/python", reporting_instance="python-0",
+    )), state)
+
+
 def everything_else():
     core.create_namespaced_config_map(NAMESPACE, config_map("python"))
     core.patch_namespaced_config_map("python", NAMESPACE, {"data": {"b": "2"}})
@@ -171,7 +213,10 @@ def operator():
 
 def main():
     failed = 0
-    for scenario in (events_of_core, events_of_the_new_group, everything_else, leads, operator):
+    scenarios = (
+        events_of_core, events_of_the_new_group, replace_of_core, replace_of_the_new_group, everything_else, leads, operator
+    )
+    for scenario in scenarios:
         name = scenario.__name__.replace("_", "-")
         try:
             print(f"ok {name}: {scenario()}", flush=True)

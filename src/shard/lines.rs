@@ -1,0 +1,85 @@
+//! How far clients have counted before this process or beside it: what objects upstream and the spool say of their lines.
+
+use std::num::NonZeroUsize;
+
+use super::{Shard, Shards};
+use crate::clock::Now;
+use crate::correlator::{Key, Policy};
+use crate::event::Event;
+use crate::outbox::{ClientLine, line_checksum};
+
+/// LIMIT: lines of one shard, each some 100 bytes; the one that was read longest ago is forgotten, and its client's next total
+/// counts whole.
+const LINES_MAX: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
+
+impl Shard {
+    /// How far the client of `event` has counted under `name`: as its line says, or without one as far as the record of that very
+    /// name counts, with what waits. 0 if nothing is known of it here.
+    #[must_use]
+    pub fn counted_under(&mut self, event: &Event, name: &str, now: Now, policy: &Policy) -> i64 {
+        let checksum = line_checksum(event);
+        let read = self.lines.get(&self.secret.line(&event.metadata.namespace, name, checksum)).copied();
+        let Some(correlator) = self.sources.peek(&self.secret.source(event)) else { return read.unwrap_or(0).into() };
+        let (mut line, mut count) = (read, None);
+        for (_, observation) in correlator.candidates(event, now, policy.select(event)) {
+            line = line.max(self.outbox.line(observation.record, name, checksum));
+            let known = self.outbox.name(observation.record).map_or_else(|| observation.name.clone(), |(name, _)| name);
+            if known == name {
+                count = count.or(Some(observation.count));
+            }
+        }
+        line.or(count).unwrap_or(0).into()
+    }
+
+    /// Takes over what an object upstream says of its clients' lines. A line only grows.
+    pub(super) fn read_lines(&mut self, object: &Event) {
+        for line in ClientLine::on(object) {
+            self.put_line(&object.metadata.namespace, &line);
+        }
+    }
+
+    pub(super) fn put_line(&mut self, namespace: &str, line: &ClientLine) {
+        let key = self.secret.line(namespace, &line.name, line.checksum);
+        let known = self.lines.peek(&key).copied().unwrap_or(0);
+        self.lines.put_within(key, known.max(line.total), LINES_MAX);
+    }
+
+    /// A client has deleted its event: what it posts under the name begins at 0.
+    pub(super) fn forget_line(&mut self, key: Key) {
+        self.lines.pop(&key);
+    }
+}
+
+impl Shards {
+    /// As [`Shard::counted_under`].
+    #[must_use]
+    pub fn counted_under(&self, event: &Event, name: &str) -> i64 {
+        let policy = self.policy();
+        self.with(self.shard_of(event), |shard, now| shard.counted_under(event, name, now, &policy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlator::KeySecret;
+    use crate::shard::Settings;
+
+    #[test]
+    fn the_line_that_was_read_longest_ago_is_forgotten() {
+        let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
+        let (event, policy) = (Event::default(), Policy::default());
+        let put = |shard: &mut Shard, number: usize, total| {
+            let (name, checksum) = (format!("n{number}").into(), line_checksum(&event));
+            shard.put_line("", &ClientLine { name, checksum, total });
+        };
+        for number in 0..=LINES_MAX.get() {
+            put(&mut shard, number, 7);
+        }
+        put(&mut shard, 1, 3);
+        let mut counted = |name| shard.counted_under(&event, name, Now::at(0), &policy);
+        assert_eq!([counted("n0"), counted("n1"), counted("n2")], [0, 7, 7]);
+        let other = Event { reason: "Other".into(), ..event };
+        assert_eq!(shard.counted_under(&other, "n1", Now::at(0), &policy), 0);
+    }
+}

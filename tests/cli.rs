@@ -462,6 +462,33 @@ fn explain_top_and_tap_ask_a_running_server() {
     assert_eq!(server.terminate(), Some(0));
 }
 
+/// Each replica knows what it has received.
+#[test]
+fn explain_asks_several_servers_and_shows_the_one_that_knows() {
+    let (one, other) = (Server::start(&[]), Server::start(&[]));
+    other.post("web-0.1");
+    let [first, second] = [&one, &other].map(|server| format!("http://{}", server.listen));
+    let ask = |servers: &[&str], object: &str| {
+        let servers = servers.iter().flat_map(|server| ["--server", server]);
+        eventweir(&["explain", object].into_iter().chain(servers).collect::<Vec<_>>())
+    };
+    let output = ask(&[&first], "pod/web-0");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(stdout(&output).contains("each with a --server of its own"), "{}", stdout(&output));
+    let output = ask(&[&first, &second], "pod/web-0");
+    let text = stdout(&output);
+    assert!(output.status.success() && text.starts_with(&format!("{second}\n")) && text.contains("RECEIVED"), "{text}");
+    assert!(!text.contains(&first), "{text}");
+    let text = stdout(&ask(&[&first, &second], "pod/web-9"));
+    assert!(text.contains(&first) && text.contains(&second), "{text}");
+    // One that does not answer is named, and the others are asked.
+    let output = ask(&["http://127.0.0.1:1", &second], "pod/web-0");
+    assert!(output.status.success() && stderr(&output).contains("http://127.0.0.1:1: "), "{}", stderr(&output));
+    assert_eq!(ask(&["http://127.0.0.1:1", &first], "pod/web-0").status.code(), Some(1));
+    assert_eq!(eventweir(&["top", "--server", &first, "--server", &second]).status.code(), Some(64));
+    assert_eq!((one.terminate(), other.terminate()), (Some(0), Some(0)));
+}
+
 #[test]
 fn serve_writes_an_event_log_and_ends_in_order() {
     let folder = tempfile::tempdir().unwrap();

@@ -71,7 +71,7 @@ fn repeats_are_told_whole_whenever_that_is() {
         at += random.i64(0..40_000_000);
         for store in [&mut at_once, &mut later] {
             accept(store, &event, record, at);
-            if record % 7 == 0 && at % 5 == 0 {
+            if record.is_multiple_of(7) && at % 5 == 0 {
                 let spot = store.spot(Marks::new(SECRET, &event), &event, Now::at(at)).unwrap();
                 store.remark(spot, (Verdict::Written, ""), 1, Some(RecordId(record)), "", Now::at(at));
             }

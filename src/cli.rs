@@ -71,7 +71,7 @@ pub enum Command {
     ///   eventweir tap --verdict dropped,lost -o json
     #[command(verbatim_doc_comment)]
     Tap(Tap),
-    /// Show the noisiest objects, reasons, components or namespaces of the last hour.
+    /// Show the noisiest objects, reasons, components or namespaces.
     ///
     /// Examples:
     ///   eventweir top
@@ -315,9 +315,9 @@ fn until(text: &str) -> Result<Until, String> {
 /// Which eventweir is asked.
 #[derive(Debug, Args)]
 pub struct Remote {
-    /// Where it listens.
+    /// Where it listens. Given several times, `explain` asks each: an object's events are known to the replica that received them.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    pub server: String,
+    pub server: Vec<String>,
     /// A file with the bearer token to show.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
@@ -391,6 +391,9 @@ pub struct Tap {
     /// Texts of which the message contains one.
     #[arg(long, value_name = "TEXT")]
     pub message: Option<String>,
+    /// Lines a second at most; how many are left out is said. 0 prints all.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub max_rate: u64,
     /// For how long [default: until Ctrl-C].
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub time: Option<Duration>,
@@ -408,9 +411,15 @@ pub struct Top {
     /// What a row stands for.
     #[arg(long, value_enum, default_value_t = By::Object)]
     pub by: By,
+    /// How far back the numbers reach.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = ["1m", "10m", "1h"])]
+    pub window: String,
     /// The namespace [default: all].
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Option<String>,
+    /// Only events of which the namespace, kind, name, reason or component contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
     /// Rows; 0 lists all.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,

@@ -100,9 +100,9 @@ fn twenty_resources() -> impl Iterator<Item = (i64, Event)> {
 }
 
 fn varying_messages() -> impl Iterator<Item = (i64, Event)> {
-    (0..17_500).map(|number| {
-        let message = format!("pod 10.0.{}.{} is not ready", number / 250, number % 250);
-        (number * 3600 / 17_500, event(("Service", "frontend"), "Unhealthy", message, "Warning", "endpoints"))
+    (0..175_488).map(|number| {
+        let message = format!("pod 10.{}.{}.{} is not ready", number / 62_500, number / 250 % 250, number % 250);
+        (number * 3600 / 175_488, event(("Service", "frontend"), "Unhealthy", message, "Warning", "endpoints"))
     })
 }
 
@@ -167,9 +167,10 @@ fn the_readme_says_what_the_storms_save() {
     for (name, (comparison, [(client_go, unseen_there), (ours, unseen_here)])) in all {
         let sent = comparison.sent();
         let saved = 100.0 * (1.0 - ours.writes as f64 / sent as f64);
+        let saved = if saved >= 99.95 { "> 99.9".to_owned() } else { format!("{saved:.1}") };
         writeln!(
             table,
-            "| {name} | {sent} | {} | {} | {} | {} | {saved:.1} % |",
+            "| {name} | {sent} | {} | {} | {} | {} | {saved} % |",
             client_go.writes, client_go.shown, ours.writes, ours.shown
         )
         .unwrap();
@@ -313,10 +314,17 @@ fn rules_that_would_help_do_as_they_are_said_to() {
     let suggestions = document["suggestions"].as_array().unwrap();
     let rules: Vec<_> = suggestions.iter().map(|found| [&found["rule"], &found["component"]]).collect();
     assert_eq!(rules, [["spamKey with `reason`", "node-agent"], ["burstSize: 5, qps: 1/900", "clever"]]);
-    let recipes = document_of_recipes();
-    for (suggestion, recipe) in suggestions.iter().zip(recipes) {
+    let printed = replay(&storm, &[]);
+    let printed: Vec<&str> = printed.split("    correlation:\n").skip(1).collect();
+    assert_eq!(printed.len(), suggestions.len());
+    let rules = printed.iter().map(|text| text.lines().take_while(|line| line.starts_with("     ")));
+    let rules = rules.map(|lines| format!("    correlation:\n{}", lines.collect::<Vec<_>>().join("\n")));
+    let recipes = document_of_recipes().into_iter().take(suggestions.len());
+    let of_each = suggestions.iter().cycle();
+    let told = suggestions.iter().map(|suggestion| suggestion["config"].as_str().unwrap().to_owned());
+    for (suggestion, rule) in of_each.zip(rules.chain(recipes).chain(told)) {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), recipe).unwrap();
+        std::fs::write(file.path(), rule).unwrap();
         let text = replay(&storm, &["-o", "json", "--config", &file.path().display().to_string()]);
         let with: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(with["columns"][1]["writes"], suggestion["writes"]);

@@ -1,17 +1,28 @@
-//! Single keys from a terminal, as long as somebody listens.
+//! Single keys from a terminal, as long as the program waits for them.
 
 use std::io::{IsTerminal as _, Read as _};
 
-use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::sync::mpsc;
 
 /// LIMIT: keys that wait to be looked at; then no more are read.
 const QUEUE: usize = 16;
 
+/// A key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    Letter(char),
+    Up,
+    Down,
+    Enter,
+    Escape,
+    Erase,
+}
+
 /// A terminal that hands on each key at once and shows none. It is as before when this is dropped.
 pub(super) struct Keys {
     before: Termios,
-    pressed: mpsc::Receiver<u8>,
+    pressed: mpsc::Receiver<Key>,
 }
 
 impl Keys {
@@ -31,14 +42,18 @@ impl Keys {
         let (sender, pressed) = mpsc::channel(QUEUE);
         // Ends with the program, which does not wait for it.
         std::thread::spawn(move || {
-            let mut key = [0];
-            while std::io::stdin().lock().read_exact(&mut key).is_ok() && sender.blocking_send(key[0]).is_ok() {}
+            let mut bytes = [0; 64];
+            while let Ok(length @ 1..) = std::io::stdin().lock().read(&mut bytes) {
+                if !keys(&bytes[..length]).into_iter().all(|key| sender.blocking_send(key).is_ok()) {
+                    return;
+                }
+            }
         });
         Some(Self { before, pressed })
     }
 
     /// The next key; never, once there are no more.
-    pub(super) async fn next(&mut self) -> u8 {
+    pub(super) async fn next(&mut self) -> Key {
         match self.pressed.recv().await {
             Some(key) => key,
             None => std::future::pending().await,
@@ -50,5 +65,48 @@ impl Drop for Keys {
     fn drop(&mut self) {
         // Nothing else can be done about a terminal that is gone.
         let _restored = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+/// The keys of what a terminal has sent at once: a key that is no letter is one sequence.
+fn keys(bytes: &[u8]) -> Vec<Key> {
+    match bytes {
+        b"\x1b[A" | b"\x1bOA" => vec![Key::Up],
+        b"\x1b[B" | b"\x1bOB" => vec![Key::Down],
+        b"\x1b" => vec![Key::Escape],
+        [b'\x1b', ..] => Vec::new(),
+        _ => {
+            let text = String::from_utf8_lossy(bytes);
+            let key = |letter| match letter {
+                '\r' | '\n' => Some(Key::Enter),
+                '\u{7f}' | '\u{8}' => Some(Key::Erase),
+                '\t' => Some(Key::Letter('\t')),
+                letter if letter.is_control() => None,
+                letter => Some(Key::Letter(letter)),
+            };
+            text.chars().filter_map(key).collect()
+        }
+    }
+}
+
+/// Columns and lines of the terminal that is printed to.
+pub(super) fn size() -> (usize, usize) {
+    match tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+        Ok(_) | Err(_) => (super::table::WIDTH, 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_sends_at_once_is_one_key_or_letters() {
+        assert_eq!(keys(b"\x1b[A"), [Key::Up]);
+        assert_eq!(keys(b"\x1bOB"), [Key::Down]);
+        assert_eq!(keys(b"\x1b"), [Key::Escape]);
+        assert_eq!(keys(b"\x1b[15~"), []);
+        assert_eq!(keys("aö\r\x7f\x01".as_bytes()), [Key::Letter('a'), Key::Letter('ö'), Key::Enter, Key::Erase]);
     }
 }

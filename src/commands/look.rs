@@ -1,5 +1,6 @@
 //! `explain` and `tap`: ask a running eventweir where events are.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -24,12 +25,22 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// The server, and the runtime that its connection needs.
+    /// The only server, and the runtime that its connection needs.
     pub(super) fn of(remote: &Remote) -> Result<(Self, tokio::runtime::Runtime), Error> {
+        let [url] = &*remote.server else {
+            return Err(Error::Input("--server: only `explain` asks several".to_owned()));
+        };
         let runtime = runtime()?;
         let within = runtime.enter();
-        let fault = |text: String| Error::Input(format!("--server {}: {text}", remote.server));
-        let mut config = kube::Config::new(remote.server.parse().map_err(|error| fault(format!("{error}")))?);
+        let server = Self::connect(url, remote)?;
+        drop(within);
+        Ok((server, runtime))
+    }
+
+    /// Needs a runtime.
+    fn connect(url: &str, remote: &Remote) -> Result<Self, Error> {
+        let fault = |text: String| Error::Input(format!("--server {url}: {text}"));
+        let mut config = kube::Config::new(url.parse().map_err(|error| fault(format!("{error}")))?);
         if let Some(path) = &remote.certificate_authority {
             let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
             let read = read.map_err(|error| Error::Input(format!("{}: {error}", path.display())))?;
@@ -37,8 +48,7 @@ impl Server {
         }
         config.auth_info.token_file = remote.token_file.as_ref().map(|path| path.display().to_string());
         let client = kube::Client::try_from(config).map_err(|error| fault(error.to_string()))?;
-        drop(within);
-        Ok((Self { client, url: remote.server.clone() }, runtime))
+        Ok(Self { client, url: url.to_owned() })
     }
 
     async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Result<http::Response<Body>, Error> {
@@ -66,7 +76,7 @@ impl Server {
     }
 
     /// Prints the lines of the tap until it ends or Ctrl-C.
-    async fn tap(&self, query: &[(&str, &str)], as_json: bool, time: Option<Duration>) -> Result<(), Error> {
+    pub(super) async fn tap(&self, query: &[(&str, &str)], as_json: bool, time: Option<Duration>) -> Result<(), Error> {
         let end = async {
             match time {
                 Some(time) => tokio::time::sleep(time).await,
@@ -105,7 +115,11 @@ impl Server {
 /// A line of the tap for people; `None` for what only keeps the connection alive.
 fn tap_line(line: &Value) -> Option<String> {
     if let Some(skipped) = line["skipped"].as_u64() {
-        return Some(format!("-- {} skipped: this reader is slower than the stream --\n", plural(skipped, "line")));
+        let why = match line["why"].as_str() {
+            Some("max-rate") => "more than --max-rate a second",
+            _ => "this reader is slower than the stream",
+        };
+        return Some(format!("-- {} skipped: {why} --\n", plural(skipped, "line")));
     }
     let text = |member: &str| clean(line[member].as_str().unwrap_or_default(), 200);
     let time = text("time");
@@ -123,7 +137,7 @@ fn tap_line(line: &Value) -> Option<String> {
 /// # Errors
 /// When nothing is known, or the server does not answer.
 pub fn explain(explain: &Explain) -> Result<(), Error> {
-    let (server, runtime) = Server::of(&explain.remote)?;
+    let runtime = runtime()?;
     let text = |option: &Option<String>| option.clone().unwrap_or_default();
     let query = [
         ("object", text(&explain.object)),
@@ -135,22 +149,75 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
     ];
     let query: Vec<(&str, &str)> = query.iter().map(|(key, value)| (*key, value.as_str())).collect();
     runtime.block_on(async {
-        let document = server.document("explain", &query).await?;
-        match explain.output {
-            Format::Json => print(&format!("{document:#}\n"))?,
-            Format::Yaml => print(&serde_saphyr::to_string(&document).unwrap_or_default())?,
-            Format::Table => print(&explained(&document))?,
+        let replicas = Replicas::ask(&explain.remote, &query).await?;
+        for (server, document) in &replicas.answers {
+            print(&replicas.shown(server, document, explain.output))?;
+        }
+        let Some((server, document)) = replicas.answers.first().filter(|_| replicas.know || explain.follow) else {
+            return Err(replicas.silent.unwrap_or(Error::NothingKnown));
+        };
+        if !explain.follow {
+            return Ok(());
         }
         let first = &document["objects"][0];
-        if explain.follow {
-            let asked = first["kind"].as_str().zip(first["name"].as_str()).map(|(kind, name)| format!("{kind}/{name}"));
-            let object = asked.or_else(|| explain.object.clone()).unwrap_or_default();
-            let query =
-                [("namespace", query[1].1), ("object", &object), ("source", query[4].1), ("reason", query[5].1)];
-            return server.tap(&query, explain.output == Format::Json, None).await;
-        }
-        if first.is_null() { Err(Error::NothingKnown) } else { Ok(()) }
+        let asked = first["kind"].as_str().zip(first["name"].as_str()).map(|(kind, name)| format!("{kind}/{name}"));
+        let object = asked.or_else(|| explain.object.clone()).unwrap_or_default();
+        let query = [("namespace", query[1].1), ("object", &object), ("source", query[4].1), ("reason", query[5].1)];
+        server.tap(&query, explain.output == Format::Json, None).await
     })
+}
+
+/// What several eventweirs say about an object.
+struct Replicas {
+    /// Of those that know of it; if none does, of all.
+    answers: Vec<(Server, Value)>,
+    /// Whether any knows of it.
+    know: bool,
+    /// Whether more than one was asked.
+    are_several: bool,
+    /// Why the last one did not answer.
+    silent: Option<Error>,
+}
+
+impl Replicas {
+    async fn ask(remote: &Remote, query: &[(&str, &str)]) -> Result<Self, Error> {
+        let are_several = remote.server.len() > 1;
+        let mut replicas = Self { answers: Vec::new(), know: false, are_several, silent: None };
+        for url in &remote.server {
+            let server = Server::connect(url, remote)?;
+            match server.document("explain", query).await {
+                Ok(document) => replicas.answers.push((server, document)),
+                // Another one may know.
+                Err(error) => {
+                    if are_several {
+                        drop(writeln!(std::io::stderr(), "{error}"));
+                    }
+                    replicas.silent = Some(error);
+                }
+            }
+        }
+        let knows = |(_, document): &(Server, Value)| !document["objects"][0].is_null();
+        replicas.know = replicas.answers.iter().any(knows);
+        replicas.answers.retain(|answer| !replicas.know || knows(answer));
+        Ok(replicas)
+    }
+
+    /// One answer, with who gave it where several were asked.
+    fn shown(&self, server: &Server, document: &Value, output: Format) -> String {
+        let mut document = document.clone();
+        let heading = if self.are_several { format!("{}\n", server.url) } else { String::new() };
+        if self.are_several && output != Format::Table {
+            document["server"] = server.url.clone().into();
+        }
+        match output {
+            Format::Json => format!("{document:#}\n"),
+            Format::Yaml if self.are_several => {
+                format!("---\n{}", serde_saphyr::to_string(&document).unwrap_or_default())
+            }
+            Format::Yaml => serde_saphyr::to_string(&document).unwrap_or_default(),
+            Format::Table => heading + &explained(&document),
+        }
+    }
 }
 
 fn cell(value: &Value) -> String {
@@ -194,7 +261,7 @@ fn budgets(object: &Value) -> String {
 }
 
 /// The answer for people: the first sentence, then the evidence, then what to do.
-fn explained(document: &Value) -> String {
+pub(super) fn explained(document: &Value) -> String {
     let mut text = clean(document["answer"]["text"].as_str().unwrap_or_default(), 4000) + "\n";
     for object in list(&document["objects"]) {
         text += &format!("\n{} {}/{}\n", cell(&object["kind"]), cell(&object["namespace"]), cell(&object["name"]));
@@ -261,6 +328,7 @@ pub fn tap(tap: &Tap) -> Result<(), Error> {
         ("type", text(&tap.event_type)),
         ("verdict", text(&tap.verdict)),
         ("message", text(&tap.message)),
+        ("max-rate", tap.max_rate.to_string()),
     ];
     let query: Vec<(&str, &str)> = query.iter().map(|(key, value)| (*key, value.as_str())).collect();
     runtime.block_on(server.tap(&query, tap.output == Format::Json, tap.time))
@@ -284,5 +352,13 @@ mod tests {
             assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']), "{text:?}");
         }
         assert_eq!(tap_line(&json!({ "ping": true })), None);
+    }
+
+    #[test]
+    fn what_the_tap_leaves_out_is_said_with_its_cause() {
+        for (why, said) in [("max-rate", "--max-rate"), ("slow", "slower than the stream")] {
+            let line = tap_line(&json!({ "skipped": 4, "why": why })).unwrap();
+            assert!(line.starts_with("-- 4 lines skipped: ") && line.contains(said), "{line}");
+        }
     }
 }

@@ -441,7 +441,9 @@ fn percent(sent: u64, writes: u64) -> String {
     if sent == 0 {
         return "-".to_owned();
     }
-    format!("{:.1} %", 100.0 * (1.0 - writes as f64 / sent as f64))
+    let saved = 100.0 * (1.0 - writes as f64 / sent as f64);
+    // Not all is saved where something is written.
+    if writes > 0 && saved >= 99.95 { "> 99.9 %".to_owned() } else { format!("{saved:.1} %") }
 }
 
 /// A length of time of so many seconds.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 
 use super::report::{Compared, Total, length, seconds, thousands};
-use super::table::cut;
+use super::table::{WIDTH, cut};
 use crate::replay::{Simulation, Trial};
 
 const SECOND: i64 = 1_000_000_000;
@@ -20,10 +20,15 @@ const SHORT_WAIT: i64 = 60 * SECOND;
 /// Writes that a rule must save at least.
 const FEW_WRITES: u64 = 50;
 
+/// Before each line of a rule.
+const INDENT: &str = "    ";
+
 /// A rule that helps a component.
 struct Suggestion {
     rule: Trial,
     component: SmolStr,
+    /// The rule as a configuration.
+    config: String,
     /// Of the component, without the rule and with it.
     before: Total,
     after: Total,
@@ -63,7 +68,8 @@ fn suggestions(compared: &Compared) -> Vec<Suggestion> {
         for (component, after) in by_component(compared, trial) {
             let Some(before) = before.remove(&component) else { continue };
             if let Some(gain) = gain(rule, &before, &after) {
-                helpful.push((gain, Suggestion { rule, component, before, after }));
+                let config = configuration(&component, &ours.keys_of(rule));
+                helpful.push((gain, Suggestion { rule, component, config, before, after }));
             }
         }
         helpful.sort_by_key(|(gain, _)| std::cmp::Reverse(*gain));
@@ -72,6 +78,22 @@ fn suggestions(compared: &Compared) -> Vec<Suggestion> {
     // The best of each rule before the second of one.
     found.sort_by_key(|(place, _)| *place);
     found.into_iter().map(|(_, suggestion)| suggestion).take(SUGGESTIONS).collect()
+}
+
+/// A rule that sets `keys` for one component, as a configuration.
+fn configuration(component: &str, keys: &str) -> String {
+    let mut text = format!("correlation:\n  rules:\n    - match: {{component: {}}}\n", Value::from(component));
+    let mut line = "      set: {".to_owned();
+    for (number, part) in keys.split(", ").enumerate() {
+        let comma = if number == 0 { "" } else { ", " };
+        if line.len() + comma.len() + part.len() + "},".len() > WIDTH - INDENT.len() {
+            text += &format!("{line},\n");
+            line = format!("        {part}");
+        } else {
+            line += &format!("{comma}{part}");
+        }
+    }
+    text + &line + "}\n"
 }
 
 /// Writes in all with a suggested rule, and without it.
@@ -85,7 +107,7 @@ pub(super) fn text(compared: &Compared) -> String {
     let mut text = String::new();
     let wait = |total: &Total| total.wait.map_or_else(|| "never".to_owned(), |wait| length(wait / SECOND));
     for suggestion in suggestions(compared) {
-        let Suggestion { rule, component, before, after } = &suggestion;
+        let Suggestion { rule, component, config, before, after } = &suggestion;
         let (with, without) = writes(compared, &suggestion);
         let sign = if with < without { '-' } else { '+' };
         let (with, difference) = (thousands(with), thousands(with.abs_diff(without)));
@@ -98,16 +120,21 @@ pub(super) fn text(compared: &Compared) -> String {
         };
         text += &format!("  {} for component {}\n", rule.name(), cut(component, 40));
         text += &format!("    {with} writes ({sign}{difference}), {effect}\n");
+        text.extend(config.lines().map(|line| format!("{INDENT}{line}\n")));
     }
-    if text.is_empty() { text } else { format!("\nWhat would help (tried; docs/recipes.md has the rules)\n{text}") }
+    if text.is_empty() {
+        text
+    } else {
+        format!("\nWhat would help (tried; add a rule to the configuration, before others)\n{text}")
+    }
 }
 
 /// The same for programs.
 pub(super) fn json(compared: &Compared) -> Vec<Value> {
     let each = |suggestion: &Suggestion| {
-        let Suggestion { rule, component, after, .. } = suggestion;
+        let Suggestion { rule, component, config, after, .. } = suggestion;
         json!({
-            "rule": rule.name(), "component": **component, "writes": writes(compared, suggestion).0,
+            "rule": rule.name(), "component": **component, "config": config, "writes": writes(compared, suggestion).0,
             "unseenFacts": after.unseen, "longestWaitSeconds": after.wait.map(seconds),
             "newestBehindSeconds": seconds(after.behind),
         })

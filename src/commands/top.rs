@@ -5,65 +5,159 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::keys::Keys;
-use super::look::{Server, WIDTH};
+use super::keys::{Key, Keys, size};
+use super::look::{Server, WIDTH, explained};
 use super::report::thousands;
 use super::{Error, print, table};
 use crate::cli::{By, Format, Top};
-use crate::explain::clean;
+use crate::explain::{Window, clean};
 
 /// What the keys are, under a live table.
-const HELP: &str = "o object  r reason  c component  n namespace  t next  s sort  S reverse  p pause  q quit";
+const HELP: &str = "o object  r reason  c component  n namespace  tab next  1 2 3 last 1m, 10m, 1h\n\
+    j k move  enter explain  t tap  / filter  s sort  S reverse  p pause  q quit";
+
+/// Lines around the rows of a live table.
+const FRAME: usize = 10;
+
+/// LIMIT: characters of a filter.
+const FILTER: usize = 60;
+
+/// Empties the screen.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 /// The numbers that rows can be sorted by, and their names.
 const COLUMNS: [(&str, &str); 4] =
-    [("received", "RECV 1h"), ("perSecond", "RECV/s"), ("writes", "WRITES 1h"), ("lost", "LOST")];
+    [("received", "RECV"), ("perSecond", "RECV/s"), ("writes", "WRITES"), ("lost", "LOST")];
 
 /// Which table is shown, and how.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct View {
     by: By,
+    window: Window,
+    /// What rows contain.
+    filter: String,
+    /// A filter that is being typed.
+    typed: Option<String>,
     /// The number that rows are sorted by; one behind the last are the names.
     sort: usize,
     is_reversed: bool,
     is_paused: bool,
+    /// The row that keys are about.
+    marked: usize,
 }
 
-/// Whether a key ends it.
-type Flow = std::ops::ControlFlow<()>;
+/// What a key asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Action {
+    Draw,
+    /// Other numbers of the server.
+    Look,
+    Explain,
+    Tap,
+    End,
+}
 
 impl View {
-    const fn new(by: By) -> Self {
-        Self { by, sort: 0, is_reversed: false, is_paused: false }
+    fn new(top: &Top) -> Result<Self, Error> {
+        let window = Window::parse(&top.window).map_err(Error::Input)?;
+        let filter = top.filter.clone().unwrap_or_default();
+        let (typed, sort, is_reversed, is_paused, marked) = (None, 0, false, false, 0);
+        Ok(Self { by: top.by, window, filter, typed, sort, is_reversed, is_paused, marked })
     }
 
-    fn press(&mut self, key: u8) -> Flow {
-        let next = |by| match by {
-            By::Object | By::Type => By::Reason,
-            By::Reason => By::Component,
-            By::Component => By::Namespace,
-            By::Namespace => By::Object,
+    /// Takes a key, where so many rows are listed.
+    fn press(&mut self, key: Key, rows: usize) -> Action {
+        if let Some(typed) = self.typed.take() {
+            return self.type_on(typed, key);
+        }
+        let Key::Letter(letter) = key else {
+            match key {
+                Key::Up => self.marked = self.marked.saturating_sub(1),
+                Key::Down => self.marked = (self.marked + 1).min(rows.saturating_sub(1)),
+                Key::Enter => return Action::Explain,
+                Key::Escape => return self.look_for(String::new()),
+                Key::Erase | Key::Letter(_) => {}
+            }
+            return Action::Draw;
         };
-        match key {
-            b'q' => return Flow::Break(()),
-            b'o' => self.by = By::Object,
-            b'r' => self.by = By::Reason,
-            b'c' => self.by = By::Component,
-            b'n' => self.by = By::Namespace,
-            b't' | b'\t' => self.by = next(self.by),
-            b's' => self.sort = (self.sort + 1) % (COLUMNS.len() + 1),
-            b'S' => self.is_reversed = !self.is_reversed,
-            b'p' | b' ' => self.is_paused = !self.is_paused,
+        match letter {
+            'q' => return Action::End,
+            't' => return Action::Tap,
+            'j' => return self.press(Key::Down, rows),
+            'k' => return self.press(Key::Up, rows),
+            'o' => self.show(By::Object),
+            'r' => self.show(By::Reason),
+            'c' => self.show(By::Component),
+            'n' => self.show(By::Namespace),
+            '\t' => self.show(match self.by {
+                By::Object | By::Type => By::Reason,
+                By::Reason => By::Component,
+                By::Component => By::Namespace,
+                By::Namespace => By::Object,
+            }),
+            '1' => return self.look_at(Window::Minute),
+            '2' => return self.look_at(Window::TenMinutes),
+            '3' => return self.look_at(Window::Hour),
+            '/' => self.typed = Some(String::new()),
+            's' => self.sort = (self.sort + 1) % (COLUMNS.len() + 1),
+            'S' => self.is_reversed = !self.is_reversed,
+            'p' | ' ' => self.is_paused = !self.is_paused,
             _ => {}
         }
-        Flow::Continue(())
+        Action::Draw
     }
 
-    fn sorted_by(&self) -> &'static str {
-        COLUMNS.get(self.sort).map_or("name", |(_, name)| name)
+    /// Takes a key of a filter.
+    fn type_on(&mut self, mut typed: String, key: Key) -> Action {
+        match key {
+            Key::Enter => return self.look_for(typed),
+            Key::Escape => return Action::Draw,
+            Key::Letter(letter) if !letter.is_control() && typed.len() < FILTER => typed.push(letter),
+            Key::Erase => drop(typed.pop()),
+            Key::Letter(_) | Key::Up | Key::Down => {}
+        }
+        self.typed = Some(typed);
+        Action::Draw
     }
 
-    fn sort(&self, rows: &mut [Value]) {
+    fn show(&mut self, by: By) {
+        (self.by, self.marked) = (by, 0);
+    }
+
+    fn look_at(&mut self, window: Window) -> Action {
+        (self.window, self.marked) = (window, 0);
+        Action::Look
+    }
+
+    fn look_for(&mut self, filter: String) -> Action {
+        (self.filter, self.marked) = (filter, 0);
+        Action::Look
+    }
+
+    fn sorted_by(&self) -> String {
+        COLUMNS.get(self.sort).map_or("name".to_owned(), |(member, _)| self.heading(member))
+    }
+
+    /// The heading of a number.
+    fn heading(&self, member: &str) -> String {
+        let name = COLUMNS.into_iter().find(|(known, _)| *known == member).map_or("", |(_, name)| name);
+        let is_of_window = matches!(member, "received" | "writes");
+        if is_of_window { format!("{name} {}", self.window.label()) } else { name.to_owned() }
+    }
+
+    fn is_of_objects(&self) -> bool {
+        matches!(self.by, By::Object | By::Type)
+    }
+
+    /// The rows, in order.
+    fn rows(&self, document: &Value, most: usize) -> Vec<Value> {
+        let member = match self.by {
+            By::Object | By::Type => "objects",
+            By::Reason => "reasons",
+            By::Component => "components",
+            By::Namespace => "namespaces",
+        };
+        let mut rows = document[member].as_array().cloned().unwrap_or_default();
         let number = |row: &Value, member: &str| row[member].as_f64().unwrap_or_default();
         let name =
             |row: &Value| ["namespace", "object", "name", "reason"].map(|part| row[part].as_str().map(str::to_owned));
@@ -74,6 +168,71 @@ impl View {
         if self.is_reversed {
             rows.reverse();
         }
+        rows.truncate(if most == 0 { usize::MAX } else { most });
+        rows
+    }
+
+    /// The table of these rows, in so many columns.
+    fn table(&self, rows: &[Value], columns: usize) -> String {
+        let number = |value: &Value| value.as_f64().unwrap_or_default();
+        let whole = |value: &Value| thousands(value.as_u64().unwrap_or_default());
+        let rows = rows.iter().map(|row| {
+            let cell = |member: &str| clean(row[member].as_str().unwrap_or_default(), WIDTH);
+            let mut cells = match self.is_of_objects() {
+                true => vec![format!("{} {}", cell("namespace"), cell("object")), cell("reason")],
+                false => vec![cell("name")],
+            };
+            cells.extend([format!("{:.1}", number(&row["perSecond"])), whole(&row["received"]), whole(&row["writes"])]);
+            if self.is_of_objects() {
+                cells.push(whole(&row["lost"]));
+            }
+            cells
+        });
+        let [received, writes] = ["received", "writes"].map(|member| self.heading(member));
+        let headings: &[&str] = match self.is_of_objects() {
+            true => &["OBJECT", "REASON", "RECV/s", &received, &writes, "LOST"],
+            false => &["NAME", "RECV/s", &received, &writes],
+        };
+        table::render_within(columns, headings, if self.is_of_objects() { 2 } else { 1 }, &rows.collect::<Vec<_>>())
+    }
+
+    /// One screen of so many columns and lines: as many rows as it has room for, around the one that is marked.
+    fn screen(&self, document: &Value, rows: &[Value], (columns, lines): (usize, usize)) -> String {
+        let room = lines.saturating_sub(FRAME).max(1);
+        let first = self.marked / room * room;
+        let shown = rows.get(first..rows.len().min(first + room)).unwrap_or_default();
+        let mut text: String = totals(document).lines().map(|line| table::cut(line, columns) + "\n").collect();
+        text.push('\n');
+        for (number, line) in self.table(shown, columns).lines().enumerate() {
+            let is_marked = number > 0 && first + number - 1 == self.marked;
+            text += &if is_marked { line.replacen("  ", "> ", 1) } else { line.to_owned() };
+            text.push('\n');
+        }
+        let state = if self.is_paused { "  PAUSED" } else { "" };
+        let filter = match (&self.typed, self.filter.as_str()) {
+            (Some(typed), _) => format!("  filter: {typed}_"),
+            (None, "") => String::new(),
+            (None, filter) => format!("  filter: {}", clean(filter, FILTER)),
+        };
+        text + &table::cut(&format!("\nsorted by {}{filter}{state}", self.sorted_by()), columns)
+    }
+
+    /// What an explanation or the tap is asked about a row, and `None` for what stands for many.
+    fn question<'a>(&self, row: &'a Value) -> Option<Vec<(&'static str, &'a str)>> {
+        let text = |member: &str| row[member].as_str().filter(|text| !text.starts_with('('));
+        let parameter = match self.by {
+            By::Object | By::Type => {
+                return Some(vec![
+                    ("namespace", text("namespace")?),
+                    ("object", text("object")?),
+                    ("reason", text("reason")?),
+                ]);
+            }
+            By::Reason => "reason",
+            By::Component => "source",
+            By::Namespace => "namespace",
+        };
+        Some(vec![(parameter, text("name")?)])
     }
 }
 
@@ -84,92 +243,139 @@ impl View {
 pub fn top(top: &Top) -> Result<(), Error> {
     let (server, runtime) = Server::of(&top.remote)?;
     let is_live = std::io::stdout().is_terminal() && !top.once && top.output == Format::Table;
-    let namespace = top.namespace.clone().unwrap_or_default();
+    let view = View::new(top)?;
     let ended = runtime.block_on(async {
-        let mut view = View::new(top.by);
-        let document = server.document("top", &[("namespace", &namespace)]).await?;
-        if !is_live {
-            return match top.output {
-                Format::Json => print(&format!("{document:#}\n")),
-                Format::Yaml => print(&serde_saphyr::to_string(&document).unwrap_or_default()),
-                Format::Table => print(&toplist(&document, top.top, view)),
-            };
+        if is_live {
+            return live(&server, top, view).await;
         }
-        live(&server, &namespace, top, &mut view, document).await
+        let document = look(&server, top, &view).await?;
+        match top.output {
+            Format::Json => print(&format!("{document:#}\n")),
+            Format::Yaml => print(&serde_saphyr::to_string(&document).unwrap_or_default()),
+            Format::Table => {
+                let rows = view.rows(&document, top.top);
+                print(&format!("{}\n{}", totals(&document), view.table(&rows, usize::MAX)))
+            }
+        }
     });
     // A thread may wait for a key.
     runtime.shutdown_background();
     ended
 }
 
+async fn look(server: &Server, top: &Top, view: &View) -> Result<Value, Error> {
+    let namespace = top.namespace.as_deref().unwrap_or_default();
+    let query = [("namespace", namespace), ("window", view.window.label()), ("filter", &view.filter)];
+    server.document("top", &query).await
+}
+
+async fn pressed(keys: &mut Option<Keys>) -> Key {
+    match keys {
+        Some(keys) => keys.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn draw(text: &str) -> Result<(), Error> {
+    print(&format!("{CLEAR}{text}\n"))?;
+    drop(std::io::stdout().flush());
+    Ok(())
+}
+
 /// Shows one table after the other until `q` or Ctrl-C.
-async fn live(server: &Server, namespace: &str, top: &Top, view: &mut View, first: Value) -> Result<(), Error> {
-    let (mut keys, mut document) = (Keys::open(), first);
+async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
+    let (mut keys, mut document) = (Keys::open(), look(server, top, &view).await?);
+    let pause = top.interval.max(Duration::from_millis(500));
     loop {
-        let state = if view.is_paused { "  PAUSED" } else { "" };
-        let help = if keys.is_some() { format!("\n{HELP}\n") } else { String::new() };
-        let text = toplist(&document, top.top, *view);
-        print(&format!("\u{1b}[H\u{1b}[2J{text}\nsorted by {}{state}{help}", view.sorted_by()))?;
-        drop(std::io::stdout().flush());
-        let key = async {
-            match &mut keys {
-                Some(keys) => keys.next().await,
-                None => std::future::pending().await,
-            }
+        let rows = view.rows(&document, top.top);
+        view.marked = view.marked.min(rows.len().saturating_sub(1));
+        let help = if keys.is_some() { format!("\n{HELP}") } else { String::new() };
+        draw(&(view.screen(&document, &rows, size()) + &help))?;
+        let action = tokio::select! {
+            () = tokio::time::sleep(pause), if !view.is_paused => Action::Look,
+            key = pressed(&mut keys) => view.press(key, rows.len()),
+            _ = tokio::signal::ctrl_c() => Action::End,
         };
-        tokio::select! {
-            () = tokio::time::sleep(top.interval.max(Duration::from_millis(500))), if !view.is_paused => {
-                document = server.document("top", &[("namespace", namespace)]).await?;
+        let question = rows.get(view.marked).and_then(|row| view.question(row));
+        match (action, question) {
+            (Action::End, _) => return Ok(()),
+            (Action::Look, _) => document = look(server, top, &view).await?,
+            (Action::Explain, Some(question)) if view.is_of_objects() => {
+                let text = explained(&server.document("explain", &question).await?);
+                if !read(&text, &mut keys).await? {
+                    return Ok(());
+                }
             }
-            key = key => if view.press(key).is_break() {
-                return Ok(());
-            },
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+            // What reports or has this reason: the objects.
+            (Action::Explain, Some(question)) => {
+                view.filter = question[0].1.to_owned();
+                view.show(By::Object);
+                document = look(server, top, &view).await?;
+            }
+            (Action::Tap, Some(question)) => {
+                draw("Any key goes back.")?;
+                let question: Vec<_> = question.into_iter().chain([("max-rate", "100")]).collect();
+                tokio::select! {
+                    ended = server.tap(&question, false, None) => return ended,
+                    _ = pressed(&mut keys) => {}
+                }
+            }
+            (Action::Draw | Action::Explain | Action::Tap, _) => {}
         }
     }
 }
 
-/// The tables of `top`.
-fn toplist(document: &Value, most: usize, view: View) -> String {
+/// Shows a text until a key that does not scroll. Returns whether to go on after it.
+async fn read(text: &str, keys: &mut Option<Keys>) -> Result<bool, Error> {
+    let mut first = 0;
+    loop {
+        let (columns, height) = size();
+        let lines = folded(text, columns);
+        let room = height.saturating_sub(3).max(1);
+        first = first.min(lines.len().saturating_sub(room));
+        let shown: Vec<&str> = lines.iter().skip(first).take(room).map(String::as_str).collect();
+        draw(&format!("{}\n\nj k scroll  any other key goes back", shown.join("\n")))?;
+        let key = tokio::select! {
+            key = pressed(keys) => key,
+            _ = tokio::signal::ctrl_c() => return Ok(false),
+        };
+        match key {
+            Key::Down | Key::Letter('j') => first += 1,
+            Key::Up | Key::Letter('k') => first = first.saturating_sub(1),
+            Key::Letter(_) | Key::Enter | Key::Escape | Key::Erase => return Ok(true),
+        }
+    }
+}
+
+/// Lines of at most so many columns.
+fn folded(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let letters: Vec<char> = line.chars().collect();
+        lines.extend(letters.chunks(columns.max(1)).map(|part| part.iter().collect::<String>()));
+        if letters.is_empty() {
+            lines.push(String::new());
+        }
+    }
+    lines
+}
+
+/// The numbers above the table.
+fn totals(document: &Value) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or_default();
-    let whole = |value: &Value| thousands(value.as_u64().unwrap_or_default());
     let saved = 100.0 * (1.0 - number(&document["writtenLastHour"]) / number(&document["receivedLastHour"]).max(1.0));
     let mut text = format!(
         "received {:.1}/s   written {:.2}/s   saved {saved:.1} % of last hour   not shown yet {}\n",
         number(&document["receivedPerSecond"]),
         number(&document["writtenPerSecond"]),
-        whole(&document["unseen"]["facts"]),
+        thousands(document["unseen"]["facts"].as_u64().unwrap_or_default()),
     );
     for what in ["waiting", "lost", "rejected"] {
         let Some(members) = document["account"][what].as_object() else { continue };
         let all = members.iter().map(|(why, number)| format!("{why} {number}")).collect::<Vec<_>>().join(", ");
         text += &format!("{what} {}\n", if all.is_empty() { "0" } else { &all });
     }
-    let (member, is_object) = match view.by {
-        By::Object | By::Type => ("objects", true),
-        By::Reason => ("reasons", false),
-        By::Component => ("components", false),
-        By::Namespace => ("namespaces", false),
-    };
-    let mut rows = document[member].as_array().cloned().unwrap_or_default();
-    view.sort(&mut rows);
-    let rows = rows.iter().take(if most == 0 { usize::MAX } else { most }).map(|row| {
-        let cell = |member: &str| clean(row[member].as_str().unwrap_or_default(), WIDTH);
-        let mut cells = match is_object {
-            true => vec![format!("{} {}", cell("namespace"), cell("object")), cell("reason")],
-            false => vec![cell("name")],
-        };
-        cells.extend([format!("{:.1}", number(&row["perSecond"])), whole(&row["received"]), whole(&row["writes"])]);
-        if is_object {
-            cells.push(whole(&row["lost"]));
-        }
-        cells
-    });
-    let headings: &[&str] = match is_object {
-        true => &["OBJECT", "REASON", "RECV/s", "RECV 1h", "WRITES 1h", "LOST"],
-        false => &["NAME", "RECV/s", "RECV 1h", "WRITES 1h"],
-    };
-    text + "\n" + &table::render(headings, if is_object { 2 } else { 1 }, &rows.collect::<Vec<_>>())
+    text
 }
 
 #[cfg(test)]
@@ -178,34 +384,97 @@ mod tests {
 
     use super::*;
 
+    fn view(by: By) -> View {
+        let (typed, sort, is_reversed, is_paused, marked) = (None, 0, false, false, 0);
+        View { by, window: Window::Hour, filter: String::new(), typed, sort, is_reversed, is_paused, marked }
+    }
+
+    fn press(view: &mut View, keys: &str) -> Action {
+        let mut action = Action::Draw;
+        for letter in keys.chars() {
+            action = view.press(if letter == '\n' { Key::Enter } else { Key::Letter(letter) }, 3);
+        }
+        action
+    }
+
     #[test]
     fn keys_choose_the_table_and_its_order() {
         let row =
             |name: &str, received: u64, writes: u64| json!({ "name": name, "received": received, "writes": writes });
         let document = json!({ "reasons": [row("BackOff", 30, 1), row("Pulled", 20, 9), row("Alarm", 10, 5)] });
-        let mut view = View::new(By::Object);
-        let order = |view: View| {
-            let text = toplist(&document, 0, view);
-            let names = ["BackOff", "Pulled", "Alarm"];
-            let mut found: Vec<_> = names.into_iter().filter_map(|name| Some((text.find(name)?, name))).collect();
-            found.sort_unstable();
-            found.into_iter().map(|(_, name)| name).collect::<Vec<_>>()
+        let mut view = view(By::Object);
+        let order = |view: &View| {
+            let rows = view.rows(&document, 0);
+            rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
-        assert_eq!(order(view), [] as [&str; 0]);
-        assert!(view.press(b't').is_continue());
-        assert_eq!((view.by, order(view)), (By::Reason, vec!["BackOff", "Pulled", "Alarm"]));
-        for _ in 0..2 {
-            assert!(view.press(b's').is_continue());
+        assert_eq!(order(&view), [""; 0]);
+        press(&mut view, "\t");
+        assert_eq!((view.by, order(&view)), (By::Reason, ["BackOff", "Pulled", "Alarm"].map(str::to_owned).into()));
+        press(&mut view, "ss");
+        assert_eq!(
+            (&*view.sorted_by(), &*order(&view)),
+            ("WRITES 1h", &["Pulled", "Alarm", "BackOff"].map(str::to_owned)[..])
+        );
+        press(&mut view, "S");
+        assert_eq!(order(&view), ["BackOff", "Alarm", "Pulled"]);
+        press(&mut view, "Sss");
+        assert_eq!(
+            (&*view.sorted_by(), &*order(&view)),
+            ("name", &["Alarm", "BackOff", "Pulled"].map(str::to_owned)[..])
+        );
+        press(&mut view, " ");
+        assert!(view.is_paused);
+        for (key, by) in [("n", By::Namespace), ("c", By::Component), ("r", By::Reason), ("o", By::Object)] {
+            press(&mut view, key);
+            assert_eq!(view.by, by);
         }
-        assert_eq!((view.sorted_by(), order(view)), ("WRITES 1h", vec!["Pulled", "Alarm", "BackOff"]));
-        assert!(view.press(b'S').is_continue());
-        assert_eq!(order(view), ["BackOff", "Alarm", "Pulled"]);
-        assert!(view.press(b'S').is_continue() && view.press(b's').is_continue() && view.press(b's').is_continue());
-        assert_eq!((view.sorted_by(), order(view)), ("name", vec!["Alarm", "BackOff", "Pulled"]));
-        assert!(view.press(b' ').is_continue() && view.is_paused);
-        for (key, by) in [(b'n', By::Namespace), (b'c', By::Component), (b'r', By::Reason), (b'o', By::Object)] {
-            assert!(view.press(key).is_continue() && view.by == by);
+        assert_eq!((press(&mut view, "x"), press(&mut view, "q")), (Action::Draw, Action::End));
+    }
+
+    #[test]
+    fn digits_choose_the_window_and_a_slash_begins_a_filter() {
+        let mut view = view(By::Object);
+        for (key, window) in [("1", "RECV 1m"), ("2", "RECV 10m"), ("3", "RECV 1h")] {
+            assert_eq!((press(&mut view, key), &*view.sorted_by()), (Action::Look, window));
         }
-        assert!(view.press(b'x').is_continue() && view.press(b'q').is_break());
+        assert_eq!((press(&mut view, "/qo1"), &*view.filter), (Action::Draw, ""));
+        assert_eq!(view.press(Key::Erase, 3), Action::Draw);
+        assert_eq!((press(&mut view, "\n"), &*view.filter, view.by), (Action::Look, "qo", By::Object));
+        assert_eq!(
+            (press(&mut view, "/x"), view.press(Key::Escape, 3), &*view.filter),
+            (Action::Draw, Action::Draw, "qo")
+        );
+        assert_eq!((view.press(Key::Escape, 3), &*view.filter), (Action::Look, ""));
+    }
+
+    #[test]
+    fn the_marked_row_is_the_one_that_is_explained() {
+        let row = |name: &str| json!({ "namespace": "shop", "object": format!("Pod/{name}"), "reason": "BackOff", "received": 1 });
+        let document = json!({ "objects": [row("a"), row("b"), row("c")], "components": [{ "name": "kubelet" }, { "name": "(others)" }] });
+        let mut view = view(By::Object);
+        let marked = |view: &View, lines: usize| {
+            let text = view.screen(&document, &view.rows(&document, 0), (80, lines));
+            assert!(text.lines().count() + HELP.lines().count() < lines.max(12), "{text}");
+            text.lines().find(|line| line.starts_with('>')).map(|line| line[2..12].to_owned())
+        };
+        assert_eq!(marked(&view, 24).as_deref(), Some("shop Pod/a"));
+        assert_eq!(press(&mut view, "jjjj"), Action::Draw);
+        assert_eq!(marked(&view, 24).as_deref(), Some("shop Pod/c"));
+        assert_eq!(marked(&view, 11).as_deref(), Some("shop Pod/c"), "there is room for one row");
+        press(&mut view, "k");
+        let rows = view.rows(&document, 0);
+        assert_eq!(press(&mut view, "\n"), Action::Explain);
+        let question = [("namespace", "shop"), ("object", "Pod/b"), ("reason", "BackOff")];
+        assert_eq!(view.question(&rows[view.marked]).unwrap(), question);
+        press(&mut view, "c");
+        let rows = view.rows(&document, 0);
+        assert_eq!(view.question(&rows[0]), Some(vec![("source", "kubelet")]));
+        assert_eq!(view.question(&rows[1]), None);
+        assert_eq!(press(&mut view, "t"), Action::Tap);
+    }
+
+    #[test]
+    fn long_lines_are_folded() {
+        assert_eq!(folded("abcde\n\nf", 2), ["ab", "cd", "e", "", "f"]);
     }
 }

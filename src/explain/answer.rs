@@ -395,7 +395,7 @@ impl Explanation {
                 " The API server has {number} of it, reported by {}: another replica has written them, or their reporter itself.",
                 first.source
             );
-            self.answer.action = "Ask the other replicas, each with --server.".to_owned();
+            self.answer.action = "Ask all replicas, each with a --server of its own.".to_owned();
         }
         self.upstream = stored;
     }
@@ -427,7 +427,8 @@ fn unknown(
     if let Some(nearest) = nearest.first() {
         text += &format!(" The nearest name is {nearest}.");
     }
-    let action = "See whether its reporter sends its events here, and to this replica.";
+    let action = "See whether its reporter sends its events here. With several replicas ask all, each with a --server of its own: \
+        one knows only what it has received.";
     Answer { code: "unknown", text, action: action.to_owned() }
 }
 

@@ -19,7 +19,7 @@ pub use answer::{Answer, Budget, Decided, Explanation, Known, Object, Part, Quer
 pub use history::{Decision, Fact, History, Kept, Rates, Verdict};
 pub use marks::Marks;
 use marks::mark;
-pub use recent::{Group, MINUTES, Minutes, Recent, Totals};
+pub use recent::{Group, MINUTES, Minutes, Recent, Totals, Window};
 use runs::{Run, Runs};
 pub use tap::{Line, Selector, Tap, source};
 pub use view::Unseen;

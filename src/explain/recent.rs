@@ -9,7 +9,41 @@ const MINUTE: i64 = 60_000_000_000;
 /// Buckets of ten minutes.
 const TENS: usize = 6;
 
-/// Numbers of the last minute and hour.
+/// How far back a table looks.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the words of the query")]
+pub enum Window {
+    Minute,
+    TenMinutes,
+    #[default]
+    Hour,
+}
+
+impl Window {
+    /// From the shortest to the longest.
+    pub const ALL: [Self; 3] = [Self::Minute, Self::TenMinutes, Self::Hour];
+
+    /// The word for queries and headings.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Minute => "1m",
+            Self::TenMinutes => "10m",
+            Self::Hour => "1h",
+        }
+    }
+
+    /// Reads a label.
+    ///
+    /// # Errors
+    /// Names what is allowed.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|window| window.label() == text);
+        found.ok_or_else(|| format!("unknown window {text:?}: allowed are 1m, 10m and 1h"))
+    }
+}
+
+/// Numbers of the last minute, ten minutes and hour.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Recent {
     minute: i64,
@@ -48,6 +82,23 @@ impl Recent {
         let into = now.0.rem_euclid(MINUTE) as f64 / MINUTE as f64;
         let [this, before] = self.minutes.map(f64::from);
         (this + before * (1.0 - into)) / 60.0
+    }
+
+    /// How many there were within a window. Of the part of it that is kept only in whole buckets, a share in proportion.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a number for people")]
+    #[expect(clippy::cast_sign_loss, reason = "a sum of counts")]
+    pub fn within(mut self, window: Window, now: Mono) -> u64 {
+        self.go_on(now);
+        let share = |[this, before]: [u32; 2], length: i64| {
+            let into = now.0.rem_euclid(length) as f64 / length as f64;
+            (f64::from(this) + f64::from(before) * (1.0 - into)).round() as u64
+        };
+        match window {
+            Window::Minute => share(self.minutes, MINUTE),
+            Window::TenMinutes => share([self.tens[0], self.tens[1]], 10 * MINUTE),
+            Window::Hour => self.hour(now),
+        }
     }
 
     /// How many there were in the last hour, and up to ten minutes before it.
@@ -232,6 +283,9 @@ mod tests {
                 assert!((recent.per_second(at(minute)) - 0.2).abs() < 0.01);
             }
         }
+        let now = Mono(179 * MINUTE + MINUTE / 2);
+        assert_eq!(Window::ALL.map(|window| recent.within(window, now)), [9, 63, 420]);
+        assert_eq!(Window::ALL.map(|window| recent.within(window, at(185))), [0, 30, 360]);
         assert!((recent.per_second(at(181)) - 0.0).abs() < 0.01);
         assert_eq!(recent.hour(at(260)), 0);
     }

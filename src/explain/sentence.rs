@@ -23,6 +23,15 @@ fn answer(code: &'static str, text: String, action: &str) -> Answer {
     Answer { code, text, action: action.to_owned() }
 }
 
+/// What to do where eventweir may not write.
+const RIGHTS: &str = "Grant eventweir create and patch on events.";
+
+/// The code and what to do, if a webhook refused a write, in the words of the apiserver.
+fn of_refusal(told: &str) -> Option<(&'static str, &'static str)> {
+    let is_of_webhook = told.contains("admission webhook");
+    is_of_webhook.then_some(("refused", "Exempt Events from that webhook; what is lost is not tried again."))
+}
+
 impl Object {
     fn budget(&self, part: &Part) -> Option<&Budget> {
         self.budgets.iter().find(|budget| budget.spent_on.contains_key(&part.reason))
@@ -64,11 +73,10 @@ impl Object {
                 format!("Lost at {at}, {number}: namespace {} is missing or being terminated.", self.namespace),
                 "Nothing: events of a deleted namespace cannot be stored.",
             ),
-            "forbidden" => answer(
-                if told.contains("webhook") { "refused" } else { "forbidden" },
-                format!("Lost at {at}, {number}: the upstream refused it (403): {told}"),
-                "Exempt Events from that webhook, or grant eventweir create and patch on events; it does not try again.",
-            ),
+            "forbidden" => {
+                let (code, action) = of_refusal(told).unwrap_or(("forbidden", RIGHTS));
+                answer(code, format!("Lost at {at}, {number}: the upstream refused it (403): {told}"), action)
+            }
             "too_large" => answer(
                 "too-large",
                 format!("Lost at {at}, {number}: the upstream takes no event that large: {told}"),
@@ -84,11 +92,11 @@ impl Object {
                 format!("A client deleted the record at {at}, and with it {number} that waited."),
                 "Nothing: the next occurrence begins a record at 1.",
             ),
-            _ => answer(
-                "refused",
-                format!("Lost at {at}, {number}: the upstream refused it ({why}): {told}"),
-                "The upstream's words say what is wrong; eventweir does not try again.",
-            ),
+            _ => {
+                let words = "The upstream's words say what is wrong; eventweir does not try again.";
+                let (code, action) = of_refusal(told).unwrap_or(("refused", words));
+                answer(code, format!("Lost at {at}, {number}: the upstream refused it ({why}): {told}"), action)
+            }
         }
     }
 
@@ -121,6 +129,14 @@ impl Object {
         let waiting: u64 = part.waiting.values().sum();
         let wait = format!("{} {}", plural(waiting, "occurrence"), if waiting == 1 { "waits" } else { "wait" });
         if let Some(failed) = self.decided(part, "failed").filter(|_| part.waiting.contains_key("retry")) {
+            if failed.why == "forbidden" {
+                let (code, action) = of_refusal(&failed.text).unwrap_or(("forbidden", RIGHTS));
+                let (since, told) = (clock(&failed.time), failed.text.trim_end_matches('.'));
+                let text = format!(
+                    "Not written: the upstream has refused it since {since} (403): {told}. {wait}; what is refused for five minutes is lost."
+                );
+                return answer(code, text, action);
+            }
             let is_down = ["transport", "timeout"].contains(&failed.why);
             return answer(
                 if is_down { "upstream-down" } else { "upstream-retrying" },

@@ -18,7 +18,7 @@ use super::{Face, respond};
 use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
 use crate::event::ApiGroup;
-use crate::explain::{Explanation, Query, Recent, Selector, Stored, Totals, Unseen, source};
+use crate::explain::{Explanation, Group, Query, Recent, Selector, Stored, Totals, Unseen, Window, source};
 use crate::shadow::Account;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, ListOptions};
@@ -37,6 +37,8 @@ pub(super) const SHADOW: &str = "/eventweir/v1/shadow";
 const READERS: usize = 16;
 /// A reader hears something after this long without a line.
 const PING: Duration = Duration::from_secs(15);
+/// What a rate counts lines within.
+const SECOND: Duration = Duration::from_secs(1);
 /// LIMIT: how long a reader may read; then it asks again.
 const LONGEST: Duration = Duration::from_secs(3600);
 /// LIMIT: rows of a table.
@@ -96,8 +98,10 @@ pub(super) async fn explain(State(face): State<Face>, asked: Asked) -> Response 
 
 /// `GET /eventweir/v1/top`
 pub(super) async fn top(State(face): State<Face>, asked: Asked) -> Response {
-    let namespace = pairs(asked.query()).find(|(key, _)| key == "namespace").map(|(_, value)| value.into_owned());
-    document(&face.top(namespace.as_deref()))
+    match TopQuery::parse(pairs(asked.query())) {
+        Ok(choice) => document(&face.top(&choice)),
+        Err(fault) => bad(fault),
+    }
 }
 
 /// `GET /eventweir/v1/shadow`
@@ -106,6 +110,47 @@ pub(super) async fn shadow(State(face): State<Face>, asked: Asked) -> Response {
     match face.shadow(namespace.as_deref()) {
         Some(difference) => document(&difference),
         None => respond::refusal(&Status::new(404, "NotFound", "there is no second configuration (shadowFile)")),
+    }
+}
+
+/// What the tables of `top` count.
+#[derive(Debug, Default, Clone)]
+pub struct TopQuery {
+    /// The only namespace; all, if it is empty.
+    namespace: String,
+    /// How far back.
+    window: Window,
+    /// What the namespace, kind, name, reason or component of an event contains, in lower case.
+    filter: String,
+}
+
+impl TopQuery {
+    /// Reads a query string's pairs.
+    fn parse(pairs: Pairs<'_>) -> Result<Self, String> {
+        let mut choice = Self::default();
+        for (key, value) in pairs {
+            match &*key {
+                // Of several the first, as its caller was allowed.
+                "namespace" if choice.namespace.is_empty() => choice.namespace = value.into_owned(),
+                "window" => choice.window = Window::parse(&value)?,
+                "filter" => choice.filter = value.to_ascii_lowercase(),
+                _ => {}
+            }
+        }
+        Ok(choice)
+    }
+
+    fn is_seen(&self, namespace: &str) -> bool {
+        self.namespace.is_empty() || self.namespace == namespace
+    }
+
+    fn wants<'a>(&self, namespace: &str, others: impl IntoIterator<Item = &'a str>) -> bool {
+        let contains = |text: &str| text.to_ascii_lowercase().contains(&self.filter);
+        self.is_seen(namespace) && (self.filter.is_empty() || contains(namespace) || others.into_iter().any(contains))
+    }
+
+    fn wants_group(&self, group: &Group) -> bool {
+        self.wants(&group.namespace, [&*group.kind, &*group.reason, &*group.component])
     }
 }
 
@@ -189,13 +234,15 @@ impl Face {
         events.map(stored).collect()
     }
 
-    /// The noisiest objects, reasons, components and namespaces; of one namespace, if one is named.
+    /// The noisiest objects, reasons, components and namespaces.
     #[must_use]
-    pub fn top(&self, namespace: Option<&str>) -> Value {
+    pub fn top(&self, query: &TopQuery) -> Value {
         let shards = &self.0.shards;
         let now = shards.clock().now();
-        let is_seen = |seen: &str| namespace.is_none_or(|namespace| namespace.is_empty() || namespace == seen);
-        let objects = shards.noisiest(ROWS, &is_seen);
+        let (namespace, window) = (Some(query.namespace.as_str()), query.window);
+        let objects = shards.noisiest(ROWS, window, &|history, fact| {
+            query.wants(&history.namespace, [&*history.kind, &*history.name, &*fact.reason, &*fact.component])
+        });
         let objects: Vec<Value> = objects
             .into_iter()
             .map(|row| {
@@ -206,14 +253,14 @@ impl Face {
             })
             .collect();
         let groups: Vec<_> = shards.groups().into_iter().flatten().collect();
-        let table = |name: fn(&crate::explain::Group) -> &smol_str::SmolStr| {
+        let table = |name: fn(&Group) -> &smol_str::SmolStr| {
             // LIMIT: as many as groups.
             let mut sums = std::collections::HashMap::<&str, (f64, u64, u64)>::new();
-            for group in groups.iter().filter(|group| is_seen(&group.namespace)) {
+            for group in groups.iter().filter(|group| query.wants_group(group)) {
                 let sum = sums.entry(name(group)).or_default();
                 sum.0 += group.recent.per_second(now.mono);
-                sum.1 += group.recent.hour(now.mono);
-                sum.2 += group.writes.hour(now.mono);
+                sum.1 += group.recent.within(window, now.mono);
+                sum.2 += group.writes.within(window, now.mono);
             }
             let mut rows: Vec<_> = sums.into_iter().filter(|(_, sum)| sum.1 > 0).collect();
             rows.sort_by(|(one, a), (other, b)| (b.1, one).cmp(&(a.1, other)));
@@ -223,13 +270,15 @@ impl Face {
             };
             rows.into_iter().take(ROWS).map(row).collect::<Vec<_>>()
         };
-        let sum = |number: fn(&crate::explain::Group) -> Recent, count: fn(Recent, Mono) -> f64| -> f64 {
-            groups.iter().filter(|group| is_seen(&group.namespace)).map(|group| count(number(group), now.mono)).sum()
+        let sum = |number: fn(&Group) -> Recent, count: fn(Recent, Mono) -> f64| -> f64 {
+            let seen = groups.iter().filter(|group| query.is_seen(&group.namespace));
+            seen.map(|group| count(number(group), now.mono)).sum()
         };
         #[expect(clippy::cast_precision_loss, reason = "numbers for people")]
         let hour = |recent: Recent, now| recent.hour(now) as f64;
         json!({
             "apiVersion": "eventweir/v1", "kind": "Top", "now": crate::explain::stamp(now.wall),
+            "window": window.label(),
             "receivedPerSecond": sum(|group| group.recent, Recent::per_second),
             "writtenPerSecond": sum(|group| group.writes, Recent::per_second),
             "receivedLastHour": sum(|group| group.recent, hour),
@@ -239,7 +288,7 @@ impl Face {
             "components": table(|group| &group.component),
             "namespaces": table(|group| &group.namespace),
             "account": self.account(namespace),
-            "unseen": unseen(&shards.unseen(&is_seen)),
+            "unseen": unseen(&shards.unseen(&|seen| query.is_seen(seen))),
             "perMinute": self.per_minute(namespace),
         })
     }
@@ -276,7 +325,9 @@ impl Face {
 
 /// `GET /eventweir/v1/tap`: JSON lines, or server-sent events where those are accepted.
 pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Response {
-    let selector = match Selector::parse(pairs(asked.query())) {
+    let mut rate = Rate::default();
+    let others = pairs(asked.query()).filter(|(key, value)| key != "max-rate" || !rate.read(value));
+    let selector = match Selector::parse(others) {
         Ok(selector) => selector,
         Err(fault) => return bad(fault),
     };
@@ -288,6 +339,7 @@ pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Response {
     let reader = Reader {
         lines: face.0.shards.tap().read(),
         selector,
+        rate,
         is_sse,
         stop: face.0.watches.stop(),
         until: face.0.shards.clock().now().mono.after(LONGEST),
@@ -303,10 +355,54 @@ pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Response {
     (StatusCode::OK, headers, Body::from_stream(stream)).into_response()
 }
 
+/// How many lines a reader wants each second; what is left out is counted.
+#[derive(Debug, Default)]
+struct Rate {
+    /// 0: all.
+    most: u64,
+    /// Lines of this second.
+    lines: u64,
+    /// Lines that were left out, and not told of yet.
+    skipped: u64,
+    /// When the second ends.
+    until: Mono,
+}
+
+impl Rate {
+    /// Whether `text` is a rate.
+    fn read(&mut self, text: &str) -> bool {
+        let most = text.parse();
+        self.most = most.clone().unwrap_or_default();
+        most.is_ok()
+    }
+
+    /// Whether one more line fits into this second.
+    const fn fits(&mut self) -> bool {
+        let fits = self.most == 0 || self.lines < self.most;
+        *(if fits { &mut self.lines } else { &mut self.skipped }) += 1;
+        fits
+    }
+
+    /// Begins another second where one has ended. Returns how many lines were left out in it.
+    fn go_on(&mut self, now: Mono) -> Option<u64> {
+        if now < self.until {
+            return None;
+        }
+        (self.lines, self.until) = (0, now.after(SECOND));
+        Some(std::mem::take(&mut self.skipped)).filter(|skipped| *skipped > 0)
+    }
+
+    /// How long nothing needs to be said.
+    fn pause(&self) -> Duration {
+        if self.skipped > 0 { SECOND } else { PING }
+    }
+}
+
 /// One reader of the tap.
 struct Reader {
     lines: tokio::sync::broadcast::Receiver<Arc<crate::explain::Line>>,
     selector: Selector,
+    rate: Rate,
     is_sse: bool,
     stop: tokio_util::sync::CancellationToken,
     until: Mono,
@@ -318,22 +414,31 @@ impl Reader {
     /// The next line; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if self.clock.now().mono >= self.until {
+            let now = self.clock.now().mono;
+            if now >= self.until {
                 return None;
+            }
+            if let Some(skipped) = self.rate.go_on(now) {
+                return Some(self.line(&json!({ "skipped": skipped, "why": "max-rate" })));
             }
             let line = tokio::select! {
                 () = self.stop.cancelled() => return None,
-                line = tokio::time::timeout(PING, self.lines.recv()) => line,
+                line = tokio::time::timeout(self.rate.pause(), self.lines.recv()) => line,
             };
-            let text = match line {
-                Ok(Ok(line)) if !self.selector.wants(&line) => continue,
-                Ok(Ok(line)) => serde_json::to_string(&*line).unwrap_or_default(),
-                Ok(Err(RecvError::Lagged(skipped))) => json!({ "skipped": skipped }).to_string(),
+            return Some(match line {
+                Ok(Ok(line)) if !self.selector.wants(&line) || !self.rate.fits() => continue,
+                Ok(Ok(line)) => self.line(&*line),
+                Ok(Err(RecvError::Lagged(skipped))) => self.line(&json!({ "skipped": skipped, "why": "slow" })),
                 Ok(Err(RecvError::Closed)) => return None,
-                Err(_elapsed) => json!({ "ping": true }).to_string(),
-            };
-            return Some(Bytes::from(if self.is_sse { format!("data: {text}\n\n") } else { text + "\n" }));
+                Err(_elapsed) if self.rate.skipped > 0 => continue,
+                Err(_elapsed) => self.line(&json!({ "ping": true })),
+            });
         }
+    }
+
+    fn line(&self, line: &impl serde::Serialize) -> Bytes {
+        let text = serde_json::to_string(line).unwrap_or_default();
+        Bytes::from(if self.is_sse { format!("data: {text}\n\n") } else { text + "\n" })
     }
 }
 
@@ -373,6 +478,7 @@ mod tests {
         let mut reader = Reader {
             lines: tap.read(),
             selector,
+            rate: Rate::default(),
             is_sse: true,
             stop: tokio_util::sync::CancellationToken::new(),
             until: Mono(10),
@@ -385,10 +491,46 @@ mod tests {
             tap.tell(&event, "created", "", 1, || 0);
         }
         let mut next = async || String::from_utf8(reader.next().await.unwrap().to_vec()).unwrap();
-        assert_eq!(next().await, "data: {\"skipped\":7}\n\n");
+        assert_eq!(next().await, "data: {\"skipped\":7,\"why\":\"slow\"}\n\n");
         assert!(next().await.starts_with("data: {\"time\":\"1970-01-01T00:00:00.000000Z\",\"verdict\":\"created\""));
         drop(reader);
         assert!(!tap.is_read());
         assert_eq!(places.0.available_permits(), READERS);
+    }
+
+    #[tokio::test]
+    async fn lines_beyond_the_rate_are_left_out_and_counted() {
+        let (tap, places, clock) = (Tap::default(), Readers::default(), Clock::manual(0));
+        let mut rate = Rate::default();
+        assert!(rate.read("2") && !Rate::default().read("two"));
+        let mut reader = Reader {
+            lines: tap.read(),
+            selector: Selector::default(),
+            rate,
+            is_sse: false,
+            stop: tokio_util::sync::CancellationToken::new(),
+            until: Mono(i64::MAX),
+            clock: clock.clone(),
+            _place: Arc::clone(&places.0).try_acquire_owned().unwrap(),
+        };
+        let tell = |number: usize| {
+            for _ in 0..number {
+                tap.tell(&Event::default(), "created", "", 1, || 0);
+            }
+        };
+        let mut next = async || {
+            let line: Value = serde_json::from_slice(&reader.next().await.unwrap()).unwrap();
+            line["skipped"].as_u64().unwrap_or_default()
+        };
+        tell(7);
+        assert_eq!([next().await, next().await], [0, 0]);
+        clock.advance(SECOND);
+        assert_eq!([next().await, next().await], [0, 0], "a second has begun");
+        tell(1);
+        assert!(tokio::time::timeout(Duration::ZERO, next()).await.is_err(), "four do not fit");
+        clock.advance(SECOND);
+        assert_eq!(next().await, 4);
+        tell(1);
+        assert_eq!(next().await, 0);
     }
 }

@@ -58,6 +58,7 @@ use rejection::Rejection;
 
 pub use admit::Admission;
 pub use aliases::Aliases;
+pub use look::TopQuery;
 pub use metrics::{Metrics, NamesCollector};
 
 use crate::access::Access;

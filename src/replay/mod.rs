@@ -513,6 +513,12 @@ impl Simulation {
         fates
     }
 
+    /// What a trial sets, as keys of a configuration that is like this one otherwise.
+    #[must_use]
+    pub fn keys_of(&self, trial: Trial) -> String {
+        trial.keys(&self.policy)
+    }
+
     /// Writes by the minute since the first occurrence.
     #[must_use]
     pub const fn writes_per_minute(&self) -> &BTreeMap<i64, u64> {
@@ -528,6 +534,12 @@ fn add(parts: &mut Vec<Part>, part: Part) {
             known.dropped += part.dropped;
             known.newest = known.newest.max(part.newest);
         }
-        None => parts.push(part),
+        None => {
+            // Most records have one.
+            if parts.is_empty() {
+                parts.reserve_exact(1);
+            }
+            parts.push(part);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What an API server would answer, without keeping the events: for each name how often it counts, and when it expires.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher as _;
 
 use smol_str::{SmolStr, format_smolstr};
 
@@ -14,14 +15,24 @@ pub(super) struct Records {
     /// How long a record lives after its last write, in nanoseconds.
     ttl: i64,
     // LIMIT: records written within `ttl`.
-    known: HashMap<SmolStr, Kept, foldhash::fast::FixedState>,
+    known: HashMap<Name, Kept, foldhash::fast::FixedState>,
     /// When to look at which record again.
     // LIMIT: writes within `ttl`.
-    expiries: VecDeque<(i64, SmolStr)>,
+    expiries: VecDeque<(i64, Name)>,
     revision: u64,
     /// The newest event that was not created because its name was taken: a record of that name has that content, because
     /// only names that are made of the content meet.
     refused: Option<Box<Event>>,
+}
+
+/// A namespace with a name, hashed: many records are known, and nobody asks for their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Name(u64);
+
+impl Name {
+    fn of(namespace: &str, name: &str) -> Self {
+        Self(foldhash::quality::FixedState::default().hash_one((namespace, name)))
+    }
 }
 
 #[derive(Debug)]
@@ -49,7 +60,7 @@ impl Records {
         }
         match request {
             Request::Create { event, .. } => {
-                let key = key(&event.metadata.namespace, &event.metadata.name);
+                let key = Name::of(&event.metadata.namespace, &event.metadata.name);
                 if self.known.contains_key(&key) {
                     self.refused = Some(event.clone());
                     return Answer::Exists;
@@ -59,14 +70,14 @@ impl Records {
                 Answer::Stored(Box::new(Event { metadata, ..Event::clone(event) }))
             }
             Request::Patch { namespace, name, patch, .. } => {
-                let key = key(namespace, name);
+                let key = Name::of(namespace, name);
                 let Some(first) = self.known.get(&key).map(|kept| kept.first) else { return Answer::Missing };
                 self.put(key, patch.count, first, now);
                 let stored = Event { count: patch.count, message: patch.message.clone(), ..Event::default() };
                 Answer::Stored(Box::new(self.found(stored, namespace, name, first)))
             }
             Request::Read { namespace, name, .. } => {
-                let Some(Kept { count, first, .. }) = self.known.get(&key(namespace, name)) else {
+                let Some(Kept { count, first, .. }) = self.known.get(&Name::of(namespace, name)) else {
                     return Answer::Missing;
                 };
                 let (count, first) = (*count, *first);
@@ -76,7 +87,7 @@ impl Records {
                 Answer::Stored(Box::new(self.found(stored, namespace, name, first)))
             }
             Request::Delete { namespace, name, .. } => {
-                self.known.remove(&key(namespace, name));
+                self.known.remove(&Name::of(namespace, name));
                 Answer::Missing
             }
         }
@@ -88,10 +99,10 @@ impl Records {
         Event { metadata, first_timestamp: first, ..stored }
     }
 
-    fn put(&mut self, key: SmolStr, count: i32, first: Option<Time>, now: Now) {
+    fn put(&mut self, key: Name, count: i32, first: Option<Time>, now: Now) {
         let expires = now.wall.saturating_add(self.ttl);
         if expires != i64::MAX {
-            self.expiries.push_back((expires, key.clone()));
+            self.expiries.push_back((expires, key));
         }
         self.revision += 1;
         self.known.insert(key, Kept { expires, count, first });
@@ -100,8 +111,4 @@ impl Records {
     fn version(&self) -> SmolStr {
         format_smolstr!("{}", self.revision)
     }
-}
-
-fn key(namespace: &str, name: &str) -> SmolStr {
-    format_smolstr!("{namespace}/{name}")
 }

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use crate::correlator::{Field, Policy, Settings};
 
+/// Tokens per second of a small budget.
+const SMALL_QPS: f32 = 1.0 / 900.0;
+
 /// A rule that is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trial {
@@ -27,6 +30,18 @@ impl Trial {
         }
     }
 
+    /// What the rule sets, as keys of a configuration.
+    pub(super) fn keys(self, policy: &Policy) -> String {
+        let Settings { spam_key, burst_size, qps, .. } = &*self.apply(policy).base;
+        match self {
+            Self::ReasonInSpamKey => {
+                format!("spamKey: [{}]", spam_key.iter().map(|field| field.path()).collect::<Vec<_>>().join(", "))
+            }
+            Self::SmallBudget if (qps - SMALL_QPS).abs() > 0.0 => format!("burstSize: {burst_size}, qps: {qps}"),
+            Self::SmallBudget => format!("burstSize: {burst_size}, qps: 1/900"),
+        }
+    }
+
     /// The policy with the rule for every component.
     pub(super) fn apply(self, policy: &Policy) -> Policy {
         let mut tried = policy.clone();
@@ -42,7 +57,7 @@ impl Trial {
             Self::ReasonInSpamKey => settings.spam_key.push(Field::Reason),
             Self::SmallBudget => {
                 settings.burst_size = settings.burst_size.min(5);
-                settings.qps = settings.qps.min(1.0 / 900.0);
+                settings.qps = settings.qps.min(SMALL_QPS);
             }
         }
         settings

@@ -11,7 +11,7 @@ use crate::correlator::{Policy, RecordId, Settled, field_value};
 use crate::event::Event;
 use crate::explain::{
     Budget, Decided, Fact, Group, History, Known, MINUTES, Marks, Object, Part, Query, Record, Spot, Store, Tap,
-    Unseen, Verdict, stamp,
+    Unseen, Verdict, Window, stamp,
 };
 use crate::ledger::RejectReason;
 use crate::outbox::{Answer, DIGEST_REASON, Forgotten, Kind, MESSAGES, Request, Settlement, TAG_PREFIX, Write};
@@ -33,7 +33,6 @@ pub(super) struct Noticed {
     sent: i64,
     why: &'static str,
     text: SmolStr,
-    is_retry: bool,
 }
 
 /// An object with its numbers of late, for `top`.
@@ -49,6 +48,9 @@ pub struct Row {
     pub writes: u64,
     pub lost: u64,
 }
+
+/// Whether a fact of an object is wanted.
+type Wanted<'a> = &'a dyn Fn(&History, &Fact) -> bool;
 
 impl Shard {
     /// The desired state of a record that is here.
@@ -85,26 +87,27 @@ impl Shard {
         let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
         let marks = Marks::new(self.secret, seen.event);
         let spot = self.explain.spot(marks, seen.event, now)?;
-        let (why, text, is_retry) = match answer {
-            Answer::Refused(refusal) => (refusal.reason.label(), SmolStr::new(&refusal.status.message), false),
-            Answer::Retry(retry) => (retry.fault.label(), SmolStr::default(), true),
-            Answer::Stored(_) | Answer::Missing | Answer::Exists => ("", SmolStr::default(), false),
+        let (why, text) = match answer {
+            Answer::Refused(refusal) => (refusal.reason.label(), SmolStr::new(&refusal.status.message)),
+            Answer::Retry(retry) => (retry.fault.label(), SmolStr::default()),
+            Answer::Stored(_) | Answer::Missing | Answer::Exists => ("", SmolStr::default()),
         };
         let (name, message) = (seen.event.metadata.name.clone(), seen.event.message.clone());
-        Some(Noticed { spot, marks, kind: seen.kind, name, message, sent: seen.sent, why, text, is_retry })
+        Some(Noticed { spot, marks, kind: seen.kind, name, message, sent: seen.sent, why, text })
     }
 
     /// Notes what an answer has settled.
     pub(super) fn note_answer(&mut self, record: RecordId, noticed: &Noticed, settlement: &Settlement, now: Now) {
-        let Noticed { spot, marks, kind, name, message, sent, why, text, is_retry } = noticed;
+        let Noticed { spot, marks, kind, name, message, sent, why, text } = noticed;
         let written = settlement.written.total();
         if written > 0 {
             self.explain.written(*spot, (record, *kind), (name, *sent), (message, *marks), written, now);
         }
         let remark = match settlement.lost {
             Some((reason, lost)) => Some(((Verdict::Lost, reason.label()), lost.total())),
-            None if *is_retry => Some(((Verdict::Failed, *why), 0)),
             None if written > 0 => Some(((Verdict::Written, ""), written)),
+            // Refused and not lost: it is tried again, repaired or as it is.
+            None if !why.is_empty() => Some(((Verdict::Failed, *why), 0)),
             None => None,
         };
         if let Some((remark, number)) = remark {
@@ -330,12 +333,12 @@ impl Shard {
         decisions
     }
 
-    /// The facts that most occurrences came of in the last hour, of the namespaces that may be seen.
-    fn noisiest(&mut self, most: usize, is_seen: &dyn Fn(&str) -> bool, now: Now) -> Vec<Row> {
-        let histories = self.kept().histories().filter(|history| is_seen(&history.namespace));
-        let facts = histories.flat_map(|history| history.facts.iter().map(move |fact| (history, fact)));
+    /// The facts that most occurrences came of within a window, of those that are wanted.
+    fn noisiest(&mut self, most: usize, window: Window, is_wanted: Wanted<'_>, now: Now) -> Vec<Row> {
+        let facts = self.kept().histories().flat_map(|history| history.facts.iter().map(move |fact| (history, fact)));
+        let wanted = facts.filter(|(history, fact)| is_wanted(history, fact));
         let mut facts: Vec<_> =
-            facts.map(|(history, fact)| (fact.rates.received.hour(now.mono), history, fact)).collect();
+            wanted.map(|(history, fact)| (fact.rates.received.within(window, now.mono), history, fact)).collect();
         facts.sort_by_key(|(received, ..)| std::cmp::Reverse(*received));
         facts.truncate(most);
         let row = |(received, history, fact): (u64, &History, &Fact)| Row {
@@ -345,7 +348,7 @@ impl Shard {
             component: fact.component.clone(),
             per_second: fact.rates.received.per_second(now.mono),
             received,
-            writes: fact.rates.writes.hour(now.mono),
+            writes: fact.rates.writes.within(window, now.mono),
             lost: fact.lost.0 + fact.dropped,
         };
         facts.into_iter().filter(|(received, ..)| *received > 0).map(row).collect()
@@ -392,11 +395,11 @@ impl Shards {
         self.with(self.shard_of(event), |shard, now| shard.note_refused_change(event, &text, now));
     }
 
-    /// The facts that most occurrences came of in the last hour, of the namespaces that may be seen.
+    /// The facts that most occurrences came of within a window, of those that are wanted.
     #[must_use]
-    pub fn noisiest(&self, most: usize, is_seen: &dyn Fn(&str) -> bool) -> Vec<Row> {
-        let rows =
-            (0..self.count()).flat_map(|index| self.with(index, |shard, now| shard.noisiest(most, is_seen, now)));
+    pub fn noisiest(&self, most: usize, window: Window, is_wanted: Wanted<'_>) -> Vec<Row> {
+        let rows = (0..self.count())
+            .flat_map(|index| self.with(index, |shard, now| shard.noisiest(most, window, is_wanted, now)));
         let mut rows: Vec<Row> = rows.collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.received));
         rows.truncate(most);

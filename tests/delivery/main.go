@@ -55,6 +55,7 @@ var scenarios = []scenario{
 	{"deadline", false, deadline},
 	{"mutated", false, func(r *run) error { return admitted(r, changesMessages) }},
 	{"stripped", false, func(r *run) error { return admitted(r, stripsAnnotations) }},
+	{"denied", false, denied},
 	{"varied", false, varied},
 	{"recorder", false, recorder},
 	{"restart", false, restart},

@@ -4,9 +4,11 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -36,12 +38,12 @@ func stripsAnnotations(event record) []map[string]any {
 
 // admitted: faults, and a webhook of the apiserver changes everything that is stored, by creates and by patches.
 func admitted(r *run, change mutation) error {
-	hook, err := startWebhook(change)
+	hook, err := startWebhook(&webhook{change: change})
 	if err != nil {
 		return err
 	}
 	defer hook.close()
-	if err := r.long.create(mutating, hook.configuration(r)); err != nil {
+	if err := r.long.create(mutating, hook.configuration(r, "MutatingWebhookConfiguration")); err != nil {
 		return err
 	}
 	if err := r.untilMutated(hook); err != nil {
@@ -81,16 +83,92 @@ func admitted(r *run, change mutation) error {
 	return accounted(records, end.written())
 }
 
-// webhook is a mutating webhook.
+// denied: a validating webhook refuses events. explain says so in the words of the webhook: of what is lost at once, and of what waits
+// because the webhook has answered 403, which may also be a right that is still to come.
+func denied(r *run) error {
+	const words = "events about this object are not wanted"
+	lost, waits := r.name+"-lost", r.name+"-waits"
+	var isOver atomic.Bool
+	hook, err := startWebhook(&webhook{deny: func(event record) map[string]any {
+		switch object := event.InvolvedObject.Name; {
+		case object == lost || object == "probe":
+			return map[string]any{"message": words}
+		case object == waits && !isOver.Load():
+			return map[string]any{"message": words, "code": http.StatusForbidden}
+		default:
+			return nil
+		}
+	}})
+	if err != nil {
+		return err
+	}
+	defer hook.close()
+	if err := r.long.create(webhooks, hook.configuration(r, "ValidatingWebhookConfiguration")); err != nil {
+		return err
+	}
+	client := &recorders{run: r}
+	for until := time.Now().Add(time.Minute); hook.changed.Load() == 0; time.Sleep(50 * time.Millisecond) {
+		_ = r.long.do(http.MethodPost, client.path("", false)+"?dryRun=All", client.core("probe", "probe", "m"), nil)
+		if time.Now().After(until) {
+			return errors.New("the apiserver never asks the webhook")
+		}
+	}
+	w, x, quit, err := r.begin(r.long, true, newPlan(r.seed, nil), large)
+	if err != nil {
+		return err
+	}
+	defer quit()
+	load := load{to: to(w)}
+	for _, object := range []string{lost, waits} {
+		s := step{object: object, method: http.MethodPost, path: client.path("", false), contentType: "application/json", body: encode(client.core(object+".1", object, "m"))}
+		if code, text, err := load.request(http.DefaultClient, w, s); err != nil || code != http.StatusCreated {
+			return fmt.Errorf("POST: %d %s %w", code, text, err)
+		}
+	}
+	_, err = w.until("is refused", time.Minute, func(s samples) bool {
+		return s.lost() == 1 && s.sum("eventweir_ledger_waiting", `why="retry"`) == 1
+	})
+	if err != nil {
+		return err
+	}
+	told := `admission webhook "events.example.com" denied the request: ` + words
+	for _, asked := range []struct{ object, said string }{
+		{lost, "Lost at "}, {waits, "Not written: the upstream has refused it since "},
+	} {
+		said, err := exec.Command(r.eventweir, "explain", "pod/"+asked.object, "-n", r.namespace(), "--server", w.listen).Output()
+		if err != nil {
+			return fmt.Errorf("explain: %w: %s", err, said)
+		}
+		first, _, _ := strings.Cut(string(said), "\n")
+		r.logf("%s", first)
+		if !strings.HasPrefix(first, asked.said) || !strings.Contains(first, told) || !strings.Contains(string(said), "DO  Exempt Events") {
+			return fmt.Errorf("explain says: %s", said)
+		}
+	}
+	isOver.Store(true)
+	end, records, err := r.result(w, x, r.long)
+	if err != nil {
+		return err
+	}
+	if end.lost() != 1 || end.written() != 1 || len(records) != 1 || records[0].InvolvedObject.Name != waits {
+		return fmt.Errorf("%d are lost, %d written, and the apiserver has %+v", end.lost(), end.written(), records)
+	}
+	return nil
+}
+
+// webhook is one that changes or denies.
 type webhook struct {
-	server  *http.Server
-	url     string
-	ca      []byte
-	change  mutation
+	server *http.Server
+	url    string
+	ca     []byte
+	change mutation
+	// deny is the status of a refusal, nil where there is none.
+	deny func(event record) map[string]any
+	// changed are requests that it has changed or denied.
 	changed atomic.Int64
 }
 
-func startWebhook(change mutation) (*webhook, error) {
+func startWebhook(h *webhook) (*webhook, error) {
 	cert, ca, err := selfSigned()
 	if err != nil {
 		return nil, err
@@ -99,7 +177,7 @@ func startWebhook(change mutation) (*webhook, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &webhook{url: "https://" + listener.Addr().String() + "/", ca: ca, change: change}
+	h.url, h.ca = "https://"+listener.Addr().String()+"/", ca
 	h.server = &http.Server{Handler: h, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}}}
 	go func() { _ = h.server.ServeTLS(listener, "", "") }()
 	return h, nil
@@ -119,7 +197,12 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	response := map[string]any{"uid": asked.Request.UID, "allowed": true}
-	if patch := h.change(asked.Request.Object); len(patch) > 0 {
+	if h.deny != nil {
+		if status := h.deny(asked.Request.Object); status != nil {
+			h.changed.Add(1)
+			response["allowed"], response["status"] = false, status
+		}
+	} else if patch := h.change(asked.Request.Object); len(patch) > 0 {
 		h.changed.Add(1)
 		response["patchType"], response["patch"] = "JSONPatch", encode(patch)
 	}
@@ -128,10 +211,10 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // configuration makes the apiserver ask about the events of a run.
-func (h *webhook) configuration(r *run) map[string]any {
+func (h *webhook) configuration(r *run, kind string) map[string]any {
 	mine := map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": r.namespace()}}
 	return map[string]any{
-		"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+		"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
 		"metadata": map[string]any{"name": r.name},
 		"webhooks": []map[string]any{{
 			"name": "events.example.com", "admissionReviewVersions": []string{"v1"}, "sideEffects": "None",

@@ -184,6 +184,23 @@ async fn another_replicas_record_is_found_upstream() {
 }
 
 #[tokio::test]
+async fn what_waits_at_another_replica_is_known_there_only() {
+    let fake = FakeApiserver::manual();
+    let other = start_before(&fake, "").await;
+    let program = start_before(&fake, "").await;
+    fake.plan(|_| Fault::Unavailable(1));
+    other.client().await.post(&plain()).await;
+    let document = ask(&program, "namespace=shop&object=pod/web-0").await;
+    assert_eq!((&document["answer"]["code"], &document["objects"]), (&json!("unknown"), &json!([])));
+    let action = document["answer"]["action"].as_str().unwrap();
+    assert!(action.contains("ask all, each with a --server of its own"), "{action}");
+    assert_eq!(ask(&other, "namespace=shop&object=pod/web-0").await["objects"][0]["name"], "web-0");
+    fake.plan(|_| Fault::None);
+    other.stop().await;
+    program.stop().await;
+}
+
+#[tokio::test]
 async fn what_waits_for_an_upstream_that_is_down_says_since_when() {
     let fake = FakeApiserver::manual();
     let program = start_before(&fake, "").await;
@@ -218,6 +235,22 @@ async fn what_the_upstream_refuses_for_good_is_lost_with_its_words() {
         assert!(text.starts_with(said) && text.contains("1 occurrence"), "{code}: {text}");
         program.stop().await;
     }
+}
+
+#[tokio::test]
+async fn what_is_refused_and_may_pass_waits_with_the_upstreams_words() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    fake.plan(|_| Fault::Before(403));
+    program.client().await.post(&plain()).await;
+    program.until("it is refused", || program.balance().waiting[Why::Retry as usize] == 1).await;
+    let text = told(&program, "object=pod/web-0").await;
+    assert!(text.starts_with("forbidden: Not written: the upstream has refused it since 08:00:0"), "{text}");
+    assert!(text.contains("1 occurrence waits") && text.contains("(403): "), "{text}");
+    fake.plan(|_| Fault::None);
+    program.settle().await;
+    assert!(told(&program, "object=pod/web-0").await.starts_with("shown: 1 of 1"));
+    program.stop().await;
 }
 
 #[tokio::test]
@@ -406,6 +439,31 @@ async fn top_counts_and_the_account_is_the_ledgers() {
 }
 
 #[tokio::test]
+async fn top_has_windows_and_a_filter() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    for _ in 0..5 {
+        client.post(&plain()).await;
+    }
+    program.settle().await;
+    program.clock.advance(Duration::from_secs(130));
+    client.post(&event("node-1", "web-1", "Other", "m")).await;
+    let mut top = async |query: &str| {
+        let top = client.get(&format!("/eventweir/v1/top?{query}")).await.json();
+        let row = |row: &Value| format!("{} {}", row["object"].as_str().unwrap(), row["received"]);
+        let rows = top["objects"].as_array().unwrap().iter().map(row).collect::<Vec<_>>().join(", ");
+        format!("{} {rows} of {}", top["window"].as_str().unwrap(), top["namespaces"][0]["received"])
+    };
+    assert_eq!(top("").await, "1h Pod/web-0 5, Pod/web-1 1 of 6");
+    assert_eq!(top("window=10m&filter=WEB").await, "10m Pod/web-0 5, Pod/web-1 1 of null");
+    assert_eq!(top("window=1m").await, "1m Pod/web-1 1 of 1");
+    assert_eq!(top("filter=backoff").await, "1h Pod/web-0 5 of 5");
+    assert_eq!(top("filter=nothing").await, "1h  of null");
+    assert_eq!(client.get("/eventweir/v1/top?window=2h").await.status, 400);
+    program.stop().await;
+}
+
+#[tokio::test]
 async fn series_beyond_the_limit_are_counted_as_other() {
     let program = start("explain: {series: 1}\n").await;
     let client = &mut program.client().await;
@@ -441,7 +499,7 @@ async fn the_tap_tells_what_becomes_of_occurrences() {
     for _ in 1..16 {
         others.push(open("").await);
     }
-    for (query, status) in [("", 429), ("?nonsense=1", 400)] {
+    for (query, status) in [("", 429), ("?nonsense=1", 400), ("?max-rate=two", 400)] {
         assert_eq!(program.client().await.get(&format!("/eventweir/v1/tap{query}")).await.status, status);
     }
     program.client().await.post(&event("node-1", "other", "R", "m")).await;

@@ -18,6 +18,7 @@ use super::Admin;
 use crate::correlator::{Pattern, Rule};
 use crate::event::MicroTime;
 use crate::explain::clean;
+use crate::ingest::TopQuery;
 
 const CSS: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -160,7 +161,7 @@ pub(super) async fn script() -> Response {
 /// `/`
 pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    let top = face.top(None);
+    let top = face.top(&TopQuery::default());
     let account = &top["account"];
     let full = full(&admin);
     let mut html = Html::default();

@@ -36,6 +36,7 @@ struct Inner {
     keys: IntGauge,
     keys_limit: IntGauge,
     budgets: IntGauge,
+    lines: IntGauge,
     records: IntGauge,
     records_limit: IntGauge,
     bytes: IntGauge,
@@ -95,6 +96,10 @@ impl ShardCollector {
                 "Entries that the caches of all sources may hold.",
             )?,
             budgets: IntGauge::new("eventweir_outbox_budgets", "Budgets that are not known to be full.")?,
+            lines: IntGauge::new(
+                "eventweir_client_lines",
+                "Lines of clients' own counts that were read upstream or from the spool.",
+            )?,
             records: IntGauge::new("eventweir_outbox_records", "Records in the outbox.")?,
             records_limit: IntGauge::new(
                 "eventweir_outbox_records_limit",
@@ -142,7 +147,7 @@ impl ShardCollector {
 }
 
 impl Inner {
-    fn parts(&self) -> [&dyn Collector; 27] {
+    fn parts(&self) -> [&dyn Collector; 28] {
         [
             &self.received,
             &self.rejected,
@@ -154,6 +159,7 @@ impl Inner {
             &self.keys,
             &self.keys_limit,
             &self.budgets,
+            &self.lines,
             &self.records,
             &self.records_limit,
             &self.bytes,
@@ -198,6 +204,7 @@ impl Inner {
         self.keys.set(gauge(sizes.tracked_keys));
         self.keys_limit.set(gauge(self.limits.max_tracked_keys.get()));
         self.budgets.set(gauge(sizes.budgets));
+        self.lines.set(gauge(sizes.lines));
         self.records.set(gauge(sizes.records));
         self.records_limit.set(gauge(self.limits.outbox.max_records.get()));
         self.bytes.set(gauge(sizes.bytes));

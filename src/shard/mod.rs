@@ -439,6 +439,7 @@ impl Shard {
             budgets: self.outbox.budgets(),
             groups,
             folded,
+            lines: self.lines.len(),
         }
     }
 

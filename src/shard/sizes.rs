@@ -17,6 +17,8 @@ pub struct Sizes {
     pub groups: usize,
     /// Events that are known to have folded into storm records.
     pub folded: usize,
+    /// Lines of clients that were read and are kept.
+    pub lines: usize,
 }
 
 impl Sizes {
@@ -31,6 +33,7 @@ impl Sizes {
             budgets: self.budgets + other.budgets,
             groups: self.groups + other.groups,
             folded: self.folded + other.folded,
+            lines: self.lines + other.lines,
         }
     }
 }

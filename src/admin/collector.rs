@@ -96,10 +96,7 @@ impl ShardCollector {
                 "Entries that the caches of all sources may hold.",
             )?,
             budgets: IntGauge::new("eventweir_outbox_budgets", "Budgets that are not known to be full.")?,
-            lines: IntGauge::new(
-                "eventweir_client_lines",
-                "Lines of clients' own counts that were read upstream or from the spool.",
-            )?,
+            lines: lines()?,
             records: IntGauge::new("eventweir_outbox_records", "Records in the outbox.")?,
             records_limit: IntGauge::new(
                 "eventweir_outbox_records_limit",
@@ -112,13 +109,7 @@ impl ShardCollector {
             )?,
             up: IntGauge::new("eventweir_upstream_up", "1 while the upstream answers, 0 while it is down.")?,
             outages: IntCounter::new("eventweir_upstream_outages_total", "How often the upstream went down.")?,
-            forbidden: IntGaugeVec::new(
-                Opts::new(
-                    "eventweir_upstream_forbidden",
-                    "1 while the upstream's newest answer to this verb was 403, by the verb of delivery.",
-                ),
-                &["verb"],
-            )?,
+            forbidden: forbidden()?,
             repairs: counters(
                 "eventweir_upstream_repairs_total",
                 "Records that were mended and written again because the upstream had refused them, by what was wrong.",
@@ -248,6 +239,15 @@ impl Inner {
             set(&self.kube_events.with_label_values(&labels), total);
         }
     }
+}
+
+fn lines() -> prometheus::Result<IntGauge> {
+    IntGauge::new("eventweir_client_lines", "Lines of clients' own counts that were read upstream or from the spool.")
+}
+
+fn forbidden() -> prometheus::Result<IntGaugeVec> {
+    let help = "1 while the upstream's newest answer to this verb was 403, by the verb of delivery.";
+    IntGaugeVec::new(Opts::new("eventweir_upstream_forbidden", help), &["verb"])
 }
 
 fn storms() -> Result<[IntGauge; 3], prometheus::Error> {

@@ -11,6 +11,7 @@ use eventweir::correlator::{KeySecret, Policy};
 use eventweir::event_log::EventLog;
 use eventweir::ingest::{self, Ack, Aliases, Face, Life, Repair};
 use eventweir::server::Origins;
+use eventweir::shadow::Shadow;
 use eventweir::shard::{self, Shards};
 use eventweir::upstream::{Embedded, Metrics, Upstream, store};
 use http::{Request, Response};
@@ -43,7 +44,9 @@ impl Fixture {
             repair: Repair::On { message_bytes: 4096 },
         };
         let metrics = ingest::Metrics::new(&registry).expect("a new registry");
-        let life = Life { access, tasks: Default::default(), stop: Default::default(), spool: Default::default() };
+        let (shadow, _) = Shadow::new(shards.clone(), KeySecret(7, 9));
+        let life =
+            Life { access, tasks: Default::default(), stop: Default::default(), spool: Default::default(), shadow };
         let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"), KeySecret(8, 10));
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), life);
         Self { face, shards }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use smol_str::SmolStr;
 
-use super::Recent;
+use super::{Recent, Spot};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, Rate, RecordId};
 use crate::event::{Event, cut};
@@ -280,13 +280,13 @@ impl History {
             + places
     }
 
-    /// Notes the uid of an event's object, and returns whether it was another one.
     /// The message of a record with this hash; empty where it is forgotten.
     pub(super) fn message(&self, record: RecordId, mark: u64) -> SmolStr {
         let messages = self.kept(record).into_iter().flat_map(|kept| &kept.messages);
         messages.filter(|(known, _)| *known == mark).map(|(_, message)| message.clone()).next().unwrap_or_default()
     }
 
+    /// Notes the uid of an event's object, and returns whether it was another one.
     pub(super) fn set_uid(&mut self, event: &Event, mark: u64) -> bool {
         let uid = &event.involved_object.uid;
         // LIMIT: a uid has 36 characters; what is longer is none.
@@ -296,6 +296,11 @@ impl History {
         self.texts = self.texts - heap(&self.uid) + heap(uid);
         (self.uid, self.uid_mark) = (uid.clone(), mark);
         true
+    }
+
+    /// The fact at a place; `None` where the object was forgotten meanwhile, and another fact has the number.
+    pub(super) fn fact_at(&mut self, spot: Spot) -> Option<&mut Fact> {
+        self.facts.get_mut(spot.fact).filter(|fact| fact.mark == spot.mark)
     }
 
     /// The number of the fact with this hash.

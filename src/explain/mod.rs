@@ -37,7 +37,7 @@ use crate::outbox::Kind;
 /// LIMIT: groups of like events that are counted, over all shards; further ones are counted together.
 const GROUPS: usize = 10_000;
 
-/// Nanoseconds within which an object is not put before the others again that were heard of before it.
+/// Nanoseconds for which an object keeps its place in the order of use, although it is heard of again.
 const TOUCH: i64 = 1_000_000_000;
 
 /// What is kept.
@@ -104,6 +104,8 @@ pub struct Store {
 pub struct Spot {
     object: Key,
     fact: usize,
+    /// The hash of the fact at that number.
+    mark: u64,
     group: usize,
     /// The occurrences go on with a run, and are not counted there yet.
     is_run: bool,
@@ -231,7 +233,7 @@ impl Store {
         if number > 0 {
             fact.receive(number, now);
         }
-        Some(Spot { object: marks.object, fact: place, group: fact.group, is_run: false })
+        Some(Spot { object: marks.object, fact: place, mark: fact.mark, group: fact.group, is_run: false })
     }
 
     fn make(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
@@ -253,9 +255,10 @@ impl Store {
         if number > 0 {
             history.facts[place].receive(number, now);
         }
+        let mark = history.facts[place].mark;
         self.bytes.replace(before, history.bytes());
         self.trim(Some(object));
-        Some(Spot { object, fact: place, group, is_run: false })
+        Some(Spot { object, fact: place, mark, group, is_run: false })
     }
 
     fn group(&mut self, event: &Event) -> usize {
@@ -302,7 +305,7 @@ impl Store {
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes();
-        let Some(fact) = history.facts.get_mut(spot.fact) else { return };
+        let Some(fact) = history.fact_at(spot) else { return };
         fact.rule = ruling.rule;
         fact.budget = Some((ruling.source, ruling.budget, ruling.rate, ruling.paid.is_some()));
         match verdict {
@@ -367,9 +370,8 @@ impl Store {
             *hits += u64::from(untold);
         }
         self.receive_at(spot, untold, last);
-        // Its object may have been forgotten meanwhile.
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        if history.facts.get(spot.fact).is_none_or(|fact| fact.mark != marks.fact) {
+        if history.fact_at(spot).is_none() {
             return;
         }
         let before = history.bytes();
@@ -383,7 +385,7 @@ impl Store {
     fn receive_at(&mut self, spot: Spot, number: u32, now: Now) {
         self.flow[0].add(now.mono, number);
         self.groups[spot.group].receive(now.mono, number);
-        if let Some(fact) = self.objects.peek_mut(&spot.object).and_then(|history| history.facts.get_mut(spot.fact)) {
+        if let Some(fact) = self.objects.peek_mut(&spot.object).and_then(|history| history.fact_at(spot)) {
             fact.receive(number, now);
         }
     }
@@ -403,7 +405,7 @@ impl Store {
         }
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes();
-        let Some(fact) = history.facts.get_mut(spot.fact) else { return };
+        let Some(fact) = history.fact_at(spot) else { return };
         let totals = &mut self.groups[fact.group].totals;
         match remark.0 {
             Verdict::Rejected if number == 0 => fact.refused_changes += 1,
@@ -438,7 +440,7 @@ impl Store {
         self.tell_of(record);
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes();
-        if history.facts.len() <= spot.fact {
+        if history.fact_at(spot).is_none() {
             return;
         }
         if history.kept(record).is_none() {
@@ -478,7 +480,7 @@ impl Store {
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes();
-        let Some(fact) = history.facts.get_mut(spot.fact) else { return };
+        let Some(fact) = history.fact_at(spot) else { return };
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
         self.groups[fact.group].totals.folded += number;
         history.keep((into, kind), spot.fact, (message, marks.message, messages), 0);
@@ -498,10 +500,11 @@ impl Store {
     /// The upstream no longer has what a record was; the next occurrence begins another.
     pub fn ended(&mut self, object: Key, record: RecordId) -> Option<Spot> {
         self.tell_of(record);
-        let kept = self.objects.peek_mut(&object)?.kept_mut(record)?;
+        let history = self.objects.peek_mut(&object)?;
+        let kept = history.kept_mut(record)?;
         kept.has_ended = true;
         let fact = kept.fact;
-        Some(Spot { object, fact, group: 0, is_run: false })
+        Some(Spot { object, fact, mark: history.facts[fact].mark, group: 0, is_run: false })
     }
 
     fn hits(&mut self, rule: Option<usize>) -> Option<&mut u64> {

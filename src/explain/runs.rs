@@ -10,7 +10,7 @@ use crate::outbox::RecordId;
 /// LIMIT: runs of a shard; a further one ends that in its place.
 const PLACES: usize = 512;
 
-/// Nanoseconds that a run lasts at most. What is asked meanwhile is told everything first.
+/// Nanoseconds that a run lasts at most. Before anything is asked of the store, it is told of all runs.
 const LONGEST: i64 = 1_000_000_000;
 
 /// Occurrences of one record that were decided alike.

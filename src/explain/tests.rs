@@ -57,6 +57,20 @@ fn a_run_of_equal_decisions_is_one_entry_and_distinct_messages_are_kept() {
     assert_eq!(kept, ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"]);
 }
 
+/// Those beyond the limit share the last one's place.
+#[test]
+fn repeats_of_facts_beyond_the_limit_are_noted_too() {
+    let mut store = store(1_000_000);
+    for number in (0..33).chain([32, 32]) {
+        accept(&mut store, &event(0, &format!("R{number}"), "m"), number, 1);
+    }
+    store.tell();
+    let history = store.histories().next().unwrap();
+    assert_eq!((history.facts.len(), history.facts[31].received), (32, 4));
+    // The first of R32 is an entry of its own: its record seems to begin again that of R31.
+    assert_eq!(history.decisions.back().unwrap().occurrences, 2);
+}
+
 /// What was told at once, and what was counted in runs.
 #[test]
 fn repeats_are_told_whole_whenever_that_is() {

@@ -371,9 +371,7 @@ struct Rate {
 impl Rate {
     /// Whether `text` is a rate.
     fn read(&mut self, text: &str) -> bool {
-        let most = text.parse();
-        self.most = most.clone().unwrap_or_default();
-        most.is_ok()
+        text.parse().map(|most| self.most = most).is_ok()
     }
 
     /// Whether one more line fits into this second.

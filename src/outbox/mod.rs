@@ -396,10 +396,9 @@ impl Outbox {
                     resource_version,
                     tag,
                     value,
-                    lines: record.lines.annotations(&name, count),
+                    annotations: record.lines.annotations(&name, count),
                     removed,
                     ends_series,
-                    messages: None,
                 });
                 let claim = claim.map(Box::new);
                 Request::Patch { group, namespace, name, patch, claim }

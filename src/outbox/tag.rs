@@ -37,14 +37,12 @@ pub struct Claim {
     pub tag: SmolStr,
     /// Its value.
     pub value: SmolStr,
-    /// How far clients have counted with it: names of annotations and their values.
-    pub lines: Vec<(SmolStr, SmolStr)>,
+    /// Annotations beside it: how far clients have counted, and for people the record's last messages.
+    pub annotations: Vec<(SmolStr, SmolStr)>,
     /// Tags of other records that are removed because their owners no longer need them.
     pub removed: Vec<SmolStr>,
     /// Whether the count stands for a series that the object may have, too, and that readers would take for the count.
     pub ends_series: bool,
-    /// The record's last messages, for people; what counts once does not follow from them.
-    pub messages: Option<SmolStr>,
 }
 
 /// The value of a tag that is written at `now`.

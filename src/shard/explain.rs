@@ -66,7 +66,9 @@ impl Shard {
         }
         let Some(messages) = self.explain.messages(self.secret.subject(seen.event), write.record) else { return };
         match &mut write.request {
-            Request::Patch { claim: Some(claim), .. } => claim.messages = Some(messages),
+            Request::Patch { claim: Some(claim), .. } => {
+                claim.annotations.push((SmolStr::new_static(MESSAGES), messages));
+            }
             Request::Create { event, .. } => {
                 // Where records are written as client-go writes them, nothing is added.
                 if let Some(rare) = event

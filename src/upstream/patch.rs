@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::event::json;
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
-use crate::outbox::{Claim, MESSAGES, Patch};
+use crate::outbox::{Claim, Patch};
 use crate::status::Status;
 
 /// The value of lastTimestamp that client-go compares with, and therefore leaves out.
@@ -114,17 +114,11 @@ fn write_metadata(claim: &Claim, out: &mut Vec<u8>) {
     json::write_text(&claim.tag, out);
     out.push(b':');
     json::write_text(&claim.value, out);
-    for (name, value) in &claim.lines {
+    for (name, value) in &claim.annotations {
         out.push(b',');
         json::write_text(name, out);
         out.push(b':');
         json::write_text(value, out);
-    }
-    if let Some(messages) = &claim.messages {
-        out.push(b',');
-        json::write_text(MESSAGES, out);
-        out.push(b':');
-        json::write_text(messages, out);
     }
     out.extend_from_slice(b"}}");
 }
@@ -136,9 +130,8 @@ fn metadata(claim: &Claim) -> Map<String, Value> {
     }
     let removed = claim.removed.iter().map(|name| (name.to_string(), Value::Null));
     let own = (claim.tag.to_string(), Value::from(claim.value.as_str()));
-    let messages = claim.messages.iter().map(|messages| (MESSAGES.to_owned(), Value::from(messages.as_str())));
-    let lines = claim.lines.iter().map(|(name, value)| (name.to_string(), Value::from(value.as_str())));
-    let annotations = removed.chain([own]).chain(lines).chain(messages).collect();
+    let others = claim.annotations.iter().map(|(name, value)| (name.to_string(), Value::from(value.as_str())));
+    let annotations = removed.chain([own]).chain(others).collect();
     metadata.insert("annotations".to_owned(), Value::Object(annotations));
     metadata
 }
@@ -152,10 +145,7 @@ fn stake(claim: &Claim, event: &mut Event) -> Result<(), Status> {
     let annotations = &mut metadata.rare.get_or_insert_default().annotations;
     annotations.retain(|name, _| !claim.removed.contains(name));
     annotations.insert(claim.tag.clone(), claim.value.clone());
-    annotations.extend(claim.lines.iter().cloned());
-    if let Some(messages) = &claim.messages {
-        annotations.insert(smol_str::SmolStr::new_static(MESSAGES), messages.clone());
-    }
+    annotations.extend(claim.annotations.iter().cloned());
     Ok(())
 }
 
@@ -177,6 +167,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::outbox::MESSAGES;
 
     /// The document by way of a tree, as it was written before it was written directly.
     fn by_tree(patch: &Patch, claim: Option<&Claim>) -> String {
@@ -213,9 +204,9 @@ mod tests {
                 let removed = removed.into_iter().map(Into::into).collect();
                 let (tag, value) = (tag.into(), value.into());
                 // Names that come after the others', as the tree sorts them.
-                let lines = line.into_iter().map(|line| ("line".into(), line.into())).collect();
+                let annotations = line.into_iter().map(|line| ("line".into(), line.into())).collect();
                 let resource_version = version.into();
-                Claim { resource_version, tag, value, lines, removed, ends_series: false, messages: None }
+                Claim { resource_version, tag, value, annotations, removed, ends_series: false }
             });
             let unique = claim.as_ref().is_none_or(|claim| {
                 let names: std::collections::HashSet<_> = claim.removed.iter().collect();
@@ -244,10 +235,9 @@ mod tests {
     fn a_claim_names_version_and_tag_and_holds_for_its_version_only() {
         let tag: smol_str::SmolStr = "tally.eventweir/b".into();
         let removed = vec!["tally.eventweir/a".into()];
-        let messages = Some(r#"["m"]"#.into());
         let (resource_version, value) = ("7".into(), "3@4".into());
-        let lines = vec![("line.eventweir/00".into(), "2 0 a".into())];
-        let claim = Claim { resource_version, tag: tag.clone(), value, lines, removed, ends_series: false, messages };
+        let annotations = vec![("line.eventweir/00".into(), "2 0 a".into()), (MESSAGES.into(), r#"["m"]"#.into())];
+        let claim = Claim { resource_version, tag: tag.clone(), value, annotations, removed, ends_series: false };
         let patch = Patch { count: 5, last_timestamp: None, message: "m".into() };
         let expected = concat!(
             r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3@4","#,

@@ -243,7 +243,7 @@ async fn with_headers(State(admin): State<Admin>, request: Request, next: Next) 
 
 async fn of_our_origin(State(admin): State<Admin>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    match admin.0.access.origins.refusal(&parts) {
+    match admin.0.access.origins.refusal(&parts.uri, &parts.headers) {
         Some(reason) => (StatusCode::FORBIDDEN, format!("{reason}\n")).into_response(),
         None => next.run(Request::from_parts(parts, body)).await,
     }

@@ -315,7 +315,7 @@ impl Delivery {
         });
         let found = first.map(|index| (index, true)).chain(turns().map(|index| (index, false))).find_map(
             |(index, is_first)| {
-                let write = self.shards.with(index, |shard: &mut Shard, _| shard.next_write(now))?;
+                let write = self.shards.next_write(index, now)?;
                 Some((index, is_first, write))
             },
         );

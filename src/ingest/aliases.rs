@@ -4,18 +4,21 @@
 //! record upstream may have another name, or stand for other clients' events too; so the name is an alias, and the growth
 //! since what that client was last told is the number of new occurrences.
 //!
-//! Every POST leaves an event here that most clients never come back to. So it is kept encoded, under a hash of its name.
+//! Every POST leaves an event here that most clients never come back to. So it is kept encoded, under a hash of its name; as its
+//! client's answer where that has all of it, because that is encoded anyway.
 
 use std::num::NonZeroUsize;
 
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
+use super::form::Media;
+use super::respond::Document;
 use crate::correlator::{Key, KeySecret, LruMap};
-use crate::event::{ApiGroup, Event, EventSeries, Time, protobuf, spelling};
+use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time, json, protobuf, spelling};
 use crate::outbox::Line;
 
-/// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 900.
+/// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 1,000.
 const BYTES_A_NAME: usize = 2048;
 
 /// Known names. Bounded; the one used longest ago is forgotten, and its client hears 404 and posts the event again.
@@ -49,29 +52,52 @@ impl Known {
     }
 }
 
-/// An event as core/v1 protobuf, which has all members but for the group that its body named.
+/// An encoded event, and the group that its body named.
 #[derive(Debug)]
 struct Packed {
     type_meta: Option<ApiGroup>,
-    protobuf: Box<[u8]>,
+    document: Document,
 }
 
 impl Packed {
+    /// Encodes an event as protobuf, which has all members.
     fn new(event: &Event) -> Self {
         // Room for most.
-        let mut protobuf = Vec::with_capacity(1024);
-        protobuf::write(ApiGroup::Core, event, &mut protobuf);
-        Self { type_meta: event.type_meta, protobuf: protobuf.into() }
+        let mut bytes = Vec::with_capacity(1024);
+        protobuf::write(ApiGroup::Core, event, &mut bytes);
+        // What is more would stay here for long.
+        bytes.shrink_to_fit();
+        let document = Document { group: ApiGroup::Core, media: Media::Protobuf, bytes: bytes.into() };
+        Self { type_meta: event.type_meta, document }
+    }
+
+    /// Takes over the answer with an event, where nothing of the event is lost in it.
+    fn of_answer(event: &Event, answer: Option<Document>) -> Self {
+        match answer.filter(|answer| answer.media == Media::Protobuf || !has_zero_time(event)) {
+            Some(document) => Self { type_meta: event.type_meta, document },
+            None => Self::new(event),
+        }
     }
 
     const fn size(&self) -> usize {
-        self.protobuf.len()
+        self.document.bytes.len()
     }
 
     fn unpack(&self) -> Option<Event> {
-        let event = protobuf::decode(ApiGroup::Core, &self.protobuf).ok()?.event;
+        let Document { group, media, bytes } = &self.document;
+        let event = match media {
+            Media::Json => json::decode_event(*group, bytes).ok()?,
+            Media::Protobuf => protobuf::decode(*group, bytes).ok()?.event,
+            Media::Yaml => return None,
+        };
         Some(Event { type_meta: self.type_meta, ..event })
     }
+}
+
+/// Whether an event has a time that is set and zero: JSON has `null` for it.
+fn has_zero_time(event: &Event) -> bool {
+    let observed = event.series.as_ref().and_then(|series| series.last_observed_time);
+    [event.event_time, observed].contains(&Some(MicroTime::ZERO))
 }
 
 /// An event under its name.
@@ -168,9 +194,9 @@ impl Aliases {
         self.keep(self.pack(event));
     }
 
-    /// Remembers an event that is about to be taken in. Returns what was known under its name.
-    pub(super) fn enter(&self, event: &Event) -> Entered {
-        let alias = self.pack(event);
+    /// Remembers an event that is about to be taken in, `answer` with it. Returns what was known under its name.
+    pub(super) fn enter(&self, event: &Event, answer: Option<Document>) -> Entered {
+        let alias = Alias { key: self.key_of(event), packed: Packed::of_answer(event, answer) };
         let mut known = self.known.lock();
         let told = known.names.get(&alias.key).and_then(Packed::unpack);
         let told = match told {
@@ -193,7 +219,11 @@ impl Aliases {
 
     /// What is to be remembered of an event under its name.
     pub(super) fn pack(&self, event: &Event) -> Alias {
-        Alias { key: self.key(&event.metadata.namespace, &event.metadata.name), packed: Packed::new(event) }
+        Alias { key: self.key_of(event), packed: Packed::new(event) }
+    }
+
+    fn key_of(&self, event: &Event) -> Key {
+        self.key(&event.metadata.namespace, &event.metadata.name)
     }
 
     /// Remembers what was packed.

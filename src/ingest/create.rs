@@ -127,7 +127,9 @@ pub(super) async fn take(
         }
     };
     // Known from now on, so that a POST of the same name that comes meanwhile counts what this one has not.
-    let told = match face.0.aliases.enter(&event) {
+    // Encoded once, for the client and for what is remembered under its name.
+    let answer = respond::encoded(form, &event);
+    let told = match face.0.aliases.enter(&event, answer.clone()) {
         Entered::New(told) => told,
         Entered::Included(series) => return respond::event(form, code, &series, None, warnings),
     };
@@ -147,7 +149,12 @@ pub(super) async fn take(
         },
         None => Cow::Borrowed(&event),
     };
-    let mut response = respond::event(form, code, &shown, Some(outcome), warnings);
+    let mut response = match (shown, answer) {
+        (Cow::Borrowed(_), Some(answer)) => {
+            respond::taken(respond::bytes(code, answer.media, answer.bytes), outcome, warnings)
+        }
+        (shown, _) => respond::event(form, code, &shown, Some(outcome), warnings),
+    };
     if let Some(unkept) = ack::kept(face, ack).await {
         respond::warn(&mut response, &unkept);
     }

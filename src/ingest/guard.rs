@@ -35,7 +35,14 @@ const IMPERSONATE: HeaderName = HeaderName::from_static("impersonate-user");
 pub(super) type Place = Arc<Turn>;
 
 /// Lets a request through whose caller is known and may do what it asks. A layer.
-pub(super) async fn guard(face: Face, request: Request, next: impl Next) -> Response {
+pub(super) async fn guard(face: Face, mut request: Request, next: impl Next) -> Response {
+    if let Some(value) = request.headers_mut().get_mut(AUTHORIZATION) {
+        // A log of the headers does not show it.
+        value.set_sensitive(true);
+    }
+    if !face.0.access.authenticates() || HEALTH.contains(&request.uri().path()) {
+        return next.run(request).await;
+    }
     let (mut head, body) = request.into_parts();
     match enter(&face, &mut head).await {
         Ok(place) => {
@@ -64,14 +71,7 @@ pub(super) async fn guard(face: Face, request: Request, next: impl Next) -> Resp
 type Refused = (Status, Option<Unable>);
 
 async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Refused> {
-    if let Some(value) = head.headers.get_mut(AUTHORIZATION) {
-        // A log of the headers does not show it.
-        value.set_sensitive(true);
-    }
     let access = &face.0.access;
-    if !access.authenticates() || HEALTH.contains(&head.uri.path()) {
-        return Ok(None);
-    }
     if let Some(caller) = admission_caller(face, head).await? {
         head.extensions.insert(caller);
         return Ok(None);

@@ -280,10 +280,9 @@ fn only(methods: MethodRouter<Face>) -> MethodRouter<Face> {
 
 /// Refuses requests that name another host, or come from a page of another origin.
 async fn of_our_origin(origins: Origins, request: Request, next: impl Next) -> Response {
-    let (parts, body) = request.into_parts();
-    match origins.refusal(&parts) {
+    match origins.refusal(request.uri(), request.headers()) {
         Some(reason) => respond::refusal(&Status::new(403, "Forbidden", reason)),
-        None => next.run(Request::from_parts(parts, body)).await,
+        None => next.run(request).await,
     }
 }
 

@@ -106,7 +106,7 @@ impl Passthrough {
         let face = Arc::new(face);
         service_fn(move |request: Request<Body>| {
             let (parts, body) = request.into_parts();
-            let refusal = origins.refusal(&parts);
+            let refusal = origins.refusal(&parts.uri, &parts.headers);
             let (passthrough, face) = (self.clone(), Arc::clone(&face));
             async move {
                 let Some(reason) = refusal else {

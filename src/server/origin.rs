@@ -5,8 +5,7 @@
 
 use std::sync::Arc;
 
-use http::header::{HOST, HeaderValue, ORIGIN};
-use http::request::Parts;
+use http::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
 use http::uri::Uri;
 use regex::{RegexSet, RegexSetBuilder};
 
@@ -40,23 +39,23 @@ impl Origins {
 
     /// Why a request is refused, or nothing.
     #[must_use]
-    pub fn refusal(&self, request: &Parts) -> Option<&'static str> {
+    pub fn refusal(&self, uri: &Uri, headers: &HeaderMap) -> Option<&'static str> {
         if let Some(accepted) = &self.hosts {
             let is_accepted = |host: Option<&str>| host.is_some_and(|host| accepted.is_match(split(host).0));
-            if named_hosts(request).next().is_none() || !named_hosts(request).all(is_accepted) {
+            if named_hosts(uri, headers).next().is_none() || !named_hosts(uri, headers).all(is_accepted) {
                 return Some("the host that the request names is not accepted; see --accept-hosts");
             }
         }
-        let site = request.headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
-        let is_foreign = matches!(site, Some(b"cross-site" | b"same-site")) || has_foreign_origin(request);
+        let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
+        let is_foreign = matches!(site, Some(b"cross-site" | b"same-site")) || has_foreign_origin(uri, headers);
         is_foreign.then_some("a request of another origin is refused")
     }
 }
 
 /// The hosts of the target and of all `Host` headers; `None` for one that is no text.
-fn named_hosts(request: &Parts) -> impl Iterator<Item = Option<&str>> {
-    let headers = request.headers.get_all(HOST).iter().map(|host| host.to_str().ok());
-    request.uri.authority().map(|authority| Some(authority.as_str())).into_iter().chain(headers)
+fn named_hosts<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> impl Iterator<Item = Option<&'r str>> {
+    let headers = headers.get_all(HOST).iter().map(|host| host.to_str().ok());
+    uri.authority().map(|authority| Some(authority.as_str())).into_iter().chain(headers)
 }
 
 /// Name and port of a host. An IPv6 address keeps its brackets.
@@ -69,17 +68,17 @@ fn split(host: &str) -> (&str, Option<&str>) {
 }
 
 /// Whether the page has another host than the one that is asked, or another port where that one has any.
-fn has_foreign_origin(request: &Parts) -> bool {
+fn has_foreign_origin(uri: &Uri, headers: &HeaderMap) -> bool {
     let is_foreign = |origin: &HeaderValue| {
         let origin = Uri::try_from(origin.as_bytes()).ok();
         let Some(origin) = origin.as_ref().filter(|origin| origin.scheme().is_some()) else { return true };
-        let (Some(name), Some(Some(host))) = (origin.host(), named_hosts(request).next()) else { return true };
+        let (Some(name), Some(Some(host))) = (origin.host(), named_hosts(uri, headers).next()) else { return true };
         let (asked_name, asked_port) = split(host);
         let default = if origin.scheme_str() == Some("https") { 443 } else { 80 };
         let port = origin.port_u16().unwrap_or(default);
         !name.eq_ignore_ascii_case(asked_name) || asked_port.is_some_and(|asked| asked.parse() != Ok(port))
     };
-    request.headers.get_all(ORIGIN).iter().any(is_foreign)
+    headers.get_all(ORIGIN).iter().any(is_foreign)
 }
 
 #[cfg(test)]
@@ -89,7 +88,8 @@ mod tests {
     fn is_refused(origins: &Origins, uri: &str, headers: &[(&str, &str)]) -> bool {
         let request =
             headers.iter().fold(http::Request::get(uri), |request, (name, value)| request.header(*name, *value));
-        origins.refusal(&request.body(()).unwrap().into_parts().0).is_some()
+        let request = request.body(()).unwrap();
+        origins.refusal(request.uri(), request.headers()).is_some()
     }
 
     #[test]

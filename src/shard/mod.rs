@@ -333,6 +333,9 @@ impl Shard {
     /// The next request to send at `now`, if any.
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.trim();
+        if self.outbox.next_wakeup(now.mono).is_none_or(|at| at > now.mono) {
+            return None;
+        }
         let mut write = self.outbox.next_write(now);
         self.forget_folded(now);
         if let Some(write) = &mut write {

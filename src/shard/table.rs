@@ -19,7 +19,7 @@ use crate::correlator::{Correlation, Key, KeySecret, Policy};
 use crate::event::Event;
 use crate::explain::Tap;
 use crate::ledger::{Balance, RejectReason};
-use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
+use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket, Write};
 
 /// LIMIT: events of a batch that are accepted under one lock, for which all others wait.
 const UNDER_ONE_LOCK: usize = 32;
@@ -279,6 +279,14 @@ impl Shards {
         let result = act(&mut shard, now);
         self.hand_on(&mut shard, now);
         result
+    }
+
+    /// The next request of one shard, if any.
+    pub fn next_write(&self, index: usize, now: Now) -> Option<Write> {
+        let mut shard = self.0.shards[index].lock();
+        let write = shard.next_write(now);
+        self.hand_on(&mut shard, now);
+        write
     }
 
     /// Looks at one shard.

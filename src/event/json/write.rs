@@ -178,7 +178,9 @@ pub(crate) fn integer(number: i64, out: &mut Vec<u8>) {
 
 /// Appends a string, quoted and escaped as Go's encoder does with its HTML escaping on.
 pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
-    if value.bytes().all(stands_as_it_is) {
+    // Without an early end, so that many bytes are compared at once.
+    let is_special = value.bytes().fold(false, |is_special, byte| is_special | !stands_as_it_is(byte));
+    if !is_special {
         out.push(b'"');
         out.extend_from_slice(value.as_bytes());
         out.push(b'"');

@@ -245,7 +245,7 @@ impl Question<'_> {
         self.limit(event)?;
         self.face.annotate(Some(&self.caller), event);
         let aliases = &self.face.0.aliases;
-        let told = match aliases.enter(event) {
+        let told = match aliases.enter(event, None) {
             Entered::New(told) => told,
             Entered::Included(_) => return Ok(Answer::Repeated),
         };

@@ -1,4 +1,4 @@
-{{- /* The webhook of admission. Takes the root, and the authority in base64 where it is known. */}}
+{{- /* The admission webhook. Takes the root, and the authority in base64 if it is known. */}}
 {{- define "eventweir.webhook" -}}
 {{- $root := .root }}
 {{- with $root.Values.admission -}}
@@ -30,9 +30,9 @@ webhooks:
         operations: [CREATE, UPDATE]
         resources: [events]
         scope: Namespaced
-    # The other group's events arrive converted.
+    # Events of events.k8s.io arrive converted to core/v1.
     matchPolicy: Equivalent
-    # Without eventweir events are stored as before.
+    # If eventweir is down, events are stored as before.
     failurePolicy: Ignore
     timeoutSeconds: {{ .timeoutSeconds }}
     sideEffects: NoneOnDryRun

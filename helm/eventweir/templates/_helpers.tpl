@@ -13,7 +13,7 @@
 {{- end }}
 
 {{- define "eventweir.clusterName" -}}
-{{- /* Cluster-wide names carry the namespace when it says more than the name does: two releases may share one name. */}}
+{{- /* Names of cluster-wide objects include the namespace if it differs from the name, because two releases may share a name. */}}
 {{- if eq .Release.Namespace (include "eventweir.fullname" .) }}
 {{- include "eventweir.fullname" . }}
 {{- else }}
@@ -68,7 +68,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- concat $own .Values.tls.hosts | uniq | toJson }}
 {{- end }}
 
-{{- /* Of the hosts those that are IP addresses, or those that are names. */}}
+{{- /* The hosts that are IP addresses, or those that are names. */}}
 {{- define "eventweir.hostIPs" -}}
 {{- $ips := list }}
 {{- range include "eventweir.hosts" . | fromJsonArray }}
@@ -93,7 +93,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if or (and (ne .Values.kind "DaemonSet") (gt (int .Values.replicaCount) 1)) .Values.autoscaling.enabled (eq .Values.kind "DaemonSet") }}true{{ end }}
 {{- end }}
 
-{{- /* A quantity of memory in Mi, rounded down; empty for one that is not understood. */}}
+{{- /* A quantity of memory in Mi, rounded down; empty if it cannot be parsed. */}}
 {{- define "eventweir.mebibytes" -}}
 {{- $text := toString . }}
 {{- $number := regexFind "^[0-9]+" $text }}
@@ -117,12 +117,12 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- include "eventweir.seconds" (dig "shutdown" "drainTimeout" "20s" (default dict .Values.config)) }}
 {{- end }}
 
-{{- /* The configuration file: what follows from other values, and over it what `config` says. */}}
+{{- /* The configuration file: values derived from others, overridden by `config`. */}}
 {{- define "eventweir.config" -}}
 {{- $derived := dict "upstream" (dict "kind" "apiserver") }}
 {{- with include "eventweir.mebibytes" (dig "limits" "memory" "" .Values.resources) }}
 {{- if lt (int64 .) 96 }}
-{{- fail "resources.limits.memory is below 96Mi: too little for eventweir, and for what waits in it" }}
+{{- fail "resources.limits.memory is below 96Mi: too little for eventweir and its outbox" }}
 {{- end }}
 {{- end }}
 {{- if include "eventweir.several" . }}
@@ -156,14 +156,14 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 {{- end }}
 
-{{- /* Refuses, with a message, what cannot work. */}}
+{{- /* Refuses configurations that cannot work, with a message. */}}
 {{- define "eventweir.check" -}}
 {{- $config := default dict .Values.config }}
 {{- if and (not .Values.existingConfigMap) (not (include "eventweir.hasCallers" .)) (not .Values.insecureListen) }}
-{{- fail "nobody is authenticated (auth.enabled is false) and insecureListen is false: eventweir would not listen where other pods reach it; turn one of them on, or run it as a sidecar (deploy/)" }}
+{{- fail "no caller is authenticated (auth.enabled is false) and insecureListen is false: eventweir would not listen on an address that other pods reach. Enable one of them, or run it as a sidecar (deploy/)" }}
 {{- end }}
 {{- if and (eq .Values.tls.mode "none") .Values.auth.enabled }}
-{{- fail "auth.enabled needs TLS: without it the network reads the callers' tokens. Choose a tls.mode, or auth.enabled: false with insecureListen: true" }}
+{{- fail "auth.enabled needs TLS: without it the network can read the callers' tokens. Choose a tls.mode, or auth.enabled: false with insecureListen: true" }}
 {{- end }}
 {{- if and (eq .Values.tls.mode "secret") (not .Values.tls.secretName) }}
 {{- fail "tls.mode is secret, and tls.secretName is empty" }}
@@ -172,10 +172,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- fail "tls.mode is certManager, and tls.certManager.issuerRef.name is empty" }}
 {{- end }}
 {{- if and .Values.admission.enabled (eq .Values.tls.mode "none") }}
-{{- fail "admission.enabled needs TLS: the apiserver calls webhooks over nothing else" }}
+{{- fail "admission.enabled needs TLS: the API server calls webhooks over TLS only" }}
 {{- end }}
 {{- if and .Values.admission.enabled (eq .Values.tls.mode "secret") (not .Values.admission.caBundle) }}
-{{- fail "admission.enabled with tls.mode: secret, and admission.caBundle is empty: the apiserver would not trust the certificate" }}
+{{- fail "admission.enabled with tls.mode: secret, and admission.caBundle is empty: the API server would not trust the certificate" }}
 {{- end }}
 {{- range list "listen" "adminListen" "insecureListen" }}
 {{- if hasKey $config . }}
@@ -183,7 +183,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 {{- end }}
 {{- if ne (dig "upstream" "kind" "apiserver" $config) "apiserver" }}
-{{- fail "config.upstream.kind: the chart sets it to apiserver by a flag" }}
+{{- fail "config.upstream.kind: the chart sets it to API server by a flag" }}
 {{- end }}
 {{- $claimed := hasKey .Values.spool.volume "persistentVolumeClaim" }}
 {{- if and $claimed (include "eventweir.several" .) }}
@@ -203,16 +203,16 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 {{- end }}
 {{- if and .Values.terminationGracePeriodSeconds (lt (int .Values.terminationGracePeriodSeconds) (add (int (include "eventweir.drainSeconds" .)) 5 | int)) }}
-{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.drainTimeout with 5 s to close is longer: the kernel would kill what still drains" (int .Values.terminationGracePeriodSeconds)) }}
+{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.drainTimeout with 5 s to close is longer: the kernel would kill it before the drain ends" (int .Values.terminationGracePeriodSeconds)) }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (eq .Values.kind "DaemonSet") }}
-{{- fail "autoscaling.enabled with kind: DaemonSet, which has a pod on each node" }}
+{{- fail "autoscaling.enabled with kind: DaemonSet, which has one pod per node" }}
 {{- end }}
 {{- if and .Values.serviceMonitor.create .Values.podMonitor.create }}
-{{- fail "serviceMonitor.create and podMonitor.create: every series would be there twice; choose one" }}
+{{- fail "serviceMonitor.create and podMonitor.create: every series would be scraped twice; choose one" }}
 {{- end }}
 {{- if and .Values.rbac.namespaces (has (dig "upstream" "history" "off" $config) (list "watch" "list")) }}
-{{- fail "config.upstream.history lists the events of all namespaces, and rbac.namespaces grants only some; leave it out, or set it to off" }}
+{{- fail "config.upstream.history lists the events of all namespaces, and rbac.namespaces grants only some; omit it, or set it to off" }}
 {{- end }}
 {{- $labels := include "eventweir.labels" . | fromYaml }}
 {{- range $key, $_ := .Values.podLabels }}

@@ -8,7 +8,6 @@ use std::borrow::Cow;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
-use smallvec::SmallVec;
 
 use super::normal::normalized;
 use super::settings::{Field, KeyEncoding, Messages, Settings};
@@ -84,33 +83,31 @@ impl Hasher for KeyHasher {
 /// Joins fields into one keyed hash.
 struct Joiner {
     hasher: SipHasher13,
-    /// What is joined, for the hasher in one piece: it takes many small ones slowly.
-    joined: SmallVec<[u8; 256]>,
     encoding: KeyEncoding,
 }
 
 impl Joiner {
     fn new(secret: KeySecret, encoding: KeyEncoding, domain: Domain) -> Self {
-        let mut joiner = Self::on(SipHasher13::new_with_keys(secret.0, secret.1), encoding);
+        let mut joiner = Self { hasher: SipHasher13::new_with_keys(secret.0, secret.1), encoding };
         if encoding == KeyEncoding::Framed {
             joiner.add_number(domain as u64);
         }
         joiner
     }
 
-    /// Goes on from what has been hashed.
-    fn on(hasher: SipHasher13, encoding: KeyEncoding) -> Self {
-        Self { hasher, joined: SmallVec::new(), encoding }
+    /// Goes on from what has been hashed, with framed fields.
+    const fn on(hasher: SipHasher13) -> Self {
+        Self { hasher, encoding: KeyEncoding::Framed }
     }
 
     fn add_number(&mut self, number: u64) {
-        self.joined.extend_from_slice(&number.to_le_bytes());
+        self.hasher.write_u64(number);
     }
 
     /// Adds which fields follow: how many, and a byte for each.
     fn add_list(&mut self, fields: &[Field]) {
         self.add_number(fields.len() as u64);
-        fields.iter().for_each(|field| self.joined.push(*field as u8));
+        fields.iter().for_each(|field| self.hasher.write_u8(*field as u8));
     }
 
     /// Adds a text. A framed one begins with its length, so that no two lists of texts are the same bytes.
@@ -118,21 +115,15 @@ impl Joiner {
         if self.encoding == KeyEncoding::Framed {
             self.add_number(text.len() as u64);
         }
-        self.joined.extend_from_slice(text.as_bytes());
+        self.hasher.write(text.as_bytes());
     }
 
     fn add_key(&mut self, key: Key) {
-        self.joined.extend_from_slice(&key.0.to_le_bytes());
-    }
-
-    /// The hasher of all that was joined, to go on from.
-    fn hashed(mut self) -> SipHasher13 {
-        self.hasher.write(&self.joined);
-        self.hasher
+        self.hasher.write_u128(key.0);
     }
 
     fn finish(self) -> Key {
-        Key(self.hashed().finish128().as_u128())
+        Key(self.hasher.finish128().as_u128())
     }
 }
 
@@ -256,7 +247,7 @@ impl KeySecret {
                 // in another one.
                 joiner.add(&event.metadata.namespace);
                 COMMON.into_iter().for_each(|field| joiner.add(field_value(event, field)));
-                Some(joiner.hashed())
+                Some(joiner.hasher)
             }
             KeyEncoding::Concatenated => None,
         };
@@ -297,7 +288,7 @@ impl Shared {
         let Some(common) = self.common else {
             return self.fields(event, settings, Domain::Event, &EVENT_KEY);
         };
-        let mut joiner = Joiner::on(common, KeyEncoding::Framed);
+        let mut joiner = Joiner::on(common);
         // EVENT_KEY in another order, with the message's hash in its place.
         joiner.add_number(Domain::Event as u64);
         joiner.add(&event.reason);
@@ -326,7 +317,7 @@ impl Shared {
         let encoding = settings.key_encoding;
         let (mut joiner, fields) = match (self.common, fields.strip_prefix(&COMMON)) {
             (Some(common), Some(rest)) => {
-                let mut joiner = Joiner::on(common, KeyEncoding::Framed);
+                let mut joiner = Joiner::on(common);
                 joiner.add_number(domain as u64);
                 (joiner, rest)
             }

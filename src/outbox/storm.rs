@@ -205,7 +205,7 @@ impl Distinct {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rounded, non-negative estimate")]
     fn count(&self) -> u64 {
         let size = REGISTERS as f64;
-        let sum: f64 = self.registers.iter().map(|rank| 0.5_f64.powi(i32::from(*rank))).sum();
+        let sum: f64 = self.registers.iter().map(|rank| 1.0 / (1_u64 << rank) as f64).sum();
         let raw = 0.7213 / (1.0 + 1.079 / size) * size * size / sum;
         let empty = self.registers.iter().filter(|rank| **rank == 0).count();
         // For small numbers how many registers are empty says it better.

@@ -258,13 +258,16 @@ impl Batch {
         let groups = read.iter_mut().filter(|read| read.is_ok());
         for (event, read) in events.into_iter().zip(groups) {
             let Ok(group) = *read else { continue };
-            let namespace = event.metadata.namespace.clone();
-            let verdict = match verdicts.entry((group, namespace)) {
-                Entry::Occupied(entry) => entry.into_mut(),
-                Entry::Vacant(entry) => {
-                    let refused = self.face.may_create(caller, group, &event.metadata.namespace).await.err();
-                    entry.insert(refused)
+            let verdict = if caller.is_some() {
+                match verdicts.entry((group, event.metadata.namespace.clone())) {
+                    Entry::Occupied(entry) => entry.into_mut().as_ref(),
+                    Entry::Vacant(entry) => {
+                        let refused = self.face.may_create(caller, group, &event.metadata.namespace).await.err();
+                        entry.insert(refused).as_ref()
+                    }
                 }
+            } else {
+                None
             };
             match verdict {
                 // Nothing is noted of it: who may not report about a namespace is not heard in it.

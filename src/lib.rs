@@ -10,6 +10,26 @@
 //!                                        └─────────── settle: name, count ────────┴── answer ──┘
 //! ```
 
+/// Declares an enum whose variants have a metric label each, with the list `ALL` of its variants.
+macro_rules! labelled {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $label:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        $vis enum $name { $($(#[$doc])* $variant,)+ }
+
+        impl $name {
+            /// Every variant, in order.
+            $vis const ALL: [Self; [$($label),+].len()] = [$(Self::$variant),+];
+
+            /// Returns the metric label.
+            #[must_use]
+            $vis const fn label(self) -> &'static str {
+                match self { $(Self::$variant => $label,)+ }
+            }
+        }
+    };
+}
+
 // The edge that components talk to.
 pub mod server;
 pub mod passthrough;

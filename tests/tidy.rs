@@ -81,7 +81,7 @@ const MODULES: &[Row] = &[
             "status",
             "upstream",
         ],
-        &["axum", "hyper", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
+        &["axum", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
     ),
     (
         "passthrough",

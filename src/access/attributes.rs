@@ -1,20 +1,20 @@
-//! What a request asks to do, in the words of Kubernetes' authorisation (`authorizer.Attributes`), and its refusal.
+//! Authorisation attributes of a request (`authorizer.Attributes`), and its refusal.
 
 use smol_str::SmolStr;
 
-use super::key::Key;
+use super::cache::Key;
 use crate::status::{Status, StatusDetails};
 
-/// What a request asks to do.
+/// Verb and target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
-    /// `create`, `get`, `list` and so on; for a path its method in lower case.
+    /// `create`, `get`, `list` and so on; for a path the method in lower case.
     pub verb: SmolStr,
-    /// To what.
+    /// Object, collection or path.
     pub target: Target,
 }
 
-/// What a request is about.
+/// Target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// An object or a collection.
@@ -33,7 +33,7 @@ pub enum Target {
 }
 
 impl Attributes {
-    /// To create events in a namespace.
+    /// Attributes of a create of events in a namespace.
     #[must_use]
     pub fn to_create(group: &'static str, namespace: &str) -> Self {
         let (namespace, name) = (namespace.into(), SmolStr::default());
@@ -43,7 +43,7 @@ impl Attributes {
         }
     }
 
-    /// The same without the object's name; `None` where it has none.
+    /// Returns the same attributes without the object's name; `None` if there is no name.
     pub(super) fn of_any_name(&self) -> Option<Self> {
         let mut any = self.clone();
         match &mut any.target {
@@ -53,6 +53,7 @@ impl Attributes {
         Some(any)
     }
 
+    /// Adds the attributes to a key.
     pub(super) fn add_to(&self, key: &mut Key) {
         key.add(&self.verb);
         match &self.target {
@@ -67,7 +68,7 @@ impl Attributes {
         }
     }
 
-    /// 403 in the apiserver's words (`responsewriters.ForbiddenStatusError`).
+    /// Returns a 403 in the apiserver's words (`responsewriters.ForbiddenStatusError`).
     #[must_use]
     pub fn forbidden(&self, user: &str, reason: &str) -> Status {
         let Self { verb, target } = self;
@@ -90,7 +91,7 @@ impl Attributes {
     }
 }
 
-/// 403 about an object or a collection (`errors.NewForbidden`).
+/// Returns a 403 about an object or a collection (`errors.NewForbidden`).
 pub(super) fn refused(group: &str, resource: &str, name: &str, why: &str) -> Status {
     let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
     let object = if name.is_empty() { qualified } else { format!("{qualified} {name:?}") };
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_the_apiservers() {
+    fn refusals_equal_the_apiservers() {
         let resource = |verb: &'static str, group, namespace: &str, name: &str| Attributes {
             verb: verb.into(),
             target: Target::Resource { group, resource: "events", namespace: namespace.into(), name: name.into() },

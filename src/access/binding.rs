@@ -1,5 +1,5 @@
-//! Which sources a caller may report as: a node speaks for its own host, a service account for the components
-//! configured. Callers of other kinds are not bound. Pure.
+//! Binds callers to sources: a node may report its own host only, a service account its configured components only.
+//! Other callers are not bound. Pure.
 
 use std::collections::BTreeMap;
 
@@ -15,27 +15,27 @@ use crate::status::{Status, StatusCause};
 const NODE: &str = "system:node:";
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Settings of the binding.
+/// Settings of source binding.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Binding {
     /// Whether callers are bound.
     pub is_on: bool,
-    /// The components of service accounts, by the account's whole name. An account that is missing may report as none.
-    // LIMIT: what the configuration file has; it is read up to a limit of keys.
+    /// Components of service accounts, by the account's full name. An account that is missing may report none.
+    // LIMIT: the configuration file, whose keys are limited when it is read.
     pub components: BTreeMap<SmolStr, Vec<Pattern>>,
 }
 
-/// Whether an event has to name its source.
+/// Whether an event must name its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// A whole event.
     Whole,
-    /// A change of one, which may leave its source as it is.
+    /// A change of an event, which may leave out the source.
     Part,
 }
 
 impl Binding {
-    /// Whether the caller's events are checked.
+    /// Whether the sources of this caller are checked.
     #[must_use]
     pub(crate) fn binds(&self, caller: &Caller) -> bool {
         self.is_on && (caller.name.starts_with(NODE) || caller.name.starts_with(SERVICE_ACCOUNT))
@@ -49,25 +49,22 @@ impl Binding {
         if !self.binds(caller) {
             return Ok(());
         }
-        let source = &event.source;
+        let (source, [host, component, controller]) = (&event.source, source_fields(group));
         match caller.name.strip_prefix(NODE) {
             Some(node) => {
-                let fields = [(host_field(group), &source.host), ("reportingInstance", &event.reporting_instance)];
+                let fields = [(host, &source.host), ("reportingInstance", &event.reporting_instance)];
                 check(caller, group, event, extent, fields, |text| text == node)
             }
             None => {
                 let components = self.components.get(&caller.name).map(Vec::as_slice).unwrap_or_default();
-                let fields = [
-                    (component_field(group), &source.component),
-                    (controller_field(group), &event.reporting_controller),
-                ];
+                let fields = [(component, &source.component), (controller, &event.reporting_controller)];
                 check(caller, group, event, extent, fields, |text| components.iter().any(|known| known.matches(text)))
             }
         }
     }
 }
 
-/// Checks that a JSON patch leaves the source of an event as it is; a client that reports has no use for one.
+/// Checks that a JSON patch does not change the source of an event.
 ///
 /// # Errors
 /// 403 with a cause that names the field.
@@ -114,24 +111,11 @@ fn check(
     Err(with_cause(refused(group.name(), "events", &event.metadata.name, &why), &message, field))
 }
 
-const fn host_field(group: ApiGroup) -> &'static str {
+/// Returns an API group's names of host, component and controller.
+const fn source_fields(group: ApiGroup) -> [&'static str; 3] {
     match group {
-        ApiGroup::Core => "source.host",
-        ApiGroup::Events => "deprecatedSource.host",
-    }
-}
-
-const fn component_field(group: ApiGroup) -> &'static str {
-    match group {
-        ApiGroup::Core => "source.component",
-        ApiGroup::Events => "deprecatedSource.component",
-    }
-}
-
-const fn controller_field(group: ApiGroup) -> &'static str {
-    match group {
-        ApiGroup::Core => "reportingComponent",
-        ApiGroup::Events => "reportingController",
+        ApiGroup::Core => ["source.host", "source.component", "reportingComponent"],
+        ApiGroup::Events => ["deprecatedSource.host", "deprecatedSource.component", "reportingController"],
     }
 }
 
@@ -145,7 +129,7 @@ mod tests {
         Binding { is_on: true, components: BTreeMap::from([(account, components.to_vec())]) }
     }
 
-    /// The field at fault.
+    /// Returns the field at fault.
     fn fault(caller: &str, group: ApiGroup, extent: Extent, event: &Event) -> Option<String> {
         let caller = Caller { name: caller.into(), ..Caller::default() };
         let status = binding().check(&caller, group, event, extent).err()?;
@@ -161,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_speaks_for_its_own_host() {
+    fn a_node_may_report_its_own_host_only() {
         let check = |event: Event| fault("system:node:a", ApiGroup::Core, Extent::Whole, &event);
         assert_eq!(check(event("kubelet", "a", "kubelet", "a")), None);
         assert_eq!(check(event("kubelet", "a", "", "")), None);
@@ -176,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_patch_leaves_the_source_alone() {
+    fn a_json_patch_may_not_change_the_source() {
         let caller = Caller { name: "system:node:a".into(), ..Caller::default() };
         let check = |op: &str, path: &str| {
             let patch = serde_json::json!([{ "op": "add", "path": "/metadata/labels", "value": {} }, { "op": op, "path": path }]);
@@ -189,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_account_speaks_for_its_components() {
+    fn a_service_account_may_report_its_components_only() {
         let check = |name: &str, event: Event| fault(name, ApiGroup::Core, Extent::Whole, &event);
         let a = "system:serviceaccount:shop:a";
         assert_eq!(check(a, event("shop-controller", "anywhere", "", "")), None);

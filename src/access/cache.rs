@@ -1,10 +1,10 @@
-//! Answers of the apiserver about tokens and permissions: cached for a while, and asked for once however many requests
-//! wait.
+//! Cache of the apiserver's answers about tokens and permissions. Concurrent requests share one question.
 //!
-//! Keys are hashes under a secret ([`super::key`]). Time is handed in by the clock.
+//! Keys are hashes under a secret of this process, so that the cache holds neither tokens nor names.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::Hasher as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,45 +12,73 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use lru::LruCache;
 use parking_lot::Mutex;
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use crate::clock::{Clock, Mono};
+use crate::correlator::KeySecret;
 
-/// Why there is no answer.
+/// A key under construction: SipHash-1-3 under a secret, so that no caller can construct two inputs with one key.
+#[derive(Clone, Copy)]
+pub(super) struct Key(SipHasher13);
+
+impl Key {
+    pub(super) fn new(secret: KeySecret) -> Self {
+        Self(SipHasher13::new_with_keys(secret.0, secret.1))
+    }
+
+    /// Adds a part with its length.
+    pub(super) fn add(&mut self, part: &str) {
+        self.count(part.len());
+        self.0.write(part.as_bytes());
+    }
+
+    /// Adds the number of parts that follow.
+    pub(super) fn count(&mut self, parts: usize) {
+        self.0.write_usize(parts);
+    }
+
+    pub(super) fn finish(&self) -> u128 {
+        self.0.finish128().as_u128()
+    }
+}
+
+/// Reason for which there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unanswered {
     /// Too many questions are in flight.
     Full,
-    /// The apiserver was asked, and did not answer. Says why.
+    /// The apiserver did not answer, for this reason.
     Fault(Arc<str>),
 }
 
-/// A question in flight: its answer and how long that is kept.
+/// A question in flight: its answer and the answer's time to live.
 pub(super) type Question<V> = BoxFuture<'static, Result<(V, Duration), Unanswered>>;
 
 type Asking<V> = BoxFuture<'static, Result<V, Unanswered>>;
 
-/// A cache of answers, and the questions in flight.
+/// Cache of answers, and the questions in flight.
 pub(super) struct Answers<V> {
     entries_max: usize,
     questions_max: usize,
-    /// Whether an answer lets its caller in. Only such answers share a cache, so that a stranger cannot push them out.
+    /// Whether an answer accepts its caller. Accepting answers have a cache of their own, so that unknown callers
+    /// cannot evict them.
     accepts: fn(&V) -> bool,
     inner: Mutex<Inner<V>>,
 }
 
 struct Inner<V> {
-    /// LIMIT: `entries_max`; beyond it the least recently used answer is evicted, and asked for again. Expired answers stay
-    /// until then.
+    /// LIMIT: `entries_max`; beyond it the least recently used answer is evicted, and asked for again. Expired answers
+    /// stay until then.
     accepted: LruCache<u128, (Mono, V)>,
     /// LIMIT: the same.
     refused: LruCache<u128, (Mono, V)>,
-    /// LIMIT: `questions_max`, and as many again that renew an accepted answer; further questions are refused. Each has a
-    /// number, by which it removes itself.
+    /// LIMIT: `questions_max`, and as many again that renew an accepting answer; further questions are refused. Each
+    /// removes itself by its number.
     asking: HashMap<u128, (u64, WeakShared<Asking<V>>)>,
     questions: u64,
 }
 
-/// Removes a question when it is answered, or when every request that waited for it has gone.
+/// Removes a question when it is answered, or when all its waiting requests are dropped.
 struct InFlight<V> {
     answers: Arc<Answers<V>>,
     key: u128,
@@ -67,25 +95,25 @@ impl<V> Drop for InFlight<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> Answers<V> {
-    /// An empty cache with these limits.
+    /// Creates an empty cache with these limits.
     pub(super) fn new(entries_max: usize, questions_max: usize, accepts: fn(&V) -> bool) -> Arc<Self> {
         let (accepted, refused) = (LruCache::unbounded(), LruCache::unbounded());
         let inner = Inner { accepted, refused, asking: HashMap::new(), questions: 0 };
         Arc::new(Self { entries_max, questions_max, accepts, inner: Mutex::new(inner) })
     }
 
-    /// Entries in the caches, expired ones included.
+    /// Returns the number of entries, expired ones included.
     pub(super) fn len(&self) -> usize {
         let inner = self.inner.lock();
         inner.accepted.len() + inner.refused.len()
     }
 
-    /// The answer that is known.
+    /// Returns the cached answer.
     pub(super) fn known(&self, key: u128, now: Mono) -> Option<V> {
         self.inner.lock().known(key, now)
     }
 
-    /// Asks, unless another request asks already, and waits for the answer. A fault is not kept.
+    /// Asks, or joins a question in flight, and waits for the answer. Faults are not cached.
     ///
     /// # Errors
     /// When too many questions are in flight, or the question has no answer.
@@ -117,7 +145,7 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
         asking.await
     }
 
-    /// Waits for the answer and keeps it.
+    /// Waits for the answer and caches it.
     fn answer(&self, in_flight: InFlight<V>, clock: &Clock, question: Question<V>) -> Shared<Asking<V>> {
         let (clock, entries_max, accepts) = (clock.clone(), self.entries_max, self.accepts);
         let asking = async move {
@@ -144,7 +172,7 @@ impl<V: Clone> Inner<V> {
         Some(found).filter(|(until, _)| now < *until).map(|(_, answer)| answer.clone())
     }
 
-    /// How many questions may be in flight when this one is asked.
+    /// Returns how many questions may be in flight when this one is asked.
     fn room(&self, key: u128, questions_max: usize) -> usize {
         if self.accepted.contains(&key) { questions_max.saturating_mul(2) } else { questions_max }
     }
@@ -182,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_kept_for_its_time() {
+    async fn an_answer_is_cached_for_its_time_to_live() {
         let (answers, clock) = (Answers::new(10, 10, |_| true), Clock::manual(0));
         assert_eq!(answers.ask(1, &clock, || at_once(7)).await, Ok(7));
         clock.advance(TTL - Duration::from_nanos(1));
@@ -197,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_that_wait_share_one_question() {
+    async fn waiting_requests_share_one_question() {
         let (answers, clock, asked) = (Answers::new(10, 10, |_| true), Clock::manual(0), AtomicUsize::new(0));
         let (sender, question) = later();
         let first = answers.ask(1, &clock, || {
@@ -228,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn questions_in_flight_and_entries_are_limited_and_faults_are_not_kept() {
+    async fn questions_and_entries_are_limited_and_faults_are_not_cached() {
         let (answers, clock) = (Answers::new(2, 1, |_| true), Clock::manual(0));
         let (sender, question) = later();
         let mut first = Box::pin(answers.ask(1, &clock, || question));
@@ -241,7 +269,7 @@ mod tests {
             assert_eq!(answers.ask(key, &clock, || at_once(2)).await, Ok(2));
         }
         assert_eq!((answers.len(), answers.known(1, clock.now().mono)), (2, None));
-        // A request that goes away frees its place.
+        // A dropped request frees its place.
         let (_sender, question) = later();
         let mut gone = Box::pin(answers.ask(4, &clock, || question));
         assert!(gone.as_mut().now_or_never().is_none());
@@ -250,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_neither_push_out_nor_hold_up_who_is_accepted() {
+    async fn unknown_callers_neither_evict_nor_block_accepted_ones() {
         let (answers, clock) = (Answers::new(2, 1, |value| *value > 0), Clock::manual(0));
         assert_eq!(answers.ask(1, &clock, || at_once(7)).await, Ok(7));
         for key in 2..=9 {
@@ -260,11 +288,11 @@ mod tests {
         // A renewal has a place of its own.
         clock.advance(TTL);
         let (_sender, question) = later();
-        let mut stranger = Box::pin(answers.ask(10, &clock, || question));
-        assert!(stranger.as_mut().now_or_never().is_none());
+        let mut unknown = Box::pin(answers.ask(10, &clock, || question));
+        assert!(unknown.as_mut().now_or_never().is_none());
         assert_eq!(answers.ask(11, &clock, || at_once(1)).await, Err(Unanswered::Full));
         assert_eq!(answers.ask(1, &clock, || at_once(0)).await, Ok(0));
-        // It is accepted no more, and has no such place any more.
+        // The caller is no longer accepted, and has no such place.
         clock.advance(TTL);
         assert_eq!(answers.ask(1, &clock, || at_once(1)).await, Err(Unanswered::Full));
     }

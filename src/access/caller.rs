@@ -1,4 +1,4 @@
-//! Who sent a request: names, groups, and where they come from.
+//! Caller of a request: user, groups, and the credentials they are read from.
 
 use std::collections::BTreeMap;
 
@@ -6,30 +6,30 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use smol_str::SmolStr;
 
-use super::key::Key;
+use super::cache::Key;
 use crate::server::PeerCertificate;
 
-/// The group of every caller that is known.
+/// Group of every authenticated caller.
 const AUTHENTICATED: &str = "system:authenticated";
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// Who sent a request, as the apiserver names callers. Each authenticated request has it among its extensions.
+/// Caller of a request, as the apiserver names callers. Each authenticated request has it among its extensions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Caller {
-    /// The user's name.
+    /// Name of the user.
     pub name: SmolStr,
-    /// The user's uid; empty where it has none.
+    /// Uid of the user; may be empty.
     pub uid: SmolStr,
-    /// The user's groups.
+    /// Groups of the user.
     pub groups: Vec<SmolStr>,
-    /// What else the authenticator says of the user.
-    // LIMIT: a TokenReview's answer, which is read up to a limit of bytes.
+    /// Further attributes from the authenticator.
+    // LIMIT: the answer of a TokenReview, whose bytes are limited when it is read.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl Caller {
-    /// The caller of requests without credentials.
+    /// Returns the caller of requests without credentials.
     #[must_use]
     pub fn anonymous() -> Self {
         Self {
@@ -39,7 +39,7 @@ impl Caller {
         }
     }
 
-    /// Whom a certificate names; none without a common name (`x509.CommonNameUserConversion`).
+    /// Reads the caller from a certificate; `None` without a common name (`x509.CommonNameUserConversion`).
     pub(super) fn of_certificate(certificate: &PeerCertificate) -> Option<Self> {
         let PeerCertificate { common_name, organizations, expires: _ } = certificate;
         let groups = organizations.iter().map(SmolStr::new).collect();
@@ -47,7 +47,7 @@ impl Caller {
         (!common_name.is_empty()).then(|| caller.authenticated())
     }
 
-    /// Adds the group of known callers (`group.AuthenticatedGroupAdder`).
+    /// Adds the group of authenticated callers (`group.AuthenticatedGroupAdder`).
     #[must_use]
     pub(super) fn authenticated(mut self) -> Self {
         let is_marked = self.groups.iter().any(|group| group == AUTHENTICATED || group == UNAUTHENTICATED);
@@ -57,7 +57,7 @@ impl Caller {
         self
     }
 
-    /// Adds everything that a decision about the caller depends on.
+    /// Adds all members to a key, because a decision depends on each.
     pub(super) fn add_to(&self, key: &mut Key) {
         let Self { name, uid, groups, extra } = self;
         key.add(name);
@@ -73,8 +73,8 @@ impl Caller {
     }
 }
 
-/// The bearer token of a request, read as the apiserver reads it (`bearertoken.AuthenticateRequest`): any other scheme,
-/// and an empty token, count as none.
+/// Returns the bearer token of a request, read as the apiserver reads it (`bearertoken.AuthenticateRequest`). Any other
+/// scheme, and an empty token, count as none.
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
     let mut parts = value.splitn(3, ' ');
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_read_as_the_apiserver_reads_it() {
+    fn a_bearer_token_is_read_as_by_the_apiserver() {
         for (value, expected) in [
             ("Bearer abc", Some("abc")),
             ("bearer abc", Some("abc")),

@@ -1,5 +1,5 @@
-//! How many writes of events are taken: the EventRateLimit admission plugin's four types, its keys and its words
-//! (`plugin/pkg/admission/eventratelimit`). Budgets are token buckets; those used least recently are forgotten.
+//! Rate limits for writes of events: the four types, keys and words of the EventRateLimit admission plugin
+//! (`plugin/pkg/admission/eventratelimit`). Budgets are token buckets; the least recently used ones are evicted.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -16,74 +16,55 @@ use crate::clock::Clock;
 use crate::event::Event;
 use crate::status::Status;
 
-/// A limit.
+/// A rate limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// What shares a budget.
+    /// Writes that share a budget.
     pub kind: Kind,
     /// Writes per second.
     pub qps: NonZeroU32,
-    /// Writes at once after a pause.
+    /// Writes in a burst.
     pub burst: NonZeroU32,
-    /// LIMIT: budgets that are remembered; beyond it the one used least recently is forgotten, and full when it is
-    /// needed again.
+    /// LIMIT: budgets; beyond it the least recently used one is evicted, and starts full when it is needed again.
     pub cache_size: NonZeroUsize,
 }
 
-/// What shares a budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// All writes.
-    Server,
-    /// Those in one namespace.
-    Namespace,
-    /// Those of one caller.
-    User,
-    /// Those of one source about one object.
-    SourceAndObject,
-}
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Server, Self::Namespace, Self::User, Self::SourceAndObject];
-
-    /// The plugin's name of it.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Server => "Server",
-            Self::Namespace => "Namespace",
-            Self::User => "User",
-            Self::SourceAndObject => "SourceAndObject",
-        }
+labelled! {
+    /// Writes that share a budget, by the plugin's names.
+    pub enum Kind {
+        /// All writes.
+        Server = "Server",
+        /// Writes in one namespace.
+        Namespace = "Namespace",
+        /// Writes of one caller.
+        User = "User",
+        /// Writes of one source about one object.
+        SourceAndObject = "SourceAndObject",
     }
 }
 
-/// What the limits look at in a write.
+/// Members of a write that select its budgets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Write<'a> {
     pub(crate) user: &'a str,
     pub(crate) namespace: &'a str,
-    /// The event, where it is known.
+    /// The event, if it is known.
     pub(crate) event: Option<&'a Event>,
 }
 
-/// The limits in force, with their budgets.
+/// Limits in force, with their budgets.
 #[derive(Debug)]
 pub(super) struct Limits {
     limits: Vec<Limit>,
     clock: Clock,
-    /// One for each limit.
-    budgets: Vec<Mutex<Budgets>>,
+    /// Budgets of each limit, by key.
+    // LIMIT: `Limit::cache_size`; unbounded in itself, because `LruCache::new` would allocate for all entries at once.
+    budgets: Vec<Mutex<LruCache<String, Budget>>>,
 }
-
-/// LIMIT: `Limit::cache_size`. Starts small: `LruCache::new` would allocate for all entries at once.
-#[derive(Debug)]
-struct Budgets(LruCache<String, Budget>);
 
 type Budget = RateLimiter<NotKeyed, InMemoryState, Time, NoOpMiddleware<Nanos>>;
 
-/// The program's clock, as `governor` reads one.
+/// Adapts the program's clock to `governor`.
 #[derive(Debug, Clone)]
 struct Time(Clock);
 
@@ -97,7 +78,7 @@ impl clock::Clock for Time {
 
 impl Limits {
     pub(super) fn new(limits: Vec<Limit>, clock: Clock) -> Self {
-        let budgets = limits.iter().map(|_| Mutex::new(Budgets(LruCache::unbounded()))).collect();
+        let budgets = limits.iter().map(|_| Mutex::new(LruCache::unbounded())).collect();
         Self { limits, clock, budgets }
     }
 
@@ -105,16 +86,16 @@ impl Limits {
         &self.limits
     }
 
-    /// Takes a token from each limit's budget; `refused` is called for each that has none.
+    /// Takes a token from the budget of each limit; `refused` is called for each empty budget.
     ///
     /// # Errors
-    /// 429 that names the limits without a token. As in the plugin, the others have given theirs.
+    /// 429 that names the limits without a token. As in the plugin, the tokens of the others are spent.
     pub(super) fn take(&self, write: Write<'_>, mut refused: impl FnMut(Kind)) -> Result<(), Status> {
         let mut faults = Vec::new();
         let mut pause = Duration::ZERO;
         for (limit, budgets) in self.limits.iter().zip(&self.budgets) {
             let Some(key) = key(limit.kind, write) else { continue };
-            if let Err(wait) = budgets.lock().take(limit, &key, &self.clock) {
+            if let Err(wait) = take(&mut budgets.lock(), limit, &key, &self.clock) {
                 pause = pause.max(wait);
                 faults.push(format!("limit reached on type {} for key {key}", limit.kind.label()));
                 refused(limit.kind);
@@ -123,45 +104,34 @@ impl Limits {
         let faults = match faults.as_slice() {
             [] => return Ok(()),
             [fault] => fault.clone(),
-            // As Go writes several errors in one.
+            // Go's format for several errors.
             faults => format!("[{}]", faults.join(", ")),
         };
         Err(Status::too_many_requests(format!("Too many requests: {faults}"), seconds(pause)))
     }
 }
 
-impl Budgets {
-    fn take(&mut self, limit: &Limit, key: &str, clock: &Clock) -> Result<(), Duration> {
-        if let Some(budget) = self.0.get(key) {
-            return take(budget, clock);
-        }
+/// Takes a token from the budget of `key`, or returns the time until it has one.
+fn take(budgets: &mut LruCache<String, Budget>, limit: &Limit, key: &str, clock: &Clock) -> Result<(), Duration> {
+    // Not `get_or_insert`, which would copy the key of each write.
+    if !budgets.contains(key) {
         let quota = Quota::per_second(limit.qps).allow_burst(limit.burst);
-        let budget = Budget::direct_with_clock(quota, Time(clock.clone()));
-        let taken = take(&budget, clock);
-        self.0.put(key.to_owned(), budget);
-        while self.0.len() > limit.cache_size.get() {
-            self.0.pop_lru();
+        budgets.put(key.to_owned(), Budget::direct_with_clock(quota, Time(clock.clone())));
+        while budgets.len() > limit.cache_size.get() {
+            budgets.pop_lru();
         }
-        taken
     }
+    let Some(Err(until)) = budgets.get(key).map(Budget::check) else { return Ok(()) };
+    Err(until.earliest_possible().duration_since(Time(clock.clone()).now()).into())
 }
 
-/// Takes a token, or says how long it takes until there is one.
-fn take(budget: &Budget, clock: &Clock) -> Result<(), Duration> {
-    let until = match budget.check() {
-        Ok(()) => return Ok(()),
-        Err(until) => until.earliest_possible(),
-    };
-    Err(until.duration_since(Time(clock.clone()).now()).into())
-}
-
-/// Whole seconds, at least one: clients give up on a 429 without.
+/// Rounds up to whole seconds, at least one: clients give up on a 429 without `Retry-After`.
 fn seconds(pause: Duration) -> u32 {
     let whole = pause.as_secs().saturating_add(u64::from(pause.subsec_nanos() > 0));
     u32::try_from(whole).unwrap_or(u32::MAX).max(1)
 }
 
-/// The key of the budget; `None` where the write does not say.
+/// Returns the key of the budget; `None` if the write has none.
 fn key(kind: Kind, write: Write<'_>) -> Option<String> {
     match kind {
         Kind::Server => Some(String::new()),
@@ -169,7 +139,7 @@ fn key(kind: Kind, write: Write<'_>) -> Option<String> {
         Kind::User => Some(write.user.to_owned()),
         Kind::SourceAndObject => write.event.map(|event| {
             let (source, object) = (&event.source, &event.involved_object);
-            // COMPAT(apiserver): joined without a separator, as the plugin does; the key is in the message.
+            // COMPAT(apiserver): joined without a separator, as in the plugin; the key is in the message.
             [
                 &source.component,
                 &source.host,
@@ -196,9 +166,9 @@ mod tests {
         Limit { kind, qps: number(qps), burst: number(burst), cache_size: NonZeroUsize::new(cache_size).unwrap() }
     }
 
-    /// Each attempt that the plugin itself was recorded with, but for dry runs, which never get here.
+    /// Replays the recorded attempts of the plugin, except dry runs, which are not limited here.
     #[test]
-    fn limits_are_the_plugins() {
+    fn limits_equal_the_plugins() {
         let recorded = include_str!("../../tests/vectors/validation/040_event_rate_limit.jsonl");
         let mut limits: Option<(String, Limits)> = None;
         let mut rows = 0;
@@ -234,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_come_back() {
+    fn budgets_refill() {
         let clock = Clock::manual(0);
         let limits = Limits::new(vec![limit(Kind::Server, 2, 3, 1)], clock.clone());
         let take = || limits.take(Write { user: "u", namespace: "n", event: None }, |_| {}).is_ok();
@@ -255,7 +225,7 @@ mod tests {
         let message =
             "Too many requests: [limit reached on type Namespace for key n, limit reached on type User for key u]";
         assert_eq!(take("u", "n").unwrap_err().message, message);
-        // Another namespace and user push the first ones out.
+        // Another namespace and user evict the first ones.
         assert_eq!(take("v", "m"), Ok(()));
         assert_eq!(take("u", "n"), Ok(()));
         assert_eq!(kinds, [Kind::Namespace, Kind::User]);

@@ -1,58 +1,64 @@
-//! What is counted of authentication, authorisation and limits.
+//! Metrics of authentication, authorisation and limits.
 
 use std::time::Duration;
 
-use prometheus::core::Collector;
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, register_histogram_vec_with_registry,
+    register_int_counter_vec_with_registry, register_int_gauge_vec_with_registry, register_int_gauge_with_registry,
+};
 
 use super::Review;
 use super::limits::Kind;
 use super::turns::Gauges;
 
-/// How a caller showed who it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Method {
-    Certificate,
-    Token,
-    Anonymous,
-    /// No credentials, and anonymous requests are refused.
-    None,
+labelled! {
+    /// Authentication method of a request.
+    pub(super) enum Method {
+        Certificate = "certificate",
+        Token = "token",
+        Anonymous = "anonymous",
+        /// No credentials, and anonymous requests are refused.
+        None = "none",
+    }
 }
 
-/// What came of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Identified {
-    Accepted,
-    Refused,
-    /// The apiserver did not answer.
-    Unanswered,
-    /// Too many questions were in flight.
-    Limited,
+labelled! {
+    /// Result of authentication.
+    pub(super) enum Identified {
+        Accepted = "accepted",
+        Refused = "refused",
+        /// The apiserver did not answer.
+        Unanswered = "unanswered",
+        /// Too many questions were in flight.
+        Limited = "limited",
+    }
 }
 
-/// Who decided about a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Judge {
-    /// `auth.allowPaths`.
-    Paths,
-    /// `auth.policy`.
-    Policy,
-    /// A SubjectAccessReview.
-    Review,
-    /// `auth.sourceBinding`.
-    Source,
+labelled! {
+    /// Rule that decided about a request.
+    pub(super) enum Judge {
+        /// `auth.allowPaths`.
+        Paths = "paths",
+        /// `auth.policy`.
+        Policy = "policy",
+        /// A SubjectAccessReview.
+        Review = "review",
+        /// `auth.sourceBinding`.
+        Source = "source",
+    }
 }
 
-/// What was decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Allowed,
-    Denied,
-    Unanswered,
-    Limited,
+labelled! {
+    /// Result of authorisation.
+    pub(super) enum Verdict {
+        Allowed = "allowed",
+        Denied = "denied",
+        Unanswered = "unanswered",
+        Limited = "limited",
+    }
 }
 
-/// Metrics of this part; cheap to clone, all clones count together.
+/// Metrics of this module. Clones share the counters.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     /// By [`Method`] and [`Identified`].
@@ -64,14 +70,13 @@ pub struct Metrics {
     entries: IntGaugeVec,
     reviews: HistogramVec,
     limited: IntCounterVec,
-    running: IntGauge,
-    waiting: IntGauge,
+    gauges: Gauges,
 }
 
 /// Upper bounds in seconds: an apiserver answers a review in some milliseconds, and the deadline is 10 s.
 const REVIEW_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10.0];
 
-/// The label of a request that found no room in the queue between callers.
+/// Label of a request that found no room in the queue between callers.
 const QUEUE: &str = "queue";
 
 impl Metrics {
@@ -80,55 +85,43 @@ impl Metrics {
     /// # Errors
     /// When the registry already has metrics of these names.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let counters = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
-        let reviews = HistogramOpts::new(
-            "eventweir_access_review_duration_seconds",
-            "Time from sending a review to the apiserver to its complete answer or the deadline.",
-        );
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            register_int_counter_vec_with_registry!(name, help, labels, registry)
+        };
+        let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
         let authentications = counters(
             "eventweir_access_authentications_total",
-            "Requests by how their caller showed who it is, and the result.",
+            "Requests by authentication method and result.",
             &["method", "result"],
         )?;
         let decisions = counters(
             "eventweir_access_decisions_total",
-            "Decisions whether a caller may do what it asks, by what decided.",
+            "Authorisation decisions, by the rule that decided.",
             &["by", "decision"],
         )?;
         let lookups = counters(
             "eventweir_access_cache_lookups_total",
-            "Lookups of the caches of tokens and of permissions.",
+            "Lookups in the caches of tokens and of permissions.",
             &["cache", "result"],
         )?;
-        let entries = IntGaugeVec::new(
-            Opts::new("eventweir_access_cache_entries", "Entries of the caches of tokens and of permissions."),
-            &["cache"],
-        )?;
-        let reviews = HistogramVec::new(reviews.buckets(REVIEW_BUCKETS.to_vec()), &["review"])?;
         let limited = counters(
             "eventweir_access_limited_total",
             "Refusals with 429, by the type of the limit or because the queue between callers is full.",
             &["type"],
         )?;
-        let running = IntGauge::new(
-            "eventweir_access_running_requests",
-            "Requests of known callers that run, of fairness.maxInFlight.",
+        let entries = register_int_gauge_vec_with_registry!(
+            "eventweir_access_cache_entries",
+            "Entries of the caches of tokens and of permissions.",
+            &["cache"],
+            registry
         )?;
-        let waiting = IntGauge::new(
-            "eventweir_access_waiting_requests",
-            "Requests of known callers that wait for a place, of fairness.maxWaiting.",
+        let reviews = register_histogram_vec_with_registry!(
+            "eventweir_access_review_duration_seconds",
+            "Time from sending a review to the apiserver to its complete answer or the deadline.",
+            &["review"],
+            REVIEW_BUCKETS.to_vec(),
+            registry
         )?;
-        let collectors: [Box<dyn Collector>; 8] = [
-            Box::new(authentications.clone()),
-            Box::new(decisions.clone()),
-            Box::new(lookups.clone()),
-            Box::new(entries.clone()),
-            Box::new(reviews.clone()),
-            Box::new(limited.clone()),
-            Box::new(running.clone()),
-            Box::new(waiting.clone()),
-        ];
-        collectors.into_iter().try_for_each(|collector| registry.register(collector))?;
         for review in Review::ALL {
             reviews.with_label_values(&[review.label()]);
             entries.with_label_values(&[review.label()]);
@@ -142,7 +135,16 @@ impl Metrics {
         let row = |by: Judge| Verdict::ALL.map(|verdict| pair(&decisions, by.label(), verdict.label()));
         let decisions = Judge::ALL.map(row);
         let lookups = Review::ALL.map(|cache| ["hit", "miss"].map(|result| pair(&lookups, cache.label(), result)));
-        Ok(Self { authentications, decisions, lookups, entries, reviews, limited, running, waiting })
+        let running = gauge(
+            "eventweir_access_running_requests",
+            "Running requests of authenticated callers, of fairness.maxInFlight.",
+        )?;
+        let waiting = gauge(
+            "eventweir_access_waiting_requests",
+            "Requests of authenticated callers that wait for a place, of fairness.maxWaiting.",
+        )?;
+        let gauges = Gauges { running, waiting };
+        Ok(Self { authentications, decisions, lookups, entries, reviews, limited, gauges })
     }
 
     pub(super) fn count_identified(&self, method: Method, result: Identified) {
@@ -175,58 +177,6 @@ impl Metrics {
     }
 
     pub(super) fn gauges(&self) -> Gauges {
-        Gauges { running: self.running.clone(), waiting: self.waiting.clone() }
-    }
-}
-
-impl Method {
-    const ALL: [Self; 4] = [Self::Certificate, Self::Token, Self::Anonymous, Self::None];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Certificate => "certificate",
-            Self::Token => "token",
-            Self::Anonymous => "anonymous",
-            Self::None => "none",
-        }
-    }
-}
-
-impl Identified {
-    const ALL: [Self; 4] = [Self::Accepted, Self::Refused, Self::Unanswered, Self::Limited];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Refused => "refused",
-            Self::Unanswered => "unanswered",
-            Self::Limited => "limited",
-        }
-    }
-}
-
-impl Judge {
-    const ALL: [Self; 4] = [Self::Paths, Self::Policy, Self::Review, Self::Source];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Paths => "paths",
-            Self::Policy => "policy",
-            Self::Review => "review",
-            Self::Source => "source",
-        }
-    }
-}
-
-impl Verdict {
-    const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::Unanswered, Self::Limited];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Unanswered => "unanswered",
-            Self::Limited => "limited",
-        }
+        self.gauges.clone()
     }
 }

@@ -1,23 +1,21 @@
-//! Who calls, whether they may, and how much: what each request passes before a handler sees it.
+//! Authentication, authorisation, rate limits and fair queueing of requests. The layers that use them are in
+//! `ingest/guard.rs`.
 //!
-//! A caller is known by a client certificate or by a token, about which the apiserver is asked (TokenReview). A policy
-//! in the configuration file decides what it may do, or the apiserver (SubjectAccessReview). Answers are cached, each
-//! question is in flight once, and without an answer nothing is allowed. Limits on writes are those of the
-//! EventRateLimit admission plugin; places among the requests that run go round between callers. The layers that use
-//! this are in `ingest/guard.rs`.
+//! A caller shows a client certificate, or a token that the apiserver reviews (TokenReview). A policy in the
+//! configuration file authorises it, or the apiserver (SubjectAccessReview). Answers are cached, each question is in
+//! flight once, and without an answer nothing is allowed. Rate limits are those of the EventRateLimit admission plugin.
+//! Running requests are shared fairly between callers.
 //!
-//! Tokens are neither logged nor kept: a cache knows them by a hash under a secret of this process.
+//! Tokens are neither logged nor stored: the cache has a hash of them under a secret of this process.
 
-mod access_review;
 mod attributes;
 mod binding;
 mod cache;
 mod caller;
-mod key;
 mod limits;
 mod metrics;
 mod policy;
-mod token_review;
+mod reviews;
 mod turns;
 
 use std::fmt;
@@ -38,16 +36,16 @@ pub use caller::Caller;
 pub use limits::{Kind, Limit};
 pub use metrics::Metrics;
 pub use policy::{Effect, Rule, VERBS};
+pub use reviews::Review;
 pub use turns::{Fairness, Turn};
 
 pub(crate) use binding::{Extent, check_operations};
 pub(crate) use limits::Write;
 
-use access_review::Decision;
-use cache::{Answers, Question, Unanswered};
-use key::Key;
+use cache::{Answers, Key, Unanswered};
 use limits::Limits;
 use metrics::{Identified, Judge, Method, Verdict};
+use reviews::Decision;
 use turns::Turns;
 
 use crate::clock::Clock;
@@ -56,45 +54,46 @@ use crate::event::{ApiGroup, Event};
 use crate::server::Peer;
 use crate::status::Status;
 
-/// LIMIT: tokens that are accepted, and as many that are refused, whose answers are remembered; beyond it the one used
-/// least recently is asked about again.
+/// LIMIT: cached accepted tokens, and as many refused ones; beyond it the least recently used one is evicted and
+/// reviewed again.
 const TOKENS_MAX: usize = 10_000;
-/// LIMIT: permissions, and as many refusals, that are remembered; beyond it the one used least recently is asked for again.
+/// LIMIT: cached permissions, and as many refusals; beyond it the least recently used one is evicted and reviewed
+/// again.
 const DECISIONS_MAX: usize = 100_000;
-/// LIMIT: questions of each kind in flight at once, and as many again that renew what was accepted before; a request that
-/// would need another one is refused with 429.
+/// LIMIT: questions of each kind in flight, and as many again that renew an accepting answer; a request that needs
+/// another one is refused with 429.
 const QUESTIONS_MAX: usize = 64;
-/// LIMIT: bytes of a token; a longer one is refused unasked. The largest of service accounts have about 2 KiB.
+/// LIMIT: bytes of a token; a longer one is refused without a review. Tokens of service accounts have about 2 KiB.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// Longest time that a refusal of a token is kept: a token may become valid.
+/// Longest time that a refused token is cached: a token may become valid.
 const REFUSED_TTL: Duration = Duration::from_secs(5);
 
-/// Settings of this part. Only the authenticators and [`AccessReview::is_on`] need a restart.
+/// Settings of this module. Only the authenticators and [`AccessReview::is_on`] need a restart.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings {
-    /// Whether callers may show a client certificate, which the listener has verified. Default off.
+    /// Whether client certificates, verified by the listener, authenticate callers. Default off.
     pub certificates: bool,
-    /// Whether and how tokens are accepted.
+    /// Review of tokens.
     pub tokens: TokenReview,
-    /// Whether requests without credentials are accepted, as `system:anonymous`. Default off.
+    /// Whether requests without credentials are accepted as `system:anonymous`. Default off.
     pub anonymous: bool,
-    /// Whether and how the apiserver is asked what a caller may do.
+    /// Review of permissions.
     pub reviews: AccessReview,
-    /// What callers may do; asked before the apiserver.
+    /// Policy; it decides before the apiserver.
     pub policy: Vec<Rule>,
-    /// Paths that every known caller may use; they lead to no event.
+    /// Paths that every authenticated caller may use. None of them leads to events.
     pub allow_paths: AllowPaths,
-    /// The annotation of a new record that names the caller. Default none.
+    /// Annotation of a new record that names the caller. Default none.
     pub annotation: Option<SmolStr>,
-    /// Which sources callers may report as.
+    /// Sources that callers may report.
     pub binding: Binding,
-    /// How many writes are taken.
+    /// Rate limits of writes.
     pub limits: Vec<Limit>,
-    /// How requests that run are shared between callers.
+    /// Fair queueing between callers.
     pub fairness: Fairness,
 }
 
-/// Paths that every known caller may use.
+/// Paths that every authenticated caller may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowPaths(pub Vec<Pattern>);
 
@@ -103,9 +102,9 @@ pub struct AllowPaths(pub Vec<Pattern>);
 pub struct TokenReview {
     /// Whether tokens are accepted. Default off.
     pub is_on: bool,
-    /// Audiences of which a token must name one. Default none: the apiserver's own.
+    /// Accepted audiences of a token. Default none: the apiserver's own.
     pub audiences: Vec<SmolStr>,
-    /// How long the caller of a token is kept. Default 10 s, as the apiserver.
+    /// Time that an accepted token is cached. Default 10 s, as in the apiserver.
     pub cache_ttl: Duration,
 }
 
@@ -114,14 +113,14 @@ pub struct TokenReview {
 pub struct AccessReview {
     /// Whether the apiserver is asked. Default off.
     pub is_on: bool,
-    /// How long a permission is kept. Default 5 min.
+    /// Time that a permission is cached. Default 5 min.
     pub allow_ttl: Duration,
-    /// How long a refusal is kept. Default 30 s.
+    /// Time that a refusal is cached. Default 30 s.
     pub deny_ttl: Duration,
 }
 
 impl Default for AllowPaths {
-    /// Those of the cluster role `system:discovery`.
+    /// Returns the paths of the cluster role `system:discovery`.
     fn default() -> Self {
         let exact = ["/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/version", "/version/"];
         let exact = exact.map(|path| Pattern::Exact(SmolStr::new_static(path)));
@@ -143,59 +142,28 @@ impl Default for AccessReview {
 }
 
 impl Settings {
-    /// Whether callers have to show who they are.
+    /// Whether callers must authenticate.
     #[must_use]
     pub const fn authenticates(&self) -> bool {
         self.certificates || self.tokens.is_on
     }
 
-    /// Whether it matters what a caller may do.
+    /// Whether requests need authorisation.
     #[must_use]
     pub const fn authorizes(&self) -> bool {
         self.reviews.is_on || !self.policy.is_empty()
     }
 }
 
-/// A kind of question to the apiserver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Review {
-    /// Whose token it is: TokenReview.
-    Token,
-    /// Whether a caller may: SubjectAccessReview.
-    Access,
-}
-
-impl Review {
-    const ALL: [Self; 2] = [Self::Token, Self::Access];
-
-    /// Where the apiserver takes it.
-    #[must_use]
-    pub const fn path(self) -> &'static str {
-        match self {
-            Self::Token => "/apis/authentication.k8s.io/v1/tokenreviews",
-            Self::Access => "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-        }
-    }
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Access => "access",
-        }
-    }
-}
-
-/// Asks the apiserver: the answer, or its refusal.
+/// Function that sends a question to the apiserver and returns its answer or refusal.
 pub type Ask = Arc<dyn Fn(Review, Value) -> BoxFuture<'static, Result<Value, Status>> + Send + Sync>;
 
-/// Decides about requests; clones share everything.
+/// Authenticates, authorises and limits requests. Clones share their state.
 #[derive(Clone)]
 pub struct Access(Arc<Inner>);
 
 struct Inner {
-    /// Whether callers are known at all.
+    /// Whether callers must authenticate.
     authenticates: bool,
     live: ArcSwap<Live>,
     tokens: Arc<Answers<Option<Arc<Caller>>>>,
@@ -205,18 +173,18 @@ struct Inner {
     clock: Clock,
     secret: KeySecret,
     metrics: Metrics,
-    /// Whether the newest review had no answer; the log tells of changes.
+    /// Whether the newest review had no answer; only changes are logged.
     is_unanswered: Arc<AtomicBool>,
 }
 
-/// What a reload replaces.
+/// State that a reload replaces.
 struct Live {
     settings: Settings,
     limits: Arc<Limits>,
 }
 
 impl Access {
-    /// Decides by these settings.
+    /// Creates the state for these settings.
     #[must_use]
     pub fn new(settings: Settings, ask: Ask, clock: Clock, secret: KeySecret, metrics: Metrics) -> Self {
         let turns = Turns::new(settings.fairness, metrics.gauges());
@@ -235,7 +203,7 @@ impl Access {
         }))
     }
 
-    /// Takes over new settings, as far as they do not need a restart. Budgets stay where the limits are the same.
+    /// Applies those new settings that need no restart. If the limits are equal, their budgets stay.
     pub fn reload(&self, new: &Settings) {
         let old = self.0.live.load();
         let settings = Settings {
@@ -254,53 +222,52 @@ impl Access {
         self.0.live.store(Arc::new(Live { settings, limits }));
     }
 
-    /// Whether callers have to show who they are.
+    /// Whether callers must authenticate.
     #[must_use]
     pub fn authenticates(&self) -> bool {
         self.0.authenticates
     }
 
-    /// Who sent a request, by its connection and its head.
+    /// Identifies the caller of a request by its connection and its headers.
     ///
     /// # Errors
-    /// 401 in the apiserver's words; 429 when too many tokens are asked about, and 503 when the apiserver does not
+    /// 401 in the apiserver's words; 429 when too many tokens are being reviewed, and 503 when the apiserver does not
     /// answer, both with `Retry-After`.
     pub async fn identify(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, Status> {
         let live = self.0.live.load_full();
-        let (method, result) = self.identified(&live.settings, peer, headers).await;
+        let (method, result) = self.identified(&live, peer, headers).await;
         let (counted, result) = match result {
             Ok(Some(caller)) => (Identified::Accepted, Ok(caller)),
             Ok(None) => (Identified::Refused, Err(Status::new(401, "Unauthorized", "Unauthorized"))),
             Err(Unanswered::Full) => (Identified::Limited, Err(busy("tokens"))),
             Err(Unanswered::Fault(_)) => {
                 let message = "the token could not be reviewed, because the apiserver does not answer";
-                let mut status = Status::too_many_requests(message, 1);
-                (status.code, status.reason) = (503, "ServiceUnavailable".to_owned());
-                (Identified::Unanswered, Err(status))
+                (Identified::Unanswered, Err(unanswered(503, "ServiceUnavailable", message)))
             }
         };
         self.0.metrics.count_identified(method, counted);
         result
     }
 
-    /// As the apiserver's chain: the first authenticator that knows the caller; a token that is not valid and a
-    /// certificate that has expired are never anonymous.
+    /// Returns the caller from the first authenticator that knows it, as the apiserver does. A request with an invalid
+    /// token or an expired certificate is never anonymous.
     async fn identified(
         &self,
-        settings: &Settings,
+        live: &Arc<Live>,
         peer: Option<&Peer>,
         headers: &HeaderMap,
     ) -> (Method, Result<Option<Caller>, Unanswered>) {
+        let settings = &live.settings;
         let certificate = peer.and_then(|peer| peer.certificate.as_ref()).filter(|_| settings.certificates);
         let now = self.0.clock.now().wall_seconds();
-        // It was good when the connection began.
+        // The certificate was valid when the connection began.
         let is_expired = certificate.is_some_and(|certificate| certificate.expires < now);
         if let Some(caller) = certificate.filter(|_| !is_expired).and_then(Caller::of_certificate) {
             return (Method::Certificate, Ok(Some(caller)));
         }
         match caller::bearer(headers).filter(|_| settings.tokens.is_on) {
             Some(token) => {
-                let caller = self.caller_of(&settings.tokens, token).await;
+                let caller = self.caller_of(live, token).await;
                 (Method::Token, caller.map(|caller| caller.map(|caller| Caller::clone(&caller))))
             }
             None if is_expired => (Method::Certificate, Ok(None)),
@@ -309,33 +276,25 @@ impl Access {
         }
     }
 
-    /// Whose token it is.
-    async fn caller_of(&self, settings: &TokenReview, token: &str) -> Result<Option<Arc<Caller>>, Unanswered> {
+    /// Returns the caller of a token; `None` if it is not valid.
+    async fn caller_of(&self, live: &Arc<Live>, token: &str) -> Result<Option<Arc<Caller>>, Unanswered> {
         if token.len() > TOKEN_BYTES_MAX {
             return Ok(None);
         }
         let mut key = Key::new(self.0.secret);
         key.add(token);
-        let (key, metrics, tokens) = (key.finish(), &self.0.metrics, &self.0.tokens);
-        if let Some(caller) = tokens.known(key, self.0.clock.now().mono) {
-            metrics.count_hit(Review::Token);
-            return Ok(caller);
-        }
-        metrics.count_miss(Review::Token, tokens.len());
-        let question = || -> Question<Option<Arc<Caller>>> {
-            let TokenReview { audiences, cache_ttl, .. } = settings.clone();
-            let asking = self.asking(Review::Token, token_review::question(token, &audiences));
-            async move {
-                let caller = token_review::caller(asking.await?, &audiences).map_err(|fault| unreadable(&fault))?;
-                let ttl = if caller.is_some() { cache_ttl } else { cache_ttl.min(REFUSED_TTL) };
-                Ok((caller.map(Arc::new), ttl))
-            }
-            .boxed()
+        let (live, asked) = (Arc::clone(live), Arc::clone(live));
+        let question = move || reviews::token_question(token, &asked.settings.tokens.audiences);
+        let read = move |answer| {
+            let TokenReview { audiences, cache_ttl, .. } = &live.settings.tokens;
+            let caller = reviews::caller(answer, audiences)?.map(Arc::new);
+            let ttl = if caller.is_some() { *cache_ttl } else { REFUSED_TTL.min(*cache_ttl) };
+            Ok((caller, ttl))
         };
-        tokens.ask(key, &self.0.clock, question).await
+        self.cached(Review::Token, &self.0.tokens, key, question, read).await
     }
 
-    /// Decides whether the caller may do what it asks.
+    /// Checks that the caller may do what it asks.
     ///
     /// # Errors
     /// 403 in the apiserver's words; 500 as the apiserver's when the question has no answer, and 429 when too many are
@@ -346,49 +305,37 @@ impl Access {
         if !self.0.authenticates || !settings.authorizes() {
             return Ok(());
         }
-        let count = |by, verdict| self.0.metrics.count_decision(by, verdict);
-        if let Target::Path(path) = &attributes.target
-            && settings.allow_paths.0.iter().any(|allowed| allowed.matches(path))
-        {
-            count(Judge::Paths, Verdict::Allowed);
-            return Ok(());
-        }
-        match policy::decide(&settings.policy, caller, attributes) {
-            Some(Effect::Allow) => {
-                count(Judge::Policy, Verdict::Allowed);
-                return Ok(());
+        let allowed = (Verdict::Allowed, Ok(()));
+        let denied = |reason: &str| (Verdict::Denied, Err(attributes.forbidden(&caller.name, reason)));
+        let is_allowed_path = matches!(&attributes.target, Target::Path(path)
+            if settings.allow_paths.0.iter().any(|allowed| allowed.matches(path)));
+        let (judge, (verdict, result)) = if is_allowed_path {
+            (Judge::Paths, allowed)
+        } else {
+            match policy::decide(&settings.policy, caller, attributes) {
+                Some(Effect::Allow) => (Judge::Policy, allowed),
+                None if settings.reviews.is_on => {
+                    let reviewed = match self.review(&settings.reviews, caller, attributes).await {
+                        Ok(Decision { allowed: true, .. }) => allowed,
+                        Ok(Decision { allowed: false, reason }) => denied(&reason),
+                        Err(Unanswered::Full) => (Verdict::Limited, Err(busy("permissions"))),
+                        Err(Unanswered::Fault(_)) => {
+                            let message =
+                                "Internal error occurred: the apiserver does not answer whether this is allowed";
+                            (Verdict::Unanswered, Err(unanswered(500, "InternalError", message)))
+                        }
+                    };
+                    (Judge::Review, reviewed)
+                }
+                Some(Effect::Deny) | None => (Judge::Policy, denied("")),
             }
-            None if settings.reviews.is_on => {}
-            Some(Effect::Deny) | None => {
-                count(Judge::Policy, Verdict::Denied);
-                return Err(attributes.forbidden(&caller.name, ""));
-            }
-        }
-        match self.review(&settings.reviews, caller, attributes).await {
-            Ok(Decision { allowed: true, .. }) => {
-                count(Judge::Review, Verdict::Allowed);
-                Ok(())
-            }
-            Ok(Decision { allowed: false, reason }) => {
-                count(Judge::Review, Verdict::Denied);
-                Err(attributes.forbidden(&caller.name, &reason))
-            }
-            Err(Unanswered::Full) => {
-                count(Judge::Review, Verdict::Limited);
-                Err(busy("permissions"))
-            }
-            Err(Unanswered::Fault(_)) => {
-                count(Judge::Review, Verdict::Unanswered);
-                let message = "Internal error occurred: the apiserver does not answer whether this is allowed";
-                let mut status = Status::too_many_requests(message, 1);
-                (status.code, status.reason) = (500, "InternalError".to_owned());
-                Err(status)
-            }
-        }
+        };
+        self.0.metrics.count_decision(judge, verdict);
+        result
     }
 
-    /// Asks whether the caller may. First for all names, because a permission without names covers each: otherwise each
-    /// event that is patched would be a question.
+    /// Asks whether the caller may do what it asks. A permission for all names is asked for first: it covers each name,
+    /// so that not every patched event is a question.
     async fn review(
         &self,
         settings: &AccessReview,
@@ -413,26 +360,40 @@ impl Access {
         let mut key = Key::new(self.0.secret);
         caller.add_to(&mut key);
         attributes.add_to(&mut key);
-        let (key, metrics, decisions) = (key.finish(), &self.0.metrics, &self.0.decisions);
-        if let Some(decision) = decisions.known(key, self.0.clock.now().mono) {
-            metrics.count_hit(Review::Access);
-            return Ok(decision);
-        }
-        metrics.count_miss(Review::Access, decisions.len());
-        let question = || -> Question<Decision> {
-            let AccessReview { allow_ttl, deny_ttl, .. } = *settings;
-            let asking = self.asking(Review::Access, access_review::question(caller, attributes));
-            async move {
-                let decision = access_review::decision(asking.await?).map_err(|fault| unreadable(&fault))?;
-                let ttl = if decision.allowed { allow_ttl } else { deny_ttl };
-                Ok((decision, ttl))
-            }
-            .boxed()
+        let AccessReview { allow_ttl, deny_ttl, .. } = *settings;
+        let question = || reviews::access_question(caller, attributes);
+        let read = move |answer| {
+            let decision = reviews::decision(answer)?;
+            let ttl = if decision.allowed { allow_ttl } else { deny_ttl };
+            Ok((decision, ttl))
         };
-        decisions.ask(key, &self.0.clock, question).await
+        self.cached(Review::Access, &self.0.decisions, key, question, read).await
     }
 
-    /// A question to the apiserver, on its way. The log has its failure, but neither question nor answer.
+    /// Returns the cached answer to a question, or asks the apiserver. `read` decodes its answer and sets the time to
+    /// live.
+    async fn cached<V: Clone + Send + Sync + 'static>(
+        &self,
+        review: Review,
+        answers: &Arc<Answers<V>>,
+        key: Key,
+        question: impl FnOnce() -> Value,
+        read: impl FnOnce(Value) -> Result<(V, Duration), serde_json::Error> + Send + 'static,
+    ) -> Result<V, Unanswered> {
+        let (key, metrics) = (key.finish(), &self.0.metrics);
+        if let Some(answer) = answers.known(key, self.0.clock.now().mono) {
+            metrics.count_hit(review);
+            return Ok(answer);
+        }
+        metrics.count_miss(review, answers.len());
+        let ask = || {
+            let asking = self.asking(review, question());
+            async move { read(asking.await?).map_err(|fault| unreadable(&fault)) }.boxed()
+        };
+        answers.ask(key, &self.0.clock, ask).await
+    }
+
+    /// Sends a question to the apiserver. Logs a failure, but neither question nor answer.
     fn asking(&self, review: Review, question: Value) -> BoxFuture<'static, Result<Value, Unanswered>> {
         let (asking, clock, metrics) = ((self.0.ask)(review, question), self.0.clock.clone(), self.0.metrics.clone());
         let is_unanswered = Arc::clone(&self.0.is_unanswered);
@@ -449,7 +410,7 @@ impl Access {
                 }
                 Err(Status { code, reason, .. }) => {
                     if !is_unanswered.swap(true, Ordering::Relaxed) {
-                        // Not the message, which may repeat what was asked.
+                        // Without the message, which may repeat the question.
                         tracing::warn!(review = review.label(), code, reason, "the apiserver does not answer reviews");
                     }
                     Err(Unanswered::Fault(reason.into()))
@@ -459,7 +420,7 @@ impl Access {
         .boxed()
     }
 
-    /// Waits for a place among the requests that run.
+    /// Waits for a place among the running requests.
     ///
     /// # Errors
     /// 429 with `Retry-After` when too many requests wait.
@@ -470,12 +431,12 @@ impl Access {
         })
     }
 
-    /// Whether the sources of this caller's events are checked.
+    /// Whether the sources of this caller are checked.
     pub(crate) fn binds(&self, caller: &Caller) -> bool {
         self.0.live.load().settings.binding.binds(caller)
     }
 
-    /// Checks that the caller may report as the event's source.
+    /// Checks that the caller may report the event's source.
     ///
     /// # Errors
     /// 403 with a cause that names the field.
@@ -496,12 +457,12 @@ impl Access {
         checked
     }
 
-    /// The annotation that names the caller of a new record.
+    /// Returns the annotation that names the caller of a new record.
     pub(crate) fn annotation(&self) -> Option<SmolStr> {
         self.0.live.load().settings.annotation.clone()
     }
 
-    /// Takes a token from each limit for a write.
+    /// Takes a token for a write from the budget of each limit.
     ///
     /// # Errors
     /// 429 in the words of the EventRateLimit plugin, with `Retry-After`.
@@ -510,16 +471,19 @@ impl Access {
     }
 }
 
-/// 429 while too many questions are in flight.
+/// Returns a 429: too many questions are in flight.
 fn busy(what: &str) -> Status {
-    Status::too_many_requests(
-        format!("Too many requests: too many {what} are being reviewed, please try again later"),
-        1,
-    )
+    let message = format!("Too many requests: too many {what} are being reviewed, please try again later");
+    Status::too_many_requests(message, 1)
+}
+
+/// Returns a refusal with `Retry-After`: the apiserver did not answer.
+fn unanswered(code: u16, reason: &str, message: &str) -> Status {
+    Status { code, reason: reason.to_owned(), ..Status::too_many_requests(message, 1) }
 }
 
 fn unreadable(fault: &serde_json::Error) -> Unanswered {
-    // Where it is wrong, not what it says.
+    // The position of the fault, not the text.
     tracing::debug!(line = fault.line(), column = fault.column(), "a review's answer cannot be read");
     Unanswered::Fault("the answer cannot be read".into())
 }

@@ -1,4 +1,4 @@
-//! A policy in the configuration file: rules that allow or deny, the first that matches decides. Pure.
+//! Policy of the configuration file: rules that allow or deny. The first rule that matches decides. Pure.
 
 use smol_str::SmolStr;
 
@@ -11,17 +11,17 @@ use crate::correlator::Pattern;
 pub struct Rule {
     /// Names of callers.
     pub users: Vec<Pattern>,
-    /// Groups of callers. A rule is about each caller whose name or one of whose groups it names.
+    /// Groups of callers. A rule matches a caller by its name or by one of its groups.
     pub groups: Vec<Pattern>,
-    /// Verbs; none given: all.
+    /// Verbs; empty for all.
     pub verbs: Vec<SmolStr>,
-    /// Namespaces; none given: all, and requests over all namespaces.
+    /// Namespaces; empty for all, and for requests over all namespaces.
     pub namespaces: Vec<Pattern>,
-    /// What the rule decides.
+    /// Decision of the rule.
     pub effect: Effect,
 }
 
-/// What a rule decides.
+/// Decision of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Effect {
     /// The request is allowed.
@@ -31,11 +31,11 @@ pub enum Effect {
     Deny,
 }
 
-/// The verbs that a rule can name.
+/// Verbs that a rule can name.
 pub const VERBS: [&str; 8] = ["create", "patch", "update", "get", "list", "watch", "delete", "deletecollection"];
 
 impl Rule {
-    /// Whether the rule is about this request for events.
+    /// Whether the rule matches a request for events.
     fn matches(&self, caller: &Caller, attributes: &Attributes) -> bool {
         let Target::Resource { resource: "events", namespace, .. } = &attributes.target else { return false };
         let any = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.matches(text));
@@ -46,7 +46,7 @@ impl Rule {
     }
 }
 
-/// What the first rule that matches decides.
+/// Returns the decision of the first rule that matches.
 pub(super) fn decide(policy: &[Rule], caller: &Caller, attributes: &Attributes) -> Option<Effect> {
     policy.iter().find(|rule| rule.matches(caller, attributes)).map(|rule| rule.effect)
 }

@@ -1,5 +1,5 @@
-//! Fair queueing between callers: so many requests run at once, of which one caller has only its share; further ones
-//! wait, and places go round between the callers that wait.
+//! Fair queueing between callers: a limited number of requests run at once, and each caller has a share of them.
+//! Further requests wait, and free places go to the waiting callers in turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -10,14 +10,14 @@ use prometheus::IntGauge;
 use smol_str::SmolStr;
 use tokio::sync::oneshot;
 
-/// Settings of the queue.
+/// Settings of fair queueing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fairness {
-    /// LIMIT: requests of known callers at once, watches aside; further ones wait. Default 1,024.
+    /// LIMIT: requests of authenticated callers at once, except watches; further ones wait. Default 1,024.
     pub max_in_flight: NonZeroUsize,
-    /// LIMIT: percent of the places and of the queue that one caller gets. Default 50.
+    /// LIMIT: share of the places and of the queue for one caller, in percent. Default 50.
     pub caller_percent: usize,
-    /// LIMIT: requests that wait; further ones are refused with 429. Default 1,024.
+    /// LIMIT: waiting requests; further ones are refused with 429. Default 1,024.
     pub max_waiting: usize,
 }
 
@@ -29,12 +29,12 @@ impl Default for Fairness {
 }
 
 impl Fairness {
-    /// Requests of one caller that run at once.
+    /// Running requests of one caller.
     fn share(&self) -> usize {
         self.part(self.max_in_flight.get()).max(1)
     }
 
-    /// Requests of one caller that wait.
+    /// Waiting requests of one caller.
     fn queue(&self) -> usize {
         self.part(self.max_waiting)
     }
@@ -44,7 +44,7 @@ impl Fairness {
     }
 }
 
-/// The queue.
+/// Queue of requests. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Turns(Arc<Mutex<State>>);
 
@@ -53,21 +53,21 @@ struct State {
     fairness: Fairness,
     running: usize,
     waiting: usize,
-    /// LIMIT: callers with a request that runs or waits, of which there are at most `max_in_flight` and `max_waiting`.
+    /// LIMIT: callers with running or waiting requests: `max_in_flight` and `max_waiting` together.
     callers: HashMap<SmolStr, Requests>,
-    /// LIMIT: the callers with requests that wait, each once, the next one first.
+    /// LIMIT: callers with waiting requests, each once, the next one first.
     round: VecDeque<SmolStr>,
     gauges: Gauges,
 }
 
-/// Where the queue's load is shown.
+/// Gauges of the queue's load.
 #[derive(Debug, Clone)]
 pub(super) struct Gauges {
     pub(super) running: IntGauge,
     pub(super) waiting: IntGauge,
 }
 
-/// The requests of one caller.
+/// Requests of one caller.
 #[derive(Debug, Default)]
 struct Requests {
     running: usize,
@@ -75,7 +75,7 @@ struct Requests {
     waiting: VecDeque<oneshot::Sender<Turn>>,
 }
 
-/// A place among the requests that run; free again when it is dropped.
+/// A place among the running requests; dropping it frees the place.
 #[derive(Debug)]
 pub struct Turn {
     turns: Turns,
@@ -98,7 +98,7 @@ impl Turns {
         Self(Arc::new(Mutex::new(State { fairness, running: 0, waiting: 0, callers, round, gauges })))
     }
 
-    /// Takes over new settings. Requests that run or wait already stay.
+    /// Applies new settings. Requests that already run or wait stay.
     pub(super) fn set(&self, fairness: Fairness) {
         self.0.lock().fairness = fairness;
         self.hand_out();
@@ -134,7 +134,7 @@ impl Turns {
             state.gauges.waiting.inc();
             granted
         };
-        // The sender waits in the queue until it is used.
+        // The sender stays in the queue until it is used.
         granted.await.map_err(|_closed| Crowded)
     }
 
@@ -151,17 +151,17 @@ impl Turns {
         self.hand_out();
     }
 
-    /// Gives free places to requests that wait.
+    /// Gives free places to waiting requests.
     fn hand_out(&self) {
         while let Some((caller, sender)) = self.0.lock().next() {
-            // Outside of the lock: the place of a request that has gone is freed again at once.
+            // Outside the lock, because the place of a dropped request is freed at once.
             drop(sender.send(Turn { turns: self.clone(), caller }));
         }
     }
 }
 
 impl State {
-    /// The next request that gets a place, which is counted as running already.
+    /// Removes the next request from the queue and counts it as running.
     fn next(&mut self) -> Option<(SmolStr, oneshot::Sender<Turn>)> {
         for _ in 0..self.round.len() {
             if self.running >= self.fairness.max_in_flight.get() {
@@ -169,7 +169,7 @@ impl State {
             }
             let caller = self.round.pop_front()?;
             let Some(requests) = self.callers.get_mut(&caller) else { continue };
-            // Requests whose clients have gone need no place.
+            // Requests whose clients have disconnected need no place.
             while requests.waiting.front().is_some_and(oneshot::Sender::is_closed) {
                 requests.waiting.pop_front();
                 self.waiting -= 1;
@@ -217,7 +217,7 @@ mod tests {
         Turns::new(Fairness { max_in_flight, caller_percent, max_waiting }, gauges)
     }
 
-    /// Requests that run, and that wait; the gauges show the same.
+    /// Returns the running and the waiting requests; the gauges show the same.
     fn load(turns: &Turns) -> (usize, usize) {
         let state = turns.0.lock();
         let shown = [&state.gauges.running, &state.gauges.waiting].map(|gauge| usize::try_from(gauge.get()).unwrap());
@@ -225,7 +225,7 @@ mod tests {
         (state.running, state.waiting)
     }
 
-    /// A request that asks for a place; what comes of it.
+    /// Asks for a place; returns the result so far and the future.
     macro_rules! ask {
         ($turns:expr, $caller:expr) => {{
             let (turns, caller) = ($turns.clone(), SmolStr::new($caller));
@@ -235,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn one_caller_gets_its_share_and_another_gets_in() {
+    fn one_caller_gets_its_share_and_another_is_admitted() {
         let turns = turns(4, 50, 8);
         let running = [ask!(turns, "flood").0.unwrap().unwrap(), ask!(turns, "flood").0.unwrap().unwrap()];
         let mut waiting: Vec<_> = (0..4).map(|_| ask!(turns, "flood")).collect();
         assert!(waiting.iter().all(|(outcome, _)| outcome.is_none()));
-        // Its part of the queue is full, and another's is not.
+        // Its share of the queue is full, and another's is not.
         assert!(matches!(ask!(turns, "flood").0, Some(Err(Crowded))));
         let other = ask!(turns, "other").0.unwrap().unwrap();
         assert_eq!(load(&turns), (3, 4));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn places_go_round() {
+    fn callers_take_turns() {
         let turns = turns(1, 100, 8);
         let first = ask!(turns, "a").0.unwrap().unwrap();
         let (mut again, mut third) = (ask!(turns, "a").1, ask!(turns, "a").1);
@@ -261,7 +261,7 @@ mod tests {
         drop(first);
         let second = again.as_mut().now_or_never().unwrap().unwrap();
         drop(second);
-        // `a` has another request in front of it, and still it is the turn of `b`.
+        // `a` asked again before `b`, but it is the turn of `b`.
         assert!(third.as_mut().now_or_never().is_none());
         drop(other.as_mut().now_or_never().unwrap().unwrap());
         drop(third.as_mut().now_or_never().unwrap().unwrap());
@@ -270,14 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_has_gone_keeps_no_place() {
+    fn a_dropped_request_keeps_no_place() {
         let turns = turns(1, 100, 8);
         let first = ask!(turns, "a").0.unwrap().unwrap();
         let (gone, late) = (ask!(turns, "b").1, ask!(turns, "b").1);
         let mut stays = ask!(turns, "c").1;
         drop(gone);
         drop(first);
-        // It was granted, and its client goes before it looks.
+        // It has its place, and its client disconnects before it runs.
         drop(late);
         drop(stays.as_mut().now_or_never().unwrap().unwrap());
         assert_eq!(load(&turns), (0, 0));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn more_places_are_handed_out_at_once() {
+    fn a_raised_limit_gives_places_at_once() {
         let turns = turns(1, 100, 8);
         let _first = ask!(turns, "a").0.unwrap().unwrap();
         let mut second = ask!(turns, "a").1;

@@ -1,5 +1,5 @@
-//! Server-side apply: PATCH with `application/apply-patch+yaml`. As a PUT it states how things are, so it passes by the
-//! correlators and the ledger; the record's count goes on from it.
+//! Server-side apply: PATCH with `application/apply-patch+yaml`. Like a PUT it sets the state of an event, so it
+//! bypasses the correlators and the ledger. The record counts on from its count.
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::asked::Asked;
 use super::options::{self, Options};
-use super::{Face, decode, respond, update, yaml};
+use super::rejection::Refusal;
+use super::{Face, decode, update, yaml};
 use crate::access::Extent;
 use crate::event::json;
 use crate::outbox::Line;
@@ -25,24 +26,16 @@ pub(super) fn is_apply(headers: &HeaderMap) -> bool {
 }
 
 /// Answers an apply.
-pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Response {
-    match merge(face, asked, body).await {
-        Ok(response) => response,
-        // Not an occurrence: the ledger hears nothing of it.
-        Err(status) => respond::refusal(&status),
-    }
-}
-
-async fn merge(face: &Face, asked: &Asked, body: Body) -> Result<Response, Status> {
+pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, Refusal> {
     let Asked { namespace, name, .. } = asked;
-    let form = asked.form(face).map_err(Status::from)?;
+    let form = asked.form(face)?;
     let (Options { dry_run, .. }, force) = options::of_apply(asked.query())?;
     let options = ApplyOptions { writer: asked.writer(), force, dry_run };
-    let body = decode::read(body, &face.0.settings).await.map_err(Status::from)?;
+    let body = decode::read(body, &face.0.settings).await?;
     let json = yaml::to_json(&body).map_err(|fault| undecodable(&fault))?;
     let document: Value = serde_json::from_slice(&json).map_err(|fault| undecodable(&fault.to_string()))?;
     if !document.is_object() {
-        return Err(undecodable("not an object"));
+        return Err(undecodable("not an object").into());
     }
     let caller = asked.caller.as_ref();
     let note = |status: &Status| {

@@ -1,35 +1,39 @@
-//! What stands in the head of a request at one of the API groups.
+//! Head of a request to one of the API groups.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path};
+use axum::http::header::USER_AGENT;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::Response;
 use serde::Deserialize;
+use smol_str::SmolStr;
 
 use super::form::Form;
 use super::guard::Place;
 use super::rejection::Rejection;
-use super::{Face, manager, respond};
+use super::{Face, respond};
 use crate::access::Caller;
 use crate::event::{ApiGroup, ManagedFields, managed_fields};
 use crate::status::Status;
 use crate::upstream::Writer;
 
-/// What a client asks, but for the body. Stands behind all other extractors of a request's head: it takes the headers instead
-/// of copying them.
+/// LIMIT: bytes of a manager's name (`FieldManagerMaxLength`). A name in the query is checked with the other options.
+const MANAGER_BYTES_MAX: usize = 128;
+
+/// A request without its body. Must be the last extractor of the head, because it takes the headers.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// The API group.
+    /// API group of the path.
     pub(super) group: ApiGroup,
-    /// The path's namespace; empty where it names none.
+    /// Namespace in the path; may be empty.
     pub(super) namespace: String,
-    /// The path's event; empty where it names none.
+    /// Event name in the path; may be empty.
     pub(super) name: String,
     pub(super) headers: HeaderMap,
-    /// Who asks, where callers are known.
+    /// Caller, if callers are authenticated.
     pub(super) caller: Option<Caller>,
-    /// Its place among the requests that run.
+    /// Place among the running requests.
     pub(super) place: Option<Place>,
     uri: Uri,
 }
@@ -48,10 +52,10 @@ impl FromRequestParts<Face> for Asked {
     async fn from_request_parts(parts: &mut Parts, face: &Face) -> Result<Self, Response> {
         let names = Path::from_request_parts(parts, face).await;
         let Path(Names { namespace, name }) = names.map_err(|fault: PathRejection| {
-            // A name that is no text (`%ff`).
+            // A name that is not UTF-8 (`%ff`).
             let status = Status::bad_request(fault.body_text());
             match parts.method {
-                // It would have told of an occurrence.
+                // A possible occurrence.
                 Method::POST => face.reject(&Rejection::invalid(status)),
                 _ => respond::refusal(&status),
             }
@@ -64,33 +68,75 @@ impl FromRequestParts<Face> for Asked {
 }
 
 impl Asked {
-    /// The query, as it came.
+    /// Returns the raw query.
     pub(super) fn query(&self) -> Option<&str> {
         self.uri.query()
     }
 
-    /// The path's namespace, if it names one.
+    /// Returns the namespace in the path, if there is one.
     pub(super) fn namespace(&self) -> Option<&str> {
         Some(self.namespace.as_str()).filter(|namespace| !namespace.is_empty())
     }
 
-    /// Who asks; empty where callers are not known.
+    /// Returns the caller's name; empty if callers are not authenticated.
     pub(super) fn user(&self) -> &str {
         self.caller.as_ref().map_or("", |caller| &caller.name)
     }
 
-    /// The form that the answer takes.
+    /// Negotiates the form of the answer.
     pub(super) fn form(&self, face: &Face) -> Result<Form, Rejection> {
         Form::negotiate(self.group, || face.0.shards.clock().now().wall, self.query(), &self.headers)
     }
 
-    /// Marks an event as its client's own.
+    /// Returns managed fields that mark an event as the client's own.
     pub(super) fn claim(&self) -> ManagedFields {
         managed_fields::claim(&self.writer().manager)
     }
 
-    /// In whose name it writes.
+    /// Returns the field manager of a write.
     pub(super) fn writer(&self) -> Writer {
-        manager::writer(self.group, self.query(), &self.headers)
+        Writer { manager: manager(self.query(), &self.headers), group: self.group }
+    }
+}
+
+/// Returns the `fieldManager` of the query, or else the User-Agent up to its first `/`, for managedFields
+/// (`k8s.io/apiserver/pkg/endpoints/handlers`, `managerOrUserAgent`).
+fn manager(query: Option<&str>, headers: &HeaderMap) -> SmolStr {
+    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    let named = pairs.find(|(key, _)| key == "fieldManager").map(|(_, value)| SmolStr::new(value));
+    named.filter(|name| !name.is_empty()).unwrap_or_else(|| {
+        let agent = headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes())).unwrap_or_default();
+        prefix_of_agent(agent.split('/').next().unwrap_or_default())
+    })
+}
+
+/// `prefixFromUserAgent`: drops control characters, and cuts at the limit.
+fn prefix_of_agent(agent: &str) -> SmolStr {
+    let mut name = String::new();
+    for letter in agent.chars().filter(|letter| !letter.is_control()) {
+        if name.len().saturating_add(letter.len_utf8()) > MANAGER_BYTES_MAX {
+            break;
+        }
+        name.push(letter);
+    }
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_query_names_the_manager_or_else_the_user_agent() {
+        let check = |query, agent: &str, expected: &str| {
+            let headers = [(USER_AGENT, agent.parse().unwrap())].into_iter().collect();
+            assert_eq!(manager(query, &headers), expected);
+        };
+        check(Some("dryRun=All&fieldManager=my%2Fproxy"), "golden-client/1.0", "my/proxy");
+        check(Some("fieldManager="), "golden-client/1.0", "golden-client");
+        check(None, "kubectl/v1.36 (linux)", "kubectl");
+        check(None, "a\tb", "ab");
+        check(None, &"x".repeat(200), &"x".repeat(128));
+        assert_eq!(manager(None, &HeaderMap::new()), "");
     }
 }

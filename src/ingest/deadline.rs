@@ -1,4 +1,4 @@
-//! `timeout=`: how long a client lets its request take. After `k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go` and
+//! The `timeout` parameter of a request. Mirrors `k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go` and
 //! `k8s.io/apiserver/pkg/server/filters/timeout.go`.
 
 use std::time::Duration;
@@ -11,15 +11,15 @@ use super::layer::Next;
 use super::{Face, options, respond};
 use crate::status::Status;
 
-/// Less than a timer can tell from nothing: such a request is not begun.
+/// Resolution of the timer: a request with a shorter timeout is not started.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// Ends a request when the time that its client gave it is over. A layer.
+/// Layer that ends a request after the timeout that its client has set.
 pub(super) async fn deadline(face: Face, request: Request, next: impl Next) -> Response {
     let asked = request.uri().query().and_then(options::timeout);
     let Some(asked) = asked.filter(|_| !is_watch(&request)) else { return next.run(request).await };
     let limit = match duration(&asked) {
-        // LIMIT: the request's own time; a longer one is cut to it.
+        // LIMIT: the request timeout; a longer value is cut to it.
         Some(Duration::ZERO) => face.0.settings.request_timeout,
         Some(limit) => limit.min(face.0.settings.request_timeout),
         None => {
@@ -30,17 +30,17 @@ pub(super) async fn deadline(face: Face, request: Request, next: impl Next) -> R
     if limit < LEAST {
         return respond::out_of_time();
     }
-    // What the request has asked of the upstream by then may still be done.
+    // The upstream may still carry the request out.
     timeout(limit, next.run(request)).await.unwrap_or_else(|_elapsed| respond::out_of_time())
 }
 
-/// Watches end by `timeoutSeconds`.
+/// Whether the request is a watch, which ends by `timeoutSeconds`.
 fn is_watch(request: &Request) -> bool {
     let path = request.uri().path();
     path.contains("/watch/") || path.ends_with("/events") && options::asks_for_watch(request.uri().query())
 }
 
-/// As `time.ParseDuration` in Go reads it. What would be negative is over before it begins.
+/// Parses a duration like Go's `time.ParseDuration`. A negative one becomes 1 ns.
 fn duration(text: &str) -> Option<Duration> {
     const UNITS: [(&str, f64); 8] = [
         ("ns", 1e-9),
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_gos() {
+    fn durations_are_parsed_like_gos() {
         for (text, millis) in
             [("1s", 1000), ("1m30s", 90_000), ("1.5s", 1500), ("300ms", 300), ("0", 0), ("2h", 7_200_000)]
         {

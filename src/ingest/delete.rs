@@ -1,18 +1,20 @@
-//! DELETE of one event and of a collection: carried out upstream, and forgotten here.
+//! DELETE of one event and of a collection: deletes the record in the upstream and in the outbox.
 //!
-//! The record is kept back first, so that nothing owed to it goes out after the delete (`shard/hold.rs`); when the upstream
-//! has deleted it, what still waits for it is lost with reason `deleted`, and its next occurrence begins a new record.
+//! The record is paused first, so that no pending write follows the delete (`shard/hold.rs`). Once the upstream has
+//! deleted it, its waiting occurrences are lost with reason `deleted`, and the next occurrence creates a new record.
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
+use smol_str::SmolStr;
 
 use super::asked::Asked;
 use super::form::{Form, Media};
 use super::options::Faults;
-use super::{Face, QUIET, ack, decode, not_found, options, respond, yaml};
+use super::rejection::{Refusal, as_asked};
+use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::event::json::EventList;
 use crate::event::protobuf;
 use crate::shard::Lead;
@@ -20,11 +22,8 @@ use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions};
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
-pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Response {
-    let (form, options) = match read(&face, &asked, body).await {
-        Ok(read) => read,
-        Err(status) => return respond::refusal(&status),
-    };
+pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Refusal> {
+    let (form, options) = read(&face, &asked, body).await?;
     let Asked { group, namespace, name, .. } = asked;
     let deleting = {
         let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
@@ -36,23 +35,18 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
             deleted
         }
     };
-    match face.to_the_end(deleting).await {
-        Ok(Deleted::Gone(uid)) => {
-            let details = StatusDetails {
-                name,
-                group: group.name().to_owned(),
-                kind: "events".to_owned(),
-                uid: uid.into(),
-                ..StatusDetails::default()
-            };
-            respond::success(&details)
-        }
-        Ok(Deleted::Marked(mut event)) => {
+    match face.to_the_end(deleting).await.map_err(|status| as_asked(group, &name, status))? {
+        Deleted::Gone(uid) => Ok(respond::success(&StatusDetails {
+            name,
+            group: group.name().to_owned(),
+            kind: "events".to_owned(),
+            uid: uid.into(),
+            ..StatusDetails::default()
+        })),
+        Deleted::Marked(mut event) => {
             event.metadata.name = name.into();
-            respond::event(form, StatusCode::OK, &event, None, &[])
+            Ok(respond::event(form, StatusCode::OK, &event, None, &[]))
         }
-        Err(status) if status.code == 404 => respond::refusal(&not_found(group, &name)),
-        Err(status) => respond::refusal(&status),
     }
 }
 
@@ -64,7 +58,7 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
     } else if let Some(told) = &told {
         face.0.shards.hold(told, name, Lead::Alias)
     } else {
-        // The record's own name: what it says tells which record it is.
+        // The record's own name: its content identifies it.
         face.0.shards.hold(&upstream.get(namespace, name).await?, name, Lead::Name)
     };
     let Some(mut held) = held else {
@@ -80,10 +74,8 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
     let record = held.name();
     let deleted = match upstream.delete(namespace, &record, options).await {
         Ok(deleted) => deleted,
-        // It was only owed to the upstream, and what a client was told is there can be deleted.
-        Err(status) if status.code == 404 && told.is_some() && unconditional => {
-            Deleted::Gone(smol_str::SmolStr::default())
-        }
+        // Not yet created upstream. A client can delete an event that it was told exists.
+        Err(status) if status.code == 404 && told.is_some() && unconditional => Deleted::Gone(SmolStr::default()),
         Err(status) => {
             if is_in_doubt(&status) {
                 held.doubt();
@@ -99,13 +91,14 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
     Ok(deleted)
 }
 
-/// Whether a request may have been carried out although it was answered so.
+/// Whether the upstream may have deleted the record despite this answer.
 const fn is_in_doubt(status: &Status) -> bool {
     status.code == 408 || status.code >= 500
 }
 
-/// Deletes what is stored under the name itself, where the client's event was counted on a record of another name: the client has
-/// changed it since, or had posted another event under that name before. Nothing of the name is left, as `kubectl delete` expects.
+/// Deletes the record with the client's own name, after the alias's record was deleted. It exists if the client has
+/// changed its event, or had posted another one under that name. As `kubectl delete` expects, nothing of the name is
+/// left.
 async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), Status> {
     let upstream = &face.0.upstream;
     let stored = match upstream.get(namespace, name).await {
@@ -134,23 +127,14 @@ async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), S
 }
 
 /// `DELETE …/namespaces/{namespace}/events`
-pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, body: Body) -> Response {
-    let (form, options) = match read(&face, &asked, body).await {
-        Ok(read) => read,
-        Err(status) => return respond::refusal(&status),
-    };
-    let list = match options::of_list(asked.group, asked.query()) {
-        Ok(list) => list,
-        Err(status) => return respond::refusal(&status),
-    };
+pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Refusal> {
+    let (form, options) = read(&face, &asked, body).await?;
+    let list = options::of_list(asked.group, asked.query())?;
     let deleting = {
         let (face, namespace) = (face.clone(), asked.namespace);
         async move { delete_listed(&face, &namespace, &list, &options).await }
     };
-    match face.to_the_end(deleting).await {
-        Ok(list) => respond::list(form, &list),
-        Err(status) => respond::refusal(&status),
-    }
+    Ok(respond::list(form, &face.to_the_end(deleting).await?))
 }
 
 async fn delete_listed(
@@ -163,11 +147,11 @@ async fn delete_listed(
     if options.dry_run {
         return Ok(list);
     }
-    // Only those that were there: what is owed and was not yet written is not in the list either.
+    // Only stored events: a record that is not yet created is not in the list.
     for event in &list.items {
         let name = &event.metadata.name;
         let told = face.0.aliases.get(namespace, name);
-        // The record of this name, whatever its client counts on by now.
+        // The record of this name, even if its alias leads to another one.
         let held = face.0.shards.hold(event, name, Lead::Name);
         let held = held.or_else(|| face.0.shards.hold(&told?, name, Lead::Name));
         if let Some(held) = held {
@@ -179,7 +163,7 @@ async fn delete_listed(
     Ok(list)
 }
 
-/// What is asked, checked in the apiserver's order.
+/// Reads the request, checked in the apiserver's order.
 async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, DeleteOptions), Status> {
     let query = asked.query();
     let form = asked.form(face).map_err(Status::from)?;
@@ -199,38 +183,40 @@ fn protobuf_options(body: &[u8]) -> Result<DeleteOptions, Status> {
     let decoded = protobuf::decode_delete_options(body).map_err(|error| error.status)?;
     let dry_run: Vec<&str> = decoded.dry_run.iter().map(AsRef::as_ref).collect();
     let policy = decoded.propagation_policy.as_deref().unwrap_or_default();
-    check(&dry_run, policy)?;
-    let (uid, resource_version) = (decoded.uid, decoded.resource_version);
-    Ok(DeleteOptions { uid, resource_version, dry_run: !dry_run.is_empty() })
+    checked(&dry_run, policy, decoded.uid, decoded.resource_version)
 }
 
-/// The options of the body, or of the query where there is none.
+/// Reads the options from the body, or without a body from the query.
 fn delete_options(query: Option<&str>, body: &Bytes) -> Result<DeleteOptions, Status> {
     if body.is_empty() {
         let pairs: Vec<_> = form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect();
         let given =
             |name: &'static str| pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_ref());
         let dry_run: Vec<&str> = given("dryRun").collect();
-        check(&dry_run, given("propagationPolicy").next().unwrap_or_default())?;
-        return Ok(DeleteOptions { dry_run: !dry_run.is_empty(), ..DeleteOptions::default() });
+        return checked(&dry_run, given("propagationPolicy").next().unwrap_or_default(), None, None);
     }
     let document: Value =
         serde_json::from_slice(body).map_err(|fault| Status::bad_request(format!("the body is not JSON: {fault}")))?;
     let text = |value: &Value| value.as_str().map(Into::into);
     let scopes = document["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default();
     let dry_run: Vec<&str> = scopes.iter().map(|scope| scope.as_str().unwrap_or_default()).collect();
-    check(&dry_run, document["propagationPolicy"].as_str().unwrap_or_default())?;
-    let (uid, resource_version) =
-        (text(&document["preconditions"]["uid"]), text(&document["preconditions"]["resourceVersion"]));
-    Ok(DeleteOptions { uid, resource_version, dry_run: !dry_run.is_empty() })
+    let (policy, preconditions) = (&document["propagationPolicy"], &document["preconditions"]);
+    let policy = policy.as_str().unwrap_or_default();
+    checked(&dry_run, policy, text(&preconditions["uid"]), text(&preconditions["resourceVersion"]))
 }
 
-/// `ValidateDeleteOptions`. Events have no dependents, so that every policy does the same.
-fn check(dry_run: &[&str], policy: &str) -> Result<(), Status> {
+/// `ValidateDeleteOptions`. Every propagation policy is equal, because events have no dependents.
+fn checked(
+    dry_run: &[&str],
+    policy: &str,
+    uid: Option<SmolStr>,
+    resource_version: Option<SmolStr>,
+) -> Result<DeleteOptions, Status> {
     let mut faults = Faults::default();
     if !matches!(policy, "" | "Foreground" | "Background" | "Orphan") {
         faults.unsupported("propagationPolicy", policy, &["Foreground", "Background", "Orphan"]);
     }
     options::check_dry_run(dry_run, &mut faults);
-    faults.refuse("DeleteOptions")
+    faults.refuse("DeleteOptions")?;
+    Ok(DeleteOptions { uid, resource_version, dry_run: !dry_run.is_empty() })
 }

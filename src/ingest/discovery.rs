@@ -1,7 +1,6 @@
-//! What the API says of itself: groups, resources, version, health and a small OpenAPI document.
+//! Discovery: API groups, resources, version, health and a small OpenAPI document. Lists events only.
 //!
-//! Only events are served, so only they are told of. Mirrors `k8s.io/apiserver/pkg/endpoints/discovery`; kubectl asks for the
-//! aggregated form and keeps it on disk.
+//! Mirrors `k8s.io/apiserver/pkg/endpoints/discovery`. kubectl reads the aggregated form and caches it on disk.
 
 use std::hash::Hasher;
 
@@ -14,8 +13,7 @@ use serde_json::{Value, json};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::Face;
-use super::accept::clauses;
-use super::form::{Form, Media, not_acceptable};
+use super::form::{Form, Media, clauses, not_acceptable};
 use super::respond;
 use crate::event::ApiGroup;
 use crate::status::{Status, StatusDetails};
@@ -23,13 +21,13 @@ use crate::upstream::Upstream;
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
-/// How the aggregated form is asked for and labelled.
+/// Versions of the aggregated form, and their media types.
 const AGGREGATED: [(&str, &str); 2] = [
     ("v2", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
     ("v2beta1", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
 ];
 
-/// The paths that lead to no event.
+/// Returns the routes of all paths that do not lead to events.
 pub(super) fn routes() -> Vec<(String, MethodRouter<Face>)> {
     let ok = || get(async || respond::text(StatusCode::OK, "ok"));
     let resources_of = |of| get(async move |uri: Uri, headers: HeaderMap| resources(of, &uri, &headers));
@@ -106,13 +104,14 @@ fn resources(group: ApiGroup, uri: &Uri, headers: &HeaderMap) -> Response {
         "kind": "Event",
         "verbs": VERBS,
         "shortNames": ["ev"],
-        // Tells clients that both API groups lead to one store.
+        // Equal in both API groups, because they share one store.
         "storageVersionHash": "r2yiGXH7wu8=",
     }]);
     negotiated(uri, headers, &document)
 }
 
-/// What kubectl asks when an event is not found (`resource.Info.Get`): a namespace that is not found is what it tells of instead.
+/// Answers kubectl's GET of the namespace after a 404 of an event (`resource.Info.Get`). kubectl then reports a missing
+/// namespace instead.
 async fn namespace(State(face): State<Face>, Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
     match &face.0.upstream {
         Upstream::Embedded(embedded) if embedded.has_namespace(&name) => {
@@ -125,7 +124,7 @@ async fn namespace(State(face): State<Face>, Path(name): Path<String>, uri: Uri,
             negotiated(&uri, &headers, &document)
         }
         Upstream::Embedded(_) => respond::refusal(&Status::not_found("", "namespaces", &name)),
-        // Whether it is there, its apiserver tells; it lets us see events only.
+        // Only the apiserver knows, and eventweir may read events only.
         Upstream::Apiserver(_) => {
             let message = format!("namespaces {name:?} is forbidden: eventweir serves events only");
             let details = StatusDetails { name, kind: "namespaces".to_owned(), ..StatusDetails::default() };
@@ -134,7 +133,7 @@ async fn namespace(State(face): State<Face>, Path(name): Path<String>, uri: Uri,
     }
 }
 
-/// The events of one version as aggregated discovery tells them.
+/// Returns the description of events in aggregated discovery.
 fn described() -> Value {
     json!({
         "version": "v1",
@@ -150,7 +149,7 @@ fn described() -> Value {
     })
 }
 
-/// The aggregated form, when it is what the client prefers.
+/// Returns the aggregated form, if the client prefers it.
 fn aggregated(request: &Request, mut item: Value) -> Option<Response> {
     let accept = request.headers().get(axum::http::header::ACCEPT)?.to_str().ok()?;
     let (version, label) = clauses(accept).iter().find_map(|clause| {
@@ -190,7 +189,7 @@ fn hash(bytes: &[u8]) -> String {
 }
 
 async fn version(uri: Uri, headers: HeaderMap) -> Response {
-    // The Kubernetes whose behaviour we follow; kubectl warns when it is too far from its own.
+    // The mirrored version of Kubernetes; kubectl warns if it differs too much from its own.
     let document = json!({
         "major": "1",
         "minor": "36",
@@ -206,7 +205,7 @@ async fn version(uri: Uri, headers: HeaderMap) -> Response {
     respond::document(StatusCode::OK, Media::Json, pretty, document.to_string().into_bytes())
 }
 
-/// DIFFERENCE(apiserver): discovery is not told in protobuf; who accepts nothing else hears 406.
+/// DIFFERENCE(apiserver): discovery is not served in protobuf; a client that accepts nothing else is answered 406.
 fn negotiated(uri: &Uri, headers: &HeaderMap, document: &Value) -> Response {
     match Form::plain(uri.query(), headers) {
         Some((media @ (Media::Json | Media::Yaml), pretty)) => {
@@ -224,7 +223,7 @@ fn accepts_json(headers: &HeaderMap) -> bool {
     clauses(accept).iter().any(|clause| (clause.main, clause.sub) == ("application", "json") || clause.main == "*")
 }
 
-/// The index says the documents' hashes, so that clients keep them.
+/// Returns the index with the documents' hashes, by which clients cache them.
 async fn openapi_index() -> Response {
     let entry = |group: ApiGroup, path: &str| {
         let hash = hash(openapi_document(group).to_string().as_bytes());
@@ -234,7 +233,7 @@ async fn openapi_index() -> Response {
         "api/v1": entry(ApiGroup::Core, "api/v1"),
         "apis/events.k8s.io/v1": entry(ApiGroup::Events, "apis/events.k8s.io/v1"),
     });
-    // COMPAT(apiserver): labelled as text.
+    // COMPAT(apiserver): the Content-Type is text.
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
     ([(CONTENT_TYPE, text)], json!({ "paths": paths }).to_string()).into_response()
 }
@@ -249,8 +248,8 @@ async fn openapi(Path(path): Path<String>) -> Response {
     ([(CONTENT_TYPE, json)], openapi_document(group).to_string()).into_response()
 }
 
-/// DIFFERENCE(apiserver): as much as kubectl needs to see that the server itself checks fields (`fieldValidation`); the
-/// schema of an Event is left open.
+/// Returns the OpenAPI document. DIFFERENCE(apiserver): only as much as kubectl needs to see that the server validates
+/// fields (`fieldValidation`); the schema of an Event is open.
 fn openapi_document(group: ApiGroup) -> Value {
     let (prefix, schema, name) = match group {
         ApiGroup::Core => ("/api/v1", "io.k8s.api.core.v1.Event", ""),

@@ -1,33 +1,32 @@
-//! The form of an answer: in which API group it is shown, in which media type, and as what. Negotiated exactly as the
-//! apiserver does: first go-restful looks whether a type is served at all, then `negotiation.NegotiateMediaTypeOptions`
-//! chooses (`k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`, `rest.go`).
+//! Negotiates the form of an answer: API group, media type and view. Mirrors the apiserver: first go-restful checks
+//! whether any accepted type is served, then `negotiation.NegotiateMediaTypeOptions` chooses
+//! (`k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`, `rest.go`).
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use axum::http::header::{ACCEPT, USER_AGENT};
 use axum::http::{HeaderMap, HeaderValue};
 
-use super::accept::{Clause, clauses};
 use super::rejection::Rejection;
 use crate::event::ApiGroup;
 use crate::ledger::RejectReason;
 use crate::status::{Status, StatusDetails};
 
-/// How an answer looks.
+/// Form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
-    /// The API group.
+    /// API group.
     pub(super) group: ApiGroup,
-    /// The media type.
+    /// Media type.
     pub(super) media: Media,
-    /// What is shown of an event.
+    /// View of an event.
     pub(super) view: View,
-    /// Indented; JSON only.
+    /// Whether JSON is indented.
     pub(super) pretty: bool,
-    /// When it was asked for, in unix nanoseconds: a table shows ages. 0 where nothing shows them.
+    /// Time of the request in unix nanoseconds, for the ages in a table; otherwise 0.
     pub(super) now: i64,
 }
 
-/// The media types that answers come in.
+/// Media type of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Media {
     Json,
@@ -35,27 +34,27 @@ pub(super) enum Media {
     Protobuf,
 }
 
-/// What is shown of an event (`as=`).
+/// View of an event (`as=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum View {
-    /// All of it.
+    /// The whole event.
     Whole,
-    /// Its metadata; refused for a list.
+    /// Metadata; refused for a list.
     Partial(MetaVersion),
-    /// The metadata of each; refused for one event.
+    /// Metadata of each event; refused for one event.
     PartialList(MetaVersion),
-    /// A row of a table, with this beside it.
+    /// A row of a table, with this object beside it.
     Table(MetaVersion, Include),
 }
 
-/// The version of `meta.k8s.io` that was asked for.
+/// Requested version of `meta.k8s.io`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MetaVersion {
     V1,
     V1Beta1,
 }
 
-/// What stands beside the cells of a row (`includeObject`).
+/// Object beside the cells of a row (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Include {
     Metadata,
@@ -63,11 +62,11 @@ pub(super) enum Include {
     None,
 }
 
-/// What is answered with: decides which views there are.
+/// Kind of document, which limits the views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Endpoint {
     Events,
-    /// A refusal, or a document of the API itself.
+    /// A refusal or a discovery document.
     Other,
 }
 
@@ -76,7 +75,7 @@ const SERVED: &str = "application/json, application/yaml, application/vnd.kubern
 impl Media {
     const ALL: [Self; 3] = [Self::Json, Self::Yaml, Self::Protobuf];
 
-    /// As the Content-Type says it.
+    /// Returns the Content-Type.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Json => "application/json",
@@ -85,7 +84,7 @@ impl Media {
         }
     }
 
-    /// The media type of this name, whatever its case.
+    /// Finds a media type by its name, ignoring case.
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|media| media.name().eq_ignore_ascii_case(name))
     }
@@ -100,7 +99,7 @@ impl Media {
 }
 
 impl MetaVersion {
-    /// The apiVersion of what is answered.
+    /// Returns the apiVersion of the answer.
     pub(super) const fn api_version(self) -> &'static str {
         match self {
             Self::V1 => "meta.k8s.io/v1",
@@ -110,7 +109,7 @@ impl MetaVersion {
 }
 
 impl Form {
-    /// What the client accepts best of what an event or a list can be answered as.
+    /// Chooses the form that the client prefers for an event or a list.
     pub(super) fn negotiate(
         group: ApiGroup,
         now: impl FnOnce() -> i64,
@@ -131,19 +130,19 @@ impl Form {
         Ok(Self { group, media, view, pretty: pretty || wants_pretty(query, headers), now })
     }
 
-    /// What nearly every client accepts, without taking it apart; whatever is answered then looks so.
+    /// Looks up a common Accept header without parsing it. The answer then has the whole view.
     pub(super) fn usual(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
         let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
         let (_, media) = USUAL.iter().find(|(usual, _)| usual.as_bytes() == accept)?;
         Some((*media, wants_pretty(query, headers)))
     }
 
-    /// The form of an event for such a client.
+    /// Returns the form of an event for a common Accept header.
     pub(super) const fn of_usual(group: ApiGroup, media: Media, pretty: bool) -> Self {
         Self { group, media, view: View::Whole, pretty, now: 0 }
     }
 
-    /// How a document that is no event is answered, a refusal for example; `None` when nothing of it is acceptable.
+    /// Chooses the media type of a document other than events, such as a refusal; `None` if none is acceptable.
     pub(super) fn plain(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
         if let Some(usual) = Self::usual(query, headers) {
             return Some(usual);
@@ -153,7 +152,7 @@ impl Form {
     }
 }
 
-/// What nearly every client accepts (client-go, client libraries, curl), and how it is answered.
+/// Accept headers of common clients (client-go, client libraries, curl), and the media type of the answer.
 const USUAL: [(&str, Media); 7] = [
     ("application/json, */*", Media::Json),
     ("application/vnd.kubernetes.protobuf,application/json", Media::Protobuf),
@@ -164,7 +163,7 @@ const USUAL: [(&str, Media); 7] = [
     ("application/vnd.kubernetes.protobuf", Media::Protobuf),
 ];
 
-/// 406 for an Accept of which nothing can be answered.
+/// Returns a 406: no accepted media type is served.
 pub(super) fn not_acceptable() -> Status {
     Status::new(406, "NotAcceptable", format!("only the following media types are accepted: {SERVED}"))
 }
@@ -173,12 +172,12 @@ fn refused(status: Status) -> Rejection {
     Rejection::new(RejectReason::MediaType, status)
 }
 
-/// COMPAT(apiserver): of several Accept headers only the first one counts.
+/// Returns the Accept header. COMPAT(apiserver): only the first of several counts.
 fn accept(headers: &HeaderMap) -> &str {
     headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// go-restful's look at Accept: `*/*` or one of our names, as it is written. `application/*` is not understood.
+/// Mirrors go-restful's check of Accept: `*/*` or one of our media types, verbatim. `application/*` does not match.
 fn is_served(accept: &str) -> Result<(), Rejection> {
     let served = |part: &str| {
         let name = part.split(';').next().unwrap_or_default().trim();
@@ -201,7 +200,7 @@ fn choose(accept: &str, endpoint: Endpoint) -> Option<(Media, View, bool)> {
     })
 }
 
-/// `acceptMediaTypeOptions`: whether this media type can be had with these parameters.
+/// `acceptMediaTypeOptions`: the form of this media type with these parameters, if it is served.
 fn offer(media: Media, clause: &Clause<'_>, endpoint: Endpoint) -> Option<(Media, View, bool)> {
     let (mut kind, mut group, mut version, mut converts, mut pretty) = ("", "", "", false, false);
     for (name, value) in &clause.parameters {
@@ -232,13 +231,13 @@ fn offer(media: Media, clause: &Clause<'_>, endpoint: Endpoint) -> Option<(Media
     Some((media, view, pretty))
 }
 
-/// The first value of a parameter.
+/// Returns the first value of a parameter.
 fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
-/// DIFFERENCE(apiserver): told before the event is looked for or created instead of afterwards.
+/// DIFFERENCE(apiserver): refused before the event is read or created instead of afterwards.
 fn include(query: Option<&str>) -> Result<Include, Rejection> {
     match parameter(query, "includeObject").unwrap_or_default().as_str() {
         "" | "Metadata" => Ok(Include::Metadata),
@@ -251,7 +250,7 @@ fn include(query: Option<&str>) -> Result<Include, Rejection> {
     }
 }
 
-/// `isPrettyPrint`: a parameter, or a client with a person behind it.
+/// `isPrettyPrint`: a parameter, or a client that a person uses.
 fn wants_pretty(query: Option<&str>, headers: &HeaderMap) -> bool {
     if query.is_some_and(|query| query.contains("pretty"))
         && let Some(value) = parameter(query, "pretty").filter(|value| !value.is_empty())
@@ -260,6 +259,60 @@ fn wants_pretty(query: Option<&str>, headers: &HeaderMap) -> bool {
     }
     let agent = headers.get(USER_AGENT).map_or(&[][..], HeaderValue::as_bytes);
     [&b"curl"[..], b"Wget", b"Mozilla/5.0"].iter().any(|person| agent.starts_with(person))
+}
+
+/// One clause of an Accept header, parsed and sorted as by `github.com/munnerz/goautoneg`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Clause<'a> {
+    pub(super) main: &'a str,
+    pub(super) sub: &'a str,
+    weight: f32,
+    pub(super) parameters: Vec<(&'a str, &'a str)>,
+}
+
+/// LIMIT: clauses of an Accept header; further ones are ignored.
+const CLAUSES_MAX: usize = 32;
+/// LIMIT: parameters of one clause; further ones are ignored.
+const PARAMETERS_MAX: usize = 16;
+
+/// Returns the clauses in the order of preference.
+pub(super) fn clauses(accept: &str) -> Vec<Clause<'_>> {
+    let mut sorted: Vec<Clause<'_>> = Vec::new();
+    for clause in accept.split(',').take(CLAUSES_MAX).filter_map(clause) {
+        // Go's insertion sort, because `goes_first` is not a total order: it can hold both ways.
+        let place =
+            sorted.iter().rposition(|other| !goes_first(&clause, other)).map_or(0, |index| index.saturating_add(1));
+        sorted.insert(place, clause);
+    }
+    sorted
+}
+
+fn clause(text: &str) -> Option<Clause<'_>> {
+    let text = text.trim_matches(' ');
+    let (name, rest) = text.split_once(';').unwrap_or((text, ""));
+    let (main, sub) = match name.split_once('/') {
+        Some((_, sub)) if sub.contains('/') || sub.is_empty() => return None,
+        Some((main, sub)) => (main.trim_matches(' '), sub.trim_matches(' ')),
+        None if name.trim_matches(' ') == "*" => ("*", "*"),
+        None => return None,
+    };
+    let (mut weight, mut parameters) = (1.0, Vec::new());
+    for parameter in rest.split(';').take(PARAMETERS_MAX) {
+        let Some((name, value)) = parameter.split_once('=') else { continue };
+        if value.is_empty() || value.contains('=') {
+            continue;
+        }
+        match name.trim_matches(' ') {
+            "q" => weight = value.parse().unwrap_or(0.0),
+            name => parameters.push((name, value.trim_matches(' '))),
+        }
+    }
+    Some(Clause { main, sub, weight, parameters })
+}
+
+/// `acceptSlice.Less`.
+fn goes_first(left: &Clause<'_>, right: &Clause<'_>) -> bool {
+    left.weight > right.weight || (left.main != "*" && right.main == "*") || (left.sub != "*" && right.sub == "*")
 }
 
 #[cfg(test)]
@@ -275,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn accept_is_read_as_the_apiserver_reads_it() {
+    fn accept_is_negotiated_as_by_the_apiserver() {
         const TABLE: View = View::Table(MetaVersion::V1, Include::Metadata);
         let check = |accept, expected| {
             let read = form(accept, "").ok().map(|form| (form.media, form.view));
@@ -303,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_usual_is_answered_as_if_it_were_taken_apart() {
+    fn common_accept_headers_are_answered_as_if_they_were_parsed() {
         for (accept, media) in USUAL {
             assert!(is_served(accept).is_ok(), "{accept}");
             for endpoint in [Endpoint::Events, Endpoint::Other] {

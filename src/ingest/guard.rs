@@ -1,5 +1,5 @@
-//! What a request passes before its handler: who calls, a place among the requests that run, and whether the caller
-//! may. And what a write passes in its handler, once its event is known: its source, and the limits.
+//! Checks before a handler: authentication, a place among the running requests, and authorisation. And checks of a
+//! write within its handler, once its event is known: source binding and rate limits.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::ledger::RejectReason;
 use crate::server::Peer;
 use crate::status::Status;
 
-/// Many events, each of which is authorised by itself.
+/// Path of batches, whose events are authorised one by one.
 pub(super) const BATCH: &str = "/eventweir/v1/events";
 
-/// Paths that need no caller: those who ask for the health of a process have no credentials.
+/// Paths without authentication: health probes have no credentials.
 const HEALTH: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
-/// In whose name a caller wants to act.
+/// Header of a caller that impersonates another user.
 const IMPERSONATE: HeaderName = HeaderName::from_static("impersonate-user");
 
-/// A place among the requests that run, which the request has among its extensions.
+/// Place among the running requests. A request has it among its extensions.
 pub(super) type Place = Arc<Turn>;
 
-/// Lets a request through whose caller is known and may do what it asks. A layer.
+/// Layer that authenticates and authorises a request.
 pub(super) async fn guard(face: Face, mut request: Request, next: impl Next) -> Response {
     if let Some(value) = request.headers_mut().get_mut(AUTHORIZATION) {
-        // A log of the headers does not show it.
+        // Hides the value in logs of the headers.
         value.set_sensitive(true);
     }
     if !face.0.access.authenticates() || HEALTH.contains(&request.uri().path()) {
@@ -51,7 +51,7 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Next) -> 
             response
         }
         Err((status, unable)) => {
-            // It may have told of an occurrence.
+            // A possible occurrence.
             if head.method == Method::POST {
                 face.0.shards.reject(reason_of(&status), 1);
             }
@@ -67,7 +67,7 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Next) -> 
     }
 }
 
-/// A refusal, and whether the apiserver itself might take the request.
+/// A refusal, and whether the apiserver itself might accept the request.
 type Refused = (Status, Option<Unable>);
 
 async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Refused> {
@@ -78,14 +78,14 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Refused> 
     }
     let caller = access.identify(head.extensions.get::<Peer>(), &head.headers).await.map_err(unasked)?;
     if let Some(user) = head.headers.get(IMPERSONATE) {
-        // Nobody may here: what is asked for in another's name is not done in the caller's own.
+        // Impersonation is not supported, and the request must not run in the caller's own name.
         let name = String::from_utf8_lossy(user.as_bytes()).into();
         let target = Target::Resource { group: "", resource: "users", namespace: SmolStr::default(), name };
         let impersonate = Attributes { verb: SmolStr::new_static("impersonate"), target };
         return Err((impersonate.forbidden(&caller.name, ""), None));
     }
     let attributes = attributes(&head.method, &head.uri);
-    // Watches have a limit of their own.
+    // Watches have their own limit.
     let place = if attributes.verb == "watch" {
         None
     } else {
@@ -101,7 +101,8 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Refused> 
     Ok(place)
 }
 
-/// The caller of a question of admission, if it needs no other right; it waits for no place, because a client waits for its answer.
+/// Returns the caller of an admission review, if it needs no authorisation. It waits for no place, because a client
+/// waits for its answer.
 async fn admission_caller(face: &Face, head: &Parts) -> Result<Option<Caller>, Refused> {
     let Some(admitting) = face.0.admission.get().filter(|_| head.uri.path() == admit::PATH) else { return Ok(None) };
     let peer = head.extensions.get::<Peer>();
@@ -117,22 +118,22 @@ async fn admission_caller(face: &Face, head: &Parts) -> Result<Option<Caller>, R
     Ok(None)
 }
 
-/// With too many questions in flight we cannot know what the apiserver knows by itself.
+/// Marks a 429: too many reviews are in flight, but the apiserver itself can authorise the request.
 fn unasked(status: Status) -> Refused {
     let unable = (status.code == 429).then_some(Unable);
     (status, unable)
 }
 
 async fn turn(face: &Face, caller: &Caller) -> Result<Place, Status> {
-    // LIMIT: a request's time; one that has waited so long is refused with 429.
+    // LIMIT: the request timeout; a request that waits longer is refused with 429.
     let waiting = timeout(face.0.settings.request_timeout, face.0.access.turn(caller)).await;
     waiting
         .unwrap_or_else(|_elapsed| Err(Status::too_many_requests("Too many requests: no place was free in time", 1)))
         .map(Arc::new)
 }
 
-/// What a request asks to do, by its method, path and query alone (`request.RequestInfoFactory`). A slash at the end is
-/// ignored.
+/// Returns the attributes of a request from its method, path and query (`request.RequestInfoFactory`). A trailing slash
+/// is ignored.
 pub(super) fn attributes(method: &Method, uri: &Uri) -> Attributes {
     if let Some(attributes) = look::attributes(uri).filter(|_| [Method::GET, Method::HEAD].contains(method)) {
         return attributes;
@@ -181,7 +182,7 @@ fn decoded(segment: &str) -> Cow<'_, str> {
     percent_decode_str(segment).decode_utf8_lossy()
 }
 
-/// Under which the ledger counts a refused event.
+/// Returns the reason under which the ledger counts a refused event.
 const fn reason_of(status: &Status) -> RejectReason {
     match status.code {
         429 => RejectReason::Limited,
@@ -194,8 +195,7 @@ fn rejection(status: Status) -> Rejection {
 }
 
 impl Face {
-    /// Checks that the caller may create events in this namespace: in a batch, and where a request with another verb
-    /// would.
+    /// Checks that the caller may create events in a namespace: for a batch, and for other verbs that may create.
     pub(super) async fn may_create(
         &self,
         caller: Option<&Caller>,
@@ -206,7 +206,7 @@ impl Face {
         self.0.access.authorize(caller, &Attributes::to_create(group.name(), namespace)).await
     }
 
-    /// The same where the event does not exist yet. The apiserver asks likewise before a PUT or an apply creates.
+    /// Checks the same for an event that does not exist yet, like the apiserver before a PUT or an apply creates.
     pub(super) async fn may_put(&self, caller: Option<&Caller>, event: (ApiGroup, &str, &str)) -> Result<(), Status> {
         let (group, namespace, name) = event;
         let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
@@ -216,12 +216,12 @@ impl Face {
         }
     }
 
-    /// Whether the sources of this caller's events are checked.
+    /// Whether the sources of this caller are checked.
     pub(super) fn binds(&self, caller: Option<&Caller>) -> bool {
         caller.is_some_and(|caller| self.0.access.binds(caller))
     }
 
-    /// Checks that the caller may report as this event's source.
+    /// Checks that the caller may report the event's source.
     pub(super) fn check_source(
         &self,
         caller: Option<&Caller>,
@@ -233,7 +233,7 @@ impl Face {
         self.0.access.check_source(caller, group, event, extent).map_err(rejection)
     }
 
-    /// Takes a token from each limit for a write; its event where that is known.
+    /// Takes a token for a write from the budget of each limit.
     pub(super) fn limit(
         &self,
         caller: Option<&Caller>,
@@ -244,7 +244,7 @@ impl Face {
         self.0.access.limit(Write { user, namespace, event }).map_err(rejection)
     }
 
-    /// Names the caller in the annotation that the configuration asks for.
+    /// Sets the configured annotation to the caller's name.
     pub(super) fn annotate(&self, caller: Option<&Caller>, event: &mut Event) {
         if let (Some(caller), Some(key)) = (caller, self.0.access.annotation()) {
             let rare: &mut RareMeta = event.metadata.rare.get_or_insert_default();
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_asks_for_what_its_path_says() {
+    fn attributes_follow_method_path_and_query() {
         for (method, uri, expected) in [
             ("POST", "/api/v1/namespaces/shop/events", "create  events shop "),
             ("POST", "/api/v1/namespaces/shop/events/", "create  events shop "),

@@ -1,6 +1,6 @@
-//! Compact JSON with line breaks and two blanks a level, as Go's `json.MarshalIndent` writes it.
+//! Indents compact JSON by two spaces per level, like Go's `json.MarshalIndent`.
 
-/// The same document, indented. It must be JSON without white space.
+/// Indents a document. It must be JSON without white space.
 pub(super) fn indented(json: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(json.len().saturating_mul(2));
     let mut depth = 0_usize;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indentation_is_gos() {
+    fn indentation_equals_gos() {
         let json = br#"{"a":{},"b":[],"c":[1,{"d":"x:,{\"\\"}],"e":null}"#;
         let expected = "{\n  \"a\": {},\n  \"b\": [],\n  \"c\": [\n    1,\n    {\n      \"d\": \"x:,{\\\"\\\\\"\n    }\n  ],\n  \"e\": null\n}";
         assert_eq!(String::from_utf8(indented(json)).unwrap(), expected);

@@ -1,5 +1,5 @@
-//! Where is my event? `GET /eventweir/v1/explain`, `/top` and `/tap`: who may list or watch the events of a namespace may ask about
-//! them.
+//! `GET /eventweir/v1/explain`, `/top`, `/tap` and `/shadow`: where is my event? Callers that may list or watch the
+//! events of a namespace may use them for it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::Face;
 use super::asked::Asked;
-use super::{Face, respond};
+use super::rejection::Refusal;
 use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
 use crate::event::ApiGroup;
@@ -23,30 +24,29 @@ use crate::shadow::Account;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, ListOptions};
 
-/// What became of the occurrences of an object.
+/// Path: the occurrences of an object.
 pub(super) const EXPLAIN: &str = "/eventweir/v1/explain";
-/// The noisiest.
+/// Path: the noisiest objects and groups.
 pub(super) const TOP: &str = "/eventweir/v1/top";
-/// Occurrences as they come.
+/// Path: a stream of occurrences.
 pub(super) const TAP: &str = "/eventweir/v1/tap";
-
-/// What a second configuration would have done.
+/// Path: the decisions of a second configuration.
 pub(super) const SHADOW: &str = "/eventweir/v1/shadow";
 
 /// LIMIT: readers of the tap; further ones are refused with 429.
 const READERS: usize = 16;
-/// A reader hears something after this long without a line.
+/// Interval of pings while there are no lines.
 const PING: Duration = Duration::from_secs(15);
-/// What a rate counts lines within.
+/// Interval in which a rate counts lines.
 const SECOND: Duration = Duration::from_secs(1);
-/// LIMIT: how long a reader may read; then it asks again.
+/// LIMIT: duration of a tap; then it ends, and the reader may open another one.
 const LONGEST: Duration = Duration::from_secs(3600);
 /// LIMIT: rows of a table.
 const ROWS: usize = 100;
-/// LIMIT: events of the upstream that are looked at, where nothing is known here.
+/// LIMIT: upstream events in an explanation, if the object is not known here.
 const STORED: usize = 500;
 
-/// Places of readers of the tap.
+/// Places for readers of the tap.
 #[derive(Debug, Clone)]
 pub(super) struct Readers(Arc<Semaphore>);
 
@@ -62,7 +62,7 @@ fn pairs(query: Option<&str>) -> Pairs<'_> {
     form_urlencoded::parse(query.unwrap_or_default().as_bytes())
 }
 
-/// What a request for one of these paths asks to do, in the words of the authorisation of events.
+/// Returns the attributes of a request for one of these paths: those of the same read of events.
 pub(super) fn attributes(uri: &Uri) -> Option<Attributes> {
     let verb = match uri.path() {
         EXPLAIN | TOP | SHADOW => "list",
@@ -70,7 +70,7 @@ pub(super) fn attributes(uri: &Uri) -> Option<Attributes> {
         _ => return None,
     };
     let namespace = |(key, value): (Cow<'_, str>, Cow<'_, str>)| (key == "namespace").then(|| value.into());
-    // Of several the first is the one that counts, so none may follow it.
+    // Only the first of several counts, so a second one needs access to all namespaces.
     let mut namespaces = pairs(uri.query()).filter_map(namespace);
     let namespace: smol_str::SmolStr = namespaces.next().unwrap_or_default();
     let is_one = namespaces.next().is_none() && !namespace.contains([',', '*']);
@@ -79,58 +79,48 @@ pub(super) fn attributes(uri: &Uri) -> Option<Attributes> {
     Some(Attributes { verb: smol_str::SmolStr::new_static(verb), target })
 }
 
-fn bad(message: String) -> Response {
-    respond::refusal(&Status::bad_request(message))
-}
-
 fn document(document: &impl serde::Serialize) -> Response {
     let body = serde_json::to_vec(document).unwrap_or_default();
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 /// `GET /eventweir/v1/explain`
-pub(super) async fn explain(State(face): State<Face>, asked: Asked) -> Response {
-    match face.explain(asked.query()).await {
-        Ok(explanation) => document(&explanation),
-        Err(fault) => bad(fault),
-    }
+pub(super) async fn explain(State(face): State<Face>, asked: Asked) -> Result<Response, Refusal> {
+    Ok(document(&face.explain(asked.query()).await.map_err(Status::bad_request)?))
 }
 
 /// `GET /eventweir/v1/top`
-pub(super) async fn top(State(face): State<Face>, asked: Asked) -> Response {
-    match TopQuery::parse(pairs(asked.query())) {
-        Ok(choice) => document(&face.top(&choice)),
-        Err(fault) => bad(fault),
-    }
+pub(super) async fn top(State(face): State<Face>, asked: Asked) -> Result<Response, Refusal> {
+    let query = TopQuery::parse(pairs(asked.query())).map_err(Status::bad_request)?;
+    Ok(document(&face.top(&query)))
 }
 
 /// `GET /eventweir/v1/shadow`
-pub(super) async fn shadow(State(face): State<Face>, asked: Asked) -> Response {
+pub(super) async fn shadow(State(face): State<Face>, asked: Asked) -> Result<Response, Refusal> {
     let namespace = pairs(asked.query()).find(|(key, _)| key == "namespace").map(|(_, value)| value.into_owned());
-    match face.shadow(namespace.as_deref()) {
-        Some(difference) => document(&difference),
-        None => respond::refusal(&Status::new(404, "NotFound", "there is no second configuration (shadowFile)")),
-    }
+    let difference = face.shadow(namespace.as_deref());
+    let missing = || Status::new(404, "NotFound", "there is no second configuration (shadowFile)");
+    Ok(document(&difference.ok_or_else(missing)?))
 }
 
-/// What the tables of `top` count.
+/// Query of `top`.
 #[derive(Debug, Default, Clone)]
 pub struct TopQuery {
-    /// The only namespace; all, if it is empty.
+    /// Namespace; empty for all.
     namespace: String,
-    /// How far back.
+    /// Window of the counts.
     window: Window,
-    /// What the namespace, kind, name, reason or component of an event contains, in lower case.
+    /// Lower-case text that namespace, kind, name, reason or component must contain.
     filter: String,
 }
 
 impl TopQuery {
-    /// Reads a query string's pairs.
+    /// Parses the pairs of a query string.
     fn parse(pairs: Pairs<'_>) -> Result<Self, String> {
         let mut choice = Self::default();
         for (key, value) in pairs {
             match &*key {
-                // Of several the first, as its caller was allowed.
+                // Only the first of several, as in authorisation.
                 "namespace" if choice.namespace.is_empty() => choice.namespace = value.into_owned(),
                 "window" => choice.window = Window::parse(&value)?,
                 "filter" => choice.filter = value.to_ascii_lowercase(),
@@ -154,12 +144,12 @@ impl TopQuery {
     }
 }
 
-/// One configuration's occurrences of a reason.
+/// Returns one configuration's counts of a reason.
 fn side(totals: &Totals) -> Value {
     json!({ "writes": totals.writes, "shown": totals.shown, "folded": totals.folded, "lost": totals.not_shown(), "rejected": totals.rejected })
 }
 
-/// Facts of which nothing is shown.
+/// Returns the number of facts without any record, and the oldest one.
 fn unseen(unseen: &Unseen) -> Value {
     let oldest = unseen.oldest.as_ref().map(|(since, namespace, object, reason)| {
         let since = crate::explain::stamp(*since);
@@ -169,8 +159,8 @@ fn unseen(unseen: &Unseen) -> Value {
 }
 
 impl Face {
-    /// What a second configuration would have done with the occurrences since it began; `None` without one. Of one namespace, if one
-    /// is named.
+    /// Compares the decisions of the second configuration since its start, for all namespaces or one; `None` without a
+    /// second configuration.
     #[must_use]
     pub fn shadow(&self, namespace: Option<&str>) -> Option<Value> {
         let is_seen = |seen: &str| namespace.is_none_or(|namespace| namespace.is_empty() || namespace == seen);
@@ -183,7 +173,7 @@ impl Face {
             })
         };
         let sides = &difference.account;
-        // Of all namespaces, so only who may see all of them is shown it.
+        // Counts all namespaces, so only callers that may see all of them get it.
         let accounts = namespace.is_none_or(str::is_empty);
         let accounts = accounts.then(|| json!({ "live": account(&sides.live), "shadow": account(&sides.shadow) }));
         let reasons = difference.reasons.iter().take(ROWS).map(|(reason, sides)| {
@@ -199,10 +189,10 @@ impl Face {
         }))
     }
 
-    /// Says what became of the occurrences that a query string asks about.
+    /// Explains the occurrences that a query string selects.
     ///
     /// # Errors
-    /// What is wrong with the query.
+    /// The fault of the query.
     pub async fn explain(&self, query: Option<&str>) -> Result<Explanation, String> {
         let mut query = Query::parse(pairs(query))?;
         let told = (!query.event.is_empty()).then(|| self.0.aliases.get(&query.namespace, &query.event)).flatten();
@@ -217,7 +207,7 @@ impl Face {
         Ok(explanation)
     }
 
-    /// The upstream's events of an object.
+    /// Lists the upstream's events of an object.
     async fn stored(&self, query: &Query) -> Vec<Stored> {
         let selector = format!("involvedObject.name={}", query.name);
         let Ok(field_selector) = FieldSelector::parse(&selector, ApiGroup::Core) else { return Vec::new() };
@@ -234,7 +224,7 @@ impl Face {
         events.map(stored).collect()
     }
 
-    /// The noisiest objects, reasons, components and namespaces.
+    /// Returns the noisiest objects, reasons, components and namespaces.
     #[must_use]
     pub fn top(&self, query: &TopQuery) -> Value {
         let shards = &self.0.shards;
@@ -254,7 +244,7 @@ impl Face {
             .collect();
         let groups: Vec<_> = shards.groups().into_iter().flatten().collect();
         let table = |name: fn(&Group) -> &smol_str::SmolStr| {
-            // LIMIT: as many as groups.
+            // LIMIT: the number of groups.
             let mut sums = std::collections::HashMap::<&str, (f64, u64, u64)>::new();
             for group in groups.iter().filter(|group| query.wants_group(group)) {
                 let sum = sums.entry(name(group)).or_default();
@@ -293,7 +283,8 @@ impl Face {
         })
     }
 
-    /// Occurrences and writes of the last hour by the minute, the oldest first: of all namespaces, as the account.
+    /// Returns occurrences and writes per minute of the last hour, the oldest first. Like the account, for all
+    /// namespaces only.
     fn per_minute(&self, namespace: Option<&str>) -> Value {
         if namespace.is_some_and(|namespace| !namespace.is_empty()) {
             return Value::Null;
@@ -302,7 +293,7 @@ impl Face {
         json!({ "received": received, "written": written })
     }
 
-    /// What waits and what is lost, by reason: of all namespaces, so only who may see all of them is shown it.
+    /// Returns the ledger. It counts all namespaces, so only callers that may see all of them get it.
     fn account(&self, namespace: Option<&str>) -> Value {
         if namespace.is_some_and(|namespace| !namespace.is_empty()) {
             return Value::Null;
@@ -323,16 +314,13 @@ impl Face {
     }
 }
 
-/// `GET /eventweir/v1/tap`: JSON lines, or server-sent events where those are accepted.
-pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Response {
+/// `GET /eventweir/v1/tap`: JSON lines, or server-sent events if the client accepts them.
+pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Result<Response, Refusal> {
     let mut rate = Rate::default();
     let others = pairs(asked.query()).filter(|(key, value)| key != "max-rate" || !rate.read(value));
-    let selector = match Selector::parse(others) {
-        Ok(selector) => selector,
-        Err(fault) => return bad(fault),
-    };
+    let selector = Selector::parse(others).map_err(Status::bad_request)?;
     let Ok(place) = Arc::clone(&face.0.readers.0).try_acquire_owned() else {
-        return respond::refusal(&Status::too_many_requests("Too many readers of the tap, please try again later", 5));
+        return Err(Status::too_many_requests("Too many readers of the tap, please try again later", 5).into());
     };
     let accept = asked.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let is_sse = accept.contains("text/event-stream");
@@ -352,36 +340,36 @@ pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Response {
     });
     let kind = if is_sse { "text/event-stream" } else { "application/x-ndjson" };
     let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")];
-    (StatusCode::OK, headers, Body::from_stream(stream)).into_response()
+    Ok((StatusCode::OK, headers, Body::from_stream(stream)).into_response())
 }
 
-/// How many lines a reader wants each second; what is left out is counted.
+/// Rate limit of a reader. Skipped lines are counted.
 #[derive(Debug, Default)]
 struct Rate {
-    /// 0: all.
+    /// Lines per second; 0 for all.
     most: u64,
-    /// Lines of this second.
+    /// Lines in this second.
     lines: u64,
-    /// Lines that were left out, and not told of yet.
+    /// Skipped lines that are not yet reported.
     skipped: u64,
-    /// When the second ends.
+    /// End of the second.
     until: Mono,
 }
 
 impl Rate {
-    /// Whether `text` is a rate.
+    /// Parses a rate; returns whether `text` is one.
     fn read(&mut self, text: &str) -> bool {
         text.parse().map(|most| self.most = most).is_ok()
     }
 
-    /// Whether one more line fits into this second.
+    /// Whether another line fits into this second; counts it as sent or skipped.
     const fn fits(&mut self) -> bool {
         let fits = self.most == 0 || self.lines < self.most;
         *(if fits { &mut self.lines } else { &mut self.skipped }) += 1;
         fits
     }
 
-    /// Begins another second where one has ended. Returns how many lines were left out in it.
+    /// Starts a new second if this one is over. Returns the number of skipped lines.
     fn go_on(&mut self, now: Mono) -> Option<u64> {
         if now < self.until {
             return None;
@@ -390,13 +378,13 @@ impl Rate {
         Some(std::mem::take(&mut self.skipped)).filter(|skipped| *skipped > 0)
     }
 
-    /// How long nothing needs to be said.
+    /// Returns the timeout for the next line.
     fn pause(&self) -> Duration {
         if self.skipped > 0 { SECOND } else { PING }
     }
 }
 
-/// One reader of the tap.
+/// A reader of the tap.
 struct Reader {
     lines: tokio::sync::broadcast::Receiver<Arc<crate::explain::Line>>,
     selector: Selector,
@@ -409,7 +397,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The next line; `None` at the end.
+    /// Waits for the next line; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             let now = self.clock.now().mono;
@@ -448,7 +436,7 @@ mod tests {
     use crate::explain::Tap;
 
     #[test]
-    fn who_may_read_a_namespaces_events_may_ask_about_them() {
+    fn each_path_needs_the_same_right_as_a_read_of_events() {
         let asked = |uri: &str| {
             let attributes = attributes(&uri.parse().unwrap()).unwrap();
             let Target::Resource { resource: "events", namespace, .. } = attributes.target else { unreachable!() };
@@ -469,22 +457,26 @@ mod tests {
         assert!(attributes(&"/eventweir/v1/events".parse().unwrap()).is_none());
     }
 
+    fn reader(tap: &Tap, places: &Readers, clock: &Clock) -> Reader {
+        Reader {
+            lines: tap.read(),
+            selector: Selector::default(),
+            rate: Rate::default(),
+            is_sse: false,
+            stop: tokio_util::sync::CancellationToken::new(),
+            until: Mono(i64::MAX),
+            clock: clock.clone(),
+            _place: Arc::clone(&places.0).try_acquire_owned().unwrap(),
+        }
+    }
+
     #[tokio::test]
-    async fn a_slow_reader_is_told_what_it_has_missed_and_nobody_waits_for_it() {
+    async fn a_slow_reader_gets_the_number_of_lost_lines_and_blocks_no_writer() {
         let (tap, places) = (Tap::default(), Readers::default());
         let selector = Selector::parse(pairs(Some("reason=Back*,Other&verdict=created"))).unwrap();
-        let mut reader = Reader {
-            lines: tap.read(),
-            selector,
-            rate: Rate::default(),
-            is_sse: true,
-            stop: tokio_util::sync::CancellationToken::new(),
-            until: Mono(10),
-            clock: Clock::manual(0),
-            _place: Arc::clone(&places.0).try_acquire_owned().unwrap(),
-        };
+        let mut reader = Reader { selector, is_sse: true, ..reader(&tap, &places, &Clock::manual(0)) };
         let event = Event { reason: "BackOff".into(), message: "m".into(), ..Event::default() };
-        // The channel has room for a power of two.
+        // The capacity of the channel is a power of two.
         for _ in 0..1024 + 7 {
             tap.tell(&event, "created", "", 1, || 0);
         }
@@ -497,20 +489,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_beyond_the_rate_are_left_out_and_counted() {
+    async fn lines_beyond_the_rate_are_skipped_and_counted() {
         let (tap, places, clock) = (Tap::default(), Readers::default(), Clock::manual(0));
         let mut rate = Rate::default();
         assert!(rate.read("2") && !Rate::default().read("two"));
-        let mut reader = Reader {
-            lines: tap.read(),
-            selector: Selector::default(),
-            rate,
-            is_sse: false,
-            stop: tokio_util::sync::CancellationToken::new(),
-            until: Mono(i64::MAX),
-            clock: clock.clone(),
-            _place: Arc::clone(&places.0).try_acquire_owned().unwrap(),
-        };
+        let mut reader = Reader { rate, ..reader(&tap, &places, &clock) };
         let tell = |number: usize| {
             for _ in 0..number {
                 tap.tell(&Event::default(), "created", "", 1, || 0);

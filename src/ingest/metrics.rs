@@ -1,4 +1,4 @@
-//! What the face counts: requests by verb and class of answer, and what became of occurrences.
+//! Metrics of ingest: requests by method and class of answer, outcomes, repairs, admissions and aliases.
 
 use std::time::Duration;
 
@@ -7,7 +7,10 @@ use axum::http::Method;
 use axum::response::Response;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{
+    Histogram, IntCounter, IntGauge, Registry, register_histogram_with_registry,
+    register_int_counter_vec_with_registry, register_int_gauge_with_registry,
+};
 
 use super::Face;
 use super::admit::Answer;
@@ -15,29 +18,30 @@ use super::layer::Next;
 use crate::event::repair::Repair;
 use crate::shard::Outcome;
 
-/// Metrics of the face; clones count together.
+/// Metrics of ingest. Clones share the counters.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    requests: Vec<[IntCounter; CODES.len()]>,
+    requests: [[IntCounter; CODES.len()]; Verb::ALL.len()],
     outcomes: [IntCounter; Outcome::ALL.len()],
-    /// Connections that are open.
+    /// Open connections.
     pub connections: IntGauge,
-    /// Watches that are open.
+    /// Open watches.
     pub(super) watches: IntGauge,
     repairs: [IntCounter; Repair::ALL.len()],
     admissions: [IntCounter; Answer::ALL.len()],
     admission_seconds: Histogram,
 }
 
-/// A request's method, as far as it is told apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verb {
-    Delete,
-    Get,
-    Patch,
-    Post,
-    Put,
-    Other,
+labelled! {
+    /// Method of a request.
+    enum Verb {
+        Delete = "delete",
+        Get = "get",
+        Patch = "patch",
+        Post = "post",
+        Put = "put",
+        Other = "other",
+    }
 }
 
 impl Verb {
@@ -53,7 +57,7 @@ impl Verb {
     }
 }
 
-/// Counts a request and the class of its answer. A layer.
+/// Layer that counts requests by the class of their answers.
 pub(super) async fn count(face: Face, request: Request, next: impl Next) -> Response {
     let verb = Verb::of(request.method());
     let response = next.run(request).await;
@@ -61,8 +65,7 @@ pub(super) async fn count(face: Face, request: Request, next: impl Next) -> Resp
     response
 }
 
-const VERBS: [&str; 6] = ["delete", "get", "patch", "post", "put", "other"];
-/// The apiserver waits for each answer, and a client behind it.
+/// Upper bounds in seconds; short, because the apiserver and a client wait for each answer.
 const ADMISSION_BUCKETS: [f64; 10] = [0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.25];
 const CODES: [&str; 5] = ["2xx", "3xx", "4xx", "429", "5xx"];
 
@@ -72,51 +75,40 @@ impl Metrics {
     /// # Errors
     /// When the registry already has metrics of these names.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let requests = IntCounterVec::new(
-            Opts::new("eventweir_ingest_requests_total", "Requests of clients by method and class of answer."),
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            register_int_counter_vec_with_registry!(name, help, labels, registry)
+        };
+        let requests = counters(
+            "eventweir_ingest_requests_total",
+            "Requests of clients by method and class of answer.",
             &["verb", "code"],
         )?;
-        let outcomes = IntCounterVec::new(
-            Opts::new("eventweir_ingest_occurrences_total", "Occurrences taken in, by what became of them at once."),
+        let outcomes = counters(
+            "eventweir_ingest_occurrences_total",
+            "Accepted occurrences, by their first outcome.",
             &["outcome"],
         )?;
-        let connections = IntGauge::new("eventweir_ingest_connections", "Connections of clients that are open.")?;
-        registry.register(Box::new(requests.clone()))?;
-        registry.register(Box::new(outcomes.clone()))?;
-        registry.register(Box::new(connections.clone()))?;
-        let watches =
-            IntGauge::new("eventweir_ingest_watches", "Watches of clients that are open, of ingest.maxWatches.")?;
-        registry.register(Box::new(watches.clone()))?;
-        let repairs = IntCounterVec::new(
-            Opts::new(
-                "eventweir_ingest_repairs_total",
-                "Events that were mended instead of refused, by what was wrong.",
-            ),
+        let repairs = counters(
+            "eventweir_ingest_repairs_total",
+            "Events that were repaired instead of refused, by fault.",
             &["what"],
         )?;
-        registry.register(Box::new(repairs.clone()))?;
-        let admissions = IntCounterVec::new(
-            Opts::new(
-                "eventweir_admission_requests_total",
-                "Events that the API server has asked about, by the answer.",
-            ),
-            &["answer"],
-        )?;
-        registry.register(Box::new(admissions.clone()))?;
-        let help = "Time from the head of the API server's question to the answer.";
-        let buckets = ADMISSION_BUCKETS.to_vec();
-        let admission_seconds =
-            Histogram::with_opts(HistogramOpts::new("eventweir_admission_duration_seconds", help).buckets(buckets))?;
-        registry.register(Box::new(admission_seconds.clone()))?;
-        let row = |verb: &str| CODES.map(|code| requests.with_label_values(&[verb, code]));
+        let admissions =
+            counters("eventweir_admission_requests_total", "Admission reviews of events, by answer.", &["answer"])?;
+        let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
         Ok(Self {
-            requests: VERBS.into_iter().map(row).collect(),
+            requests: Verb::ALL.map(|verb| CODES.map(|code| requests.with_label_values(&[verb.label(), code]))),
             outcomes: Outcome::ALL.map(|outcome| outcomes.with_label_values(&[outcome.label()])),
-            connections,
-            watches,
+            connections: gauge("eventweir_ingest_connections", "Open connections of clients.")?,
+            watches: gauge("eventweir_ingest_watches", "Open watches of clients, of ingest.maxWatches.")?,
             repairs: Repair::ALL.map(|repair| repairs.with_label_values(&[repair.label()])),
             admissions: Answer::ALL.map(|answer| admissions.with_label_values(&[answer.label()])),
-            admission_seconds,
+            admission_seconds: register_histogram_with_registry!(
+                "eventweir_admission_duration_seconds",
+                "Time from the head of an admission review to the answer.",
+                ADMISSION_BUCKETS.to_vec(),
+                registry
+            )?,
         })
     }
 
@@ -147,7 +139,7 @@ impl Metrics {
     }
 }
 
-/// The size of the table of names, which is read when scraped.
+/// Number of aliases, read at each scrape.
 #[derive(Debug)]
 pub struct NamesCollector {
     face: Face,
@@ -155,12 +147,12 @@ pub struct NamesCollector {
 }
 
 impl NamesCollector {
-    /// Of this face.
+    /// Creates the collector of a face.
     ///
     /// # Errors
     /// Never in practice: the name is valid.
     pub fn new(face: Face) -> Result<Self, prometheus::Error> {
-        let help = "Names under which clients know their events, of ingest.maxAliases.";
+        let help = "Aliases, of ingest.maxAliases.";
         Ok(Self { face, known: IntGauge::new("eventweir_ingest_aliases", help)? })
     }
 }

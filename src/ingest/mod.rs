@@ -4,7 +4,6 @@
 //! its shard. Reads go to the upstream. Every refusal is a `Status` in the apiserver's words; nothing refused is recorded, but
 //! for the ledger.
 
-mod accept;
 mod ack;
 mod admit;
 mod aliases;
@@ -18,12 +17,10 @@ mod delete;
 mod discovery;
 mod finish;
 mod form;
-mod frame;
 mod guard;
 mod indent;
 mod layer;
 mod look;
-mod manager;
 mod metrics;
 mod occurrence;
 mod options;

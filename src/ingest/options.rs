@@ -1,5 +1,5 @@
-//! The options that a query carries, checked as the apiserver checks them: `CreateOptions`, `UpdateOptions`, `PatchOptions`
-//! and `ListOptions` of `meta.k8s.io`. After `k8s.io/apimachinery/pkg/apis/meta/v1/validation/validation.go` and
+//! Options in a query, validated as by the apiserver: `CreateOptions`, `UpdateOptions`, `PatchOptions` and
+//! `ListOptions` of `meta.k8s.io`. Mirrors `k8s.io/apimachinery/pkg/apis/meta/v1/validation/validation.go` and
 //! `…/internalversion/validation/validation.go`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -13,15 +13,15 @@ use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchO
 
 /// LIMIT: bytes of a fieldManager; a longer one is refused.
 const FIELD_MANAGER_MAX: usize = 128;
-/// LIMIT: faults of a fieldManager's letters that are told.
+/// LIMIT: reported faults of a fieldManager's letters; further ones are left out.
 const FAULTS_MAX: usize = 1000;
 const VERSION: &str = "resourceVersion";
-/// How a version is meant.
+/// Parameter that qualifies the version.
 const RULE: &str = "resourceVersionMatch";
-/// The only rule that a watch knows.
+/// The only rule of a watch.
 const NOT_OLDER_THAN: &str = "NotOlderThan";
 
-/// What a write's query asks for.
+/// Options of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) validation: FieldValidation,
@@ -29,7 +29,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// What a body is decoded with.
+    /// Returns the strictness for decoding the body.
     pub(super) const fn strictness(self) -> Strictness {
         match self.validation {
             FieldValidation::Strict => Strictness::Refuse,
@@ -37,7 +37,7 @@ impl Options {
         }
     }
 
-    /// What the client is warned of.
+    /// Returns the warnings for the client.
     pub(super) fn warnings(self, faults: &[StrictFault]) -> Vec<String> {
         match self.validation {
             FieldValidation::Warn => faults.iter().map(ToString::to_string).collect(),
@@ -46,7 +46,7 @@ impl Options {
     }
 }
 
-/// Faults of options, told all at once.
+/// Faults of options, reported together.
 #[derive(Debug, Default)]
 pub(super) struct Faults(Vec<StatusCause>);
 
@@ -55,18 +55,18 @@ impl Faults {
         self.0.push(StatusCause { reason: reason.to_owned(), message: message.into(), field: field.to_owned() });
     }
 
-    /// A value that must not be there.
+    /// Adds a parameter that is not allowed.
     fn forbidden(&mut self, field: &str, message: &str) {
         self.push("FieldValueForbidden", field, message);
     }
 
-    /// A value that is none of those allowed.
+    /// Adds a value that is not one of those allowed.
     pub(super) fn unsupported(&mut self, field: &str, value: &str, allowed: &[&str]) {
         let message = format!("{value:?} is not allowed; allowed is {}", allowed.join(", "));
         self.push("FieldValueNotSupported", field, message);
     }
 
-    /// The 422 of these options, if there is a fault.
+    /// Returns a 422 with all faults, if there are any.
     pub(super) fn refuse(self, kind: &str) -> Result<(), Status> {
         if self.0.is_empty() {
             return Ok(());
@@ -82,7 +82,7 @@ impl Faults {
     }
 }
 
-/// The decoded parameters; where one is given twice the first counts.
+/// Decoded parameters; the first of duplicates counts.
 struct Parameters<'q>(Vec<(Cow<'q, str>, Cow<'q, str>)>);
 
 impl<'q> Parameters<'q> {
@@ -98,12 +98,12 @@ impl<'q> Parameters<'q> {
         self.first(name).unwrap_or_default()
     }
 
-    /// COMPAT(apiserver): anything but `false` and `0` is true, also nothing at all after the name.
+    /// Parses a boolean. COMPAT(apiserver): anything but `false` and `0` is true, an empty value too.
     fn truth(&self, name: &str) -> Option<bool> {
         self.first(name).map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
-    /// A whole number; 0 where there is none.
+    /// Parses a whole number; 0 if it is missing.
     fn number<N: FromStr + Default>(&self, name: &str) -> Result<N, Status> {
         match self.text(name) {
             "" => Ok(N::default()),
@@ -119,17 +119,17 @@ pub(super) fn asks_for_watch(query: Option<&str>) -> bool {
     Parameters::of(query).truth("watch").unwrap_or(false)
 }
 
-/// How long the request may take, as it is given.
+/// Returns the `timeout` of a request, unparsed.
 pub(super) fn timeout(query: &str) -> Option<String> {
     Parameters::of(Some(query)).first("timeout").filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// Options of a write; `kind` is their own kind, `CreateOptions` for example.
+/// Parses the options of a write; `kind` is their kind, such as `CreateOptions`.
 pub(super) fn of_write(kind: &str, query: Option<&str>) -> Result<Options, Status> {
     check_write(kind, &Parameters::of(query), Faults::default())
 }
 
-/// Options of a patch that is no apply.
+/// Parses the options of a patch other than an apply.
 pub(super) fn of_patch(query: Option<&str>) -> Result<Options, Status> {
     let parameters = Parameters::of(query);
     let mut faults = Faults::default();
@@ -139,7 +139,7 @@ pub(super) fn of_patch(query: Option<&str>) -> Result<Options, Status> {
     check_write("PatchOptions", &parameters, faults)
 }
 
-/// Options of an apply, and whether it takes fields of other managers.
+/// Parses the options of an apply, and whether it takes over fields of other managers.
 pub(super) fn of_apply(query: Option<&str>) -> Result<(Options, bool), Status> {
     let parameters = Parameters::of(query);
     let mut faults = Faults::default();
@@ -168,7 +168,7 @@ fn check_write(kind: &str, parameters: &Parameters<'_>, mut faults: Faults) -> R
     Ok(Options { validation, dry_run: !dry_run.is_empty() })
 }
 
-/// `dryRun`: nothing or `All`, however often.
+/// Checks `dryRun`: empty or `All`, any number of times.
 pub(super) fn check_dry_run(values: &[&str], faults: &mut Faults) {
     if let Some(other) = values.iter().find(|value| **value != "All") {
         faults.unsupported("dryRun", other, &["All"]);
@@ -179,15 +179,15 @@ fn check_field_manager(manager: &str, faults: &mut Faults) {
     if manager.len() > FIELD_MANAGER_MAX {
         faults.push("FieldValueTooLong", "fieldManager", format!("must have at most {FIELD_MANAGER_MAX} bytes"));
     }
-    // DIFFERENCE(apiserver): that one tells of all such letters, however many.
+    // DIFFERENCE(apiserver): the apiserver reports all such letters.
     for letter in manager.chars().filter(|letter| !is_print(*letter)).take(FAULTS_MAX) {
         let message = format!("must have printable characters only, found U+{:04X}", u32::from(letter));
         faults.push("FieldValueInvalid", "fieldManager", message);
     }
 }
 
-/// `unicode.IsPrint`, as near as the standard library knows it: its escaping of a letter that follows another one tells
-/// printable letters (combining marks among them) from the rest.
+/// Approximates Go's `unicode.IsPrint` with the standard library: `escape_debug` keeps printable letters. After another
+/// letter it keeps combining marks too.
 fn is_print(letter: char) -> bool {
     if letter.is_ascii() {
         return !letter.is_ascii_control();
@@ -195,10 +195,10 @@ fn is_print(letter: char) -> bool {
     !format!("a{letter}").escape_debug().to_string().contains('\\')
 }
 
-/// Options of a list or of a deletecollection.
+/// Parses the options of a list or a deletecollection.
 pub(super) fn of_list(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> {
     let parameters = Parameters::of(query);
-    // COMPAT(apiserver): a negative limit is none.
+    // COMPAT(apiserver): a negative limit means no limit.
     let limit = usize::try_from(parameters.number::<i64>("limit")?).unwrap_or(0);
     let (rule, version) = (parameters.text(RULE), parameters.text(VERSION));
     let continue_token = parameters.text("continue").to_owned();
@@ -241,10 +241,10 @@ fn check_list(parameters: &Parameters<'_>) -> Result<(), Status> {
     faults.refuse("ListOptions")
 }
 
-/// Options of a watch.
+/// Parses the options of a watch.
 pub(super) fn of_watch(group: ApiGroup, query: Option<&str>) -> Result<WatchOptions, Status> {
     let parameters = Parameters::of(query);
-    // COMPAT(apiserver): a limit means nothing to a watch, and has to be a number all the same.
+    // COMPAT(apiserver): a watch ignores the limit, but it must be a number.
     parameters.number::<i64>("limit")?;
     let timeout_seconds = u64::try_from(parameters.number::<i64>("timeoutSeconds")?).unwrap_or(0);
     let label_selector = LabelSelector::parse(parameters.text("labelSelector"))?;
@@ -280,7 +280,7 @@ fn check_watch(parameters: &Parameters<'_>) -> Result<(), Status> {
     faults.refuse("ListOptions")
 }
 
-/// The version that a GET has to have reached; 0 for any.
+/// Parses the minimum version of a GET; 0 for any.
 pub(super) fn version_of_get(query: Option<&str>) -> Result<u64, Status> {
     Parameters::of(query).number(VERSION)
 }
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_of_a_writes_options_is_told() {
+    fn every_fault_of_a_write_is_reported() {
         let query = "fieldManager=%07&dryRun=All&dryRun=Some&fieldValidation=Loud";
         let status = of_write("UpdateOptions", Some(query)).unwrap_err();
         assert_eq!(status.code, 422);
@@ -307,19 +307,19 @@ mod tests {
     }
 
     #[test]
-    fn enough_faults_of_a_manager_are_told_and_no_more() {
+    fn faults_of_a_manager_are_limited() {
         for (letters, told) in [(100, 100), (4_000, FAULTS_MAX)] {
             let query = format!("fieldManager={}&dryRun=Some", "%07".repeat(letters));
             let causes = of_write("UpdateOptions", Some(&query)).unwrap_err().details.unwrap().causes;
             let each = causes.iter().filter(|cause| cause.reason == "FieldValueInvalid").count();
             assert_eq!(each, told, "{letters}");
             assert_eq!(causes[0].reason == "FieldValueTooLong", letters > FIELD_MANAGER_MAX);
-            assert_eq!(causes.last().unwrap().field, "dryRun", "what comes after is told all the same");
+            assert_eq!(causes.last().unwrap().field, "dryRun", "later faults are reported too");
         }
     }
 
     #[test]
-    fn an_apply_needs_a_manager_and_tells_every_fault() {
+    fn an_apply_needs_a_manager_and_reports_every_fault() {
         let status = of_apply(Some("force=true&dryRun=Some")).unwrap_err();
         assert_eq!(
             status.message,
@@ -328,11 +328,11 @@ mod tests {
         let forces = |query: &str| of_apply(Some(query)).map(|(_, force)| force);
         assert_eq!(forces("fieldManager=m"), Ok(false));
         assert_eq!(forces("fieldManager=m&force=False"), Ok(false));
-        assert_eq!(forces("fieldManager=m&force="), Ok(true), "also nothing at all after the name");
+        assert_eq!(forces("fieldManager=m&force="), Ok(true), "an empty value is true");
     }
 
     #[test]
-    fn lists_and_watches_differ_in_what_they_forbid() {
+    fn lists_and_watches_forbid_different_options() {
         let refused = |query: &str| {
             let list = of_list(ApiGroup::Core, Some(query)).err().map(|status| status.code);
             (list, of_watch(ApiGroup::Core, Some(query)).err().map(|status| status.code))

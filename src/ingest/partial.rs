@@ -1,4 +1,4 @@
-//! Metadata alone: `PartialObjectMetadata` and its list, as JSON.
+//! Encodes `PartialObjectMetadata` and its list as JSON.
 
 use super::form::MetaVersion;
 use crate::event::Event;
@@ -11,7 +11,7 @@ pub(super) fn write(version: MetaVersion, event: &Event, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Appends the metadata of a list and of its events, which keep their kind here. COMPAT(apiserver): `null` for none.
+/// Appends the metadata of a list and of its events, each with its kind. COMPAT(apiserver): `null` for an empty list.
 pub(super) fn write_list(version: MetaVersion, list: &EventList, out: &mut Vec<u8>) {
     head("PartialObjectMetadataList", version, out);
     json::write_list_meta(list, out);
@@ -28,7 +28,7 @@ pub(super) fn write_list(version: MetaVersion, list: &EventList, out: &mut Vec<u
     out.extend_from_slice(b"]}");
 }
 
-/// Kind and apiVersion, up to the metadata.
+/// Appends kind and apiVersion, up to the metadata.
 pub(super) fn head(kind: &str, version: MetaVersion, out: &mut Vec<u8>) {
     for part in [r#"{"kind":""#, kind, r#"","apiVersion":""#, version.api_version(), r#"","metadata":"#] {
         out.extend_from_slice(part.as_bytes());

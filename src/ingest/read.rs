@@ -1,4 +1,4 @@
-//! GET and LIST: answered by the upstream; the names that clients know are resolved.
+//! GET and LIST: answered by the upstream, with aliases resolved.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -6,79 +6,59 @@ use axum::response::Response;
 use smol_str::SmolStr;
 
 use super::asked::Asked;
+use super::rejection::{Refusal, as_asked};
 use super::websocket::Upgrade;
-use super::{Face, not_found, options, respond, watch};
+use super::{Face, options, respond, watch};
 use crate::event::core_v1::EventList;
 use crate::event::{Event, spelling};
 use crate::upstream::{ListOptions, Version};
 
-/// LIMIT: events that a list shows of those that have folded into storm records.
+/// LIMIT: events folded into storm records that a list shows.
 const FOLDED_SHOWN: usize = 500;
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`
 ///
-/// A name that a client chose leads to the record that counts its event, shown under that name. While the upstream does not
-/// hold the record's newest state, what is known here is shown.
-pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Response {
-    let form = match asked.form(&face) {
-        Ok(form) => form,
-        Err(rejection) => return respond::refusal(&rejection.status),
-    };
-    let version = match options::version_of_get(asked.query()) {
-        Ok(version) => version,
-        Err(status) => return respond::refusal(&status),
-    };
+/// An alias leads to the record that counts its event, which is shown under the alias. While the upstream does not have
+/// the newest state of the record, the state in the outbox is shown.
+pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Response, Refusal> {
+    let form = asked.form(&face)?;
+    let version = options::version_of_get(asked.query())?;
     let Asked { group, namespace, name, .. } = asked;
     let told = face.0.aliases.get(&namespace, &name);
     let found = told.as_ref().and_then(|told| face.0.shards.find(told));
     let (stored_name, unsettled) = found.map_or((SmolStr::from(&name), None), |found| (found.name, found.unsettled));
     let event = match (unsettled, face.0.upstream.get_not_older(&namespace, &stored_name, version).await) {
-        // The upstream's own members, with what is owed to it laid over them.
+        // The stored event, updated with the pending write.
         (Some(owed), Ok(mut stored)) => {
             spelling::advance(&mut stored, &owed);
             Ok(stored)
         }
         (Some(owed), Err(_)) => Ok(owed),
-        // In a storm the upstream has no event of this object.
+        // An event folded into a storm record is not in the upstream.
         (None, Err(status)) if status.code == 404 => {
             told.and_then(|told| face.0.shards.folded_like(&told)).ok_or(status)
         }
         (None, answer) => answer,
     };
-    match event {
-        Ok(mut event) => {
-            event.metadata.name = name.into();
-            respond::event(form, StatusCode::OK, &event, None, &[])
-        }
-        Err(status) if status.code == 404 => respond::refusal(&not_found(group, &name)),
-        Err(status) => respond::refusal(&status),
-    }
+    let mut event = event.map_err(|status| as_asked(group, &name, status))?;
+    event.metadata.name = name.into();
+    Ok(respond::event(form, StatusCode::OK, &event, None, &[]))
 }
 
 /// `GET /api/v1/namespaces/{namespace}/events`, and `GET /api/v1/events` of all namespaces.
-pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Response {
+pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Refusal> {
     if options::asks_for_watch(asked.query()) {
         return watch::watch(State(face), upgrade, asked).await;
     }
-    let form = match asked.form(&face) {
-        Ok(form) => form,
-        Err(rejection) => return respond::refusal(&rejection.status),
-    };
-    let options = match options::of_list(asked.group, asked.query()) {
-        Ok(options) => options,
-        Err(status) => return respond::refusal(&status),
-    };
-    match face.0.upstream.list(asked.namespace(), &options).await {
-        Ok(mut list) => {
-            add_folded(&face, &asked, &options, &mut list);
-            respond::list(form, &list)
-        }
-        Err(status) => respond::refusal(&status),
-    }
+    let form = asked.form(&face)?;
+    let options = options::of_list(asked.group, asked.query())?;
+    let mut list = face.0.upstream.list(asked.namespace(), &options).await?;
+    add_folded(&face, &asked, &options, &mut list);
+    Ok(respond::list(form, &list))
 }
 
-/// Adds folded events to the last page of a list of an object's events. They have neither uid nor version, and no watch has
-/// them.
+/// Adds folded events to the last page of a list of one object's events. They have neither uid nor version, and are in
+/// no watch.
 fn add_folded(face: &Face, asked: &Asked, options: &ListOptions, list: &mut EventList) {
     let ListOptions { limit, field_selector, label_selector, version, .. } = options;
     if !field_selector.is_of_object() || *version != Version::Newest || !list.continue_token.is_empty() {

@@ -1,14 +1,18 @@
-//! A refusal of what may have been an occurrence: the reason for the ledger, and the `Status` for the client.
+//! Refusals: the `Status` for the client and, for a possible occurrence, the reason for the ledger.
 
+use axum::response::{IntoResponse, Response};
+
+use super::{not_found, respond};
+use crate::event::ApiGroup;
 use crate::ledger::RejectReason;
 use crate::status::Status;
 
-/// Why a request was refused.
+/// Refusal of a possible occurrence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rejection {
-    /// Under which the ledger counts it, if it may have been an occurrence.
+    /// Reason under which the ledger counts it, if it may have been an occurrence.
     pub(super) reason: RejectReason,
-    /// What the client is answered.
+    /// Answer to the client.
     pub(super) status: Box<Status>,
 }
 
@@ -17,7 +21,7 @@ impl Rejection {
         Self { reason, status: status.into() }
     }
 
-    /// As an event that the apiserver would refuse.
+    /// Rejects an event that the apiserver would refuse.
     pub(super) fn invalid(status: impl Into<Box<Status>>) -> Self {
         Self::new(RejectReason::Invalid, status)
     }
@@ -27,4 +31,31 @@ impl From<Rejection> for Status {
     fn from(rejection: Rejection) -> Self {
         *rejection.status
     }
+}
+
+/// Refusal of a request that is not an occurrence, so that the ledger does not count it. Handlers return it as error.
+#[derive(Debug)]
+pub(super) struct Refusal(Box<Status>);
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self(status.into())
+    }
+}
+
+impl From<Rejection> for Refusal {
+    fn from(rejection: Rejection) -> Self {
+        Self(rejection.status)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        respond::refusal(&self.0)
+    }
+}
+
+/// Replaces a 404 of the upstream by one about the name that the client knows, in the words of its API group.
+pub(super) fn as_asked(group: ApiGroup, name: &str, status: Status) -> Status {
+    if status.code == 404 { not_found(group, name) } else { status }
 }

@@ -1,36 +1,34 @@
-//! Events as a `meta.k8s.io` Table, which is what `kubectl get events` shows.
+//! Encodes events as a `meta.k8s.io` Table, which `kubectl get events` shows.
 //!
-//! After `k8s.io/kubernetes/pkg/printers/internalversion/printers.go` (`printEvent`) and
+//! Mirrors `k8s.io/kubernetes/pkg/printers/internalversion/printers.go` (`printEvent`) and
 //! `k8s.io/apimachinery/pkg/util/duration`.
-
-use std::fmt::Write as _;
 
 use super::form::{Include, MetaVersion};
 use super::partial;
 use crate::event::json::{self, EventList};
 use crate::event::{ApiGroup, Event, MicroTime, Time};
 
-/// How a table is shown.
+/// Form of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
-    /// The API group: of whole events beside the rows.
+    /// API group of whole events beside the rows.
     pub(super) group: ApiGroup,
     pub(super) version: MetaVersion,
     pub(super) include: Include,
-    /// Whether the columns are described.
+    /// Whether columns are described.
     pub(super) columns: Columns,
-    /// Unix nanoseconds; ages are counted up to here.
+    /// End of the ages, in unix nanoseconds.
     pub(super) now: i64,
 }
 
-/// Whether a table describes its columns: in a watch only the first one does.
+/// Whether a table describes its columns. In a watch only the first one does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Columns {
     Described,
     Known,
 }
 
-/// Name, format, priority and description of the columns, the same at both API groups.
+/// Name, format, priority and description of the columns, equal in both API groups.
 const COLUMNS: [(&str, &str, u8, &str); 10] = [
     ("Last Seen", "", 0, "The time at which the most recent occurrence of this event was recorded."),
     ("Type", "", 0, "Type of this event (Normal, Warning), new types could be added in the future"),
@@ -95,13 +93,13 @@ fn write_columns(out: &mut Vec<u8>) {
 
 fn row(table: &Table, event: &Event, out: &mut Vec<u8>) {
     let first = age(table.now, event.first_timestamp, event.event_time);
+    // COMPAT(apiserver): only 0 means one; a negative count is shown.
+    let total = if event.count == 0 { 1 } else { event.count };
     let (last, count) = match &event.series {
         Some(series) => (age(table.now, None, series.last_observed_time), series.count),
-        None if event.last_timestamp.is_none() => (first.clone(), event.count.max(i32::from(event.count == 0))),
-        None => (age(table.now, event.last_timestamp, None), event.count.max(i32::from(event.count == 0))),
+        None if event.last_timestamp.is_none() => (first.clone(), total),
+        None => (age(table.now, event.last_timestamp, None), total),
     };
-    // COMPAT(apiserver): only 0 stands for one; a negative count is shown.
-    let count = if event.series.is_none() && event.count < 0 { event.count } else { count };
     let object = &event.involved_object;
     let mut about = object.kind.to_lowercase();
     if !object.name.is_empty() {
@@ -120,7 +118,7 @@ fn row(table: &Table, event: &Event, out: &mut Vec<u8>) {
         json::write_text(cell, out);
         out.push(b',');
     }
-    // A number, whatever its column says.
+    // COMPAT(apiserver): a number, although the column is a string.
     out.extend_from_slice(count.to_string().as_bytes());
     out.push(b',');
     json::write_text(&event.metadata.name, out);
@@ -133,51 +131,38 @@ fn row(table: &Table, event: &Event, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// How long ago that was.
+/// Returns the age of a time.
 fn age(now: i64, seconds: Option<Time>, micros: Option<MicroTime>) -> String {
     let seconds = seconds.filter(|time| *time != Time::ZERO).map(|time| time.0.saturating_mul(1_000_000_000));
     let micros = micros.filter(|time| *time != MicroTime::ZERO).map(|time| time.0.saturating_mul(1000));
     seconds.or(micros).map_or_else(|| "<unknown>".to_owned(), |time| human(now.saturating_sub(time)))
 }
 
-/// `duration.HumanDuration`: two or three figures.
+/// `duration.HumanDuration`: formats a duration with two or three digits.
 fn human(nanos: i64) -> String {
-    const YEAR: i64 = 24 * 365;
-    let seconds = nanos / 1_000_000_000;
-    let (minutes, hours) = (seconds / 60, seconds / 3600);
-    // A clock may differ by less than two seconds.
-    match seconds {
-        ..-1 => return "<invalid>".to_owned(),
-        -1 => return "0s".to_owned(),
-        0..120 => return format!("{seconds}s"),
-        _ => {}
-    }
-    let mut text = String::new();
-    let mut pair = |large: i64, unit: char, small: i64, small_unit: &str| {
-        let written = match (small, small_unit) {
-            (0, _) | (_, "") => write!(text, "{large}{unit}"),
-            _ => write!(text, "{large}{unit}{small}{small_unit}"),
-        };
-        written.unwrap_or_default(); // a String takes every write
+    const MINUTE: i64 = 60;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    const YEAR: i64 = 365 * DAY;
+    let pair = |large: i64, unit: char, small: i64, small_unit: char| match small {
+        0 => format!("{large}{unit}"),
+        _ => format!("{large}{unit}{small}{small_unit}"),
     };
-    if minutes < 10 {
-        pair(minutes, 'm', seconds % 60, "s");
-    } else if minutes < 60 * 3 {
-        pair(minutes, 'm', 0, "");
-    } else if hours < 8 {
-        pair(hours, 'h', minutes % 60, "m");
-    } else if hours < 48 {
-        pair(hours, 'h', 0, "");
-    } else if hours < 24 * 8 {
-        pair(hours / 24, 'd', hours % 24, "h");
-    } else if hours < YEAR * 2 {
-        pair(hours / 24, 'd', 0, "");
-    } else if hours < YEAR * 8 {
-        pair(hours / YEAR, 'y', hours / 24 % 365, "d");
-    } else {
-        pair(hours / YEAR, 'y', 0, "");
+    let seconds = nanos / 1_000_000_000;
+    match seconds {
+        // Clocks may differ by less than two seconds.
+        ..-1 => "<invalid>".to_owned(),
+        -1 => "0s".to_owned(),
+        0..120 => format!("{seconds}s"),
+        _ if seconds < 10 * MINUTE => pair(seconds / MINUTE, 'm', seconds % MINUTE, 's'),
+        _ if seconds < 3 * HOUR => format!("{}m", seconds / MINUTE),
+        _ if seconds < 8 * HOUR => pair(seconds / HOUR, 'h', seconds / MINUTE % 60, 'm'),
+        _ if seconds < 2 * DAY => format!("{}h", seconds / HOUR),
+        _ if seconds < 8 * DAY => pair(seconds / DAY, 'd', seconds / HOUR % 24, 'h'),
+        _ if seconds < 2 * YEAR => format!("{}d", seconds / DAY),
+        _ if seconds < 8 * YEAR => pair(seconds / YEAR, 'y', seconds / DAY % 365, 'd'),
+        _ => format!("{}y", seconds / YEAR),
     }
-    text
 }
 
 #[cfg(test)]
@@ -185,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_have_two_or_three_figures() {
+    fn ages_have_two_or_three_digits() {
         let check = |seconds: i64, expected: &str| assert_eq!(human(seconds * 1_000_000_000), expected);
         check(-2, "<invalid>");
         check(-1, "0s");

@@ -1,5 +1,5 @@
-//! PUT: a whole object, put in the place of the record that its name leads to. It states how things are instead of telling of
-//! an occurrence, so it passes by the correlators and the ledger; the record's count goes on from it.
+//! PUT: replaces the record that the name leads to. A PUT sets the state of an event and is not an occurrence, so it
+//! bypasses the correlators and the ledger. The record counts on from its count.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -8,6 +8,7 @@ use axum::response::Response;
 
 use super::asked::Asked;
 use super::form::Form;
+use super::rejection::Refusal;
 use super::{Face, decode, options, respond};
 use crate::access::Extent;
 use crate::event::{Event, validate};
@@ -16,21 +17,14 @@ use crate::status::Status;
 use crate::upstream::{UpdateOptions, Updated};
 
 /// `PUT …/namespaces/{namespace}/events/{name}`
-pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -> Response {
-    match replace(&face, &asked, body).await {
-        Ok(response) => response,
-        // Not an occurrence: the ledger hears nothing of it.
-        Err(status) => respond::refusal(&status),
-    }
-}
-
-async fn replace(face: &Face, asked: &Asked, body: Body) -> Result<Response, Status> {
+pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Refusal> {
+    let (face, asked) = (&face, &asked);
     let Asked { group, namespace, name, .. } = asked;
-    let form = asked.form(face).map_err(Status::from)?;
-    let media = decode::media(&asked.headers).map_err(Status::from)?;
+    let form = asked.form(face)?;
+    let media = decode::media(&asked.headers)?;
     let options = options::of_write("UpdateOptions", asked.query())?;
-    let body = decode::read(body, &face.0.settings).await.map_err(Status::from)?;
-    let decoded = decode::event(*group, media, &body, options.strictness()).map_err(Status::from)?;
+    let body = decode::read(body, &face.0.settings).await?;
+    let decoded = decode::event(*group, media, &body, options.strictness())?;
     let warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;
     validate::adopt_path(&mut event, namespace, name).map_err(|status| *status)?;
@@ -47,7 +41,7 @@ async fn replace(face: &Face, asked: &Asked, body: Body) -> Result<Response, Sta
     }
     let update = UpdateOptions { writer: asked.writer(), dry_run: options.dry_run };
     let putting = {
-        // A copy, because a refusal is noted under what was asked.
+        // A copy, because a refusal is recorded with the original event.
         let (face, name, event) = (face.clone(), name.to_owned(), event.clone());
         async move { put(&face, event, &name, &update).await }
     };
@@ -55,7 +49,7 @@ async fn replace(face: &Face, asked: &Asked, body: Body) -> Result<Response, Sta
     Ok(answer(face, asked, form, updated, options.dry_run, &warnings))
 }
 
-/// Answers a PUT or an apply with what it has made of the record, under the name that its client knows.
+/// Answers a PUT or an apply with the updated record, under the client's name.
 pub(super) fn answer(
     face: &Face,
     asked: &Asked,
@@ -69,7 +63,7 @@ pub(super) fn answer(
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
     let response = respond::event(form, code, &stored, None, warnings);
     if !dry_run {
-        // What its client patches from now on grows from here.
+        // The client's next patches count on from this state.
         face.0.aliases.insert(&stored);
     }
     response

@@ -1,86 +1,69 @@
-//! WATCH: a stream of frames, made as fast as its client takes them, from the upstream's watch.
+//! WATCH: streams the upstream's watch to the client, in the form that it accepts.
 //!
-//! Nothing is queued for a watch: each frame is made when the connection asks for it. What a watch shows are the records under
+//! Nothing is queued for a watch: each frame is encoded when the connection asks for it. A watch shows records under
 //! their own names, as the upstream's LIST does. A client that asks for a WebSocket gets one (`websocket.rs`).
 
-use std::num::NonZeroUsize;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use hyper::body::{Body as HttpBody, Frame};
+use futures_util::StreamExt as _;
+use futures_util::stream::unfold;
 use prometheus::IntGauge;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::asked::Asked;
-use super::form::{Form, Media};
-use super::table::Columns;
+use super::form::{Form, Media, View, not_acceptable};
+use super::rejection::{Refusal, Rejection};
+use super::table::{self, Columns};
 use super::websocket::Upgrade;
-use super::{Face, frame, options, respond};
+use super::{Face, options, partial, respond};
 use crate::clock::{Clock, Mono};
+use crate::event::{Event, json, protobuf};
+use crate::ledger::RejectReason;
+use crate::server::{Place, Places};
 use crate::status::Status;
 use crate::upstream::{FieldSelector, Watch, WatchEvent, WatchOptions};
 
-/// LIMIT: bytes of a piece of the answer, but for its last frame.
+/// LIMIT: bytes of one piece of the answer, except for its last frame.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A watch without `timeoutSeconds` ends by itself between once and twice this, as an apiserver's does
+/// A watch without `timeoutSeconds` ends after one to two times this duration, as in the apiserver
 /// (`--min-request-timeout`).
 const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
 
-/// The watches of a face.
+/// Watches of a face.
 #[derive(Debug)]
 pub(super) struct Watches {
     // LIMIT: `max_watches`; further ones are refused with 429 and `Retry-After`.
-    free: Arc<Semaphore>,
-    open: IntGauge,
-    /// Ends all watches in an orderly way.
+    places: Places,
+    /// Ends all watches with a complete answer.
     stop: CancellationToken,
 }
 
-/// One watch's place among them.
-struct Place {
-    open: IntGauge,
-    _permit: OwnedSemaphorePermit,
-}
-
 impl Watches {
-    pub(super) fn new(max: NonZeroUsize, open: IntGauge, stop: CancellationToken) -> Self {
-        Self { free: Arc::new(Semaphore::new(max.get().min(Semaphore::MAX_PERMITS))), open, stop }
+    pub(super) fn new(max: std::num::NonZeroUsize, open: IntGauge, stop: CancellationToken) -> Self {
+        Self { places: Places::new(max, open), stop }
     }
 
-    /// Cancelled when all watches have to end.
+    /// Returns the token that ends all watches.
     pub(super) fn stop(&self) -> CancellationToken {
         self.stop.clone()
     }
-
-    fn place(&self) -> Option<Place> {
-        let permit = Arc::clone(&self.free).try_acquire_owned().ok()?;
-        self.open.inc();
-        Some(Place { open: self.open.clone(), _permit: permit })
-    }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.open.dec();
-    }
-}
-
-/// `GET …/watch/namespaces/{namespace}/events`, `GET …/watch/events` of all namespaces, and a LIST that asks for a watch.
-pub(super) async fn watch(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Response {
+/// `GET …/watch/namespaces/{namespace}/events`, `GET …/watch/events` of all namespaces, and a LIST that asks for a
+/// watch.
+pub(super) async fn watch(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Refusal> {
     watch_with(&face, upgrade, &asked, Ok).await
 }
 
-/// `GET …/watch/namespaces/{namespace}/events/{name}`, which is a watch of the namespace for this name.
-pub(super) async fn watch_one(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Response {
+/// `GET …/watch/namespaces/{namespace}/events/{name}`: a watch of the namespace for this name.
+pub(super) async fn watch_one(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Refusal> {
     let only_this = |mut options: WatchOptions| {
         let selector = &mut options.field_selector;
         if !selector.is_empty() && selector.name() != Some(&asked.name) {
@@ -92,26 +75,21 @@ pub(super) async fn watch_one(State(face): State<Face>, upgrade: Upgrade, asked:
     watch_with(&face, upgrade, &asked, only_this).await
 }
 
-/// Opens a watch with the options that `narrow` makes of its client's, and streams it.
+/// Opens a watch with the client's options, narrowed by `narrow`, and streams it.
 async fn watch_with(
     face: &Face,
     upgrade: Upgrade,
     asked: &Asked,
     narrow: impl FnOnce(WatchOptions) -> Result<WatchOptions, Status>,
-) -> Response {
-    let form = match frame::form(face, asked) {
-        Ok(form) => form,
-        Err(rejection) => return respond::refusal(&rejection.status),
-    };
-    match options::of_watch(asked.group, asked.query()).and_then(narrow) {
-        Ok(options) => open(face, form, asked.namespace(), options, upgrade).await,
-        Err(status) => respond::refusal(&status),
+) -> Result<Response, Refusal> {
+    let form = asked.form(face)?;
+    if form.media == Media::Yaml {
+        // YAML has no frames.
+        return Err(Rejection::new(RejectReason::MediaType, not_acceptable()).into());
     }
-}
-
-async fn open(face: &Face, form: Form, namespace: Option<&str>, options: WatchOptions, upgrade: Upgrade) -> Response {
-    let Some(place) = face.0.watches.place() else {
-        return respond::refusal(&Status::too_many_requests("Too many watches, please try again later", 1));
+    let options = options::of_watch(asked.group, asked.query()).and_then(narrow)?;
+    let Some(place) = face.0.watches.places.take() else {
+        return Err(Status::too_many_requests("Too many watches, please try again later", 1).into());
     };
     let clock = face.0.shards.clock().clone();
     let timeout = match options.timeout_seconds {
@@ -119,43 +97,37 @@ async fn open(face: &Face, form: Form, namespace: Option<&str>, options: WatchOp
         seconds => Duration::from_secs(seconds),
     };
     let deadline = clock.now().mono.after(timeout);
-    match face.0.upstream.watch(namespace, options).await {
-        Ok(watch) => {
-            let stop = face.0.watches.stop();
-            let stream = Stream {
-                watch,
-                form,
-                clock,
-                deadline,
-                late: false,
-                columns: Columns::Described,
-                rest: Vec::new().into_iter(),
-                stop,
-                _place: place,
-            };
-            match upgrade.accept(face, stream) {
-                Ok(response) => response,
-                Err(stream) => {
-                    let kind = [(CONTENT_TYPE, frame::content_type(form))];
-                    (StatusCode::OK, kind, Body::new(Frames::new(*stream))).into_response()
-                }
-            }
+    let stream = Stream {
+        watch: face.0.upstream.watch(asked.namespace(), options).await?,
+        form,
+        clock,
+        deadline,
+        late: false,
+        columns: Columns::Described,
+        rest: Vec::new().into_iter(),
+        stop: face.0.watches.stop(),
+        _place: place,
+    };
+    Ok(match upgrade.accept(face, stream) {
+        Ok(response) => response,
+        Err(stream) => {
+            let frames = unfold(*stream, Stream::next).map(Ok::<_, Infallible>);
+            (StatusCode::OK, [(CONTENT_TYPE, content_type(form))], Body::from_stream(frames)).into_response()
         }
-        Err(status) => respond::refusal(&status),
-    }
+    })
 }
 
-/// A watch on its way to its client.
+/// A watch that is being streamed.
 pub(super) struct Stream {
     watch: Watch,
     form: Form,
     clock: Clock,
     deadline: Mono,
-    /// The deadline had passed at the last look: what was there then has been told.
+    /// Whether the deadline had passed at the last check. Events from before that check are sent.
     late: bool,
-    /// The next frame: a table has its columns in the first one.
+    /// Columns of the next frame: only the first frame of a table describes them.
     columns: Columns,
-    /// What is still to be written of the newest events.
+    /// Events that are not yet encoded.
     rest: std::vec::IntoIter<WatchEvent>,
     stop: CancellationToken,
     _place: Place,
@@ -174,15 +146,9 @@ impl Stream {
             events = self.watch.next() => events?,
             () = self.clock.sleep_until(self.deadline) => return None,
         };
-        // A table shows how long ago something happened.
+        // A table shows ages.
         self.form.now = self.clock.now().wall;
         Some((events, self))
-    }
-
-    /// Appends the frame of an event.
-    pub(super) fn write(&mut self, event: &WatchEvent, out: &mut Vec<u8>) {
-        frame::write(self.form, event, self.columns, out);
-        self.columns = Columns::Known;
     }
 
     pub(super) const fn media(&self) -> Media {
@@ -202,33 +168,55 @@ impl Stream {
         }
         Some((bytes.into(), self))
     }
-}
 
-/// What comes next: some frames and the stream they came from, or the end.
-type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Stream)>> + Send>>;
+    /// Appends the frame of an event: a line of JSON, or a length and protobuf.
+    pub(super) fn write(&mut self, event: &WatchEvent, out: &mut Vec<u8>) {
+        match self.form.media {
+            Media::Protobuf => protobuf::write_watch_frame(self.form.group, as_protobuf(event), out),
+            Media::Json | Media::Yaml => {
+                out.extend_from_slice(br#"{"type":""#);
+                out.extend_from_slice(event.label().as_bytes());
+                out.extend_from_slice(br#"","object":"#);
+                match event {
+                    WatchEvent::Added(event)
+                    | WatchEvent::Modified(event)
+                    | WatchEvent::Deleted(event)
+                    | WatchEvent::Bookmark(event) => self.write_object(event, out),
+                    WatchEvent::Error(status) => out.extend_from_slice(&respond::go_escaped(&status.to_json())),
+                }
+                out.extend_from_slice(b"}\n");
+            }
+        }
+        self.columns = Columns::Known;
+    }
 
-/// The body of an answer: asks the stream when the connection has room.
-struct Frames(Option<Next>);
-
-impl Frames {
-    fn new(stream: Stream) -> Self {
-        Self(Some(Box::pin(stream.next())))
+    fn write_object(&self, event: &Event, out: &mut Vec<u8>) {
+        let Form { group, view, now, .. } = self.form;
+        match view {
+            View::Whole => json::write_json(group, event, out),
+            View::Partial(version) | View::PartialList(version) => partial::write(version, event, out),
+            View::Table(version, include) => {
+                let table = table::Table { group, version, include, columns: self.columns, now };
+                table::write(&table, &respond::one(event), out);
+            }
+        }
     }
 }
 
-impl HttpBody for Frames {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
+/// Returns the Content-Type of a stream.
+const fn content_type(form: Form) -> HeaderValue {
+    match form.media {
+        Media::Json | Media::Yaml => HeaderValue::from_static("application/json"),
+        Media::Protobuf => HeaderValue::from_static("application/vnd.kubernetes.protobuf;stream=watch"),
+    }
+}
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Some(next) = &mut self.0 else { return Poll::Ready(None) };
-        let Poll::Ready(made) = next.as_mut().poll(context) else { return Poll::Pending };
-        self.0 = None;
-        let Some((bytes, stream)) = made else { return Poll::Ready(None) };
-        self.0 = Some(Box::pin(stream.next()));
-        Poll::Ready(Some(Ok(Frame::data(bytes))))
+fn as_protobuf(event: &WatchEvent) -> protobuf::WatchEvent<'_> {
+    match event {
+        WatchEvent::Added(event) => protobuf::WatchEvent::Added(event),
+        WatchEvent::Modified(event) => protobuf::WatchEvent::Modified(event),
+        WatchEvent::Deleted(event) => protobuf::WatchEvent::Deleted(event),
+        WatchEvent::Bookmark(event) => protobuf::WatchEvent::Bookmark(event),
+        WatchEvent::Error(status) => protobuf::WatchEvent::Error(status),
     }
 }

@@ -1,7 +1,7 @@
-//! A watch over a WebSocket: each event one message, JSON as text and protobuf as binary. After `WatchServer.HandleWS`
+//! WATCH over a WebSocket: one message per event, JSON as text and protobuf as binary. Mirrors `WatchServer.HandleWS`
 //! (`k8s.io/apiserver/pkg/endpoints/handlers/watch.go`).
 //!
-//! fabric8's client asks for it first. It waits without end where that is ignored, and 20 s where it gets 503.
+//! fabric8's client tries a WebSocket first. If the request is ignored, it waits forever; after a 503, 20 s.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use super::Face;
 use super::form::Media;
 use super::watch::Stream;
 
-/// How long a client may take to let go: for the message on its way when the server stops, and for its own close frame.
+/// Timeout for the message in flight when the server stops, and for the client's close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// LIMIT: bytes of a message from the client, which has nothing to say.
+/// LIMIT: bytes of a message from the client, whose messages are ignored.
 const MAX_RECEIVED: usize = 4096;
 
-/// The request's wish for a WebSocket, if it has one.
+/// WebSocket upgrade of a request, if it asks for one.
 pub(super) struct Upgrade {
     asked: Option<WebSocketUpgrade>,
 }
@@ -38,16 +38,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Upgrade {
 }
 
 impl Upgrade {
-    /// Answers with the stream over a WebSocket; gives the stream back where none was asked for.
+    /// Answers with the stream over a WebSocket. Without an upgrade returns the stream.
     pub(super) fn accept(self, face: &Face, stream: Stream) -> Result<Response, Box<Stream>> {
         let Some(mut upgrade) = self.asked else { return Err(Box::new(stream)) };
-        // COMPAT(apiserver): a protocol is not looked at, and agreed to if it is the only one.
+        // COMPAT(apiserver): any protocol is accepted if it is the only one.
         let offered: Vec<_> = upgrade.requested_protocols().cloned().collect();
         if let [only] = offered.as_slice() {
             upgrade.set_selected_protocol(only.clone());
         }
         let stop = face.0.watches.stop();
-        // The end of the program waits for the close frame.
+        // Shutdown waits for the close frame.
         let token = face.0.tasks.token();
         let upgrade = upgrade.max_message_size(MAX_RECEIVED).max_frame_size(MAX_RECEIVED);
         Ok(upgrade.on_upgrade(async move |socket| {
@@ -68,20 +68,20 @@ async fn carry(mut socket: WebSocket, stream: Stream, stop: CancellationToken) {
     }
     let close = async {
         let normal = CloseFrame { code: close_code::NORMAL, reason: Utf8Bytes::default() };
-        // It fails when the client was the first to close; the answer to that goes out as its last frames are read.
+        // This fails if the client closed first; the answer to its close frame is sent while its last frames are read.
         let _closed = socket.send(Message::Close(Some(normal))).await;
         while let Some(Ok(_)) = socket.recv().await {}
     };
     let _in_time = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
 }
 
-/// Sends what the stream has, until its end or the client's.
+/// Sends the events of the stream, until it ends or the client closes.
 async fn send_all(socket: &mut WebSocket, stream: Stream) {
     let mut next = Box::pin(stream.events());
     loop {
         tokio::select! {
             received = socket.recv() => match received {
-                // What it says is not looked at; pings are answered by the library.
+                // Messages are ignored; the library answers pings.
                 Some(Ok(Message::Text(_) | Message::Binary(_) | Message::Ping(_) | Message::Pong(_))) => {}
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return,
             },
@@ -100,7 +100,7 @@ async fn send_all(socket: &mut WebSocket, stream: Stream) {
     }
 }
 
-/// A frame as a message, which has a beginning and an end without a length or a line's end.
+/// Converts a frame into a message, which needs neither a length nor a line end.
 fn message(media: Media, mut frame: Vec<u8>) -> Message {
     match media {
         Media::Protobuf => Message::Binary(Bytes::from(frame).slice(4..)),

@@ -1,20 +1,20 @@
-//! YAML as another spelling of JSON: a body becomes JSON for the one decoder, and an answer is made from JSON.
+//! Converts YAML bodies to JSON for the decoder, and JSON answers to YAML.
 //!
-//! Both follow YAML 1.1, as `sigs.k8s.io/yaml` does in the apiserver: `yes` is a boolean, and `010` is eight.
+//! Both follow YAML 1.1, like `sigs.k8s.io/yaml` in the apiserver: `yes` is a boolean, and `010` is eight.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use serde::Deserialize as _;
 use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, budget, options, ser_options};
 
-// LIMIT: a document beyond one of these is refused with 400. Aliases and merge keys count as what they stand for.
+// LIMIT: a document beyond one of these is refused with 400. Aliases and merge keys count as their expansion.
 const DEPTH_MAX: usize = 64;
 const VALUES_MAX: usize = 10_000;
 const MERGE_KEYS_MAX: usize = 100;
-/// Bytes by which the texts may be longer than the body.
+/// Bytes by which the expanded texts may be longer than the body.
 const REPEATED_BYTES_MAX: usize = 1 << 20;
 
-/// Returns JSON for the YAML in `body`. Of a key given twice the last one counts.
+/// Converts the YAML in `body` to JSON. The last of duplicate keys counts.
 pub(super) fn to_json(body: &[u8]) -> Result<Vec<u8>, String> {
     let options = options! {
         budget: budget! {
@@ -34,19 +34,19 @@ pub(super) fn to_json(body: &[u8]) -> Result<Vec<u8>, String> {
         first = Some(Value::deserialize(yaml)?);
         Ok(())
     });
-    // COMPAT(apiserver): what follows the first document is ignored, whatever it is.
+    // COMPAT(apiserver): all bytes after the first document are ignored.
     if let (None, Err(error)) = (&first, read) {
         return Err(format!("yaml: {error}"));
     }
     serde_json::to_vec(&first.unwrap_or_default()).map_err(|error| error.to_string())
 }
 
-/// Writes a JSON document as YAML, its members sorted.
+/// Converts a JSON document to YAML, with sorted members.
 pub(super) fn from_json(mut document: Value) -> String {
     document.sort_all_objects();
-    // Go does not read a block that begins with a tab.
+    // Go's parser rejects a block that begins with a tab.
     let options = ser_options! { prefer_block_scalars: false };
-    // JSON is YAML, too, should the writer ever fail.
+    // If the writer fails: JSON is valid YAML.
     serde_saphyr::to_string_with_options(&document, options).unwrap_or_else(|_| document.to_string())
 }
 
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn words_mean_what_they_mean_to_the_apiserver() {
+    fn scalars_are_read_as_by_the_apiserver() {
         let words = "[yes, Off, y, ~, '~', 0x1f, 010, -0o17, 1_000, 12:30:45, 2024-05-01T10:00:00Z]";
         let meant = json!([true, false, true, null, "~", 31, 8, -15, 1000, "12:30:45", "2024-05-01T10:00:00Z"]);
         assert_eq!(read(words), Ok(meant));
@@ -75,13 +75,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_document_stands_for_is_limited() {
+    fn the_expansion_of_a_document_is_limited() {
         let nested = |depth| "[".repeat(depth) + &"]".repeat(depth);
         let values = |number| format!("[{}]", "1,".repeat(number - 1));
         let merging = |keys| format!("[&a {{b: 1}}, {}]", "{<<: *a},".repeat(keys));
         let repeating = |bytes| format!("[&a {}, *a]", "x".repeat(bytes));
         let anchored = |depth| "&a [".repeat(depth) + &values(VALUES_MAX / 10) + &"]".repeat(depth);
-        // Each line stands for ten times the one before.
+        // Each line expands to ten times the one before.
         let line = |n| format!("a{n}: &a{n} [{}]\n", format!("*a{},", n - 1).repeat(10));
         let laughing = |lines| "a0: &a0 x\n".to_owned() + &(1..lines).map(line).collect::<String>();
         for (fits, exceeds) in [
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_look_like_something_else_are_quoted() {
+    fn texts_that_look_like_other_scalars_are_quoted() {
         let words = "yes No ON off y N true FALSE null ~ 1 -1 +1 010 0o7 0x1f 0b1 1_000 .5 5. 1e3 .inf .NaN 12:30:45 \
                      2024-05-01 2024-05-01T10:00:00Z << = - ? : --- ... &a *a !a #a @a `a %a |a >a [a {a ,a 'a \"a";
         let others = ["", " a", "a ", "\ta", "a\n", "\na", "a\nb", "a: b", "a #b", "- a", "a:", "\0", "\u{feff}a"];
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_as_the_same(a in TEXT, b in TEXT, n: i64, m: u64, real in prop::num::f64::NORMAL) {
+        fn documents_survive_a_round_trip(a in TEXT, b in TEXT, n: i64, m: u64, real in prop::num::f64::NORMAL) {
             let inner = json!({ a.as_str(): b, "b": [a, { b.as_str(): n }, [b, m]] });
             let document = json!({ a.as_str(): [inner, real, true, null, {}, []] });
             let yaml = from_json(document.clone());

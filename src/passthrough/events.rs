@@ -1,85 +1,98 @@
-//! Events: the event half answers, and what it cannot take goes on to the apiserver with the caller's token.
+//! Requests for events: ingest answers, and what it cannot take is forwarded with the caller's token.
 
+use std::hash::BuildHasher as _;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use foldhash::quality::RandomState;
 use http::request::Parts;
 use http::{Method, Request, StatusCode};
+use lru::LruCache;
+use parking_lot::Mutex;
+use serde::Deserialize;
 
-use super::body::{Kept, begun, keep, whole};
+use super::body::{Buffered, begun, buffer, whole};
+use super::forward::{has_certificate_alone, refusal};
 use super::metrics::Kind;
-use super::path::Events;
-use super::proxy::has_certificate_alone;
-use super::{Passthrough, ask, refusal};
+use super::{Events, Passthrough, ask};
+use crate::event::{ApiGroup, protobuf};
 use crate::ingest::Unable;
 use crate::server::Answer;
 use crate::status::Status;
+
+/// LIMIT: names of forwarded events; beyond it the least recently used one is evicted. Its client is then answered 404
+/// and posts the event again.
+const NAMES_MAX: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
+
+/// Magic bytes of a protobuf body.
+const PROTOBUF: &[u8] = b"k8s\0";
 
 impl Passthrough {
     /// Answers a write of events.
     pub(super) async fn write<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Response {
         let (parts, body) = request.into_parts();
         let settings = &self.0.settings;
-        let body = match keep(body, settings.max_body_bytes, settings.body_timeout).await {
-            Kept::Whole(body) => body,
-            Kept::Begun(first, rest) => {
+        let body = match buffer(body, settings.max_body_bytes, settings.body_timeout).await {
+            Buffered::Whole(body) => body,
+            Buffered::Begun(first, rest) => {
                 let sent = self.send(parts, begun(first, rest), Kind::Fallback).await;
-                return sent.unwrap_or_else(|status| refusal::response(&status));
+                return sent.unwrap_or_else(|status| refusal(&status));
             }
-            Kept::Broken(fault) => {
-                self.0.metrics.count(Kind::Refused);
+            Buffered::Broken(fault) => {
                 let message = format!("the body of the request could not be read: {fault}");
-                return refusal::response(&Status::bad_request(message));
+                return self.refuse(&Status::bad_request(message));
             }
         };
         let asked = Request::from_parts(parts.clone(), Body::from(body.clone()));
-        if let Some(known) = self.about_passed_on(&parts, &body).await {
+        if let Some(known) = self.about_forwarded(&parts, &body).await {
             return match known {
-                // It has expired, or was deleted: from here on the name is ours again.
+                // Expired or deleted: from here on the name belongs to ingest again.
                 Ok(answer) if answer.status() == StatusCode::NOT_FOUND => ask(face, asked).await,
                 Ok(answer) => answer,
-                Err(status) => refusal::response(&status),
+                Err(status) => refusal(&status),
             };
         }
         let answer = ask(face, asked).await;
-        if !goes_on(&parts.method, &answer) || has_certificate_alone(&parts.headers, &parts.extensions) {
+        if !is_forwarded(&parts.method, &answer) || has_certificate_alone(&parts.headers, &parts.extensions) {
             self.0.metrics.count(Kind::Events);
             return answer;
         }
-        // Where the apiserver has no answer either, the first one says more.
+        // If the apiserver does not answer either, the answer of ingest says more.
         let path = parts.uri.path().to_owned();
-        let passed_on = self.send(parts, whole(body.clone()), Kind::Fallback).await;
+        let forwarded = self.send(parts, whole(body.clone()), Kind::Fallback).await;
         if let (Some(Events { group, namespace, name: None }), Ok(StatusCode::CREATED)) =
-            (Events::of(&path), passed_on.as_ref().map(Response::status))
+            (Events::of(&path), forwarded.as_ref().map(Response::status))
         {
-            self.0.passed_on.insert(group, namespace, &body);
+            self.0.forwarded.insert(group, namespace, &body);
         }
-        passed_on.unwrap_or(answer)
+        forwarded.unwrap_or(answer)
     }
 
-    /// The apiserver's answer to what is about an event that went on to it; `None` for all others.
-    async fn about_passed_on(&self, parts: &Parts, body: &Bytes) -> Option<Result<Response, Box<Status>>> {
+    /// Forwards a write that names a forwarded event; `None` for all other writes.
+    async fn about_forwarded(&self, parts: &Parts, body: &Bytes) -> Option<Result<Response, Box<Status>>> {
         let Events { namespace, name: Some(name), .. } = Events::of(parts.uri.path())? else { return None };
-        if !self.0.passed_on.contains(namespace, name) {
+        if !self.0.forwarded.contains(namespace, name) {
             return None;
         }
         let answer = self.send(parts.clone(), whole(body.clone()), Kind::Fallback).await;
         if answer.as_ref().is_ok_and(|answer| answer.status() == StatusCode::NOT_FOUND) {
-            self.0.passed_on.remove(namespace, name);
+            self.0.forwarded.remove(namespace, name);
         }
         Some(answer)
     }
 
-    /// Answers a GET of one event: the apiserver, or the event half where only that knows the name. The caller may read
-    /// events of the namespace, because otherwise the apiserver would not have said that there is none.
+    /// Answers a GET of one event: the apiserver, or ingest if the apiserver has none. The caller may read events of
+    /// the namespace, because otherwise the apiserver would not have answered 404.
     pub(super) async fn read_event<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Response {
         let (parts, _body) = request.into_parts();
         let asked = Request::from_parts(parts.clone(), Body::empty());
         let answer = match self.send(parts, whole(Bytes::new()), Kind::Forwarded).await {
             Ok(answer) => answer,
-            Err(status) => return refusal::response(&status),
+            Err(status) => return refusal(&status),
         };
         if answer.status() != StatusCode::NOT_FOUND {
             return answer;
@@ -89,11 +102,11 @@ impl Passthrough {
     }
 }
 
-/// Whether the event half has not taken what the apiserver might take.
+/// Whether ingest has not taken a write that the apiserver might take.
 ///
-/// Not so 504: what was asked may still be done. What a client orders done to an event is done with our rights, which may
-/// be fewer than the caller's; an occurrence is not.
-fn goes_on(method: &Method, answer: &Response) -> bool {
+/// A 504 is not forwarded: the upstream may still carry the request out. After a 401 or 403 a POST is not forwarded. A
+/// change of an event is, because ingest makes it with eventweir's rights, which may be fewer than the caller's.
+fn is_forwarded(method: &Method, answer: &Response) -> bool {
     match answer.status() {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => method != Method::POST,
         StatusCode::UNSUPPORTED_MEDIA_TYPE
@@ -102,5 +115,101 @@ fn goes_on(method: &Method, answer: &Response) -> bool {
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE => true,
         _ => answer.extensions().get::<Unable>().is_some(),
+    }
+}
+
+/// Names of forwarded events. Later writes of these names are forwarded as well: ingest does not know them and would
+/// make their clients post them again.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// Whether a name was ever inserted. Most processes insert none.
+    is_used: AtomicBool,
+    hasher: RandomState,
+    // LIMIT: `NAMES_MAX`.
+    names: Mutex<LruCache<u64, ()>>,
+}
+
+impl Names {
+    pub(super) fn new() -> Self {
+        let names = Mutex::new(LruCache::unbounded());
+        Self { is_used: AtomicBool::new(false), hasher: RandomState::default(), names }
+    }
+
+    /// Inserts the name of the event in `body`.
+    fn insert(&self, group: ApiGroup, namespace: &str, body: &[u8]) {
+        let Some(name) = name_of(group, body).filter(|name| !name.is_empty()) else { return };
+        let key = self.key(namespace, &name);
+        self.is_used.store(true, Ordering::Relaxed);
+        let mut names = self.names.lock();
+        names.put(key, ());
+        if names.len() > NAMES_MAX.get() {
+            names.pop_lru();
+        }
+    }
+
+    /// Whether an event of this name was forwarded.
+    fn contains(&self, namespace: &str, name: &str) -> bool {
+        self.is_used.load(Ordering::Relaxed) && self.names.lock().get(&self.key(namespace, name)).is_some()
+    }
+
+    fn remove(&self, namespace: &str, name: &str) {
+        self.names.lock().pop(&self.key(namespace, name));
+    }
+
+    fn key(&self, namespace: &str, name: &str) -> u64 {
+        self.hasher.hash_one((namespace, name))
+    }
+}
+
+/// Returns the event's name in a JSON or protobuf body.
+fn name_of(group: ApiGroup, body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        name: String,
+    }
+    if body.starts_with(PROTOBUF) {
+        return Some(protobuf::decode(group, body).ok()?.event.metadata.name.to_string());
+    }
+    Some(serde_json::from_slice::<Named>(body).ok()?.metadata.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Event;
+
+    #[test]
+    fn names_are_read_from_json_and_protobuf() {
+        let names = Names::new();
+        assert!(!names.contains("shop", "a"));
+        names.insert(ApiGroup::Core, "shop", br#"{"metadata":{"name":"a","x":1},"count":2}"#);
+        let mut event = Event::default();
+        event.metadata.name = "b".into();
+        let mut body = Vec::new();
+        protobuf::write(ApiGroup::Events, &event, &mut body);
+        names.insert(ApiGroup::Events, "shop", &body);
+        names.insert(ApiGroup::Core, "shop", b"metadata: {name: c}");
+        names.insert(ApiGroup::Core, "shop", br#"{"metadata":{"generateName":"d."}}"#);
+        let known = ["a", "b", "c", "d.", ""].map(|name| names.contains("shop", name));
+        assert_eq!(known, [true, true, false, false, false]);
+        assert!(!names.contains("other", "a"));
+        names.remove("shop", "a");
+        assert!(!names.contains("shop", "a"));
+    }
+
+    #[test]
+    fn at_the_limit_the_least_recently_used_name_is_evicted() {
+        let names = Names::new();
+        let body = |number: usize| format!(r#"{{"metadata":{{"name":"{number}"}}}}"#);
+        for number in 0..NAMES_MAX.get() {
+            names.insert(ApiGroup::Core, "shop", body(number).as_bytes());
+        }
+        assert!(names.contains("shop", "0"));
+        names.insert(ApiGroup::Core, "shop", body(NAMES_MAX.get()).as_bytes());
+        assert_eq!((names.contains("shop", "0"), names.contains("shop", "1")), (true, false));
     }
 }

@@ -1,4 +1,4 @@
-//! Which headers go on: all, in their order, but for those that concern one connection alone (RFC 9110, 7.6.1).
+//! Selects the headers to forward: all, in their order, except hop-by-hop headers (RFC 9110, 7.6.1).
 
 use http::header::{CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -6,21 +6,21 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// What concerns one connection, and is not `Connection` itself.
+/// Hop-by-hop headers beside `Connection`.
 const HOP_BY_HOP: [HeaderName; 7] =
     [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
 
-/// The headers of a request for the apiserver, whose own name replaces `Host`.
+/// Returns the headers of a request for the apiserver, whose own name replaces `Host`.
 pub(super) fn of_request(headers: HeaderMap) -> HeaderMap {
     without(headers, |name| *name == HOST)
 }
 
-/// The headers of an answer for the client.
+/// Returns the headers of an answer for the client.
 pub(super) fn of_answer(headers: HeaderMap) -> HeaderMap {
     without(headers, |_| false)
 }
 
-/// Leaves out what concerns one connection and what is `dropped` besides.
+/// Removes hop-by-hop headers, and those that are `dropped`.
 fn without(headers: HeaderMap, dropped: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     let named: Vec<HeaderName> = headers.get_all(CONNECTION).iter().flat_map(listed).collect();
     let is_dropped =
@@ -28,11 +28,11 @@ fn without(headers: HeaderMap, dropped: impl Fn(&HeaderName) -> bool) -> HeaderM
     if !headers.keys().any(is_dropped) {
         return headers;
     }
-    // Built again, because removing from a map changes its order.
+    // A new map, because a removal would change the order.
     let mut kept = HeaderMap::with_capacity(headers.len());
     let mut current = None;
     for (name, value) in headers {
-        // Only the first of several values bears the name.
+        // Only the first of several values comes with the name.
         current = name.or(current);
         if let Some(name) = current.as_ref().filter(|name| !is_dropped(name)) {
             kept.append(name, value);
@@ -41,18 +41,18 @@ fn without(headers: HeaderMap, dropped: impl Fn(&HeaderName) -> bool) -> HeaderM
     kept
 }
 
-/// The names that a `Connection` header lists.
+/// Returns the names that a `Connection` header lists.
 fn listed(value: &HeaderValue) -> impl Iterator<Item = HeaderName> {
     let names = value.to_str().unwrap_or_default().split(',');
     names.filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
 }
 
-/// Whether the client asks for another protocol on its connection.
+/// Whether the client asks for a protocol upgrade.
 pub(super) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE) && headers.get_all(CONNECTION).iter().flat_map(listed).any(|name| name == UPGRADE)
 }
 
-/// Whether the client acts as somebody else. Kubernetes spells these headers in several ways.
+/// Whether the request has an impersonation header. Kubernetes has several.
 pub(super) fn impersonates(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| name.as_str().starts_with("impersonate-"))
 }
@@ -62,13 +62,11 @@ mod tests {
     use super::*;
 
     fn map(lines: &[(&'static str, &'static str)]) -> HeaderMap {
-        lines.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).fold(
-            HeaderMap::new(),
-            |mut map, (name, value)| {
-                map.append(name, value);
-                map
-            },
-        )
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
     }
 
     fn lines(map: &HeaderMap) -> Vec<(&str, &str)> {
@@ -76,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_one_connection_is_left_out_and_the_rest_keeps_its_order() {
+    fn hop_by_hop_headers_are_removed_and_the_rest_keeps_its_order() {
         let sent = map(&[
             ("host", "a"),
             ("user-agent", "kubectl"),
@@ -105,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_asked_for_by_both_headers() {
+    fn an_upgrade_needs_both_headers() {
         assert!(asks_for_upgrade(&map(&[("connection", "keep-alive, Upgrade"), ("upgrade", "SPDY/3.1")])));
         assert!(!asks_for_upgrade(&map(&[("connection", "keep-alive"), ("upgrade", "SPDY/3.1")])));
         assert!(!asks_for_upgrade(&map(&[("connection", "upgrade")])));

@@ -1,24 +1,21 @@
-//! Pass-through: eventweir stands where the apiserver stood. Writes of events go to the event half, everything else goes on
-//! to the apiserver as it came: with the caller's own token, without a limit of size or time, without being kept.
+//! Pass-through: eventweir at the address of the apiserver. Ingest answers writes of events. All other requests are
+//! forwarded to the apiserver unchanged: with the caller's own token, without limits of size or time, without
+//! buffering.
 //!
-//! A request is told apart by method and path, before anything is parsed (`path`). What the event half cannot take goes on
-//! too (`events`): a component never loses an event because eventweir stands there. What the apiserver would refuse as well is
-//! refused by the event half.
+//! Method and path decide the route before anything is parsed. A write that ingest cannot take is forwarded too
+//! (`events`), so that no component loses an event to eventweir. What the apiserver would refuse as well is refused by
+//! ingest.
 //!
-//! What a web page of another origin makes a browser send is refused first, whatever it asks for.
+//! Requests that a web page of another origin makes a browser send are refused first, on every path.
 //!
-//! Here nobody is authenticated: the apiserver does that with the caller's token, and for events the layers of the event
-//! half do. An event that these refuse does not go on.
+//! Pass-through authenticates no one. The apiserver does so with the caller's token, and the layers of ingest do so for
+//! events. An event that these layers refuse is not forwarded.
 
 mod body;
 mod events;
+mod forward;
 mod headers;
 mod metrics;
-mod names;
-mod path;
-mod proxy;
-mod refusal;
-mod upgrade;
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
@@ -28,33 +25,33 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use http::{Method, Request};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt as _, service_fn};
 
 pub use metrics::Metrics;
 
-use crate::server::{Answer, Origins};
+use crate::event::ApiGroup;
+use crate::server::{Answer, Origins, Places};
+use crate::status::Status;
 use crate::upstream::apiserver::Forwarder;
+use events::Names;
 use metrics::Kind;
-use names::Names;
-use path::Place;
 
 /// Settings of pass-through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// LIMIT: requests at the apiserver at once, watches included; further ones are refused with 429.
+    /// LIMIT: requests in flight to the apiserver, watches included; further ones are refused with 429.
     pub max_in_flight: NonZeroUsize,
     /// LIMIT: upgraded connections at once; further ones are refused with 429.
     pub max_upgrades: NonZeroUsize,
-    /// LIMIT: bytes of an event that are kept until the event half has answered; a larger body goes on.
+    /// LIMIT: bytes of an event that are buffered until ingest has answered; a larger body is forwarded.
     pub max_body_bytes: usize,
-    /// Longest time for an event's body to arrive; a later one goes on.
+    /// Timeout for the body of an event; a later one is forwarded.
     pub body_timeout: Duration,
 }
 
-/// Tells requests apart and sends them on; clones share limits and connections.
+/// Routes requests and forwards them. Clones share limits and connections.
 #[derive(Debug, Clone)]
 pub struct Passthrough(Arc<Inner>);
 
@@ -63,10 +60,10 @@ struct Inner {
     settings: Settings,
     forwarder: Forwarder,
     metrics: Metrics,
-    in_flight: Arc<Semaphore>,
-    upgrades: Arc<Semaphore>,
-    passed_on: Names,
-    /// Where a task per tunnel is spawned.
+    in_flight: Places,
+    upgrades: Places,
+    forwarded: Names,
+    /// Runs one task per tunnel.
     tasks: TaskTracker,
     /// Ends watches and tunnels.
     stop: CancellationToken,
@@ -82,21 +79,13 @@ impl Passthrough {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let [in_flight, upgrades] = [settings.max_in_flight, settings.max_upgrades]
-            .map(|most| Arc::new(Semaphore::new(most.get().min(Semaphore::MAX_PERMITS))));
-        Self(Arc::new(Inner {
-            settings,
-            forwarder,
-            metrics,
-            in_flight,
-            upgrades,
-            passed_on: Names::new(),
-            tasks,
-            stop,
-        }))
+        let in_flight = Places::new(settings.max_in_flight, metrics.in_flight.clone());
+        let upgrades = Places::new(settings.max_upgrades, metrics.tunnels.clone());
+        let forwarded = Names::new();
+        Self(Arc::new(Inner { settings, forwarder, metrics, in_flight, upgrades, forwarded, tasks, stop }))
     }
 
-    /// Answers every request of these origins, with `face` for events.
+    /// Returns the service that answers requests of these origins, with `face` for events.
     pub fn service<S: Answer>(
         self,
         face: S,
@@ -112,38 +101,133 @@ impl Passthrough {
                 let Some(reason) = refusal else {
                     return Ok(passthrough.answer(&face, Request::from_parts(parts, body)).await);
                 };
-                passthrough.0.metrics.count(Kind::Refused);
-                Ok(refusal::response(&refusal::foreign(reason)))
+                Ok(passthrough.refuse(&Status::new(403, "Forbidden", reason)))
             }
         })
     }
 
     async fn answer<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Response {
-        let place = Place::of(request.method(), request.uri().path());
-        match place {
-            Place::Ours => {
+        match Route::of(request.method(), request.uri().path()) {
+            Route::Ours => {
                 self.0.metrics.count(Kind::Events);
                 ask(face, request).await
             }
-            // Whether the caller may act as somebody else is the apiserver's to say.
-            Place::Write if headers::impersonates(request.headers()) => self.forward(request).await,
-            // By itself, so that the future of the others stays small.
-            Place::Write => Box::pin(self.write(face, request)).await,
-            Place::Apiserver | Place::Event if request.method() == Method::CONNECT => {
-                self.0.metrics.count(Kind::Refused);
-                refusal::response(&refusal::connect())
+            // Only the apiserver can authorise impersonation.
+            Route::Write if headers::impersonates(request.headers()) => self.forward(request).await,
+            // Boxed, so that the future of the other routes stays small.
+            Route::Write => Box::pin(self.write(face, request)).await,
+            Route::Apiserver | Route::Event if request.method() == Method::CONNECT => {
+                let message = "the server does not allow this method on the requested resource";
+                self.refuse(&Status::new(405, "MethodNotAllowed", message))
             }
-            Place::Apiserver | Place::Event if headers::asks_for_upgrade(request.headers()) => {
+            Route::Apiserver | Route::Event if headers::asks_for_upgrade(request.headers()) => {
                 Box::pin(self.tunnel(request)).await
             }
-            Place::Event => Box::pin(self.read_event(face, request)).await,
-            Place::Apiserver => self.forward(request).await,
+            Route::Event => Box::pin(self.read_event(face, request)).await,
+            Route::Apiserver => self.forward(request).await,
+        }
+    }
+
+    fn refuse(&self, status: &Status) -> Response {
+        self.0.metrics.count(Kind::Refused);
+        forward::refusal(status)
+    }
+}
+
+/// Asks ingest.
+async fn ask<S: Answer>(face: &Arc<S>, request: Request<Body>) -> Response {
+    let Ok(response) = S::clone(face).oneshot(request).await;
+    response
+}
+
+/// Destination of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route {
+    /// A write of an event: ingest, or the apiserver where ingest cannot take it.
+    Write,
+    /// A read of one event: the apiserver, or ingest if the apiserver has no event of this name. Ingest may have
+    /// answered a client with a name that only eventweir knows.
+    Event,
+    /// A path that no apiserver has: ingest alone.
+    Ours,
+    /// Anything else: the apiserver.
+    Apiserver,
+}
+
+impl Route {
+    fn of(method: &Method, path: &str) -> Self {
+        if path.starts_with("/eventweir/") {
+            return Self::Ours;
+        }
+        let Some(events) = Events::of(path) else { return Self::Apiserver };
+        let is_one = events.name.is_some();
+        match *method {
+            Method::POST if !is_one => Self::Write,
+            Method::DELETE => Self::Write,
+            Method::PATCH | Method::PUT if is_one => Self::Write,
+            Method::GET if is_one => Self::Event,
+            _ => Self::Apiserver,
         }
     }
 }
 
-/// Asks the event half.
-async fn ask<S: Answer>(face: &Arc<S>, request: Request<Body>) -> Response {
-    let Ok(response) = S::clone(face).oneshot(request).await;
-    response
+/// The events of a namespace, or one of them, as a path names them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Events<'a> {
+    group: ApiGroup,
+    namespace: &'a str,
+    name: Option<&'a str>,
+}
+
+impl<'a> Events<'a> {
+    /// Parses a path; `None` if it names no events of a namespace. Like the routes of ingest, it resolves no escapes.
+    fn of(path: &'a str) -> Option<Self> {
+        let (group, rest) =
+            [(ApiGroup::Core, "/api/v1/namespaces/"), (ApiGroup::Events, "/apis/events.k8s.io/v1/namespaces/")]
+                .into_iter()
+                .find_map(|(group, prefix)| Some((group, path.strip_prefix(prefix)?)))?;
+        let (namespace, rest) = rest.split_once('/').filter(|(namespace, _)| !namespace.is_empty())?;
+        let rest = rest.strip_prefix("events")?;
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let name = match rest.strip_prefix('/') {
+            None if rest.is_empty() => None,
+            Some(name) if !name.is_empty() && !name.contains('/') => Some(name),
+            _ => return None,
+        };
+        Some(Self { group, namespace, name })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ingest_gets_writes_of_events_and_the_apiserver_all_else() {
+        let check = |method: Method, path: &str, route| assert_eq!(Route::of(&method, path), route, "{method} {path}");
+        for group in ["/api/v1", "/apis/events.k8s.io/v1"] {
+            let events = format!("{group}/namespaces/shop/events");
+            check(Method::POST, &events, Route::Write);
+            check(Method::POST, &format!("{events}/"), Route::Write);
+            check(Method::DELETE, &events, Route::Write);
+            check(Method::GET, &events, Route::Apiserver);
+            check(Method::GET, &format!("{group}/watch/namespaces/shop/events"), Route::Apiserver);
+            check(Method::GET, &format!("{group}/events"), Route::Apiserver);
+            check(Method::PUT, &events, Route::Apiserver);
+            for method in [Method::PATCH, Method::PUT, Method::DELETE] {
+                check(method, &format!("{events}/a.b"), Route::Write);
+            }
+            check(Method::GET, &format!("{events}/a.b"), Route::Event);
+            check(Method::HEAD, &format!("{events}/a.b"), Route::Apiserver);
+            check(Method::POST, &format!("{events}/a.b"), Route::Apiserver);
+            check(Method::PATCH, &format!("{events}/a.b/status"), Route::Apiserver);
+            check(Method::POST, &format!("{events}2"), Route::Apiserver);
+            check(Method::POST, &format!("{events}//"), Route::Apiserver);
+            check(Method::POST, &format!("{group}/namespaces//events"), Route::Apiserver);
+        }
+        check(Method::POST, "/api/v1/namespaces/shop/pods", Route::Apiserver);
+        check(Method::POST, "/apis/apps/v1/namespaces/shop/events", Route::Apiserver);
+        check(Method::GET, "/apis", Route::Apiserver);
+        check(Method::POST, "/eventweir/v1/events", Route::Ours);
+    }
 }

@@ -1,4 +1,4 @@
-//! Where connections come from: a TCP address, or a Unix domain socket.
+//! Listeners: a TCP address or a Unix domain socket.
 
 use std::fmt;
 use std::io;
@@ -9,9 +9,9 @@ use std::str::FromStr;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// Who may connect to a Unix domain socket: its owner and the owner's group.
+/// Mode of a Unix domain socket: its owner and the owner's group may connect.
 const SOCKET_MODE: u32 = 0o660;
-/// What a Unix domain socket's address begins with.
+/// Prefix of a Unix domain socket's address.
 const UNIX: &str = "unix:";
 
 /// An address to listen on.
@@ -24,7 +24,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Whether only this machine reaches it.
+    /// Whether only this machine can reach the address.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self {
@@ -33,7 +33,7 @@ impl Address {
         }
     }
 
-    /// The TCP address.
+    /// Returns the TCP address.
     #[must_use]
     pub const fn tcp(&self) -> Option<SocketAddr> {
         match self {
@@ -70,8 +70,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// Whether a listener for clients may be bound: other machines reach it only where clients are authenticated, or where
-/// the operator has asked for the insecure way. Encryption alone is not enough.
+/// Whether a listener for clients may be bound. An address that other machines reach needs authentication or the
+/// explicit insecure setting; encryption alone is not enough.
 #[must_use]
 pub fn may_bind(address: &Address, has_authentication: bool, insecure: bool) -> bool {
     address.is_local() || has_authentication || insecure
@@ -80,13 +80,13 @@ pub fn may_bind(address: &Address, has_authentication: bool, insecure: bool) -> 
 /// A bound address.
 #[derive(Debug)]
 pub enum Listener {
-    /// Of an IP address.
+    /// A TCP listener.
     Tcp(TcpListener),
-    /// Of a Unix domain socket.
+    /// A Unix domain socket and its file.
     Unix(UnixListener, SocketFile),
 }
 
-/// The file of a bound Unix domain socket; removed when dropped.
+/// File of a bound Unix domain socket; removed when dropped.
 #[derive(Debug)]
 pub struct SocketFile(PathBuf);
 
@@ -103,10 +103,10 @@ impl From<TcpListener> for Listener {
 }
 
 impl Listener {
-    /// Binds `address`. A socket's file that nobody listens on is replaced.
+    /// Binds `address`. A stale socket file is replaced.
     ///
     /// # Errors
-    /// When the address is taken or not ours.
+    /// When the address is in use or may not be bound.
     pub async fn bind(address: &Address) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
@@ -120,7 +120,7 @@ impl Listener {
         }
     }
 
-    /// The address that is bound.
+    /// Returns the bound address.
     ///
     /// # Errors
     /// When the system does not know it.
@@ -141,8 +141,7 @@ impl Listener {
         })
     }
 
-    /// Returns the connections that wait to be accepted. Asks the system itself, because tokio may not have seen them
-    /// yet.
+    /// Returns the connections in the accept queue. Asks the system itself, because tokio may not know them yet.
     pub(super) fn queued(self) -> Box<dyn Iterator<Item = Accepted> + Send> {
         match self {
             Self::Tcp(listener) => {
@@ -165,20 +164,20 @@ impl Listener {
     }
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 pub(super) enum Accepted {
     Tcp(TcpStream, SocketAddr),
     Unix(UnixStream),
 }
 
-/// Removes what an earlier process has left at `path`: a socket that refuses connections.
+/// Removes the socket of an earlier process at `path`, if it refuses connections.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => match UnixStream::connect(path).await {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
             _ => Ok(()),
         },
-        // Binding says what is wrong.
+        // Binding reports the fault.
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -188,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back_from_their_text() {
+    fn addresses_survive_a_round_trip_through_text() {
         for text in ["127.0.0.1:8080", "[::1]:0", "unix:/run/eventweir.sock"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }

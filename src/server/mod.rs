@@ -1,13 +1,13 @@
-//! Serves HTTP/1.1 and HTTP/2 on a listener, plain or over TLS: limits connections, times clients out, shuts down in
-//! order.
+//! Serves HTTP/1.1 and HTTP/2 on a listener, plain or over TLS: limits connections, times clients out, and shuts down
+//! in two steps.
 //!
-//! Shutdown has two steps, because closing an idle connection races with a request that its client may be sending.
-//! First every answer over HTTP/1.1 carries `Connection: close`, and new connections are still accepted. Then idle
+//! Closing an idle connection races with a request that its client may be sending. So in the first step every answer
+//! over HTTP/1.1 carries `Connection: close`, and new connections are still accepted. In the second step idle
 //! connections are closed; HTTP/2 connections get a GOAWAY.
 
 mod listen;
 mod origin;
-mod peer;
+mod places;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,6 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use futures_util::TryFutureExt as _;
-use futures_util::future::Either;
 use http::header::CONNECTION;
 use http::{HeaderValue, Method, Request, Version};
 use hyper::body::{Body as _, Incoming};
@@ -43,7 +42,7 @@ use tower::{Service, ServiceExt as _};
 
 pub use listen::{Address, Listener, SocketFile, may_bind};
 pub use origin::{ACCEPT_HOSTS, Origins};
-pub use peer::{Peer, PeerCertificate};
+pub use places::{Place, Places};
 
 use listen::Accepted;
 use stream::ClientStream;
@@ -51,29 +50,29 @@ use tls::Tls;
 
 /// Pause after a failed accept, for example without a free file descriptor, so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Longest time to answer the requests of connections that were accepted last.
+/// Timeout for the requests of the connections that were accepted last.
 const LINGER: Duration = Duration::from_millis(250);
-/// Longest time for an HTTP/2 client to answer a ping.
+/// Timeout for an HTTP/2 client to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Limits of a listener.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// LIMIT: connections at once; further ones wait in the kernel's queue to be accepted.
+    /// LIMIT: connections at once; further ones wait in the kernel's accept queue.
     pub max_connections: usize,
-    /// Longest wait for a client: for the whole header of a request, over HTTP/1.1 also for the next request to begin,
-    /// and for the client to read more of its answer.
+    /// Timeout for a client to send the whole header of a request, to begin its next request over HTTP/1.1, and to read
+    /// more of its answer.
     pub client_timeout: Duration,
-    /// Longest time for running requests after `End::stop`; then connections are cut.
+    /// Timeout for running requests after `End::stop`; then connections are cut.
     pub close_timeout: Duration,
 }
 
-/// When a listener shuts down.
+/// Tokens that shut a listener down.
 #[derive(Debug, Clone)]
 pub struct End {
-    /// From here on answers ask their clients to close; without any connection serving ends.
+    /// First step: answers ask their clients to close. If no connection is open, serving ends.
     pub closing: CancellationToken,
-    /// From here on nothing is accepted, and idle connections are closed.
+    /// Second step: no connection is accepted, and idle connections are closed.
     pub stop: CancellationToken,
 }
 
@@ -84,7 +83,7 @@ impl From<CancellationToken> for End {
     }
 }
 
-/// What answers the requests: a router, or layers around one.
+/// A service that answers requests: a router, or layers around one.
 pub trait Answer:
     Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + 'static
 {
@@ -99,31 +98,53 @@ impl<S> Answer for S where
 {
 }
 
-/// A listener and how it is served.
+/// Peer of a connection. Each request has it among its extensions.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Peer {
+    /// Address of the peer; absent for a Unix domain socket.
+    pub address: Option<SocketAddr>,
+    /// Client certificate, verified against the client CA.
+    pub certificate: Option<PeerCertificate>,
+    /// Whether the connection is encrypted.
+    pub is_tls: bool,
+}
+
+/// Subject and expiry of a client certificate, as the apiserver reads them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerCertificate {
+    /// The subject's common name: the user.
+    pub common_name: String,
+    /// The subject's organizations: the groups.
+    pub organizations: Vec<String>,
+    /// Expiry in seconds since 1970. A connection may outlive it.
+    pub expires: i64,
+}
+
+/// A listener and its settings.
 #[derive(Debug)]
 pub struct Server {
-    /// Where clients connect to.
+    /// Listener for clients.
     pub listener: Listener,
-    /// How TLS is spoken with clients that come over TCP; without it they speak in plain.
+    /// TLS for clients over TCP; without it the connections are plain.
     pub tls: Option<Tls>,
-    /// Its limits.
+    /// Limits of the listener.
     pub settings: Settings,
     /// Counts open connections.
     pub connections: IntGauge,
-    /// Where a task per connection is spawned.
+    /// Runs one task per connection.
     pub tasks: TaskTracker,
-    /// When it shuts down.
+    /// Shuts the listener down.
     pub end: End,
 }
 
 impl Server {
-    /// Serves until its end, and returns once all connections are closed or `close_timeout` has passed.
+    /// Serves until shutdown, and returns once all connections are closed or `close_timeout` has passed.
     pub async fn serve(self, service: impl Answer) {
         self.serve_over(std::convert::identity, service).await;
     }
 
-    /// Serves over the stream that `wrap` makes of a plain connection over TCP.
-    async fn serve_over<S>(self, wrap: impl Fn(TcpStream) -> S, answer: impl Answer)
+    /// Serves. Plain TCP connections are wrapped by `wrap`.
+    async fn serve_over<S>(self, wrap: impl Fn(TcpStream) -> S + Clone + Send + 'static, answer: impl Answer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -135,23 +156,23 @@ impl Server {
             // A token has a lock; each connection has its own.
             let (closing, stop) = (end.closing.child_token(), stop.child_token());
             let client = Client { builder: builder.clone(), timeout: settings.client_timeout, closing, stop };
-            let (answer, connections) = (answer.clone(), connections.clone());
+            let (answer, connections, tls) = (answer.clone(), connections.clone(), tls.clone());
+            if let Accepted::Tcp(stream, _) = &accepted {
+                // Small answers must not wait for more; without the option they still arrive.
+                let _best_effort = stream.set_nodelay(true);
+            }
+            let wrap = wrap.clone();
             connections.inc();
-            let served = match (accepted, tls.clone()) {
-                (Accepted::Unix(stream), _) => Either::Left(client.serve(stream, Peer::default(), answer)),
-                (Accepted::Tcp(stream, address), None) => {
-                    // Small answers must not wait for more; without the option they still arrive.
-                    let _best_effort = stream.set_nodelay(true);
-                    let peer = Peer { address: Some(address), ..Peer::default() };
-                    Either::Right(Either::Left(client.serve(wrap(stream), peer, answer)))
-                }
-                (Accepted::Tcp(stream, address), Some(tls)) => {
-                    let _best_effort = stream.set_nodelay(true);
-                    Either::Right(Either::Right(client.serve_tls(tls, stream, address, answer)))
-                }
-            };
             tasks.spawn(open.track_future(async move {
-                if let Err(error) = served.await {
+                let served = match (accepted, tls) {
+                    (Accepted::Unix(stream), _) => client.serve(stream, Peer::default(), answer).await,
+                    (Accepted::Tcp(stream, address), None) => {
+                        let peer = Peer { address: Some(address), ..Peer::default() };
+                        client.serve(wrap(stream), peer, answer).await
+                    }
+                    (Accepted::Tcp(stream, address), Some(tls)) => client.serve_tls(tls, stream, address, answer).await,
+                };
+                if let Err(error) = served {
                     tracing::debug!(%error, "a connection ended abnormally");
                 }
                 connections.dec();
@@ -160,7 +181,7 @@ impl Server {
         };
         let is_announced = accept(&listener, &limit, &end, &open, &take).await;
         if is_announced {
-            // Connected clients have not been refused, and may have sent a request.
+            // These clients are connected, and may have sent a request.
             for accepted in listener.queued() {
                 let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else { break };
                 take(accepted, permit);
@@ -174,12 +195,12 @@ impl Server {
         }
         stop.cancel();
         if timeout(settings.close_timeout, open.wait()).await.is_err() {
-            tracing::warn!("requests were still running at the end; their connections are cut");
+            tracing::warn!("requests are still running after the close timeout; their connections are cut");
         }
     }
 }
 
-/// How a client is served.
+/// Settings of one connection.
 struct Client {
     builder: Builder<TokioExecutor>,
     timeout: Duration,
@@ -187,7 +208,7 @@ struct Client {
     stop: CancellationToken,
 }
 
-/// Why a connection ended abnormally.
+/// Reason for which a connection ended abnormally.
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 impl Client {
@@ -209,14 +230,14 @@ impl Client {
         address: SocketAddr,
         answer: impl Answer,
     ) -> Result<(), Fault> {
-        // Nobody has asked anything yet.
+        // A client in its handshake has not sent a request, so it is cut at once.
         let Some(shaken) = self.stop.run_until_cancelled(tls.shake(stream)).await else { return Ok(()) };
         let (stream, certificate) = shaken?;
         self.serve(stream, Peer { address: Some(address), certificate, is_tls: true }, answer).await
     }
 }
 
-/// Accepts connections until the end. Returns whether clients have been asked to close before.
+/// Accepts connections until shutdown. Returns whether clients were asked to close before.
 async fn accept(
     listener: &Listener,
     limit: &Arc<Semaphore>,
@@ -255,33 +276,32 @@ async fn accept(
 fn builder(settings: &Settings) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.client_timeout);
-    // A client may close its side after a request, and still reads the answer.
+    // A client may close its side after a request and still read the answer.
     builder.http1().half_close(true);
-    // Header and body in pieces: otherwise hyper would copy an answer, however large, because of `is_write_vectored`.
+    // Header and body in pieces: otherwise hyper would copy each answer, because of `is_write_vectored`.
     builder.http1().writev(true);
     builder.http2().timer(TokioTimer::new());
     builder.http2().keep_alive_interval(settings.client_timeout).keep_alive_timeout(PING_TIMEOUT);
     builder
 }
 
-/// Marks an answer after which the connection carries bytes between two others: the client may then leave what is written
-/// unread for as long as it likes.
+/// Marks an answer that turns the connection into a tunnel. The timeout for reading ends with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel;
 
-/// What the requests of a connection have shown of it.
+/// State of a connection, as its requests have shown it.
 #[derive(Debug, Default)]
 struct Progress {
     /// The version of the first request.
     version: OnceLock<Version>,
-    /// Whether the answer is to a GET over HTTP/1.1 and its length is unknown: a watch.
+    /// Whether the answer is a watch: to a GET over HTTP/1.1 and of unknown length.
     is_watched: AtomicBool,
-    /// Whether the connection has become a tunnel, on which silence is no fault.
+    /// Whether the connection is a tunnel, which has no timeout.
     is_tunnel: AtomicBool,
 }
 
-/// Adapts `answer` to hyper, and tells it of the peer. Once `closing` is cancelled, its answers ask their clients to close
-/// the connection.
+/// Adapts `answer` to hyper and adds the peer to each request. Once `closing` is cancelled, answers ask their clients
+/// to close the connection.
 fn service(
     answer: impl Answer,
     peer: Peer,
@@ -315,8 +335,8 @@ fn service(
     })
 }
 
-/// Drives a connection to its end. The header of its first request has to arrive within `timeout`: hyper's own limit
-/// starts only after the protocol is known. After `stop` the connection is closed as soon as it is idle.
+/// Drives a connection until it closes. The header of its first request must arrive within `timeout`: hyper's own limit
+/// starts only once the protocol is known. After `stop` the connection is closed as soon as it is idle.
 async fn drive<S, V>(
     connection: UpgradeableConnection<'static, TokioIo<ClientStream<S>>, V, TokioExecutor>,
     progress: &Progress,
@@ -331,8 +351,8 @@ where
     let (mut is_ending, mut has_yielded) = (false, false);
     poll_fn(|context| {
         let version = progress.version.get();
-        // Over HTTP/2 the first of several answers wakes the connection, and each would be a write of its own. So other
-        // tasks that are ready run first, once per wakeup.
+        // Over HTTP/2 the first of several answers wakes the connection, and each would be a write of its own. Other
+        // ready tasks therefore run first, once per wakeup.
         if version == Some(&Version::HTTP_2) && !has_yielded {
             has_yielded = true;
             context.waker().wake_by_ref();

@@ -1,7 +1,7 @@
-//! What a web page makes a browser send: requests that name another host, or come from a page of another origin.
+//! Refuses requests that a web page makes a browser send: those that name another host, and those of another origin.
 //!
-//! On a loopback address `Host` alone shows DNS rebinding, after which a page of another site reads what it likes. Pages
-//! can also send a POST to any address without asking first; the browser then says whose page it is.
+//! On a loopback address only `Host` shows DNS rebinding, which lets a page of another site read every answer. A page
+//! can also send a POST to any address without a preflight request; the browser then names the page's origin.
 
 use std::sync::Arc;
 
@@ -9,35 +9,35 @@ use http::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
 use http::uri::Uri;
 use regex::{RegexSet, RegexSetBuilder};
 
-/// Names under which a loopback listener is asked by default; `kubectl proxy` has the same.
+/// Hosts that a loopback listener accepts by default; those of `kubectl proxy`.
 pub const ACCEPT_HOSTS: [&str; 3] = ["^localhost$", r"^127\.0\.0\.1$", r"^\[::1\]$"];
 
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// Which requests a listener takes, by the host and the page that they name.
+/// Hosts and origins that a listener accepts.
 #[derive(Debug, Clone, Default)]
 pub struct Origins {
-    /// Hosts that a request may name; all of them without it.
-    // Shared, because a clone of an expression begins with an empty cache.
+    /// Hosts that a request may name; `None` accepts all.
+    // Shared, because a clone of an expression starts with an empty cache.
     hosts: Option<Arc<RegexSet>>,
 }
 
 impl Origins {
-    /// Any host, and pages of the same origin: for an address that other machines reach.
+    /// Accepts any host, and the same origin: for an address that other machines reach.
     #[must_use]
     pub fn any_host() -> Self {
         Self::default()
     }
 
-    /// Hosts that match one of these expressions, and pages of the same origin: for a loopback address.
+    /// Accepts hosts that match one of these expressions, and the same origin: for a loopback address.
     ///
     /// # Errors
-    /// When one is no regular expression.
+    /// When one is not a regular expression.
     pub fn hosts<T: AsRef<str>>(expressions: &[T]) -> Result<Self, regex::Error> {
         Ok(Self { hosts: Some(Arc::new(RegexSetBuilder::new(expressions).case_insensitive(true).build()?)) })
     }
 
-    /// Why a request is refused, or nothing.
+    /// Returns the reason for which a request is refused, if it is.
     #[must_use]
     pub fn refusal(&self, uri: &Uri, headers: &HeaderMap) -> Option<&'static str> {
         if let Some(accepted) = &self.hosts {
@@ -52,13 +52,13 @@ impl Origins {
     }
 }
 
-/// The hosts of the target and of all `Host` headers; `None` for one that is no text.
+/// Returns the hosts of the target and of all `Host` headers; `None` for one that is not text.
 fn named_hosts<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> impl Iterator<Item = Option<&'r str>> {
     let headers = headers.get_all(HOST).iter().map(|host| host.to_str().ok());
     uri.authority().map(|authority| Some(authority.as_str())).into_iter().chain(headers)
 }
 
-/// Name and port of a host. An IPv6 address keeps its brackets.
+/// Splits a host into name and port. An IPv6 address keeps its brackets.
 fn split(host: &str) -> (&str, Option<&str>) {
     let end = host.rfind(']').map_or(0, |end| end + 1);
     match host[end..].find(':') {
@@ -67,7 +67,7 @@ fn split(host: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether the page has another host than the one that is asked, or another port where that one has any.
+/// Whether an `Origin` names another host than the request, or another port than the request's, if it has one.
 fn has_foreign_origin(uri: &Uri, headers: &HeaderMap) -> bool {
     let is_foreign = |origin: &HeaderValue| {
         let origin = Uri::try_from(origin.as_bytes()).ok();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_listener_takes_the_hosts_it_is_told() {
+    fn a_loopback_listener_accepts_only_configured_hosts() {
         let origins = Origins::hosts(&ACCEPT_HOSTS).unwrap();
         for host in ["localhost", "LocalHost:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080"] {
             assert!(!is_refused(&origins, "/", &[("host", host)]), "{host}");

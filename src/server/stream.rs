@@ -1,4 +1,4 @@
-//! The stream of a client: a limit for writes, fewer of them over HTTP/2, and the end of watches.
+//! Stream of a client: a timeout for writes, fewer writes over HTTP/2, and detection of closed watches.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,12 +12,12 @@ use tokio::time::{Sleep, sleep};
 
 use super::Progress;
 
-/// Limits how long a write waits, and fails when the client of a watch closes its side.
+/// Fails when a write takes too long, or when the client of a watch closes its side.
 pub(super) struct ClientStream<S> {
-    /// Reads a byte ahead only to see whether the client has closed its side; hyper's reads bypass the buffer.
+    /// Reads one byte ahead, to see whether the client has closed its side. Reads of hyper bypass the buffer.
     stream: BufReader<S>,
     timeout: Duration,
-    /// Runs while the client takes nothing of what is to be written.
+    /// Runs while the client accepts no bytes.
     stalled: Option<Pin<Box<Sleep>>>,
     progress: Arc<Progress>,
 }
@@ -27,7 +27,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         Self { stream: BufReader::with_capacity(1, stream), timeout, stalled: None, progress }
     }
 
-    /// Returns what a write came to, or an error once writes have been pending for too long.
+    /// Returns the result of a write, or an error once writes have been pending for too long.
     fn limited<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() || self.progress.is_tunnel.load(Ordering::Relaxed) {
             self.stalled = None;
@@ -64,13 +64,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         self.limited(context, written)
     }
 
-    /// Returns false: then the `h2` crate joins answers of up to 1,023 bytes in one write, otherwise of up to 255.
+    /// Returns false, so that the `h2` crate joins answers of up to 1,023 bytes in one write; otherwise of up to 255.
     fn is_write_vectored(&self) -> bool {
         false
     }
 
-    /// Also looks for the end of a watch: while hyper answers, it does not read, and it flushes whenever it has nothing
-    /// to write.
+    /// Also checks whether the client of a watch has closed its side. While hyper answers, it does not read, but it
+    /// flushes whenever it has nothing to write.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.progress.is_watched.load(Ordering::Relaxed) {
             match Pin::new(&mut self.stream).poll_fill_buf(context) {

@@ -1,4 +1,4 @@
-//! Clients of every kind against a server of its own; time is paused, and passes only while everybody waits.
+//! Clients against a server. Time is paused, and advances only while all tasks wait.
 
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -20,18 +20,22 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
-async fn server() -> Server {
-    Server {
-        listener: TcpListener::bind("127.0.0.1:0").await.unwrap().into(),
+/// A server and its address.
+async fn server() -> (Server, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server {
+        listener: listener.into(),
         tls: None,
         settings: Settings { max_connections: 1000, client_timeout: LIMIT, close_timeout: LIMIT },
         connections: IntGauge::new("unregistered", "connections").unwrap(),
         tasks: TaskTracker::new(),
         end: CancellationToken::new().into(),
-    }
+    };
+    (server, address)
 }
 
-/// A service that answers so.
+/// A service made of a function.
 fn answering<F>(answer: impl Fn(Request<Body>) -> F + Clone + Send + Sync + 'static) -> impl Answer
 where
     F: Future<Output = Response> + Send + 'static,
@@ -39,18 +43,17 @@ where
     tower::service_fn(move |request| answer(request).map(Ok::<_, Infallible>))
 }
 
-/// A client of a server that answers so.
+/// A client of a server that answers by this function.
 async fn connected<F>(answer: impl Fn(Request<Body>) -> F + Clone + Send + Sync + 'static) -> TcpStream
 where
     F: Future<Output = Response> + Send + 'static,
 {
-    let server = server().await;
-    let address = server.listener.local().unwrap().tcp().unwrap();
+    let (server, address) = server().await;
     server.tasks.clone().spawn(server.serve(answering(answer)));
     TcpStream::connect(address).await.unwrap()
 }
 
-/// Answers after `time`, with a body that takes as long again.
+/// Answers after `time`, with a body that takes `time` too.
 async fn slow(time: Duration) -> Response {
     sleep(time).await;
     Response::new(Body::from_stream(once(async move {
@@ -67,7 +70,7 @@ async fn is_answered(client: &mut TcpStream) {
     }
 }
 
-/// Checks that the connection, which has been waited for since `passed`, is closed at the limit.
+/// Checks that the connection, idle for `passed`, is closed at the limit.
 async fn ends(client: &mut TcpStream, passed: Duration) {
     let mut read = [0; 1000];
     let early = timeout(LIMIT - passed - SECOND, async { while client.read(&mut read).await.is_ok_and(|n| n > 0) {} });
@@ -77,8 +80,8 @@ async fn ends(client: &mut TcpStream, passed: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_asks_nothing_is_closed() {
-    // The beginning of a preface, all of it, and the settings that follow it.
+async fn a_client_that_sends_no_request_is_closed() {
+    // Nothing, the start of a preface, all of it, and the settings after it.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     for sent in [0, 10, 24, preface.len()] {
         let mut client = connected(|_| slow(Duration::ZERO)).await;
@@ -115,7 +118,7 @@ async fn a_client_that_is_being_answered_is_not_closed() {
     ends(&mut client, Duration::ZERO).await;
 }
 
-/// More than the system takes at once, so that hyper has long had all of it when the client still reads.
+/// The answer is larger than the system's buffers, and hyper has all of it long before the client has read it.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_reads_slowly_is_not_closed_and_one_that_reads_nothing_is() {
     const LARGE: usize = 64 << 20;
@@ -133,14 +136,13 @@ async fn a_client_that_reads_slowly_is_not_closed_and_one_that_reads_nothing_is(
     sleep(LIMIT * 2).await;
     let mut rest = Vec::new();
     let _broken = client.read_to_end(&mut rest).await;
-    assert!(rest.len() < LARGE, "it was waited for");
+    assert!(rest.len() < LARGE, "not closed");
 }
 
-/// Fault: a request was dropped when the end of its client was seen before the answer.
+/// Regression: a request was dropped if its client closed its side before the answer.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_closes_its_side_after_its_request_is_answered() {
-    let server = server().await;
-    let address = server.listener.local().unwrap().tcp().unwrap();
+    let (server, address) = server().await;
     server.tasks.clone().spawn(server.serve(answering(async |request: Request<Body>| {
         let response = slow(SECOND).await;
         match *request.method() {
@@ -159,12 +161,11 @@ async fn a_client_that_closes_its_side_after_its_request_is_answered() {
     }
 }
 
-/// The last client has connected and asked, but nothing has been accepted since, when serving stops.
+/// The last client is in the accept queue with its request when serving stops.
 #[tokio::test(start_paused = true)]
-async fn clients_are_asked_to_close_and_the_last_one_in_the_queue_is_answered_before_idle_ones_are_closed() {
-    let (server, closing, stop) = (server().await, CancellationToken::new(), CancellationToken::new());
-    let address = server.listener.local().unwrap().tcp().unwrap();
-    let mut serving = JoinSet::new();
+async fn at_shutdown_clients_are_asked_to_close_and_the_accept_queue_is_answered_before_idle_ones_are_closed() {
+    let ((server, address), mut serving) = (server().await, JoinSet::new());
+    let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
     let end = End { closing: closing.clone(), stop: stop.clone() };
     serving.spawn(Server { end, ..server }.serve(answering(|_| slow(Duration::ZERO))));
     let mut idle = TcpStream::connect(address).await.unwrap();
@@ -190,11 +191,11 @@ async fn is_asked_to_close(mut client: TcpStream) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_running_at_the_end_has_its_time_to_be_answered() {
+async fn a_running_request_has_the_close_timeout_to_be_answered() {
     for (time, is_in_time) in [(LIMIT / 3, true), (LIMIT, false)] {
-        let (server, stop) = (server().await, CancellationToken::new());
-        let (address, started) = (server.listener.local().unwrap().tcp().unwrap(), Arc::new(Barrier::new(2)));
-        let (mut serving, has_started) = (JoinSet::new(), Arc::clone(&started));
+        let ((server, address), stop) = (server().await, CancellationToken::new());
+        let (mut serving, started) = (JoinSet::new(), Arc::new(Barrier::new(2)));
+        let has_started = Arc::clone(&started);
         serving.spawn(Server { end: stop.clone().into(), ..server }.serve(answering(move |_| {
             let has_started = Arc::clone(&has_started);
             async move {
@@ -215,45 +216,46 @@ async fn a_request_that_is_running_at_the_end_has_its_time_to_be_answered() {
     }
 }
 
-/// A watch that tells so much at once, and then nothing more.
-fn watch(ended: CancellationToken, told: usize) -> Response {
-    let watch = unfold((ended.drop_guard(), told), async |(ended, left)| {
-        if left == 0 {
-            std::future::pending::<()>().await;
-        }
-        Some((Ok::<_, Infallible>(vec![b'x'; left.min(1 << 20)]), (ended, left - left.min(1 << 20))))
-    });
-    Response::new(Body::from_stream(watch))
+/// The client of a watch that sends so many bytes at once and then nothing, and a token that is cancelled at its end.
+async fn watching(bytes: usize) -> (TcpStream, CancellationToken) {
+    let ended = CancellationToken::new();
+    let answer = ended.clone();
+    let mut client = connected(move |_| {
+        let watch = unfold((answer.clone().drop_guard(), bytes), async |(ended, left)| {
+            if left == 0 {
+                std::future::pending::<()>().await;
+            }
+            Some((Ok::<_, Infallible>(vec![b'x'; left.min(1 << 20)]), (ended, left - left.min(1 << 20))))
+        });
+        std::future::ready(Response::new(Body::from_stream(watch)))
+    })
+    .await;
+    client.write_all(HEAD).await.unwrap();
+    (client, ended)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_when_its_client_closes_its_side() {
-    let ended = CancellationToken::new();
-    let answer = ended.clone();
-    let mut client = connected(move |_| std::future::ready(watch(answer.clone(), 1))).await;
-    client.write_all(HEAD).await.unwrap();
-    assert!(timeout(LIMIT * 10, ended.cancelled()).await.is_err(), "there is nothing to tell");
+    let (mut client, ended) = watching(1).await;
+    assert!(timeout(LIMIT * 10, ended.cancelled()).await.is_err(), "an open client is not closed");
     client.shutdown().await.unwrap();
     timeout(SECOND, ended.cancelled()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_when_its_client_reads_nothing() {
-    let ended = CancellationToken::new();
-    let answer = ended.clone();
-    let mut client = connected(move |_| std::future::ready(watch(answer.clone(), 64 << 20))).await;
-    client.write_all(HEAD).await.unwrap();
+    let (_client, ended) = watching(64 << 20).await;
     assert!(timeout(LIMIT - SECOND, ended.cancelled()).await.is_err(), "too early");
     timeout(SECOND * 2, ended.cancelled()).await.unwrap();
 }
 
-/// On a worker thread, where a task that is woken last runs first.
+/// Runs on a worker thread, where the task that was woken last runs first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn answers_over_http2_that_are_ready_together_share_a_write() {
     const COUNT: usize = 4;
     const LENGTH: usize = 900;
-    let (server, writes) = (server().await, Arc::new(Mutex::new(Vec::new())));
-    let (address, seen) = (server.listener.local().unwrap().tcp().unwrap(), Arc::clone(&writes));
+    let ((server, address), writes) = (server().await, Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::clone(&writes);
     let wrap = move |stream| {
         let seen = Arc::clone(&seen);
         InspectWriter::new(stream, move |written: &[u8]| seen.lock().unwrap().push(written.len()))

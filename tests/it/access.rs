@@ -1,5 +1,5 @@
-//! Who calls, whether they may, and how much: whole requests, against an apiserver that answers reviews as the test
-//! says.
+//! Authentication, authorisation, limits and fairness of whole requests, with an apiserver whose reviews the test
+//! controls.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
@@ -34,6 +34,7 @@ use crate::support::app::start_before;
 use crate::support::events::{START, event};
 use crate::support::fake::FakeApiserver;
 use crate::support::http::EVENTS;
+use crate::support::log::Log;
 
 /// An apiserver that answers reviews.
 #[derive(Default)]
@@ -41,13 +42,13 @@ struct Reviewer {
     is_down: bool,
     /// Tokens and their users.
     tokens: BTreeMap<String, String>,
-    /// User, verb and namespace of what is allowed; paths stand for themselves.
+    /// Allowed user, verb and namespace or path.
     allowed: Vec<(String, String, String)>,
-    /// The questions so far.
+    /// Questions so far.
     asked: Vec<(Review, Value)>,
 }
 
-/// A face behind its layers.
+/// A face with its layers.
 struct Guarded {
     face: Face,
     access: Access,
@@ -55,7 +56,7 @@ struct Guarded {
     clock: Clock,
     registry: Registry,
     reviewer: Arc<Mutex<Reviewer>>,
-    /// Each answer to a review takes one.
+    /// Each answer to a review takes one permit.
     answers: Arc<Semaphore>,
 }
 
@@ -90,7 +91,7 @@ impl Guarded {
         Self { face, access, shards, clock, registry, reviewer, answers }
     }
 
-    /// Tokens are accepted: `t-x` is the user `x`.
+    /// Accepts tokens: `t-x` is the user `x`.
     fn with_tokens(settings: Settings, users: &[&str]) -> Self {
         let guarded = Self::new(Settings { tokens: tokens(), ..settings });
         let known = users.iter().map(|user| (format!("t-{user}"), (*user).to_owned()));
@@ -102,7 +103,7 @@ impl Guarded {
         self.reviewer.lock().allowed.push((user.to_owned(), verb.to_owned(), namespace.to_owned()));
     }
 
-    /// Questions of this kind since the last look.
+    /// Returns the questions of this kind since the last call.
     fn asked(&self, review: Review) -> Vec<Value> {
         let (these, others) =
             std::mem::take(&mut self.reviewer.lock().asked).into_iter().partition(|(kind, _)| *kind == review);
@@ -128,7 +129,7 @@ impl Guarded {
         self.send(request("POST", &path, user, &text(event))).await
     }
 
-    /// What a metric shows, over all labels that contain `labels`.
+    /// Returns the sum of all samples whose lines contain `labels`.
     fn counted(&self, labels: &str) -> f64 {
         let text = eventweir::metrics::render(&self.registry);
         let lines = text.lines().filter(|line| !line.starts_with('#') && line.contains(labels));
@@ -190,7 +191,7 @@ fn ask(reviewer: &Arc<Mutex<Reviewer>>, answers: &Arc<Semaphore>) -> Ask {
                         }
                     };
                     let asked = (text(&spec["user"]), verb, place);
-                    // A permission for all names is one for each.
+                    // A permission for all names covers each name.
                     let any =
                         (asked.0.clone(), asked.1.clone(), asked.2.split('/').next().unwrap_or_default().to_owned());
                     let is_allowed = reviewer.allowed.contains(&asked) || reviewer.allowed.contains(&any);
@@ -242,7 +243,7 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[tokio::test]
-async fn without_settings_everybody_is_let_in() {
+async fn without_settings_every_request_is_accepted() {
     let guarded = Guarded::new(Settings::default());
     for user in ["", "unknown"] {
         assert_eq!(guarded.post(user, &one()).await.code(), 201);
@@ -252,7 +253,7 @@ async fn without_settings_everybody_is_let_in() {
 }
 
 #[tokio::test]
-async fn a_token_names_its_caller_or_is_refused_as_the_apiserver_does() {
+async fn a_token_identifies_its_caller_or_is_refused_like_by_the_apiserver() {
     let guarded = Guarded::with_tokens(Settings::default(), &["alice"]);
     assert_eq!(guarded.post("alice", &one()).await.code(), 201);
     for user in ["", "unknown"] {
@@ -274,7 +275,7 @@ async fn a_token_names_its_caller_or_is_refused_as_the_apiserver_does() {
 }
 
 #[tokio::test]
-async fn a_token_has_to_be_meant_for_an_audience() {
+async fn a_token_must_be_for_an_audience() {
     let audiences = vec!["eventweir".into()];
     let tokens = TokenReview { audiences, ..tokens() };
     let guarded = Guarded::new(Settings { tokens, ..Settings::default() });
@@ -284,7 +285,7 @@ async fn a_token_has_to_be_meant_for_an_audience() {
 }
 
 #[tokio::test]
-async fn a_revoked_or_expired_token_is_accepted_until_its_time_in_the_cache_is_over() {
+async fn a_revoked_token_is_accepted_until_its_cache_entry_expires() {
     let guarded = Guarded::with_tokens(Settings::default(), &["alice"]);
     assert_eq!(guarded.post("alice", &one()).await.code(), 201);
     guarded.reviewer.lock().tokens.clear();
@@ -293,7 +294,7 @@ async fn a_revoked_or_expired_token_is_accepted_until_its_time_in_the_cache_is_o
     assert_eq!(guarded.asked(Review::Token).len(), 1);
     guarded.clock.advance(Duration::from_nanos(1));
     assert_eq!(guarded.post("alice", &one()).await.code(), 401);
-    // A refusal is kept for a shorter time.
+    // A refusal is cached for a shorter time.
     guarded.reviewer.lock().tokens.insert("t-alice".to_owned(), "alice".to_owned());
     guarded.clock.advance(seconds(4));
     assert_eq!(guarded.post("alice", &one()).await.code(), 401);
@@ -335,7 +336,7 @@ async fn questions_in_flight_are_limited() {
 }
 
 #[tokio::test]
-async fn without_an_answer_nobody_is_let_in() {
+async fn without_an_answer_of_the_apiserver_nothing_is_allowed() {
     let guarded = Guarded::with_tokens(reviews(), &["alice"]);
     guarded.allow("alice", "create", "shop");
     guarded.reviewer.lock().is_down = true;
@@ -344,20 +345,20 @@ async fn without_an_answer_nobody_is_let_in() {
     guarded.reviewer.lock().is_down = false;
     assert_eq!(guarded.post("alice", &one()).await.code(), 201);
     guarded.reviewer.lock().is_down = true;
-    // What is known is known.
+    // Cached answers are used.
     assert_eq!(guarded.post("alice", &one()).await.code(), 201);
     let answer = guarded.post("alice", &within("bank")).await;
     assert_eq!((answer.code(), answer.retry.as_deref()), (500, Some("1")));
     assert_eq!(answer.json()["reason"], "InternalError");
     assert!(!answer.body.contains("t-secret"), "{answer:?}");
-    // A fault is not kept.
+    // A fault is not cached.
     guarded.reviewer.lock().is_down = false;
     assert_eq!(guarded.post("alice", &within("bank")).await.code(), 403);
     assert_eq!(guarded.counted(r#"decisions_total{by="review",decision="unanswered"}"#), 1.0);
 }
 
 #[tokio::test]
-async fn a_certificate_names_its_caller() {
+async fn a_certificate_identifies_its_caller() {
     let settings = Settings { certificates: true, ..reviews() };
     let guarded = Guarded::with_tokens(settings, &["alice"]);
     guarded.allow("system:node:a", "create", "shop");
@@ -384,7 +385,7 @@ async fn a_certificate_names_its_caller() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_expires_on_its_connection_names_nobody() {
+async fn a_certificate_that_expires_on_its_connection_is_refused() {
     let settings = Settings { certificates: true, anonymous: true, ..Settings::default() };
     let guarded = Guarded::with_tokens(settings, &["alice"]);
     let expires = guarded.clock.now().wall_seconds() + 60;
@@ -398,7 +399,7 @@ async fn a_certificate_that_expires_on_its_connection_names_nobody() {
     guarded.clock.advance(seconds(60));
     assert_eq!(send("").await, 201);
     guarded.clock.advance(seconds(1));
-    // Nor is it anonymous; a token counts.
+    // The request is not anonymous either; a token is accepted.
     assert_eq!(send("").await, 401);
     assert_eq!(send("alice").await, 201);
     assert_eq!(guarded.counted(r#"authentications_total{method="certificate",result="refused"}"#), 1.0);
@@ -419,7 +420,7 @@ async fn anonymous_requests_are_refused_unless_they_are_allowed() {
 }
 
 #[tokio::test]
-async fn the_apiserver_decides_and_its_answers_are_kept() {
+async fn the_apiserver_decides_and_its_answers_are_cached() {
     let guarded = Guarded::with_tokens(reviews(), &["alice"]);
     guarded.allow("alice", "create", "shop");
     assert_eq!(guarded.post("alice", &one()).await.code(), 201);
@@ -444,7 +445,7 @@ async fn the_apiserver_decides_and_its_answers_are_kept() {
 }
 
 #[tokio::test]
-async fn who_may_write_may_not_read() {
+async fn a_permission_to_write_does_not_allow_reads() {
     let guarded = Guarded::with_tokens(reviews(), &["alice"]);
     for verb in ["create", "patch"] {
         guarded.allow("alice", verb, "shop");
@@ -467,14 +468,14 @@ async fn who_may_write_may_not_read() {
     ] {
         assert_eq!(guarded.send(request(method, path, "alice", "")).await.code(), 403, "{method} {path}");
     }
-    // Discovery is for every known caller.
+    // Every authenticated caller may use discovery.
     for path in ["/api", "/api/v1", "/apis", "/apis/events.k8s.io/v1", "/version", "/openapi/v3"] {
         assert_eq!(guarded.get("alice", path).await.code(), 200, "{path}");
     }
 }
 
 #[tokio::test]
-async fn a_permission_without_names_covers_each_name() {
+async fn a_permission_without_names_covers_every_name() {
     let guarded = Guarded::with_tokens(reviews(), &["alice", "bob"]);
     guarded.allow("alice", "get", "shop");
     guarded.allow("bob", "get", "shop/p");
@@ -529,7 +530,7 @@ async fn a_policy_decides_without_the_apiserver() {
     assert_eq!(guarded.post("bob", &one()).await.code(), 403);
     assert_eq!(guarded.get("bob", "/version").await.code(), 200);
     assert!(guarded.asked(Review::Access).is_empty());
-    // A reload replaces it.
+    // A reload replaces the policy.
     guarded.access.reload(&Settings { policy: vec![rule("bob", &[], "shop")], ..Settings::default() });
     assert_eq!((guarded.post("bob", &one()).await.code(), guarded.post("alice", &one()).await.code()), (201, 403));
 }
@@ -553,7 +554,7 @@ async fn each_event_of_a_batch_is_authorised_in_its_own_namespace() {
 }
 
 #[tokio::test]
-async fn a_caller_reports_for_its_own_source_only() {
+async fn a_caller_may_report_its_own_source_only() {
     let components = BTreeMap::from([("system:serviceaccount:shop:a".into(), exact("shop-controller"))]);
     let binding = Binding { is_on: true, components };
     let node = "system:node:node-1";
@@ -576,7 +577,7 @@ async fn a_caller_reports_for_its_own_source_only() {
     assert_eq!(guarded.post("system:serviceaccount:shop:a", &kubelet("node-1")).await.code(), 403);
     assert_eq!(guarded.post("system:serviceaccount:shop:b", &controller()).await.code(), 403);
     assert_eq!(guarded.post("admin", &kubelet("node-2")).await.code(), 201);
-    // Neither a batch, nor a dry run, nor a PUT or a patch is a way around it.
+    // Batches, dry runs, PUTs and patches are checked too.
     let forged = text(&kubelet("node-2"));
     let answer = guarded.send(request("POST", "/eventweir/v1/events", node, &forged)).await;
     assert_eq!(answer.json()["status"]["code"], 403);
@@ -603,7 +604,7 @@ async fn a_caller_reports_for_its_own_source_only() {
 }
 
 #[tokio::test]
-async fn a_new_record_names_its_caller_where_that_is_asked_for() {
+async fn a_new_record_names_its_caller_if_configured() {
     let annotation = Some("example.com/reported-by".into());
     let guarded = Guarded::with_tokens(Settings { annotation, ..Settings::default() }, &["alice"]);
     let reply = guarded.post("alice", &one()).await.json();
@@ -640,7 +641,7 @@ async fn writes_over_a_limit_are_refused_in_the_plugins_words() {
         if let Some((user, event)) = other {
             assert_eq!(guarded.post(user, &event).await.code(), 201, "{kind:?}");
         }
-        // Neither reads nor dry runs count.
+        // Reads and dry runs are not limited.
         assert_eq!(guarded.get("alice", EVENTS).await.code(), 200);
         let dry = request("POST", &format!("{EVENTS}?dryRun=All"), "alice", &text(&one()));
         assert_eq!(guarded.send(dry).await.code(), 201);
@@ -673,14 +674,14 @@ async fn limits_hold_without_callers_and_for_each_event_of_a_batch_and_for_patch
     let before = guarded.shards.balance().ledger.received();
     assert_eq!(guarded.send(grow()).await.code(), 429);
     guarded.clock.advance(seconds(1));
-    // The refused growth is not lost: the count says it again.
+    // The refused growth is not lost: the next count includes it.
     assert_eq!(guarded.send(grow()).await.code(), 200);
     let balance = guarded.shards.balance();
     assert_eq!((balance.ledger.received() - before, balance.is_exact()), (2, true));
 }
 
 #[tokio::test]
-async fn limits_keep_their_budgets_over_a_reload_that_leaves_them_alone() {
+async fn a_reload_with_equal_limits_keeps_their_budgets() {
     let guarded = Guarded::new(limit(Kind::Server));
     for _ in 0..2 {
         assert_eq!(guarded.post("", &one()).await.code(), 201);
@@ -695,7 +696,7 @@ async fn limits_keep_their_budgets_over_a_reload_that_leaves_them_alone() {
 async fn a_caller_that_floods_leaves_places_to_others() {
     let fairness = Fairness { max_in_flight: NonZeroUsize::new(4).unwrap(), caller_percent: 50, max_waiting: 8 };
     let guarded = Guarded::with_tokens(Settings { fairness, ..reviews() }, &["flood", "other"]);
-    // Both are known; permissions of the flood have no answer yet, so that its requests stay.
+    // Both tokens are cached. Permissions of `flood` have no answer yet, so that its requests keep running.
     assert_eq!(guarded.get("flood", "/version").await.code(), 200);
     guarded.allow("other", "create", "shop");
     assert_eq!(guarded.post("other", &one()).await.code(), 201);
@@ -719,7 +720,7 @@ async fn a_caller_that_floods_leaves_places_to_others() {
 }
 
 #[tokio::test]
-async fn nobody_may_impersonate() {
+async fn impersonation_is_refused() {
     let guarded = Guarded::with_tokens(Settings::default(), &["alice"]);
     let mut request = request("POST", EVENTS, "alice", &text(&one()));
     request.headers_mut().insert("impersonate-user", "bob".parse().unwrap());
@@ -728,9 +729,9 @@ async fn nobody_may_impersonate() {
     assert_eq!((answer.code(), answer.message().as_str()), (403, message));
 }
 
-/// The refusals that a real apiserver was recorded with.
+/// Replays the recorded refusals of a real apiserver.
 #[tokio::test]
-async fn refusals_are_those_of_a_recorded_apiserver() {
+async fn refusals_equal_a_recorded_apiservers() {
     let users = ["admin", "writer", "reader"];
     let policy = users.map(|user| Rule { users: exact(user), ..Rule::default() }).to_vec();
     let mut seen = 0;
@@ -739,7 +740,7 @@ async fn refusals_are_those_of_a_recorded_apiserver() {
         let id = case["id"].as_str().unwrap();
         let steps = case["steps"].as_array().unwrap();
         let last = &steps[steps.len() - 1]["response"];
-        // What is not ours: another group's resources, impersonation, and protobuf, which `finish` encodes as any other
+        // Skipped: another group's resources, impersonation, and protobuf, which `finish` encodes like any other
         // refusal.
         let is_ours = !["auth-nobody-unknown-group", "auth-impersonate", "auth-bad-protobuf"].contains(&id);
         if ![401, 403].contains(&last["status"].as_u64().unwrap()) || !is_ours {
@@ -777,42 +778,23 @@ async fn refusals_are_those_of_a_recorded_apiserver() {
     assert!(seen > 14, "the recording was not found");
 }
 
-/// Everything that is logged while a test runs.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn tokens_are_neither_logged_nor_shown() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber =
-        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone()).finish();
-    let _logging = tracing::subscriber::set_default(subscriber);
+    let log = Log::capture();
     let guarded = Guarded::with_tokens(reviews(), &["secret"]);
     assert_eq!(guarded.post("secret", &one()).await.code(), 403);
     guarded.clock.advance(seconds(60));
     guarded.reviewer.lock().is_down = true;
     assert_eq!(guarded.post("secret", &one()).await.code(), 503);
     let shown = format!("{:?} {:?} {}", guarded.face, guarded.access, eventweir::metrics::render(&guarded.registry));
-    let logged = String::from_utf8(log.0.lock().clone()).unwrap();
+    let logged = log.text();
     assert!(logged.contains("the apiserver does not answer reviews"), "{logged}");
     assert!(!shown.contains("t-secret") && !logged.contains("t-secret"), "{shown}\n{logged}");
 }
 
-/// The whole program asks the apiserver that it writes to, and its event log names the caller.
+/// The whole program sends reviews to its upstream, and its event log names the caller.
 #[tokio::test]
-async fn the_program_asks_its_apiserver() {
+async fn the_program_sends_reviews_to_its_apiserver() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("events.jsonl");
     let fake = FakeApiserver::manual();

@@ -1,4 +1,4 @@
-//! `ack: written`: a client is answered with what the upstream holds, or with its refusal.
+//! Acknowledgements: `written` answers with the stored event or the upstream's refusal, `durable` after the commit.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn post(client: &mut Client, name: &str, headers: &[(&str, &str)]) -> Repl
 }
 
 #[tokio::test]
-async fn the_answer_tells_what_only_the_upstream_knows() {
+async fn a_written_event_is_answered_with_the_upstreams_metadata() {
     let program =
         start("ingest: {ack: written}\noutbox: {coalesceInterval: 0s}\ncorrelation: {burstSize: 2, qps: 0}\n").await;
     let client = &mut program.client().await;
@@ -52,14 +52,14 @@ async fn without_correlation_a_taken_name_is_refused_as_by_the_apiserver() {
 }
 
 #[tokio::test]
-async fn the_upstreams_refusal_reaches_the_client_that_waits() {
+async fn a_waiting_client_gets_the_upstreams_refusal() {
     let fake = FakeApiserver::new(Clock::manual(START));
     let program = start_before(&fake, "ingest: {ack: written}\n").await;
     let client = &mut program.client().await;
     fake.fail_next(&[Fault::Before(422)]);
     assert_eq!(post(client, "a", &[]).await.status, 422);
     fake.fail_next(&[Fault::ResetAfter]);
-    // Its fate is unknown until the name has been read; the clock moves for the pause before that.
+    // The result is unknown until the name has been read; the clock advances over the pause before that.
     let moving = async {
         loop {
             program.clock.advance(Duration::from_millis(50));
@@ -76,9 +76,9 @@ async fn the_upstreams_refusal_reaches_the_client_that_waits() {
     assert_eq!(fake.shown(), 1);
 }
 
-/// Fault: a patch was answered before the upstream had heard of it, and was told 200 where that refused.
+/// Regression: a patch was answered with 200 before the upstream had refused it.
 #[tokio::test]
-async fn a_patch_that_tells_of_occurrences_waits_for_the_upstream_too() {
+async fn a_patch_of_a_growing_count_waits_for_the_upstream_too() {
     let fake = FakeApiserver::new(Clock::manual(START));
     let program = start_before(&fake, "outbox: {coalesceInterval: 0s}\n").await;
     let client = &mut program.client().await;
@@ -95,7 +95,7 @@ async fn a_patch_that_tells_of_occurrences_waits_for_the_upstream_too() {
         fake.fail_next(&[Fault::Before(422)]);
         let refused = client.send("PATCH", &path, &headers, body.as_bytes()).await;
         assert_eq!((refused.status, program.balance().ledger.total_lost() - lost), (422, 2));
-        // The client's line is where it was, so that it can say so again.
+        // The alias keeps its count, so that the client can repeat the patch.
         let patched = client.send("PATCH", &path, &headers, body.as_bytes()).await;
         let shown = patched.json();
         assert_eq!((patched.status, patched.outcome(), &shown["count"]), (200, Some("counted"), &json!(count)));
@@ -107,7 +107,7 @@ async fn a_patch_that_tells_of_occurrences_waits_for_the_upstream_too() {
 }
 
 #[tokio::test]
-async fn durable_is_answered_after_the_commit_and_outlives_a_stop_that_could_not_write() {
+async fn durable_is_answered_after_the_commit_and_survives_a_stop_without_an_upstream() {
     let folder = tempfile::tempdir().unwrap();
     let yaml = format!("spool: {{dir: {:?}}}\nshutdown: {{drainTimeout: 0s}}\n", folder.path().join("spool"));
     let fake = FakeApiserver::new(Clock::manual(START));
@@ -134,7 +134,7 @@ async fn durable_is_answered_after_the_commit_and_outlives_a_stop_that_could_not
 }
 
 #[tokio::test]
-async fn durable_is_refused_where_it_cannot_be_had() {
+async fn durable_is_refused_without_a_working_spool() {
     let program = start("").await;
     let refused = post(&mut program.client().await, "a", &[("Eventweir-Ack", "durable")]).await;
     assert_eq!(refused.status, 400);
@@ -142,7 +142,7 @@ async fn durable_is_refused_where_it_cannot_be_had() {
     let message = "Eventweir-Ack: \"Durable\" is not allowed; allowed: accepted, durable, written";
     assert_eq!((misspelt.status, misspelt.json()["message"].clone()), (400, json!(message)));
     assert_eq!(program.stop().await.ledger.rejected(eventweir::ledger::RejectReason::Invalid), 2);
-    // The spool's directory is a file: the program starts all the same.
+    // The spool's directory is a file: the program starts without a spool.
     let file = tempfile::NamedTempFile::new().unwrap();
     let yaml = format!("spool: {{dir: {:?}}}\ningest: {{ack: durable}}\n", file.path());
     let program = start(&yaml).await;

@@ -10,7 +10,7 @@ use super::support::events::{START, event, plain, warning};
 use super::support::fake::{FakeApiserver, Fault};
 
 #[tokio::test]
-async fn health_is_told_under_every_name() {
+async fn health_is_served_under_every_name() {
     let program = start("").await;
     let admin = &mut program.admin().await;
     for path in ["/livez", "/healthz", "/-/healthy"] {
@@ -32,7 +32,7 @@ async fn health_is_told_under_every_name() {
 }
 
 #[tokio::test]
-async fn readiness_says_of_the_upstream_what_is_known() {
+async fn readiness_shows_the_state_of_the_upstream() {
     let fake = FakeApiserver::manual();
     let program = start_before(&fake, "").await;
     let (mut admin, client) = (program.admin().await, &mut program.client().await);
@@ -54,7 +54,7 @@ async fn readiness_says_of_the_upstream_what_is_known() {
 }
 
 #[tokio::test]
-async fn the_page_links_to_what_there_is_and_the_configuration_is_the_one_in_force() {
+async fn the_page_links_to_existing_paths_and_shows_the_configuration_in_force() {
     let program = start("correlation: {burstSize: 7}\n").await;
     let admin = &mut program.admin().await;
     let page = admin.get("/").await;
@@ -103,13 +103,13 @@ async fn while_draining_it_is_not_ready_but_alive() {
     assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (1, 0));
 }
 
-/// Its newest answer counts: what is lost in one namespace is not the state of all.
+/// The newest answer counts: losses in one namespace are not the state of all.
 #[tokio::test]
 async fn an_upstream_that_forbids_writing_shows_in_readiness_and_metrics_until_it_allows_it() {
     let fake = FakeApiserver::manual();
     let program = start_before(&fake, "").await;
     let (mut admin, client) = (program.admin().await, &mut program.client().await);
-    // For longer than a 403 may pass.
+    // Longer than a 403 counts as temporary.
     fake.plan(|seen| match (seen.object.as_str(), seen.method == http::Method::PATCH) {
         ("web-0", _) | (_, true) => Fault::Before(403),
         _ => Fault::None,

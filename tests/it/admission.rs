@@ -1,6 +1,6 @@
-//! Admission: an apiserver that asks before it stores an event. It is a second program with the embedded store; the requests of
-//! clients pass the question first, as an apiserver's do.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+//! Admission: an apiserver that sends a review before it stores an event. It is a second program with the embedded
+//! store. Requests of clients pass the review first.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
 
@@ -8,12 +8,10 @@ use eventweir::event::json::decode_event;
 use eventweir::event::{ApiGroup, Event, EventSeries, MicroTime, Time, spelling};
 use serde_json::{Value, json};
 
-use super::support::app::{Program, start, start_behind};
+use super::support::app::{APISERVER, Program, start, start_behind};
 use super::support::events::{START, event, plain};
 use super::support::http::{Client, EVENTS, Reply};
 
-/// As an apiserver: every event as it is.
-const APISERVER: &str = "correlation: {enabled: false}\ningest: {repair: off, ack: written}\n";
 const ON: &str = "upstream: {kind: apiserver, history: watch}\nadmission: {enabled: on, exemptUsers: [root]}\n";
 const UNWATCHED: &str = "upstream: {kind: apiserver, history: off}\nadmission: on\n";
 
@@ -21,7 +19,7 @@ const UNWATCHED: &str = "upstream: {kind: apiserver, history: off}\nadmission: o
 struct Cluster {
     apiserver: Program,
     program: Program,
-    /// The client's connections to both.
+    /// Connections of the client to both programs.
     to: Client,
     ask: Client,
     user: &'static str,
@@ -35,7 +33,7 @@ impl Cluster {
     async fn over(apiserver: Program, yaml: &str) -> Self {
         let program = start_behind(&apiserver, yaml).await;
         if yaml.contains("watch") {
-            told(&program, "relist", 1.0).await;
+            program.until_news("relist", 1.0).await;
         }
         let (to, ask) = (apiserver.client().await, program.client().await);
         Self { apiserver, program, to, ask, user: "system:node:node-1" }
@@ -62,12 +60,12 @@ impl Cluster {
         self.ask.send("POST", "/eventweir/v1/admit", &[("Content-Type", "application/json")], body).await
     }
 
-    /// Asks whether this may be created, or the answer's code.
+    /// Sends the review of a request; returns the code of a refusal.
     async fn asks(&mut self, event: &Event) -> u64 {
         code(&self.review("CREATE", None, Some(event), false).await)
     }
 
-    /// A client's POST: the code of the answer.
+    /// Sends a client's POST; returns the code of the answer.
     async fn create(&mut self, event: &Event) -> u64 {
         match self.asks(event).await {
             201 => self.to.post(event).await.status.into(),
@@ -79,7 +77,7 @@ impl Cluster {
         self.apiserver.stored().await
     }
 
-    /// A client's PATCH of its own event.
+    /// Sends a client's PATCH of its own event.
     async fn patch(&mut self, name: &str, change: impl FnOnce(&mut Event)) -> u64 {
         let reply = self.to.get(&format!("{EVENTS}/{name}")).await;
         if reply.status != 200 {
@@ -99,7 +97,7 @@ impl Cluster {
         }
     }
 
-    /// One occurrence as `tools/record` sends it: a repeat is a patch, and a create where there is nothing to patch.
+    /// Sends an occurrence like `tools/record`: a repeat is a patch, or a create if there is nothing to patch.
     async fn record(&mut self, event: &Event, count: i32) -> u64 {
         let newer = Some(Time::from_unix_nanos(START + i64::from(count) * 1_000_000_000));
         if count > 1 {
@@ -112,7 +110,7 @@ impl Cluster {
         self.create(&Event { count, last_timestamp: newer, ..event.clone() }).await
     }
 
-    /// How many occurrences the upstream shows.
+    /// Returns the number of occurrences that the upstream shows.
     async fn shown(&self) -> i32 {
         self.program.settle().await;
         self.stored().await.iter().map(spelling::occurrences).sum()
@@ -122,7 +120,7 @@ impl Cluster {
         self.program.metrics().await[&format!("eventweir_admission_requests_total{{answer=\"{answer}\"}}")]
     }
 
-    /// Ends it; so many occurrences were written, by us or by their clients.
+    /// Stops the programs and checks the number of occurrences written by eventweir or by clients.
     async fn ends(self, written: u64) {
         let balance = self.program.stop().await;
         assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (written, 0));
@@ -133,21 +131,9 @@ fn parsed(event: &Event) -> Value {
     serde_json::from_slice(&super::support::http::json(event)).unwrap()
 }
 
-/// The code that a client gets for this answer, where it is not the apiserver's.
+/// Returns the code of a refused review.
 fn code(response: &Value) -> u64 {
     if response["allowed"] == true { 201 } else { response["status"]["code"].as_u64().unwrap() }
-}
-
-/// Waits until the program has heard so much from the apiserver.
-async fn told(program: &Program, kind: &str, number: f64) {
-    let sample = format!("eventweir_history_news_total{{kind=\"{kind}\"}}");
-    for _ in 0..2_000 {
-        if program.metrics().await[&sample] >= number {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("in vain: {sample} {number}");
 }
 
 fn new_style(note: &str) -> Event {
@@ -170,7 +156,7 @@ fn series(count: i32) -> Option<EventSeries> {
 }
 
 #[tokio::test]
-async fn what_begins_a_record_is_its_clients_and_repeats_are_ours() {
+async fn clients_write_new_records_and_eventweir_writes_repeats() {
     for yaml in [ON, UNWATCHED] {
         let mut cluster = Cluster::new(yaml).await;
         let event = plain();
@@ -188,16 +174,16 @@ async fn what_begins_a_record_is_its_clients_and_repeats_are_ours() {
 }
 
 #[tokio::test]
-async fn the_clients_of_one_record_count_on_it_together() {
+async fn clients_of_one_record_count_on_it_together() {
     for yaml in [ON, UNWATCHED] {
         let mut cluster = Cluster::new(yaml).await;
         let (mine, yours) = (plain(), plain());
-        // Yours is refused, so its patches find nothing, and the whole is posted again.
+        // The second client's create is refused, so its patches are answered 404 and it posts the whole event again.
         for (count, codes) in [(1, (201, 409)), (2, (409, 409)), (3, (409, 409))] {
             assert_eq!((cluster.record(&mine, count).await, cluster.record(&yours, count).await), codes, "{yaml}");
         }
         assert_eq!(cluster.shown().await, 6);
-        // What was written meanwhile does not hide whose line is how long.
+        // Writes in between do not mix the counts of the two clients.
         for count in 4..=6 {
             assert_eq!(cluster.record(&mine, count).await, 409);
         }
@@ -213,7 +199,7 @@ async fn an_event_that_is_posted_each_time_is_one_record() {
         assert_eq!(cluster.create(&plain()).await, if number == 0 { 201 } else { 409 });
     }
     assert_eq!((cluster.shown().await, cluster.stored().await.len()), (20, 1));
-    // The same request again is none of these.
+    // A repeated request is none of these.
     let repeated = plain();
     assert_eq!((cluster.create(&repeated).await, cluster.create(&repeated).await), (409, 409));
     assert_eq!((cluster.shown().await, cluster.answered("repeated").await), (21, 1.0));
@@ -221,25 +207,25 @@ async fn an_event_that_is_posted_each_time_is_one_record() {
 }
 
 #[tokio::test]
-async fn a_series_is_its_clients_and_others_count_beside_it() {
+async fn a_client_writes_its_series_and_other_occurrences_count_beside_it() {
     for yaml in [ON, UNWATCHED] {
         let mut cluster = Cluster::new(yaml).await;
         let mine = new_style("up");
         assert_eq!(cluster.create(&mine).await, 201);
         assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(2)).await, 200);
         assert_eq!(cluster.shown().await, 2, "{yaml}");
-        // One passes an interval; one that comes too early is counted, and repeated later.
+        // One update per interval is allowed; an earlier one is counted, and repeated later.
         assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(5)).await, 409);
         assert_eq!(cluster.shown().await, 5);
         cluster.program.clock.advance(Duration::from_secs(60));
         assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(5)).await, 200);
         assert_eq!(cluster.shown().await, 5);
-        // Another process counts on the record, with a series of its own.
+        // Another process counts on the record with its own series.
         let yours = Event { metadata: plain().metadata, ..mine.clone() };
         assert_eq!(cluster.create(&yours).await, 409);
         assert_eq!(cluster.create(&Event { series: series(2), ..yours.clone() }).await, 409);
         assert_eq!(cluster.shown().await, 7);
-        // Its next one says nothing of yours.
+        // The next update does not include the other client's occurrences.
         cluster.program.clock.advance(Duration::from_secs(60));
         assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(9)).await, 409);
         assert_eq!((cluster.shown().await, cluster.stored().await.len()), (11, 1));
@@ -254,7 +240,7 @@ async fn a_series_that_overtakes_its_event_includes_it() {
     assert_eq!(cluster.create(&Event { series: series(2), ..first.clone() }).await, 201);
     assert_eq!(cluster.create(&first).await, 409);
     assert_eq!(cluster.shown().await, 2);
-    // And one whose event is allowed and not there yet.
+    // A series whose event is allowed but not yet stored.
     let first = new_style("down");
     assert_eq!(cluster.asks(&first).await, 201);
     assert_eq!(cluster.create(&Event { series: series(2), ..first.clone() }).await, 409);
@@ -266,7 +252,7 @@ async fn a_series_that_overtakes_its_event_includes_it() {
 }
 
 #[tokio::test]
-async fn what_was_allowed_and_never_arrives_is_written_by_us() {
+async fn eventweir_writes_an_allowed_event_that_never_arrives() {
     for (yaml, repeats) in [(ON, 0), (ON, 3), (UNWATCHED, 0), (UNWATCHED, 3)] {
         let mut cluster = Cluster::new(yaml).await;
         let event = plain();
@@ -283,7 +269,7 @@ async fn what_was_allowed_and_never_arrives_is_written_by_us() {
 }
 
 #[tokio::test]
-async fn a_client_whose_name_is_somebody_elses_is_written_under_another_one() {
+async fn an_event_with_a_taken_name_is_written_under_another_one() {
     let mut cluster = Cluster::new(UNWATCHED).await;
     let mut foreign = event("node-9", "db-0", "Killing", "stopping");
     let mine = plain();
@@ -296,7 +282,7 @@ async fn a_client_whose_name_is_somebody_elses_is_written_under_another_one() {
 }
 
 #[tokio::test]
-async fn what_the_budget_cannot_pay_is_not_allowed_and_waits() {
+async fn an_event_without_a_token_is_refused_and_waits() {
     let mut cluster = Cluster::new(&format!("{ON}correlation: {{burstSize: 2}}\n")).await;
     let mut codes = Vec::new();
     for reason in ["A", "B", "C", "D"] {
@@ -317,7 +303,7 @@ async fn what_the_budget_cannot_pay_is_not_allowed_and_waits() {
 }
 
 #[tokio::test]
-async fn similar_events_are_combined_by_us() {
+async fn eventweir_combines_similar_events() {
     let mut cluster = Cluster::new(ON).await;
     for number in 0..15 {
         let code = cluster.create(&event("node-1", "web-0", "FailedMount", &format!("volume {number}"))).await;
@@ -328,7 +314,7 @@ async fn similar_events_are_combined_by_us() {
 }
 
 #[tokio::test]
-async fn what_is_no_occurrence_is_allowed_and_counts_nothing() {
+async fn requests_that_are_not_occurrences_are_allowed_and_not_counted() {
     let mut cluster = Cluster::new(ON).await;
     let mut ours = plain();
     ours.metadata.rare.get_or_insert_default().annotations.insert("tally.eventweir/a.1".into(), "1@5".into());
@@ -354,7 +340,7 @@ async fn what_is_no_occurrence_is_allowed_and_counts_nothing() {
     }
     cluster.user = "root";
     assert_eq!(cluster.asks(&event).await, 201);
-    // The apiserver lets an event pass about which it has no answer.
+    // The apiserver allows an event without an answer.
     for body in
         ["", "{", "[]", r#"{"apiVersion":"admission.k8s.io/v1"}"#, r#"{"apiVersion":"v1","request":{"uid":"a"}}"#]
     {
@@ -365,7 +351,7 @@ async fn what_is_no_occurrence_is_allowed_and_counts_nothing() {
 }
 
 #[tokio::test]
-async fn without_room_events_pass() {
+async fn at_the_limits_of_the_outbox_events_are_allowed() {
     let mut cluster = Cluster::new(&format!("{ON}outbox: {{maxRecords: 2, sourcePercent: 100}}\nshards: 1\n")).await;
     let mut codes = Vec::new();
     for number in 0..4 {
@@ -376,7 +362,7 @@ async fn without_room_events_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn what_would_take_too_long_passes_uncounted() {
+async fn a_late_event_is_allowed_and_not_counted() {
     let mut cluster =
         Cluster::new(&format!("{}shards: 1\n", ON.replace("enabled: on", "enabled: on, timeout: 5ms"))).await;
     let shards = cluster.program.app.shards().clone();
@@ -395,15 +381,15 @@ async fn what_would_take_too_long_passes_uncounted() {
     busy.await.unwrap();
     assert_eq!((allowed, cluster.answered("late").await), (201, 1.0));
     assert_eq!(cluster.program.balance().ledger.received(), 0);
-    // Nothing is remembered of it either.
+    // It is not remembered either.
     assert_eq!(cluster.to.post(&event).await.status, 201);
-    told(&cluster.program, "stored", 1.0).await;
+    cluster.program.until_news("stored", 1.0).await;
     assert_eq!(cluster.record(&event, 2).await, 409);
     assert_eq!(cluster.shown().await, 2);
 }
 
 #[tokio::test]
-async fn a_client_goes_on_where_another_process_has_counted() {
+async fn a_client_continues_the_count_of_another_process() {
     let mut cluster = Cluster::new(ON).await;
     let (event, fresh) = (plain(), new_style("up"));
     assert_eq!(cluster.create(&fresh).await, 201);
@@ -424,16 +410,16 @@ async fn a_client_goes_on_where_another_process_has_counted() {
 }
 
 #[tokio::test]
-async fn only_who_may_ask_is_answered() {
+async fn only_authorised_callers_are_answered() {
     let token = "upstream: {kind: apiserver, history: off}\nauth: {tokenReview: {enabled: true}}\n";
     let admission = |callers: &str| format!("{token}admission: {{enabled: on, callers: [{callers}]}}\n");
     let mut cluster = Cluster::new(&admission("")).await;
     assert_eq!(cluster.send(b"{}").await.status, 401);
     let mut cluster = Cluster::new(&admission("'system:anonymous'")).await;
     assert_eq!(cluster.asks(&plain()).await, 201);
-    // That is all that nobody may.
+    // Anonymous callers may do nothing else.
     assert_eq!(cluster.ask.post(&plain()).await.status, 401);
-    // And where it is off, there is no such path.
+    // Without admission the path is not served.
     let mut cluster = Cluster::new("upstream: {kind: apiserver, history: off}\n").await;
     assert_eq!(cluster.send(b"{}").await.status, 404);
 }

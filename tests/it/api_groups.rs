@@ -1,4 +1,4 @@
-//! The two API groups as two ways to one store, and events that are mended on arrival.
+//! The two API groups in front of one store, and events that are repaired on arrival.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use eventweir::clock::Clock;
@@ -30,7 +30,7 @@ async fn send(client: &mut Client, method: &str, path: &str, kind: (&str, &str),
     reply.json()
 }
 
-/// Count and lastTimestamp of the only record.
+/// Returns count and lastTimestamp of the only record.
 async fn only(program: &Program) -> (i32, String) {
     program.settle().await;
     let stored = program.stored().await;
@@ -39,7 +39,7 @@ async fn only(program: &Program) -> (i32, String) {
 }
 
 #[tokio::test]
-async fn a_series_of_client_go_counts_its_occurrences_and_is_read_at_both_doors() {
+async fn a_series_of_client_go_counts_its_occurrences_and_is_read_in_both_api_groups() {
     let program = start("").await;
     let client = &mut program.client().await;
     send(client, "POST", NEW, JSON, &new_style("web-0.1"), 201).await;
@@ -60,7 +60,8 @@ async fn a_series_of_client_go_counts_its_occurrences_and_is_read_at_both_doors(
     assert_eq!((ledger.received(), ledger.total_written()), (60, 60));
 }
 
-/// Fault: the first occurrence counted once more when client-go sent it and its series at once, and the series came first.
+/// Regression: if client-go sent an event and its series at once and the series came first, the first occurrence
+/// counted twice.
 #[tokio::test]
 async fn a_series_that_overtakes_its_first_occurrence_includes_it() {
     let program = start("").await;
@@ -71,11 +72,11 @@ async fn a_series_that_overtakes_its_first_occurrence_includes_it() {
     send(client, "POST", NEW, JSON, &series, 201).await;
     let told = send(client, "POST", NEW, JSON, &first, 201).await;
     assert_eq!(told["series"]["count"], 2);
-    // The client's line goes on from the series.
+    // The client counts on from the series.
     let patch = json!({ "series": { "count": 5, "lastObservedTime": "2026-03-01T08:01:00.000000Z" } });
     send(client, "PATCH", &format!("{NEW}/web-0.1"), STRATEGIC, &patch, 200).await;
     assert_eq!(only(&program).await.0, 5);
-    // An event of another instant is an occurrence of its own.
+    // An event with another time is a separate occurrence.
     let mut later = first;
     later["eventTime"] = json!("2026-03-01T09:00:00.000000Z");
     send(client, "POST", NEW, JSON, &later, 201).await;
@@ -89,7 +90,7 @@ async fn a_merge_patch_of_the_whole_event_is_an_upsert() {
     let program = start("").await;
     let client = &mut program.client().await;
     let mut event = new_style("web-0.1");
-    // kube-rs after our restart: the name was never seen here, so all that it has counted counts here.
+    // kube-rs after a restart of eventweir: the name is unknown, so its whole count counts here.
     event["series"] = json!({ "count": 7, "lastObservedTime": "2026-03-01T08:00:30.000000Z" });
     send(client, "PATCH", &format!("{NEW}/web-0.1?"), MERGE, &event, 200).await;
     event["series"]["count"] = json!(9);
@@ -102,7 +103,7 @@ async fn a_merge_patch_of_the_whole_event_is_an_upsert() {
 }
 
 #[tokio::test]
-async fn what_the_apiserver_would_refuse_is_mended_and_told() {
+async fn events_that_the_apiserver_would_refuse_are_repaired_with_a_warning() {
     let program = start("ingest: {messageBytes: 200}\n").await;
     let client = &mut program.client().await;
     let mut event = new_style("Not A Name");
@@ -143,7 +144,7 @@ async fn events_without_a_count_are_one_occurrence_each() {
 }
 
 #[tokio::test]
-async fn managed_fields_of_an_apiserver_are_shown_to_its_clients_in_every_form() {
+async fn managed_fields_of_the_apiserver_are_shown_in_every_form() {
     let fake = FakeApiserver::new(Clock::manual(START));
     let program = start_before(&fake, "").await;
     let client = &mut program.client().await;
@@ -160,14 +161,14 @@ async fn managed_fields_of_an_apiserver_are_shown_to_its_clients_in_every_form()
     let yaml = get("application/yaml").await.text();
     assert!(yaml.contains("\n  managedFields:\n  - apiVersion: v1\n    fieldsType: FieldsV1\n"), "{yaml}");
     let protobuf = get("application/vnd.kubernetes.protobuf").await;
-    // Its third member is the version, then comes the type, and the fields as JSON within a message of their own.
+    // The third member is the version, followed by the type and by the fields as JSON in a nested message.
     let entry = b"\x0a\x01m\x12\x06Update\x1a\x02v1\x32\x08FieldsV1\x3a\x10\x0a\x0e{\"f:count\":{}}\x42\x00";
     assert!(protobuf.bytes().windows(entry.len()).any(|bytes| bytes == entry), "{:?}", protobuf.bytes().escape_ascii());
     program.stop().await;
 }
 
 #[tokio::test]
-async fn what_is_written_past_the_correlators_is_written_in_its_clients_name() {
+async fn uncorrelated_writes_carry_the_clients_field_manager() {
     let managers = async |yaml: &str| {
         let fake = FakeApiserver::new(Clock::manual(START));
         let program = start_before(&fake, yaml).await;
@@ -193,7 +194,7 @@ async fn what_is_written_past_the_correlators_is_written_in_its_clients_name() {
 }
 
 #[tokio::test]
-async fn messages_that_differ_in_a_number_are_one_event_where_they_are_normalized() {
+async fn normalized_messages_that_differ_in_a_number_are_one_event() {
     let program = start("correlation: {messages: normalized}\n").await;
     let client = &mut program.client().await;
     let posted = ["pulled in 3s", "pulled in 4.5s", "failed", "pulled in 12s"];

@@ -1,4 +1,4 @@
-//! Many events in one request: NDJSON, an array, an `EventList`; one result a line, the same rules.
+//! Batches: NDJSON, an array or an `EventList` in one request, with one result per event and the rules of a POST.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use eventweir::ledger::RejectReason;
@@ -69,7 +69,7 @@ async fn each_line_has_its_result_in_order() {
 async fn durable_lines_are_answered_after_their_commit() {
     let folder = tempfile::tempdir().unwrap();
     let (spool, copy) = (folder.path().join("spool"), folder.path().join("copy"));
-    // Nobody but the client makes it commit.
+    // Only the waiting client triggers a commit.
     let yaml = |dir| format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\nshutdown: {{drainTimeout: 0s}}\n");
     let fake = FakeApiserver::manual();
     fake.set_up(false);
@@ -80,7 +80,7 @@ async fn durable_lines_are_answered_after_their_commit() {
     let reached: Vec<&Value> = results.iter().map(|result| &result["ack"]).collect();
     assert_eq!(reached, [&json!("durable"), &Value::Null, &json!("durable"), &json!("durable")], "{results:?}");
     assert_eq!(post(client, &event("c", "m").to_string()).await[0]["ack"], "accepted");
-    // What a crash would leave now.
+    // The state after a crash.
     std::fs::create_dir(&copy).unwrap();
     std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
     program.app.stop().await;
@@ -92,7 +92,7 @@ async fn durable_lines_are_answered_after_their_commit() {
 }
 
 #[tokio::test]
-async fn written_lines_are_answered_with_what_the_upstream_says() {
+async fn written_lines_are_answered_with_the_upstreams_answer() {
     let fake = FakeApiserver::manual();
     let program = start_before(&fake, "ingest: {ack: written}\ncorrelation: {burstSize: 1, qps: 0}\nshards: 1\n").await;
     let client = &mut program.client().await;
@@ -109,7 +109,7 @@ async fn written_lines_are_answered_with_what_the_upstream_says() {
 }
 
 #[tokio::test]
-async fn a_batch_that_wants_what_cannot_be_had_is_refused_as_a_whole() {
+async fn a_batch_with_an_unavailable_acknowledgement_is_refused_as_a_whole() {
     let program = start("").await;
     let body = event("a", "m").to_string();
     let reply = program.client().await.send("POST", PATH, &[("Eventweir-Ack", "durable")], body.as_bytes()).await;
@@ -118,7 +118,7 @@ async fn a_batch_that_wants_what_cannot_be_had_is_refused_as_a_whole() {
 }
 
 #[tokio::test]
-async fn arrays_and_lists_are_taken_and_ten_thousand_lines_stream() {
+async fn arrays_and_lists_are_accepted_and_ten_thousand_lines_are_streamed() {
     let program = start("").await;
     let client = &mut program.client().await;
     let array = json!([event("a", "m"), event("a", "m")]);
@@ -127,7 +127,7 @@ async fn arrays_and_lists_are_taken_and_ten_thousand_lines_stream() {
     assert_eq!(post(client, &list.to_string()).await.len(), 1);
     assert_eq!(post(client, &serde_json::to_string_pretty(&list).unwrap()).await.len(), 1);
     let line = event("a", "m").to_string() + "\n";
-    // Larger than any body may be: it is never held whole.
+    // Larger than the limit of a body, because it is streamed.
     let results = post(client, &line.repeat(20_000)).await;
     assert_eq!(results.len(), 20_000);
     program.settle().await;
@@ -136,7 +136,7 @@ async fn arrays_and_lists_are_taken_and_ten_thousand_lines_stream() {
 }
 
 #[tokio::test]
-async fn in_whatever_pieces_it_comes_a_batch_is_the_same() {
+async fn a_batch_is_equal_however_it_is_chunked() {
     let program = start("").await;
     let client = &mut program.client().await;
     let (one, other) = (event("a", "m"), event("b", "m"));
@@ -162,10 +162,10 @@ async fn in_whatever_pieces_it_comes_a_batch_is_the_same() {
 }
 
 #[tokio::test]
-async fn items_of_a_list_are_of_its_group_unless_they_say_otherwise() {
+async fn items_of_a_list_have_its_group_unless_they_name_another() {
     let program = start("").await;
     let client = &mut program.client().await;
-    // As a typed client lists them: kind and version stand at the list alone.
+    // As from a typed client: only the list has kind and version.
     let new_style = json!({
         "metadata": { "namespace": "shop", "name": "n.1" }, "reason": "R", "note": "a note", "type": "Normal",
         "regarding": { "kind": "Pod", "name": "a", "namespace": "shop" }, "action": "A", "eventTime": "2026-03-01T08:00:30.000000Z",
@@ -189,7 +189,7 @@ async fn items_of_a_list_are_of_its_group_unless_they_say_otherwise() {
 }
 
 #[tokio::test]
-async fn an_odd_item_does_not_cost_the_others() {
+async fn a_bad_item_does_not_reject_the_others() {
     let program = start("").await;
     let client = &mut program.client().await;
     let odd = |member: &str| event("a", "MESSAGE").to_string().replacen('{', &format!("{{{member},"), 1);
@@ -197,7 +197,7 @@ async fn an_odd_item_does_not_cost_the_others() {
     let items =
         [odd(r#""unknown":1e999"#), odd(&deep), odd(r#""note":"\ud83d""#), "7".to_owned(), event("a", "m").to_string()];
     let mut body = format!("[{}]", items.join(",")).into_bytes();
-    // Bytes that are no UTF-8 become what Go makes of them.
+    // Invalid UTF-8 is replaced as by Go.
     let at = body.windows(7).position(|window| window == b"MESSAGE").unwrap();
     body[at] = 0xe9;
     let results = results(&client.send("POST", PATH, &[], &body).await);
@@ -211,7 +211,7 @@ async fn an_odd_item_does_not_cost_the_others() {
 }
 
 #[tokio::test]
-async fn a_line_without_end_and_a_full_outbox_are_refused_and_the_rest_is_kept() {
+async fn an_endless_line_and_a_full_outbox_are_refused_and_the_rest_is_accepted() {
     let program =
         start("ingest: {maxBodyBytes: 2048}\noutbox: {maxRecords: 1, coalesceInterval: 1h}\nshards: 1\n").await;
     let client = &mut program.client().await;

@@ -1,4 +1,5 @@
-//! Callers over TLS: certificates and tokens at one listener, an apiserver that answers reviews, and what may be bound.
+//! Callers over TLS: certificates and tokens on one listener, reviews by an apiserver, and the addresses that may be
+//! bound.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::net::SocketAddr;
@@ -15,7 +16,7 @@ use super::support::events::{event, plain};
 use super::support::fake::FakeApiserver;
 use super::support::http::{Client, EVENTS, Reply, json};
 
-/// The files of a listener that knows clients by their certificates.
+/// Files of a listener with client certificates.
 struct Files {
     folder: TempDir,
     server: Authority,
@@ -34,13 +35,13 @@ impl Files {
         self.folder.path()
     }
 
-    /// The section `tls`.
+    /// Returns the section `tls`.
     fn tls(&self) -> String {
         let dir = self.path().display();
         format!("tls: {{certFile: {dir}/tls.crt, keyFile: {dir}/tls.key}}\n")
     }
 
-    /// A certificate of a node.
+    /// Returns a certificate of a node.
     fn node(&self) -> Certificate {
         self.clients.client("system:node:node-1", &["system:nodes"])
     }
@@ -61,7 +62,7 @@ async fn list(client: &mut Client, authorization: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn certificates_and_tokens_are_known_over_tls() {
+async fn certificates_and_tokens_identify_callers_over_tls() {
     let (files, fake) = (Files::new(), FakeApiserver::manual());
     fake.know("t-alice", "alice");
     let (dir, log) = (files.path().display(), files.path().join("events.jsonl"));
@@ -75,35 +76,35 @@ async fn certificates_and_tokens_are_known_over_tls() {
     let program = start_before(&fake, &yaml).await;
     let address = program.app.address();
 
-    // Health needs nobody; everything else somebody who is known.
+    // Health needs no authentication; all other paths do.
     let mut nobody = files.connect(None, address).await;
     assert_eq!(nobody.get("/readyz").await.status, 200);
     for authorization in ["", "Bearer t-eve", "Basic YWxpY2U6"] {
         assert_eq!(post(&mut nobody, authorization).await.status, 401, "{authorization}");
     }
 
-    // A token: the apiserver says whose it is, and that its user may create and nothing else.
+    // A token: the apiserver reviews it, and allows its user to create only.
     let mut alice = files.connect(None, address).await;
     assert_eq!(post(&mut alice, "Bearer t-alice").await.status, 201);
     assert_eq!(list(&mut alice, "Bearer t-alice").await, 403);
 
-    // A certificate: the policy says what its group may do, the apiserver the rest. It counts before a token.
+    // A certificate: the policy decides for its group, and otherwise the apiserver. It precedes a token.
     let mut node = files.connect(Some(files.node()), address).await;
     assert_eq!(post(&mut node, "").await.status, 201);
     assert_eq!(post(&mut node, "Bearer t-eve").await.status, 201);
     assert_eq!(list(&mut node, "Bearer t-alice").await, 403);
-    // A node reports as its own host only.
+    // A node may report its own host only.
     let foreign = node.post(&event("node-2", "web-0", "BackOff", "restarting")).await;
     assert_eq!((foreign.status, foreign.json()["details"]["causes"][0]["field"].as_str()), (403, Some("source.host")));
 
-    // A certificate of another authority ends the connection; who it names does not matter.
+    // A certificate of another authority ends the connection, whatever its subject.
     let forged = Authority::new().client("system:node:node-1", &["system:masters"]);
     let trust = Trust { certificate: Some(forged), ..Trust::of(files.server.der()) };
     if let Ok(stream) = trust.connect(address).await {
         Client::over(stream).exchange("POST", EVENTS, &[], b"{}").await.unwrap_err();
     }
 
-    // Without the apiserver nobody else becomes known, and a certificate goes on to be.
+    // Without the apiserver no other token is accepted, but certificates are.
     fake.set_up(false);
     let answer = post(&mut nobody, "Bearer t-bob").await;
     assert_eq!((answer.status, answer.header("Retry-After")), (503, Some("1")));
@@ -121,7 +122,7 @@ async fn certificates_and_tokens_are_known_over_tls() {
     assert_eq!(callers, ["alice", node, node, node]);
 }
 
-/// The configuration of a listener that other machines reach.
+/// Returns the configuration of a listener that other machines reach.
 fn reachable(files: &Files, yaml: &str) -> Result<Config, Errors> {
     let path = files.path().join("eventweir.yaml");
     std::fs::write(&path, format!("listen: 0.0.0.0:0\nadminListen: 127.0.0.1:0\nshutdown: {{grace: 0s}}\n{yaml}"))
@@ -130,7 +131,7 @@ fn reachable(files: &Files, yaml: &str) -> Result<Config, Errors> {
 }
 
 #[tokio::test]
-async fn an_address_that_other_machines_reach_needs_callers_who_are_known() {
+async fn an_address_that_other_machines_reach_needs_authentication() {
     let files = Files::new();
     let (tls, certificates) = (files.tls(), format!("clientCAFile: {}/clients.crt", files.path().display()));
     for (yaml, reason) in [

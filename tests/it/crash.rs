@@ -1,5 +1,5 @@
-//! A process that ends without warning, and the next one on the same spool: what was acknowledged as durable shows upstream
-//! exactly once, and what was only accepted at most once.
+//! Crashes: a process ends at any point, and the next one opens its spool. Occurrences acknowledged as durable show
+//! upstream exactly once, and accepted ones at most once.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use super::support::events::{START, event, plain};
 use super::support::fake::{FakeApiserver, Fault};
 use super::support::seeds::{Seed, fresh_seeds};
 
-/// What outlives a process.
+/// State that survives a process.
 struct World {
     fake: FakeApiserver,
     disk: Disk,
@@ -77,14 +77,14 @@ impl World {
         Life { shards, spool, stop, tasks }
     }
 
-    /// The process ends in the middle of whatever it does.
+    /// Ends the process at once.
     async fn crash(&mut self, mut life: Life) {
         self.disk.crash(&mut self.rng);
         life.tasks.abort_all();
         while life.tasks.join_next().await.is_some() {}
     }
 
-    /// Occurrences that the upstream shows, by object.
+    /// Returns the occurrences that the upstream shows, by object.
     fn shown(&self) -> BTreeMap<String, u64> {
         let mut shown = BTreeMap::new();
         for event in self.fake.events().iter().filter(|event| event.source.component != "stranger") {
@@ -116,8 +116,8 @@ impl Life {
     }
 }
 
-/// One event is written, then two repeats meet `faults` and the process ends. The next one makes these requests, for the `left`
-/// occurrences that were not acknowledged.
+/// Writes one event; then two repeats meet `faults` and the process ends. The next process makes these requests, for
+/// the `left` occurrences that were not acknowledged.
 async fn crash_amid(faults: &[Fault], before_crash: Duration, requests: &[&str], left: u64) {
     let mut world = World::new(1);
     let life = world.begin();
@@ -138,10 +138,10 @@ async fn crash_amid(faults: &[Fault], before_crash: Duration, requests: &[&str],
     assert_eq!(world.fake.take_methods(), requests, "{faults:?}");
     assert_eq!((world.fake.shown(), world.fake.events().len()), (3, 1), "{faults:?}");
     assert_eq!(life.shards.balance().ledger.total_written(), left);
-    // Repeats count on, in the new process's own name.
+    // Repeats count on, under the tag of the new process.
     life.offer(plain());
     life.settle().await;
-    // A record of which nothing was left is not known any more after a restart.
+    // A record without pending occurrences is unknown after a restart.
     let records = if left > 0 { 1 } else { 2 };
     assert_eq!((world.fake.shown(), world.fake.events().len()), (4, records), "{faults:?}");
     life.end().await;
@@ -153,29 +153,30 @@ async fn a_write_whose_fate_was_unknown_at_the_crash_counts_once() {
     crash_amid(&[Fault::Hang], soon, &["GET", "PATCH"], 2).await;
     crash_amid(&[Fault::HangAfter], soon, &["GET", "PATCH"], 2).await;
     crash_amid(&[Fault::LateAfter(1)], soon, &["GET", "PATCH"], 2).await;
-    // The first of the two has arrived and was acknowledged; the second waits for the coalescing interval.
+    // The first one is written and acknowledged; the second one waits for the coalescing interval.
     crash_amid(&[], soon, &["GET", "PATCH"], 1).await;
-    // Both have.
+    // Both are written.
     crash_amid(&[], Duration::from_secs(5), &[], 0).await;
 }
 
-/// Fault: only the process knew how much of a client's total it had counted, where the client's name is not the record's.
+/// Regression: the counted part of a client's total was lost with the process if the alias differs from the record's
+/// name.
 #[tokio::test(start_paused = true)]
-async fn how_far_a_client_has_counted_outlives_the_process_with_the_occurrences() {
+async fn a_clients_count_survives_the_process_with_its_occurrences() {
     let mut world = World::new(7);
     let mut life = world.begin();
     life.offer(plain());
     life.settle().await;
     let line = plain();
     let counted = |life: &Life| life.shards.counted_under(&line, &line.metadata.name);
-    // A client's total comes with as many occurrences as it has grown by.
+    // The growth of a client's total is counted.
     let tell = async |life: &Life, total: i32, occurrences: u32| {
         life.shards.accept(Event { count: total, ..line.clone() }, occurrences).unwrap();
         assert!(life.spool.durable().await);
         assert_eq!(counted(life), i64::from(total));
     };
     tell(&life, 3, 3).await;
-    // Twice nothing is written: what comes to a record that is taken over is counted under a tag of its own.
+    // No occurrence is written twice: those of a restored record are counted under a separate tag.
     world.fake.set_up(false);
     for total in [5, 7] {
         world.crash(life).await;
@@ -187,12 +188,12 @@ async fn how_far_a_client_has_counted_outlives_the_process_with_the_occurrences(
     life.settle().await;
     assert_eq!(world.fake.shown(), 8);
     world.crash(life).await;
-    // Nothing is owed, so nothing is in the spool any more.
+    // Nothing is pending, so the spool is empty.
     let life = world.begin();
     assert_eq!(counted(&life), 0);
     world.fake.events().iter().for_each(|event| life.shards.learn(event));
     assert_eq!(counted(&life), 7, "of the record");
-    // A total beyond what was written is lost with the process, and its client brings it again.
+    // The unwritten part of a total is lost with the process, and its client sends it again.
     life.shards.accept(Event { count: 9, ..line.clone() }, 2).unwrap();
     assert_eq!(counted(&life), 9);
     world.disk = Disk::default();
@@ -206,7 +207,7 @@ async fn how_far_a_client_has_counted_outlives_the_process_with_the_occurrences(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_never_written_is_written_by_the_next_process() {
+async fn the_next_process_writes_unwritten_occurrences() {
     let mut world = World::new(2);
     world.fake.set_up(false);
     let life = world.begin();
@@ -219,7 +220,7 @@ async fn what_was_never_written_is_written_by_the_next_process() {
     let life = world.begin();
     let waiting = life.shards.balance();
     assert_eq!((waiting.ledger.received(), waiting.total_waiting()), (40, 40));
-    // While it waits, a repeat counts on it.
+    // A repeat counts on the waiting record.
     life.offer(event("node-1", "web-0", "BackOff", "restarting"));
     life.settle().await;
     assert_eq!((world.fake.events().len(), world.fake.shown()), (8, 41));
@@ -227,7 +228,7 @@ async fn what_was_never_written_is_written_by_the_next_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_disk_is_told_and_over_once_there_is_room() {
+async fn a_full_disk_is_reported_until_there_is_room() {
     let mut world = World::new(3);
     let life = world.begin();
     life.offer(plain());
@@ -247,7 +248,7 @@ async fn a_full_disk_is_told_and_over_once_there_is_room() {
     life.end().await;
 }
 
-/// A disk that does not answer, until the test has ended.
+/// A disk that hangs until the test ends.
 struct Hanging(Disk);
 
 impl Hanging {
@@ -263,7 +264,7 @@ impl Drop for Hanging {
     }
 }
 
-/// Waits for what ends, while time passes although a thread is busy. Returns how long that took.
+/// Waits for a future while simulated time passes and a thread is busy. Returns the time that it took.
 async fn passing<T>(world: &World, ends: impl Future<Output = T>) -> (T, Duration) {
     let started = world.fake.clock().now().mono;
     let passes = async {
@@ -279,9 +280,10 @@ async fn passing<T>(world: &World, ends: impl Future<Output = T>) -> (T, Duratio
     (result, world.fake.clock().now().mono.since(started))
 }
 
-/// Fault: nothing counted as degraded, what waited for a commit was never written, and `durable` waited without end.
+/// Regression: the spool did not become degraded, records waiting for a commit were never written, and `durable` waited
+/// forever.
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_hangs_is_told_within_seconds_and_over_once_it_answers() {
+async fn a_hanging_disk_is_reported_within_seconds_until_it_answers() {
     let mut world = World::new(5);
     let life = world.begin();
     life.offer(plain());
@@ -291,13 +293,13 @@ async fn a_disk_that_hangs_is_told_within_seconds_and_over_once_it_answers() {
     let (durable, waited) = passing(&world, life.spool.durable()).await;
     assert!(!durable && life.spool.is_degraded());
     assert!(waited < Duration::from_secs(4), "{waited:?}");
-    // A name that is taken: the next one waits for a commit, and goes on without.
+    // A taken name: the next name waits for a commit, and continues without it.
     world.fake.fail_next(&[Fault::Taken]);
     life.offer(event("node-1", "web-1", "BackOff", "restarting"));
     let (_, waited) = passing(&world, life.settle()).await;
     assert!(waited < Duration::from_secs(6), "{waited:?}");
     assert_eq!(world.fake.shown(), 3);
-    // What comes meanwhile is kept once the disk answers.
+    // Later occurrences are committed once the disk answers.
     world.fake.set_up(false);
     life.offer(plain());
     drop(hanging);
@@ -311,9 +313,9 @@ async fn a_disk_that_hangs_is_told_within_seconds_and_over_once_it_answers() {
     life.end().await;
 }
 
-/// Fault: it waited for the disk without end.
+/// Regression: the drain waited for the disk forever.
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_drain_does_not_wait_for_a_disk_that_hangs() {
+async fn a_drain_does_not_wait_for_a_hanging_disk() {
     for is_degraded in [true, false] {
         let mut world = World::new(6);
         world.fake.set_up(false);
@@ -332,7 +334,7 @@ async fn the_end_of_a_drain_does_not_wait_for_a_disk_that_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_the_embedded_store_which_forgets_records_are_made_again() {
+async fn records_lost_by_the_embedded_store_are_created_again() {
     let mut world = World::new(4);
     let embedded = |clock| {
         let metrics = Metrics::new(&Registry::new()).unwrap();
@@ -355,7 +357,7 @@ async fn before_the_embedded_store_which_forgets_records_are_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spool_that_another_process_still_has_is_taken_over_when_that_one_ends() {
+async fn a_locked_spool_is_opened_when_the_other_process_ends() {
     let folder = tempfile::tempdir().unwrap();
     let mut world = World::new(5);
     let mut begin = |writer| {
@@ -394,13 +396,13 @@ fn faults(mut rng: fastrand::Rng) -> impl FnMut(&super::support::fake::Seen) -> 
     }
 }
 
-/// Many processes after one another, each ended at a random moment. With odd seeds the disk does all that it should; where it
-/// fails, a digest goes on without it, and its records may come back after a crash.
+/// Many processes one after the other, each ended at a random time. With odd seeds the disk has no faults; with faults
+/// a digest continues without the disk, and its records may be restored after a crash.
 async fn crashes(seed: u64) {
     let seed = Seed(seed);
     let mut world = World::new(seed.0);
     let disk_holds = seed.0 % 2 == 1;
-    // Small budgets, so that records wait for tokens and fold into digests.
+    // Small budgets let records wait for tokens and fold into digests.
     world.correlator.burst_size = 4;
     world.correlator.qps = 1.0 / 20.0;
     world.outbox.digest_after = 3;

@@ -1,4 +1,4 @@
-//! DELETE of names that clients chose.
+//! DELETE of events and collections under their clients' names.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::support::app::{DEADLINE, start, start_before, start_with_kubeconfig};
+use super::support::app::{start, start_before, start_with_kubeconfig};
 use super::support::events::{START, event, plain};
 use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::{EVENTS, json as json_of};
@@ -28,7 +28,7 @@ fn deleted(balance: &Balance) -> u64 {
 }
 
 #[tokio::test]
-async fn nothing_of_the_name_is_left_when_its_client_has_changed_the_message() {
+async fn a_delete_removes_both_records_of_a_changed_message() {
     let program = start("").await;
     let client = &mut program.client().await;
     let event = plain();
@@ -39,7 +39,7 @@ async fn nothing_of_the_name_is_left_when_its_client_has_changed_the_message() {
     assert_eq!(reply.status, 200);
     program.settle().await;
     assert_eq!(program.stored().await.len(), 2);
-    // What still waits for the former record goes with it.
+    // Occurrences that wait for the former record are lost with it.
     client.post(&plain()).await;
     assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
     assert_eq!(client.get(&path).await.status, 404);
@@ -47,7 +47,7 @@ async fn nothing_of_the_name_is_left_when_its_client_has_changed_the_message() {
     assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 404);
     program.settle().await;
     assert!(program.stored().await.is_empty());
-    // Both begin anew.
+    // Both counts begin again.
     client.post(&event).await;
     program.settle().await;
     let stored = program.stored().await;
@@ -58,7 +58,7 @@ async fn nothing_of_the_name_is_left_when_its_client_has_changed_the_message() {
 }
 
 #[tokio::test]
-async fn a_delete_leaves_nothing_of_the_name() {
+async fn a_delete_removes_a_foreign_record_of_the_name_too() {
     let program = start("").await;
     let mut stranger = plain();
     stranger.reason = "Strange".into();
@@ -76,9 +76,9 @@ async fn a_delete_leaves_nothing_of_the_name() {
     program.stop().await;
 }
 
-/// Fault: the record was created again with its whole count.
+/// Regression: the record was created again with its whole count.
 #[tokio::test(start_paused = true)]
-async fn what_a_delete_without_an_answer_has_deleted_begins_again() {
+async fn after_a_delete_with_a_lost_answer_the_count_begins_again() {
     for fault in [Fault::After(500), Fault::After(504), Fault::Before(503)] {
         let fake = FakeApiserver::new(Clock::simulated(START));
         let program = start_before(&fake, "").await;
@@ -89,7 +89,7 @@ async fn what_a_delete_without_an_answer_has_deleted_begins_again() {
             client.post(&event).await;
         }
         program.settle().await;
-        // Its own GET comes first.
+        // The fault meets the DELETE after its own GET.
         fake.fail_next(&[fault]);
         let code = client.send("DELETE", &path, &[], b"").await.status;
         assert!(code >= 500, "{code}");
@@ -102,7 +102,7 @@ async fn what_a_delete_without_an_answer_has_deleted_begins_again() {
 }
 
 #[tokio::test]
-async fn a_collection_leaves_alone_what_its_selector_does_not_name() {
+async fn a_deletecollection_keeps_records_that_its_selector_does_not_match() {
     let program = start("").await;
     let client = &mut program.client().await;
     let event = plain();
@@ -111,7 +111,7 @@ async fn a_collection_leaves_alone_what_its_selector_does_not_name() {
     program.settle().await;
     client.patch(name, &json!({"count": 2, "message": "another"})).await;
     program.settle().await;
-    // The name's client counts on the other record by now, which stays and goes on.
+    // The alias leads to the other record, which stays and counts on.
     let path = format!("{EVENTS}?fieldSelector=metadata.name%3D{name}");
     assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
     let mut again = plain();
@@ -124,7 +124,8 @@ async fn a_collection_leaves_alone_what_its_selector_does_not_name() {
     assert_eq!(deleted(&balance), 0);
 }
 
-/// An apiserver over TCP that deletes all its events at once and answers only when it may; the rest of it is `fake`.
+/// Starts an apiserver over TCP that deletes all events at once but delays the answer. `fake` answers all other
+/// requests.
 async fn serve(fake: FakeApiserver, has_deleted: Arc<Semaphore>, may_answer: Arc<Semaphore>) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -150,10 +151,10 @@ async fn serve(fake: FakeApiserver, has_deleted: Arc<Semaphore>, may_answer: Arc
     (address, tasks)
 }
 
-/// Fault: what the upstream had deleted was not forgotten here when the client did not wait for it, and was written again.
-/// Over HTTP/2: over HTTP/1.1 a client that has left looks like one that has closed its side and still reads.
+/// Regression: if the client disconnected early, the deleted records were kept in the outbox and written again.
+/// Uses HTTP/2: over HTTP/1.1 a disconnected client looks like one that has closed its side and still reads.
 #[tokio::test]
-async fn a_collection_is_forgotten_also_when_its_client_has_left() {
+async fn a_deletecollection_is_completed_after_its_client_has_disconnected() {
     let (has_deleted, may_answer) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let fake = FakeApiserver::manual();
     let (address, _tasks) = serve(fake.clone(), Arc::clone(&has_deleted), Arc::clone(&may_answer)).await;
@@ -181,22 +182,21 @@ async fn a_collection_is_forgotten_also_when_its_client_has_left() {
         permit = has_deleted.acquire() => permit.unwrap().forget(),
     }
     drop(impatient);
-    let is_noticed = async { while program.metrics().await["eventweir_ingest_connections"] > 1.0 {} };
-    tokio::time::timeout(DEADLINE, is_noticed).await.unwrap();
+    program.until_metric("eventweir_ingest_connections", |open| open <= 1.0).await;
     may_answer.add_permits(1);
     program.until("it is forgotten", || deleted(&program.balance()) == 1).await;
     client.post(&plain()).await;
     program.settle().await;
-    // A record of its own.
+    // A new record.
     assert_eq!(fake.shown(), 1);
     assert_eq!(program.stop().await.ledger.total_written(), 2);
 }
 
 #[tokio::test]
-async fn no_crash_brings_back_what_a_client_was_told_is_deleted() {
+async fn no_crash_restores_a_deleted_record() {
     let folder = tempfile::tempdir().unwrap();
     let yaml = |dir: &std::path::Path| {
-        // Only who waits makes it commit, and only the first record can be written.
+        // Only a waiting client triggers a commit, and only the first record has a token.
         let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
         spool + "correlation: {burstSize: 1, qps: 0}\nshards: 1\nshutdown: {drainTimeout: 0s}\n"
     };
@@ -206,13 +206,13 @@ async fn no_crash_brings_back_what_a_client_was_told_is_deleted() {
         let client = &mut program.client().await;
         client.post(&plain()).await;
         program.until("it is written", || program.balance().ledger.total_written() == 1).await;
-        // For the collection something has to be there to count on.
+        // The collection needs a stored record to count on.
         let mut owed = if path.is_empty() { plain() } else { event("node-1", "web-0", "Other", "m") };
         owed.metadata.name = "owed".into();
         let headers = [("Content-Type", "application/json"), ("Eventweir-Ack", "durable")];
         assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&owed)).await.status, 201);
         assert_eq!(client.send("DELETE", &format!("{EVENTS}{path}"), &[], b"").await.status, 200);
-        // What a crash would leave now.
+        // The state after a crash.
         std::fs::create_dir(&copy).unwrap();
         std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
         program.app.stop().await;

@@ -1,5 +1,5 @@
-//! Exact writes: every occurrence counts once on its record, although answers get lost, writes are applied late, and others
-//! write the same record.
+//! Exact writes: every occurrence counts once on its record, despite lost answers, late writes and other writers of the
+//! same record.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn writer(name: &'static str) -> Options {
     Options { writer: Some(name), ..Options::default() }
 }
 
-/// The tags that the only event carries: whose, and how many occurrences each counts.
+/// Returns the tags of the only event: the writer and its number of occurrences.
 fn tags(fake: &FakeApiserver) -> Vec<(String, u64)> {
     let [event] = <[Event; 1]>::try_from(fake.events()).unwrap();
     let rare = event.metadata.rare.unwrap_or_default();
@@ -26,7 +26,7 @@ fn tags(fake: &FakeApiserver) -> Vec<(String, u64)> {
     tags.filter_map(|(name, value)| Some((name.strip_prefix("tally.eventweir/")?.to_owned(), count(value)))).collect()
 }
 
-/// The second write of a record meets `faults`; these requests are made, and all four occurrences show.
+/// The second write of a record meets `faults`. Checks the requests, and that all four occurrences show.
 async fn patch_under(faults: &[Fault], requests: &[&str]) {
     let mut bench = Bench::with(writer("a"));
     bench.offer(plain());
@@ -37,7 +37,7 @@ async fn patch_under(faults: &[Fault], requests: &[&str]) {
         bench.offer(plain());
     }
     bench.settle().await;
-    // Whatever was put off has been applied by then.
+    // Late writes have been applied by then.
     bench.pass(Duration::from_secs(600)).await;
     assert_eq!(bench.fake.take_methods(), requests, "{faults:?}");
     assert_eq!((bench.fake.shown(), bench.fake.events().len()), (4, 1), "{faults:?}");
@@ -53,7 +53,7 @@ async fn without_faults_the_requests_are_the_same_as_without_tags() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_patch_whose_answer_is_lost_is_looked_for_before_it_is_repeated() {
+async fn a_patch_with_a_lost_answer_is_looked_up_before_it_is_repeated() {
     for fault in [Fault::After(500), Fault::After(504), Fault::HangAfter, Fault::ResetAfter, Fault::GarbledAfter] {
         patch_under(&[fault], &["PATCH", "GET"]).await;
         // The read fails too.
@@ -65,14 +65,14 @@ async fn a_patch_whose_answer_is_lost_is_looked_for_before_it_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_patch_that_is_applied_late_changes_nothing_once_a_newer_one_was() {
+async fn a_late_patch_changes_nothing_after_a_newer_one() {
     patch_under(&[Fault::LateAfter(300)], &["PATCH", "GET", "PATCH"]).await;
-    // Late, but before the newer one: that one meets a conflict, and finds what it wanted to write.
+    // Late, but before the newer patch: that one gets a conflict, and finds its own state.
     patch_under(&[Fault::LateAfter(12), Fault::None, Fault::LateAfter(20)], &["PATCH", "GET", "PATCH", "GET"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_count_meanwhile_stays_beside_ours() {
+async fn counts_of_other_writers_are_kept() {
     for fault in [Fault::None, Fault::After(500), Fault::Before(500), Fault::HangAfter, Fault::LateAfter(12)] {
         let mut bench = Bench::with(writer("a"));
         bench.offer(plain());
@@ -83,7 +83,7 @@ async fn what_others_count_meanwhile_stays_beside_ours() {
             bench.offer(plain());
         }
         bench.pass(Duration::from_secs(1)).await;
-        // Once more while the fate of the patch is unknown.
+        // A repeat while the result of the patch is unknown.
         bench.fake.count_on(&bench.fake.events()[0], 100);
         bench.settle().await;
         assert_eq!(bench.fake.shown(), 114, "{fault:?}");
@@ -97,12 +97,12 @@ async fn what_others_count_meanwhile_stays_beside_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_that_was_applied_before_it_is_refused_counts_as_written() {
+async fn a_create_that_was_applied_and_then_refused_counts_as_written() {
     let mut bench = Bench::with(writer("a"));
     bench.fake.fail_next(&[Fault::After(500), Fault::Before(422)]);
     bench.offer(plain());
     bench.finish().await;
-    // And one that was not is lost for the reason that was given, once it cannot be carried out any more.
+    // A create that was not applied is lost with the refusal's reason, once it can no longer be applied.
     let mut bench = Bench::with(writer("a"));
     bench.fake.fail_next(&[Fault::Before(500), Fault::Before(422)]);
     bench.offer(plain());
@@ -118,7 +118,7 @@ async fn without_the_right_to_read_patches_are_repeated_blindly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_upstream_puts_off_for_longer_than_its_age_is_lost_as_expired() {
+async fn occurrences_deferred_beyond_the_maximum_age_are_lost_as_expired() {
     let mut bench = Bench::with(writer("a"));
     bench.fake.plan(|_| Fault::TooMany(None));
     bench.offer(plain());
@@ -133,7 +133,7 @@ async fn what_the_upstream_puts_off_for_longer_than_its_age_is_lost_as_expired()
 }
 
 #[tokio::test(start_paused = true)]
-async fn tags_of_ended_writers_do_not_pile_up() {
+async fn tags_of_ended_writers_are_removed() {
     const WRITERS: [&str; 5] = ["a", "b", "c", "d", "e"];
     let fake = Bench::new().fake.clone();
     let same = plain();
@@ -143,7 +143,7 @@ async fn tags_of_ended_writers_do_not_pile_up() {
         bench.offer(same.clone());
         bench.settle().await;
         most = most.max(tags(&fake).len());
-        // An hour later no request of it can be in doubt.
+        // After an hour no request can still be applied.
         bench.pass(Duration::from_secs(2_000)).await;
         bench.offer(same.clone());
         bench.settle().await;
@@ -153,7 +153,8 @@ async fn tags_of_ended_writers_do_not_pile_up() {
     assert!(most < WRITERS.len(), "{:?}", tags(&fake));
 }
 
-/// Fault: the first record of each shard had the same tag, so that one was taken for the other and its occurrence was not shown.
+/// Regression: the first records of two shards had equal tags, so that one was taken for the other and its occurrence
+/// was lost.
 #[tokio::test(start_paused = true)]
 async fn records_of_two_shards_under_one_name_have_tags_of_their_own() {
     let mut bench = Bench::with(Options { shards: Some(3), ..writer("a") });
@@ -166,7 +167,7 @@ async fn records_of_two_shards_under_one_name_have_tags_of_their_own() {
     assert_eq!((bench.balance().ledger.total_written(), bench.fake.shown()), (9, 9));
 }
 
-/// Two processes that report the same events under the same names, before one upstream with random faults.
+/// Two processes report equal events under equal names to one upstream with random faults.
 async fn two_writers(seed: u64) {
     let seed = Seed(seed);
     let mut rng = fastrand::Rng::with_seed(seed.0);
@@ -215,7 +216,7 @@ async fn two_writers_of_the_same_records_never_disturb_each_others_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replicas_that_name_alike_meet_on_one_record() {
+async fn replicas_with_deterministic_names_share_one_record() {
     let options = |name| {
         let correlator = Settings { naming: Naming::Deterministic, ..Settings::default() };
         Options { correlator, ..writer(name) }

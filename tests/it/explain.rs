@@ -1,4 +1,4 @@
-//! Where is my event? Situations, each asked about over the listener as a person would ask.
+//! `explain`, `top` and `tap` over the listener: situations in which an operator looks for an event.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
@@ -18,13 +18,13 @@ async fn ask(program: &Program, query: &str) -> Value {
     reply.json()
 }
 
-/// The first sentence about `pod/web-0`, with its code before it.
+/// Returns the first sentence about `pod/web-0`, after its code.
 async fn told(program: &Program, query: &str) -> String {
     let document = ask(program, &format!("namespace=shop&{query}")).await;
     format!("{}: {}", document["answer"]["code"].as_str().unwrap(), document["answer"]["text"].as_str().unwrap())
 }
 
-/// Waits until nothing is left that could be written without the clock moving.
+/// Waits until all writes are made that need no later time.
 async fn rest(program: &Program) {
     let is_still = || {
         let waiting = program.balance().waiting;
@@ -44,7 +44,7 @@ fn cronjob(reason: &str, message: &str, wall: i64) -> Event {
     event
 }
 
-/// An hour of a CronJob that runs each minute; ends half a minute after its last run.
+/// Runs an hour of a CronJob with one run per minute; ends half a minute after the last one.
 async fn cronjob_hour(program: &Program) {
     let client = &mut program.client().await;
     for minute in 0..60 {
@@ -69,7 +69,7 @@ fn reason<'a>(document: &'a Value, reason: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn the_budget_is_named_as_the_reason_why_an_hour_of_completions_is_missing() {
+async fn the_budget_is_named_as_the_reason_for_missing_completions() {
     let program = start("correlation: {suppression: drop}\n").await;
     cronjob_hour(&program).await;
     let document = ask(&program, "namespace=default&object=cronjob/hello&reason=SawCompletedJob").await;
@@ -84,7 +84,7 @@ async fn the_budget_is_named_as_the_reason_why_an_hour_of_completions_is_missing
     assert_eq!((&budget["tokens"], &budget["burst"], &budget["suppression"]), (&json!(0), &json!(25), &json!("drop")));
     let newest = document["objects"][0]["decisions"].as_array().unwrap().last().unwrap();
     assert_eq!((&newest["verdict"], &newest["nextToken"]), (&json!("dropped"), &json!("2026-03-01T09:00:00.000000Z")));
-    // What a later write of the combined record has counted is shown.
+    // Occurrences in a later write of the combined record are shown.
     let all = ask(&program, "namespace=default&object=cj/hello").await;
     let created = reason(&all, "SuccessfulCreate");
     assert_eq!((&created["shown"], &created["lost"]), (&json!(56), &json!({"suppressed": 4})));
@@ -117,7 +117,7 @@ async fn under_defer_each_occurrence_of_the_hour_is_shown_or_waits() {
 }
 
 #[tokio::test]
-async fn what_is_shown_names_its_record_and_any_name_leads_there() {
+async fn an_explanation_names_the_record_and_every_name_leads_to_it() {
     let program = start("").await;
     let first = plain();
     program.client().await.post(&first).await;
@@ -129,14 +129,14 @@ async fn what_is_shown_names_its_record_and_any_name_leads_there() {
     {
         assert_eq!(told(&program, query).await, shown, "{query}");
     }
-    // The alias, under which the second client knows it.
+    // The second client's alias.
     assert_eq!(told(&program, &format!("event={}", second.metadata.name)).await, shown);
     assert_eq!(told(&program, &format!("event={}", first.metadata.name)).await, shown);
     program.stop().await;
 }
 
 #[tokio::test]
-async fn what_is_not_known_says_why() {
+async fn an_unknown_object_is_explained_with_the_reason() {
     let program = start("").await;
     assert_eq!(
         told(&program, "object=pod/web-9").await,
@@ -156,7 +156,7 @@ async fn what_is_not_known_says_why() {
 }
 
 #[tokio::test]
-async fn what_was_forgotten_may_have_been_received() {
+async fn an_evicted_object_is_explained_as_perhaps_received() {
     let program = start("explain: {maxBytes: 1Mi}\nshards: 1\ncorrelation: {groupBurstSize: 0}\n").await;
     let client = &mut program.client().await;
     client.post(&plain()).await;
@@ -164,7 +164,7 @@ async fn what_was_forgotten_may_have_been_received() {
         client.post(&event("node-1", &format!("other-{number}"), "R", &"m".repeat(1000))).await;
     }
     let text = told(&program, "object=pod/web-0").await;
-    // The record itself is upstream, if it was written by now.
+    // The record itself is upstream, if it is written.
     assert!(text.contains("Decisions before 08:00:00 may have been forgotten (explain.maxBytes)"), "{text}");
     assert!(program.app.shards().explain_bytes() <= 1 << 20);
     program.stop().await;
@@ -184,7 +184,7 @@ async fn another_replicas_record_is_found_upstream() {
 }
 
 #[tokio::test]
-async fn what_waits_at_another_replica_is_known_there_only() {
+async fn occurrences_waiting_at_another_replica_are_known_there_only() {
     let fake = FakeApiserver::manual();
     let other = start_before(&fake, "").await;
     let program = start_before(&fake, "").await;
@@ -201,7 +201,7 @@ async fn what_waits_at_another_replica_is_known_there_only() {
 }
 
 #[tokio::test]
-async fn what_waits_for_an_upstream_that_is_down_says_since_when() {
+async fn occurrences_waiting_for_the_upstream_show_since_when_it_is_down() {
     let fake = FakeApiserver::manual();
     let program = start_before(&fake, "").await;
     fake.set_up(false);
@@ -222,23 +222,28 @@ async fn what_waits_for_an_upstream_that_is_down_says_since_when() {
     program.stop().await;
 }
 
-/// Answers of the upstream that are final, and what is said of each.
+/// Final answers of the upstream, and their explanations.
 #[tokio::test]
-async fn what_the_upstream_refuses_for_good_is_lost_with_its_words() {
-    for (code, said) in [(422, "refused: Lost at "), (413, "too-large: Lost at "), (403, "forbidden: Lost at ")] {
+async fn a_final_refusal_is_lost_with_the_upstreams_message() {
+    for (code, said, part) in [
+        (422, "refused: Lost at ", "1 occurrence"),
+        (413, "too-large: Lost at ", "1 occurrence"),
+        (403, "forbidden: Lost at ", "1 occurrence"),
+        (404, "namespace-gone: Lost at ", "namespace shop is missing"),
+    ] {
         let fake = FakeApiserver::manual();
         let program = start_before(&fake, "ingest: {repair: off}\n").await;
         fake.plan(move |_| Fault::Before(code));
         program.client().await.post(&plain()).await;
         program.settle().await;
         let text = told(&program, "object=pod/web-0").await;
-        assert!(text.starts_with(said) && text.contains("1 occurrence"), "{code}: {text}");
+        assert!(text.starts_with(said) && text.contains(part), "{code}: {text}");
         program.stop().await;
     }
 }
 
 #[tokio::test]
-async fn what_is_refused_and_may_pass_waits_with_the_upstreams_words() {
+async fn a_temporary_refusal_waits_with_the_upstreams_message() {
     let fake = FakeApiserver::manual();
     let program = start_before(&fake, "").await;
     fake.plan(|_| Fault::Before(403));
@@ -254,19 +259,7 @@ async fn what_is_refused_and_may_pass_waits_with_the_upstreams_words() {
 }
 
 #[tokio::test]
-async fn events_of_a_namespace_that_is_gone_are_lost() {
-    let fake = FakeApiserver::manual();
-    let program = start_before(&fake, "").await;
-    fake.plan(|_| Fault::Before(404));
-    program.client().await.post(&plain()).await;
-    program.settle().await;
-    let text = told(&program, "object=pod/web-0").await;
-    assert!(text.starts_with("namespace-gone: Lost at ") && text.contains("namespace shop is missing"), "{text}");
-    program.stop().await;
-}
-
-#[tokio::test]
-async fn a_deletion_by_a_client_is_named_and_what_it_took() {
+async fn a_deletion_by_a_client_is_named_with_its_lost_occurrences() {
     let program = start("").await;
     let client = &mut program.client().await;
     let first = plain();
@@ -275,7 +268,7 @@ async fn a_deletion_by_a_client_is_named_and_what_it_took() {
     program.settle().await;
     assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
     assert!(told(&program, "object=pod/web-0").await.starts_with("deleted: A client deleted the record."));
-    // The next one begins another record at 1, and is lost with it.
+    // The next occurrence begins another record at 1, and is lost with it.
     client.post(&first).await;
     program.settle().await;
     assert!(told(&program, "object=pod/web-0").await.starts_with("shown: 2 of 2"));
@@ -304,7 +297,7 @@ async fn an_evicted_key_begins_another_record() {
 }
 
 #[tokio::test]
-async fn what_never_got_a_token_is_in_a_digest_with_its_messages() {
+async fn occurrences_without_a_token_are_in_a_digest_with_their_messages() {
     let program = start("correlation: {burstSize: 2, qps: 0.001}\noutbox: {digest: {after: 1}}\n").await;
     let client = &mut program.client().await;
     for number in 0..8 {
@@ -325,7 +318,7 @@ async fn what_never_got_a_token_is_in_a_digest_with_its_messages() {
 }
 
 #[tokio::test]
-async fn what_its_group_could_not_pay_for_is_in_a_storm_record() {
+async fn occurrences_without_a_token_of_their_group_are_in_a_storm_record() {
     let program = start("correlation: {groupBurstSize: 1, groupQps: 0.001}\n").await;
     let client = &mut program.client().await;
     for number in 0..5 {
@@ -346,7 +339,7 @@ async fn what_its_group_could_not_pay_for_is_in_a_storm_record() {
 }
 
 #[tokio::test]
-async fn what_other_messages_share_is_combined() {
+async fn different_messages_are_explained_as_combined() {
     let program = start("").await;
     let client = &mut program.client().await;
     for number in 0..12 {
@@ -362,7 +355,7 @@ async fn what_other_messages_share_is_combined() {
 }
 
 #[tokio::test]
-async fn a_repeat_within_the_interval_waits_for_its_end() {
+async fn a_repeat_within_the_interval_waits_until_it_ends() {
     let program = start("").await;
     let client = &mut program.client().await;
     client.post(&plain()).await;
@@ -374,7 +367,7 @@ async fn a_repeat_within_the_interval_waits_for_its_end() {
 }
 
 #[tokio::test]
-async fn what_was_refused_is_told_with_the_reason() {
+async fn a_refused_event_is_explained_with_the_reason() {
     let program = start("outbox: {maxRecords: 1}\n").await;
     let client = &mut program.client().await;
     client.post(&event("node-1", "web-0", "R", "m")).await;
@@ -411,7 +404,7 @@ async fn the_rule_that_matches_is_named() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_where_it_is_off() {
+async fn nothing_is_recorded_if_explain_is_off() {
     let program = start("explain: {enabled: false}\n").await;
     program.client().await.post(&plain()).await;
     assert!(told(&program, "object=pod/web-0").await.starts_with("unknown: "));
@@ -485,7 +478,7 @@ async fn series_beyond_the_limit_are_counted_as_other() {
 }
 
 #[tokio::test]
-async fn the_tap_tells_what_becomes_of_occurrences() {
+async fn the_tap_shows_the_outcome_of_occurrences() {
     let program = start("").await;
     let uri = format!("http://{}", program.app.address()).parse().unwrap();
     let client = kube::Client::try_from(kube::Config::new(uri)).unwrap();
@@ -509,7 +502,7 @@ async fn the_tap_tells_what_becomes_of_occurrences() {
         let line: Value = serde_json::from_slice(&frame.into_data().unwrap()).unwrap();
         (line["verdict"].as_str().unwrap().to_owned(), line["name"].as_str().unwrap().to_owned())
     };
-    // They may change places: each is told by the thread that does it.
+    // The order may differ, because each line comes from the thread that does the work.
     let mut told = [next().await, next().await];
     told.sort();
     assert_eq!(

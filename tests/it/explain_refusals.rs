@@ -1,4 +1,4 @@
-//! What was refused is noted with its object, however it came; and the last messages as an annotation.
+//! Refusals are recorded with their objects for every kind of request; the last messages are written as an annotation.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn told(program: &Program, object: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_line_of_a_batch_that_is_refused_is_told_with_its_object() {
+async fn a_refused_line_of_a_batch_is_recorded_with_its_object() {
     let program = start("limits: [{type: Namespace, qps: 1, burst: 1}]\n").await;
     let mut wrong = event("node-1", "web-1", "R", "m");
     wrong.involved_object.namespace = "other".into();
@@ -34,7 +34,7 @@ async fn a_line_of_a_batch_that_is_refused_is_told_with_its_object() {
     assert!(text.starts_with("rejected: Refused at 08:00:00: 1 occurrence (invalid)"), "{text}");
     let text = told(&program, "pod/web-2").await;
     assert!(text.starts_with("rejected: Refused at 08:00:00: 1 occurrence (limited)"), "{text}");
-    // What could not be read has no object.
+    // An unreadable event has no object.
     client.send("POST", "/eventweir/v1/events", &[], b"{nonsense\n").await;
     let text = told(&program, "pod/web-9").await;
     assert!(text.contains("1 occurrence was refused before the object could be read."), "{text}");
@@ -51,7 +51,7 @@ async fn occurrences_of_a_patch_that_is_refused_are_counted_as_rejected() {
     assert_eq!(reply.status, 429);
     let part = &ask(&program, "pod/web-0").await["objects"][0]["reasons"][0];
     assert_eq!((&part["received"], &part["rejected"]), (&json!(4), &json!(3)), "{part}");
-    // A promise that cannot be kept is refused before it is counted.
+    // An unavailable acknowledgement is refused before the event is counted.
     let path = format!("{EVENTS}/{}", first.metadata.name);
     let headers = [("Content-Type", "application/strategic-merge-patch+json"), ("Eventweir-Ack", "durable")];
     assert_eq!(client.send("PATCH", &path, &headers, br#"{"count":5}"#).await.status, 400);
@@ -68,7 +68,7 @@ async fn occurrences_of_a_patch_that_is_refused_are_counted_as_rejected() {
 }
 
 #[tokio::test]
-async fn a_change_that_is_refused_is_told_and_is_no_occurrence() {
+async fn a_refused_change_is_recorded_and_is_not_an_occurrence() {
     let fake = FakeApiserver::manual();
     let program = start_before(&fake, "").await;
     let client = &mut program.client().await;
@@ -108,7 +108,7 @@ fn annotation(event: &Event) -> Option<Vec<String>> {
 
 /// Some answers are lost, so that writes are repeated.
 #[tokio::test]
-async fn the_last_messages_ride_with_writes_that_are_due_anyway() {
+async fn the_last_messages_are_written_with_other_writes() {
     for bytes in [0, 60] {
         let fake = FakeApiserver::manual();
         let program = start_before(&fake, &format!("explain: {{annotationBytes: {bytes}}}\n")).await;

@@ -1,4 +1,5 @@
-//! Who goes first: every source in turn, Warning before Normal but for every eighth turn, and in a budget what was never shown.
+//! Order of writes: sources in turn, Warning before Normal except for every eighth turn, and new records first in a
+//! budget.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ async fn warnings_go_first_when_the_upstream_comes_back() {
         for object in 0..60 {
             bench.offer(event(&format!("node-{}", object % 7), &format!("web-{object}"), "Pulled", "pulled"));
         }
-        // Later than the others, so that only their type can put them first.
+        // Later than the others, so that only their type puts them first.
         bench.pass(Duration::from_millis(1)).await;
         for object in 0..15 {
             bench.offer(warning(&format!("node-{}", object % 7), &format!("web-{object}"), "Failed", "failed"));
@@ -46,7 +47,7 @@ async fn warnings_go_first_when_the_upstream_comes_back() {
         bench.settle().await;
         let after = bench.fake.seen().split_off(before);
         let order: Vec<bool> = after.iter().map(|seen| seen.is_warning).collect();
-        // All but every eighth turn are theirs.
+        // They get all turns but every eighth.
         let last = order.iter().rposition(|is_warning| *is_warning).unwrap();
         let normal = order[..last].iter().filter(|is_warning| !**is_warning).count();
         assert!(normal <= 2 + shards, "with {shards} shards: {order:?}");
@@ -55,9 +56,9 @@ async fn warnings_go_first_when_the_upstream_comes_back() {
     }
 }
 
-/// Fault: a Normal event was passed over for as long as Warnings came.
+/// Regression: a Normal event waited for as long as Warnings came.
 #[tokio::test(start_paused = true)]
-async fn warnings_as_fast_as_writes_pass_a_normal_event_over_for_a_few_turns_only() {
+async fn a_normal_event_is_written_despite_constant_warnings() {
     for shards in [1, 3] {
         let gate = GateSettings { max_in_flight: 1, ..GateSettings::default() };
         let mut bench = Bench::with(Options { gate, shards: Some(shards), ..Options::default() });
@@ -80,14 +81,14 @@ async fn warnings_as_fast_as_writes_pass_a_normal_event_over_for_a_few_turns_onl
     }
 }
 
-/// Fault: a shard whose Normal events waited for the whole had no eighth turn, and without budgets of groups the Warnings of
-/// a source passed its Normal events over.
+/// Regression: a shard whose Normal events waited for the upstream's budget had no eighth turn. Without budgets of
+/// groups the Warnings of a source passed its Normal events.
 #[tokio::test(start_paused = true)]
-async fn warnings_that_wait_for_the_whole_or_their_groups_pass_a_normal_event_over_for_a_few_turns_only() {
+async fn a_normal_event_is_written_despite_warnings_that_wait_for_tokens() {
     const SHARDS: usize = 3;
     let rate = |qps| Some(Rate { qps, burst: 1 });
     for (ceiling, group) in [(rate(50.0), None), (rate(50.0), rate(20.0)), (None, rate(20.0))] {
-        // Each is of another shard.
+        // Each one belongs to another shard.
         for warnings in [[0, 1], [0, 5], [1, 5]] {
             for normal in [0, 1, 5] {
                 let groups =
@@ -124,9 +125,9 @@ async fn warnings_that_wait_for_the_whole_or_their_groups_pass_a_normal_event_ov
     }
 }
 
-/// Fault: repeats of the noisy one took tokens between them, and each waited for up to 26 minutes.
+/// Regression: repeats of the noisy object took tokens first, and each rare warning waited up to 26 minutes.
 #[tokio::test(start_paused = true)]
-async fn rare_warnings_beside_a_noisy_one_are_shown_with_the_first_token() {
+async fn rare_warnings_beside_a_noisy_one_get_the_first_token() {
     let correlator = correlator::Settings { burst_size: 1, qps: 1.0 / 300.0, ..correlator::Settings::default() };
     let mut bench = Bench::with(Options { correlator, ..Options::default() });
     for tick in 0..340_u32 {

@@ -1,4 +1,4 @@
-//! Each fault of the upstream alone, on a create and on a patch: the requests that follow, and the count in the end.
+//! Single faults of the upstream on a create and on a patch: the following requests and the final count.
 
 use std::time::Duration;
 
@@ -6,7 +6,11 @@ use super::support::bench::{Bench, Options};
 use super::support::events::{event, plain};
 use super::support::fake::Fault;
 
-/// The first write of a record meets `faults`; these requests are made, and five occurrences are shown as five.
+/// Faults after which a write is applied and its answer is lost.
+const LOST_ANSWERS: [Fault; 6] =
+    [Fault::After(500), Fault::After(503), Fault::After(504), Fault::HangAfter, Fault::ResetAfter, Fault::GarbledAfter];
+
+/// The first write of a record meets `faults`. Checks the requests, and that the count of five occurrences is five.
 async fn create_under(faults: &[Fault], requests: &[&str]) {
     let mut bench = Bench::new();
     bench.fake.fail_next(faults);
@@ -49,7 +53,7 @@ async fn without_faults_a_record_is_one_create_and_then_patches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_applied_is_sent_again() {
+async fn a_write_that_was_not_applied_is_sent_again() {
     let denied = [401, 409, 500, 503, 504].map(Fault::Before);
     for fault in denied.into_iter().chain([Fault::TooMany(None), Fault::TooMany(Some(2)), Fault::Hang]) {
         create_under(&[fault], &["POST", "POST"]).await;
@@ -59,16 +63,8 @@ async fn what_was_not_applied_is_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_that_was_applied_without_an_answer_is_found_and_counted_once() {
-    let faults = [
-        Fault::After(500),
-        Fault::After(503),
-        Fault::After(504),
-        Fault::HangAfter,
-        Fault::ResetAfter,
-        Fault::GarbledAfter,
-    ];
-    for fault in faults {
+async fn a_create_with_a_lost_answer_is_found_and_counted_once() {
+    for fault in LOST_ANSWERS {
         create_under(&[fault], &["POST", "POST", "GET"]).await;
         // The read fails as well.
         create_under(&[fault, Fault::None, Fault::Before(500)], &["POST", "POST", "GET", "GET"]).await;
@@ -76,22 +72,14 @@ async fn a_create_that_was_applied_without_an_answer_is_found_and_counted_once()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_patch_that_was_applied_without_an_answer_is_idempotent() {
-    let faults = [
-        Fault::After(500),
-        Fault::After(503),
-        Fault::After(504),
-        Fault::HangAfter,
-        Fault::ResetAfter,
-        Fault::GarbledAfter,
-    ];
-    for fault in faults {
+async fn a_patch_with_a_lost_answer_is_idempotent() {
+    for fault in LOST_ANSWERS {
         patch_under(&[fault], &["PATCH", "PATCH"]).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn occurrences_that_come_while_a_creates_fate_is_unknown_are_patched_onto_it() {
+async fn occurrences_during_an_unanswered_create_are_patched_onto_it() {
     let mut bench = Bench::new();
     bench.fake.fail_next(&[Fault::HangAfter]);
     bench.offer(plain());
@@ -100,29 +88,29 @@ async fn occurrences_that_come_while_a_creates_fate_is_unknown_are_patched_onto_
         bench.offer(plain());
     }
     bench.settle().await;
-    // The create that is repeated would write seven; the event that is found has one.
+    // The repeated create would write seven; the found event has one.
     assert_eq!(bench.fake.take_methods(), ["POST", "POST", "GET", "PATCH"]);
     assert_eq!(bench.fake.events().len(), 1);
     bench.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_a_stranger_has_is_given_up_and_the_strangers_event_left_alone() {
+async fn a_taken_name_is_replaced_and_the_other_event_is_not_changed() {
     create_under(&[Fault::Taken], &["POST", "GET", "POST"]).await;
-    // Even when the stranger came while the fate of the first create was unknown.
+    // The name was taken while the result of the first create was unknown.
     create_under(&[Fault::Before(500), Fault::Taken], &["POST", "POST", "GET", "POST"]).await;
-    // And a stranger after a stranger.
+    // The next name is taken as well.
     create_under(&[Fault::Taken, Fault::None, Fault::Taken], &["POST", "GET", "POST", "GET", "POST"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_event_from_before_a_restart_is_adopted_with_its_count() {
+async fn an_equal_event_from_before_a_restart_is_adopted_with_its_count() {
     let mut bench = Bench::new();
     let event = plain();
     bench.offer(event.clone());
     bench.settle().await;
     bench.stop().await;
-    // Another process, which knows nothing yet, hears the event under the same name.
+    // A new process gets the event under the same name.
     let mut again = Bench::over(bench.fake.clone(), Options::default());
     again.offer(event);
     again.settle().await;
@@ -133,15 +121,15 @@ async fn the_same_event_from_before_a_restart_is_adopted_with_its_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_somebody_deleted_is_created_again_with_its_whole_count() {
+async fn an_event_deleted_by_another_writer_is_created_again_with_its_whole_count() {
     patch_under(&[Fault::Deleted], &["PATCH", "POST"]).await;
-    // And its name is taken at once.
+    // Its name is taken at once.
     patch_under(&[Fault::Deleted, Fault::Taken], &["PATCH", "POST", "GET", "POST"]).await;
     patch_under(&[Fault::Deleted, Fault::HangAfter], &["PATCH", "POST", "POST", "GET"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_deleted_while_nothing_is_owed_is_created_again_by_its_next_occurrence() {
+async fn an_event_deleted_while_idle_is_created_again_by_its_next_occurrence() {
     let mut bench = Bench::new();
     for _ in 0..3 {
         bench.offer(plain());
@@ -155,7 +143,7 @@ async fn an_event_deleted_while_nothing_is_owed_is_created_again_by_its_next_occ
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_refused_for_a_while_loses_nothing() {
+async fn refused_connections_lose_nothing() {
     let mut bench = Bench::new();
     bench.offer(plain());
     bench.settle().await;
@@ -173,13 +161,13 @@ async fn a_connection_that_is_refused_for_a_while_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_task_panics_is_one_whose_answer_was_lost() {
+async fn a_request_whose_task_panics_counts_as_a_lost_answer() {
     create_under(&[Fault::PanicAfter], &["POST", "POST", "GET"]).await;
     patch_under(&[Fault::PanicAfter], &["PATCH", "PATCH"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_is_waited_for() {
+async fn retry_after_is_respected() {
     let mut bench = Bench::new();
     bench.fake.fail_next(&[Fault::TooMany(Some(7))]);
     bench.offer(plain());

@@ -1,4 +1,4 @@
-//! What forms requests and answers take, where no recording shows it; the recorded cases are replayed in `tests/api`.
+//! Media types of requests and answers without a recorded case; `tests/api` replays the recorded ones.
 
 use eventweir::event::{ApiGroup, Event, protobuf};
 
@@ -13,7 +13,7 @@ async fn refusals_are_negotiated_and_never_hidden() {
     let reply = get("application/vnd.kubernetes.protobuf").await;
     assert_eq!((reply.status, reply.header("Content-Type")), (404, Some("application/vnd.kubernetes.protobuf")));
     assert!(reply.bytes().starts_with(b"k8s\0"));
-    // A Table that nothing else can stand in for: the refusal is told in indented JSON.
+    // Only a Table is accepted: the refusal is indented JSON.
     let reply = get("application/json;as=Table;v=v1;g=meta.k8s.io").await;
     assert_eq!((reply.status, reply.header("Content-Type")), (404, Some("application/json")));
     assert!(reply.text().starts_with("{\n  \"kind\": \"Status\""), "{}", reply.text());
@@ -22,7 +22,7 @@ async fn refusals_are_negotiated_and_never_hidden() {
 }
 
 #[tokio::test]
-async fn protobuf_is_taken_and_answered() {
+async fn protobuf_is_accepted_and_answered() {
     const MEDIA: &str = "application/vnd.kubernetes.protobuf";
     let program = start("").await;
     let client = &mut program.client().await;

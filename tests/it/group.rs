@@ -1,5 +1,5 @@
-//! `upstream.group`: records reach the upstream through the group that is asked for, as valid events of it, and their totals
-//! are right. The fake apiserver keeps the rules of the API group that it is asked at.
+//! `upstream.group`: records are written through the configured API group as valid events, with exact totals. The fake
+//! apiserver enforces the rules of the API group of each request.
 
 use eventweir::event::{ApiGroup, Event, MicroTime, spelling};
 use eventweir::outbox::{self, UpstreamGroup};
@@ -32,7 +32,7 @@ fn bench(group: UpstreamGroup) -> Bench {
     Bench::with(Options { shard: shard::Settings { outbox, ..shard::Settings::default() }, ..Options::default() })
 }
 
-/// The API group each style is written through.
+/// Returns the API group through which each style is written.
 fn doors(group: UpstreamGroup) -> (ApiGroup, ApiGroup) {
     match group {
         UpstreamGroup::Preserve => (ApiGroup::Core, ApiGroup::Events),
@@ -41,7 +41,7 @@ fn doors(group: UpstreamGroup) -> (ApiGroup, ApiGroup) {
     }
 }
 
-/// Where an event of this style has its count.
+/// Returns the member with the count of an event of this style.
 fn check(event: &Event, door: ApiGroup, count: i32) {
     assert_eq!(spelling::occurrences(event), count, "{event:?}");
     match door {
@@ -54,7 +54,7 @@ fn check(event: &Event, door: ApiGroup, count: i32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_reach_the_upstream_through_the_group_that_is_asked_for() {
+async fn records_are_written_through_the_configured_api_group() {
     for group in GROUPS {
         let mut bench = bench(group);
         for _ in 0..3 {
@@ -76,7 +76,7 @@ async fn records_reach_the_upstream_through_the_group_that_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_answers_taken_names_and_deletions_are_survived_in_every_group() {
+async fn lost_answers_taken_names_and_deletions_lose_nothing_in_either_group() {
     for group in GROUPS {
         for fault in [Fault::HangAfter, Fault::ResetAfter, Fault::Taken, Fault::Deleted, Fault::TooMany(None)] {
             let mut bench = bench(group);
@@ -84,7 +84,7 @@ async fn lost_answers_taken_names_and_deletions_are_survived_in_every_group() {
             for event in [plain as fn() -> Event, || new_style("web-1")] {
                 bench.offer(event());
                 bench.settle().await;
-                // A deletion takes what was counted with it; the record is created again as it should be.
+                // A deletion removes the count; the record is created again.
                 bench.fake.fail_next(&[fault]);
                 bench.offer(event());
                 bench.settle().await;
@@ -108,7 +108,7 @@ async fn combined_records_and_digests_keep_their_totals() {
     }
 }
 
-/// Under `preserve` too, which events.k8s.io would not let it.
+/// Includes `preserve`, which events.k8s.io would not allow.
 #[tokio::test(start_paused = true)]
 async fn the_message_of_a_combined_new_style_record_follows_its_events() {
     for group in GROUPS {
@@ -129,7 +129,7 @@ async fn the_message_of_a_combined_new_style_record_follows_its_events() {
     }
 }
 
-/// As an item of a list.
+/// Returns the event as an item of a list.
 fn strip(mut event: serde_json::Value) -> serde_json::Value {
     if let Some(members) = event.as_object_mut() {
         members.retain(|member, _| !["kind", "apiVersion"].contains(&member.as_str()));
@@ -138,7 +138,7 @@ fn strip(mut event: serde_json::Value) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn clients_see_one_event_whatever_the_group() {
+async fn clients_see_equal_events_for_either_group() {
     for group in ["preserve", "core", "events"] {
         let yaml = format!("upstream: {{group: {group}}}\n");
         let fake = FakeApiserver::manual();

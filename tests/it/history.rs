@@ -1,18 +1,14 @@
-//! History: what the upstream holds is what counts go on from. The upstream is a second program with the embedded store, asked
-//! over real connections.
-#![expect(clippy::panic, reason = "a test that cannot go on fails")]
+//! History: counts continue from the records in the upstream. The upstream is a second program with the embedded store,
+//! reached over real connections.
 
 use std::time::Duration;
 
 use eventweir::event::Event;
 use serde_json::json;
 
-use super::support::app::{Program, start, start_behind};
+use super::support::app::{APISERVER, Program, start, start_behind};
 use super::support::events::{event, plain};
 use super::support::http::EVENTS;
-
-/// As an apiserver: every event as it is.
-const APISERVER: &str = "correlation: {enabled: false}\ningest: {repair: off, ack: written}\n";
 
 async fn report(program: &Program, number: usize) {
     let mut client = program.client().await;
@@ -26,19 +22,7 @@ async fn stored(apiserver: &Program) -> Vec<(String, i32)> {
     apiserver.stored().await.iter().map(|event| (event.reason.to_string(), event.count)).collect()
 }
 
-/// Waits until the apiserver has told the program so many things.
-async fn told(program: &Program, kind: &str, number: f64) {
-    let sample = format!("eventweir_history_news_total{{kind=\"{kind}\"}}");
-    for _ in 0..2_000 {
-        if program.metrics().await[&sample] >= number {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("in vain: {sample} {number}");
-}
-
-/// Requests to the upstream that were answered so.
+/// Returns the number of requests to the upstream with this result.
 async fn requests(program: &Program, verb: &str) -> f64 {
     let head = "eventweir_upstream_requests_total{";
     let samples = program.metrics().await;
@@ -47,7 +31,7 @@ async fn requests(program: &Program, verb: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn repeats_after_a_restart_count_on_the_record_of_before() {
+async fn repeats_after_a_restart_count_on_the_old_record() {
     let apiserver = start(APISERVER).await;
     let before = start_behind(&apiserver, "").await;
     report(&before, 3).await;
@@ -55,7 +39,7 @@ async fn repeats_after_a_restart_count_on_the_record_of_before() {
     assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 3)]);
     for history in ["watch", "list"] {
         let after = start_behind(&apiserver, &format!("upstream: {{history: {history}}}")).await;
-        told(&after, "relist", 1.0).await;
+        after.until_news("relist", 1.0).await;
         let ready = after.admin().await.get("/readyz").await;
         assert!(ready.text().contains("[+]history ok"), "{}", ready.text());
         report(&after, 2).await;
@@ -63,7 +47,7 @@ async fn repeats_after_a_restart_count_on_the_record_of_before() {
         after.stop().await;
     }
     assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 7)]);
-    // Without history the repeat begins a record of its own.
+    // Without history the repeat begins a new record.
     let after = start_behind(&apiserver, "upstream: {history: off}").await;
     report(&after, 2).await;
     after.stop().await;
@@ -71,7 +55,7 @@ async fn repeats_after_a_restart_count_on_the_record_of_before() {
 }
 
 #[tokio::test]
-async fn a_combined_record_of_before_is_recognised_by_its_prefix() {
+async fn an_old_combined_record_is_recognised_by_its_prefix() {
     let apiserver = start(APISERVER).await;
     let messages = |number: usize| (0..number).map(|n| event("node-1", "web-0", "FailedMount", &format!("volume {n}")));
     let before = start_behind(&apiserver, "").await;
@@ -83,7 +67,7 @@ async fn a_combined_record_of_before_is_recognised_by_its_prefix() {
     let held = stored(&apiserver).await;
     assert_eq!(held.len(), 10);
     let after = start_behind(&apiserver, "").await;
-    told(&after, "relist", 1.0).await;
+    after.until_news("relist", 1.0).await;
     for event in messages(15) {
         after.client().await.post(&event).await;
     }
@@ -95,15 +79,15 @@ async fn a_combined_record_of_before_is_recognised_by_its_prefix() {
 }
 
 #[tokio::test]
-async fn a_record_that_expired_is_created_again_instead_of_patched_in_vain() {
+async fn an_expired_record_is_created_again_without_a_patch() {
     let apiserver = start(&format!("{APISERVER}upstream: {{embedded: {{ttl: 1h}}}}\n")).await;
     let program = start_behind(&apiserver, "").await;
-    told(&program, "relist", 1.0).await;
+    program.until_news("relist", 1.0).await;
     report(&program, 3).await;
-    told(&program, "stored", 1.0).await;
+    program.until_news("stored", 1.0).await;
     apiserver.clock.advance(Duration::from_secs(3_700));
     apiserver.clock.advance(Duration::from_secs(60));
-    told(&program, "gone", 1.0).await;
+    program.until_news("gone", 1.0).await;
     let patches = requests(&program, "patch").await;
     report(&program, 1).await;
     assert_eq!(requests(&program, "patch").await, patches);
@@ -112,10 +96,10 @@ async fn a_record_that_expired_is_created_again_instead_of_patched_in_vain() {
 }
 
 #[tokio::test]
-async fn what_another_writer_counts_moves_the_baseline() {
+async fn the_count_of_another_writer_moves_the_baseline() {
     let apiserver = start(APISERVER).await;
     let program = start_behind(&apiserver, "").await;
-    told(&program, "relist", 1.0).await;
+    program.until_news("relist", 1.0).await;
     report(&program, 3).await;
     let [held] = <[Event; 1]>::try_from(apiserver.stored().await).unwrap();
     let path = format!("{EVENTS}/{}", held.metadata.name);
@@ -123,32 +107,32 @@ async fn what_another_writer_counts_moves_the_baseline() {
     let patch = json!({"count": 103}).to_string();
     let reply = apiserver.client().await.send("PATCH", &path, &headers, patch.as_bytes()).await;
     assert_eq!(reply.status, 200);
-    // The create, our own patch and this one.
-    told(&program, "stored", 3.0).await;
+    // The create, the own patch and this one.
+    program.until_news("stored", 3.0).await;
     let reads = requests(&program, "get").await;
     report(&program, 2).await;
     assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 105)]);
-    // It was known, so no patch met a conflict.
+    // It was known, so no patch got a conflict.
     assert_eq!(requests(&program, "get").await, reads);
     program.stop().await;
 }
 
 #[tokio::test]
-async fn what_nobody_may_list_does_not_keep_the_program_from_becoming_ready() {
+async fn without_the_right_to_list_the_program_becomes_ready() {
     let fake = super::support::fake::FakeApiserver::new(eventweir::clock::Clock::manual(super::support::events::START));
     let program = super::support::app::start_before(&fake, "").await;
-    told(&program, "error", 1.0).await;
+    program.until_news("error", 1.0).await;
     assert_eq!(program.admin().await.get("/readyz").await.status, 200);
     program.app.stop().await;
 }
 
-/// A client's POST, and patches of what it has counted up to `total`.
+/// Sends a client's POST, and patches of its count up to `total`.
 async fn count(program: &Program, event: &Event, total: i32) {
     let mut client = program.client().await;
     let mut event = event.clone();
     for count in 1..=total {
         let reply = client.patch(&event.metadata.name, &json!({ "count": count })).await;
-        // client-go posts the whole event where its patch finds nothing.
+        // client-go posts the whole event after a 404.
         if reply.status == 404 {
             event.count = count;
             assert_eq!(client.post(&event).await.status, 201);
@@ -157,7 +141,7 @@ async fn count(program: &Program, event: &Event, total: i32) {
     program.settle().await;
 }
 
-/// Fault: what clients had told before a restart counted a second time, where it counted on a record of another name.
+/// Regression: after a restart a client's total counted again if its record had another name.
 #[tokio::test]
 async fn a_clients_total_on_a_record_of_another_name_counts_by_its_growth_after_a_restart() {
     let apiserver = start(APISERVER).await;
@@ -171,7 +155,7 @@ async fn a_clients_total_on_a_record_of_another_name_counts_by_its_growth_after_
     let mut shown = 12;
     for total in [9, 11] {
         let after = start_behind(&apiserver, "").await;
-        told(&after, "relist", 1.0).await;
+        after.until_news("relist", 1.0).await;
         let mut client = after.client().await;
         for (event, grown) in [(&second, 2), (&third, if total == 9 { 8 } else { 2 })] {
             let posted = Event { count: total, ..event.clone() };
@@ -183,19 +167,19 @@ async fn a_clients_total_on_a_record_of_another_name_counts_by_its_growth_after_
         assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), shown)], "{total}");
         after.stop().await;
     }
-    // A line of something else begins at 0, also under a name that was used before.
+    // A line of another event begins at 0, even under a used name.
     let after = start_behind(&apiserver, "").await;
-    told(&after, "relist", 1.0).await;
+    after.until_news("relist", 1.0).await;
     let stored_before = after.metrics().await["eventweir_history_news_total{kind=\"stored\"}"];
     let mut client = after.client().await;
     let other = Event { reason: "Killing".into(), count: 3, ..second.clone() };
     client.post(&other).await;
     client.post(&Event { count: 12, ..second.clone() }).await;
     after.settle().await;
-    told(&after, "stored", stored_before + 2.0).await;
+    after.until_news("stored", stored_before + 2.0).await;
     let held = stored(&apiserver).await;
     assert_eq!(held, [("BackOff".to_owned(), shown + 1), ("Killing".to_owned(), 3)]);
-    // And so does one that its client has deleted.
+    // A line that its client has deleted begins at 0 too.
     client.send("DELETE", &format!("{EVENTS}/{}", second.metadata.name), &[], b"").await;
     client.post(&Event { count: 4, ..second.clone() }).await;
     after.settle().await;

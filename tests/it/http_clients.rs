@@ -1,4 +1,4 @@
-//! Clients that correlate by themselves, as client-go does: POST, then PATCH with growing counts under their own name.
+//! Clients with their own correlator, such as client-go: POST, then PATCH of growing counts under their own name.
 
 use serde_json::json;
 
@@ -30,7 +30,7 @@ async fn growing_counts_are_occurrences() {
 }
 
 #[tokio::test]
-async fn two_clients_count_on_one_record_under_names_of_their_own() {
+async fn two_clients_count_on_one_record_under_their_own_names() {
     let program = start("").await;
     let (mine, yours) = (&mut program.client().await, &mut program.client().await);
     let (my_event, your_event) = (plain(), plain());
@@ -47,7 +47,7 @@ async fn two_clients_count_on_one_record_under_names_of_their_own() {
     program.settle().await;
     let stored = program.stored().await;
     assert_eq!((stored.len(), stored[0].count), (1, 44));
-    // Under either name the record is shown that counts both.
+    // Both names show the record with both counts.
     for name in [my_name, your_name] {
         let shown = mine.get(&format!("{EVENTS}/{name}")).await.json();
         assert_eq!((&shown["count"], &shown["metadata"]["name"]), (&json!(44), &json!(name)));
@@ -56,7 +56,7 @@ async fn two_clients_count_on_one_record_under_names_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_patch_of_an_unknown_name_is_not_found_and_its_event_posted_again() {
+async fn a_patch_of_an_unknown_name_is_answered_404() {
     let program = start("").await;
     let client = &mut program.client().await;
     let reply = client.patch("nobody.1", &json!({"count": 3})).await;
@@ -69,7 +69,7 @@ async fn a_patch_of_an_unknown_name_is_not_found_and_its_event_posted_again() {
 }
 
 #[tokio::test]
-async fn what_is_no_patch_is_refused_and_only_what_may_be_an_occurrence_is_counted() {
+async fn a_malformed_patch_is_refused_and_counted_only_if_it_may_be_an_occurrence() {
     let program = start("").await;
     let client = &mut program.client().await;
     let event = plain();
@@ -94,7 +94,7 @@ async fn what_is_no_patch_is_refused_and_only_what_may_be_an_occurrence_is_count
 }
 
 #[tokio::test]
-async fn a_forgotten_name_is_not_found() {
+async fn an_evicted_alias_is_answered_404() {
     let program = start("ingest: {maxAliases: 2}\n").await;
     let client = &mut program.client().await;
     let events = [plain(), plain(), plain()];

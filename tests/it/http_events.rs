@@ -1,4 +1,4 @@
-//! POST, GET and LIST of good events: answers, outcomes, warnings.
+//! POST, GET and LIST of valid events: answers, outcomes, warnings.
 
 use std::time::Duration;
 
@@ -56,9 +56,9 @@ async fn similar_events_are_combined() {
     program.stop().await;
 }
 
-/// Python's client reads no list of events.k8s.io in which an event has no eventTime.
+/// Python's client cannot read a list of events.k8s.io in which an event has no eventTime.
 #[tokio::test]
-async fn a_list_of_new_style_events_stays_one_combined_records_and_digests_included() {
+async fn a_list_of_new_style_events_contains_new_style_combined_records_and_digests() {
     let program = start("outbox: {digest: {after: 3}}\n").await;
     let client = &mut program.client().await;
     let mut new_style = event("", "web-0", "Failed", "");
@@ -89,9 +89,9 @@ async fn a_list_of_new_style_events_stays_one_combined_records_and_digests_inclu
     program.stop().await;
 }
 
-/// kubectl asks for the namespace of an event that is not found.
+/// kubectl reads the namespace of an event after a 404.
 #[tokio::test]
-async fn a_namespace_is_shown_where_the_store_has_it() {
+async fn a_namespace_is_shown_if_the_store_has_it() {
     let yaml = "upstream: {embedded: {namespaces: [shop]}}\n";
     let fake = FakeApiserver::manual();
     for (program, codes) in [(start(yaml).await, [200, 404]), (start_before(&fake, "").await, [403, 403])] {
@@ -123,7 +123,7 @@ async fn without_a_token_an_event_is_deferred_or_dropped_as_configured() {
     }
 }
 
-/// Whether something waits for its turn only.
+/// Whether a record waits only for its turn.
 fn turns(program: &super::support::app::Program) -> bool {
     program.balance().waiting[eventweir::outbox::Why::Turn as usize] > 0
 }
@@ -157,7 +157,7 @@ async fn unknown_and_duplicate_fields_warn_are_ignored_or_refused() {
     assert_eq!((ledger.received(), ledger.total_written(), ledger.total_rejected()), (5, 4, 1));
 }
 
-/// Fault: a body of unknown members made headers without end, which a proxy on the way does not pass on.
+/// Regression: a body with many unknown members caused headers without limit, which proxies refuse.
 #[tokio::test]
 async fn warnings_have_a_limit() {
     let program = start("").await;
@@ -169,7 +169,7 @@ async fn warnings_have_a_limit() {
     let headers = [("Content-Type", "application/json")];
     let reply = client.send("POST", EVENTS, &headers, body.to_string().as_bytes()).await;
     let warnings: Vec<_> = reply.headers("Warning").map(str::len).collect();
-    // 256 letters each, in quotes, one of which has to be escaped.
+    // 256 letters each, in quotes, with one escaped letter.
     assert_eq!((reply.status, warnings), (201, vec![256 + r#"299 - "\""#.len(); 16]));
     program.settle().await;
     assert_eq!(program.stop().await.ledger.total_written(), 1);
@@ -189,7 +189,7 @@ async fn a_dry_run_is_answered_and_leaves_no_trace() {
 }
 
 #[tokio::test]
-async fn lists_show_what_the_upstream_holds() {
+async fn lists_show_the_records_of_the_upstream() {
     let program = start("").await;
     let client = &mut program.client().await;
     for object in 0..5 {
@@ -217,7 +217,7 @@ async fn lists_show_what_the_upstream_holds() {
 }
 
 #[tokio::test]
-async fn what_is_owed_is_shown_before_the_upstream_holds_it() {
+async fn a_get_shows_pending_occurrences() {
     let program = start("outbox: {coalesceInterval: 1h}\n").await;
     let client = &mut program.client().await;
     let first = plain();

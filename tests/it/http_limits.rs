@@ -1,23 +1,24 @@
-//! The face at its limits, and at its end.
+//! Ingest at its limits and at shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use eventweir::clock::Clock;
 use eventweir::ledger::RejectReason;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::support::app::{DEADLINE, start, start_before};
+use super::support::app::{Program, start, start_before};
 use super::support::events::{START, event, plain};
 use super::support::fake::FakeApiserver;
 use super::support::http::{Client, EVENTS, json as json_of};
 
 #[tokio::test]
-async fn a_full_outbox_asks_for_patience_and_still_takes_repeats() {
+async fn a_full_outbox_answers_429_and_accepts_repeats() {
     let fake = FakeApiserver::new(Clock::manual(START));
     fake.set_up(false);
-    // Of sources in as many shards, which share the limit.
+    // The sources are in different shards, which share the limit.
     let program = start_before(&fake, "shards: 64\noutbox: {maxRecords: 3, sourcePercent: 100}\n").await;
     let client = &mut program.client().await;
     let pulled = |object: u8| event(&format!("node-{object}"), &format!("web-{object}"), "Pulled", "pulled");
@@ -44,22 +45,26 @@ async fn a_full_outbox_asks_for_patience_and_still_takes_repeats() {
     assert_eq!((ledger.received(), ledger.total_written(), ledger.total_rejected()), (10, 9, 1));
 }
 
-/// Fault looked for: a growth that found no room was forgotten, or counted twice when the client repeated it.
+/// Waits until the outbox has no records.
+async fn empty(program: &Program) {
+    let is_empty = || {
+        program.clock.advance(Duration::from_secs(1));
+        program.app.shards().sizes().records == 0
+    };
+    program.until("there is room", is_empty).await;
+}
+
+/// Guards against: a growth refused by a full outbox is lost, or counted twice when the client repeats it.
 #[tokio::test]
-async fn a_patch_that_finds_no_room_counts_once_when_it_is_repeated() {
+async fn a_patch_refused_by_a_full_outbox_counts_once_when_repeated() {
     let fake = FakeApiserver::new(Clock::manual(START));
     let program = start_before(&fake, "shards: 1\noutbox: {maxRecords: 1}\n").await;
     let client = &mut program.client().await;
     let mine = event("node-1", "web-0", "Pulled", "pulled");
     assert_eq!(client.post(&mine).await.status, 201);
     program.settle().await;
-    program
-        .until("there is room", || {
-            program.clock.advance(std::time::Duration::from_secs(1));
-            program.app.shards().sizes().records == 0
-        })
-        .await;
-    // The other event takes the place; the message makes the patch the beginning of a new record.
+    empty(&program).await;
+    // The other event takes the place. Because of its message the patch begins a new record.
     fake.set_up(false);
     assert_eq!(client.post(&event("node-1", "web-1", "Pulled", "pulled")).await.status, 201);
     let patch = json!({"count": 3, "message": "pulled again"});
@@ -67,12 +72,7 @@ async fn a_patch_that_finds_no_room_counts_once_when_it_is_repeated() {
     assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 429);
     fake.set_up(true);
     program.settle().await;
-    program
-        .until("there is room", || {
-            program.clock.advance(std::time::Duration::from_secs(1));
-            program.app.shards().sizes().records == 0
-        })
-        .await;
+    empty(&program).await;
     assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 200);
     assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 200);
     program.settle().await;
@@ -90,7 +90,7 @@ async fn connections_over_the_limit_wait_until_one_ends() {
     let mut third = program.client().await;
     let mut posting = JoinSet::new();
     posting.spawn(async move { third.post(&plain()).await.status });
-    // The two that are served show that the third is not: it would be before them.
+    // The third would be answered before later requests of the two that are served.
     for _ in 0..20 {
         assert_eq!(first.post(&plain()).await.status, 201);
         assert_eq!(second.get(EVENTS).await.status, 200);
@@ -104,7 +104,7 @@ async fn connections_over_the_limit_wait_until_one_ends() {
 }
 
 #[tokio::test]
-async fn a_watch_gives_its_place_back_when_its_client_leaves() {
+async fn a_watch_frees_its_place_when_its_client_disconnects() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let program = start("ingest: {maxWatches: 1}\n").await;
     let watch = format!("{EVENTS}?watch=true");
@@ -120,14 +120,13 @@ async fn a_watch_gives_its_place_back_when_its_client_leaves() {
         } else {
             stream.shutdown().await.unwrap();
         }
-        let is_noticed = async { while program.metrics().await["eventweir_ingest_watches"] > 0.0 {} };
-        tokio::time::timeout(DEADLINE, is_noticed).await.unwrap();
+        program.until_metric("eventweir_ingest_watches", |open| open == 0.0).await;
     }
     program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_in_full_traffic_loses_nothing_that_was_answered() {
+async fn a_stop_under_load_loses_no_accepted_event() {
     for _ in 0..5 {
         let program = start("shards: 2\n").await;
         let answered = Arc::new(AtomicU64::new(0));
@@ -159,7 +158,7 @@ async fn a_stop_in_full_traffic_loses_nothing_that_was_answered() {
 }
 
 #[tokio::test]
-async fn after_the_stop_nobody_is_connected() {
+async fn after_the_stop_all_connections_are_closed() {
     let program = start("").await;
     let mut client = program.client().await;
     assert_eq!(client.post(&plain()).await.status, 201);
@@ -170,7 +169,7 @@ async fn after_the_stop_nobody_is_connected() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_in_the_middle_of_its_body_is_one_unread_occurrence() {
+async fn a_client_that_disconnects_within_its_body_is_one_unread_occurrence() {
     use tokio::io::AsyncWriteExt as _;
     let program = start("").await;
     let mut stream = tokio::net::TcpStream::connect(program.app.address()).await.unwrap();
@@ -178,7 +177,7 @@ async fn a_client_that_goes_away_in_the_middle_of_its_body_is_one_unread_occurre
         "POST {EVENTS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // Its request is being read once another one is answered on a connection made later.
+    // Its request is being read once a later connection is answered.
     Client::connect(program.app.address()).await.get(EVENTS).await;
     drop(stream);
     program.until("it is noticed", || program.balance().ledger.rejected(RejectReason::Unread) == 1).await;

@@ -1,5 +1,4 @@
-//! What the face refuses: status, reason and the causes' fields and reasons are the apiserver's, and nothing is recorded.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Refusals of ingest: status, reason and causes equal the apiserver's, and nothing is written.
 
 use eventweir::ledger::RejectReason;
 use serde_json::{Value, json};
@@ -10,7 +9,7 @@ use super::support::http::{Client, EVENTS, json as json_of};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
-/// A POST of `body` is refused like this.
+/// Checks the refusal of a POST.
 async fn refused(client: &mut Client, headers: &[(&str, &str)], body: &[u8], code: u16, reason: &str, message: &str) {
     let reply = client.send("POST", EVENTS, headers, body).await;
     let status = reply.json();
@@ -45,7 +44,7 @@ async fn bad_posts_are_refused_and_not_recorded() {
     refused(client, &[JSON], &elsewhere, 400, "BadRequest", told).await;
     let large = of(&|body| body["message"] = json!("x".repeat(5_000)));
     refused(client, &[JSON], &large, 413, "RequestEntityTooLarge", "Request entity too large: limit is 4096").await;
-    // The rest of a body that is too large is not read, so the connection ends.
+    // The rest of a too large body is not read, so the connection ends.
     let client = &mut program.client().await;
     let unknown = "the body of the request was in an unknown format - accepted media types include: application/json, \
                    application/yaml, application/vnd.kubernetes.protobuf";
@@ -66,7 +65,7 @@ async fn bad_posts_are_refused_and_not_recorded() {
 }
 
 #[tokio::test]
-async fn an_invalid_event_hears_all_its_faults_as_causes() {
+async fn an_invalid_event_is_refused_with_all_faults_as_causes() {
     let program = start("").await;
     let client = &mut program.client().await;
     let mut body: Value = serde_json::from_slice(&json_of(&plain())).unwrap();
@@ -86,7 +85,7 @@ async fn an_invalid_event_hears_all_its_faults_as_causes() {
 }
 
 #[tokio::test]
-async fn paths_and_methods_off_the_table() {
+async fn unknown_paths_and_methods_are_refused() {
     let program = start("").await;
     let client = &mut program.client().await;
     for path in ["/apis/apps/v1/deployments", "/metrics"] {
@@ -121,9 +120,9 @@ async fn paths_and_methods_off_the_table() {
     program.stop().await;
 }
 
-/// Fault: the answer was a line of text, and the ledger heard nothing of the event.
+/// Regression: the answer was a line of text, and the ledger did not count the event.
 #[tokio::test]
-async fn names_that_are_no_text_are_refused_with_a_status() {
+async fn names_that_are_not_utf_8_are_refused_with_a_status() {
     let program = start("").await;
     let item = format!("{EVENTS}/a%ff");
     for (method, path, key) in [
@@ -157,7 +156,7 @@ async fn bad_options_are_refused() {
 }
 
 #[tokio::test]
-async fn without_its_namespace_an_event_is_not_taken() {
+async fn an_event_of_a_missing_namespace_is_refused() {
     let program = start("upstream: {embedded: {namespaces: [other]}}\n").await;
     let client = &mut program.client().await;
     let reply = client.post(&plain()).await;
@@ -167,76 +166,38 @@ async fn without_its_namespace_an_event_is_not_taken() {
     program.stop().await;
 }
 
-/// Recorded cases that this version answers otherwise, and why.
-fn differs(case: &Value) -> Option<&'static str> {
-    let step = &case["steps"][0];
-    if case["steps"].as_array().map_or(0, Vec::len) != 1 || step["request"]["method"] != "POST" {
-        return Some("a story of several requests");
-    }
-    if !step["request"]["path"].as_str().unwrap().starts_with("/api/v1/") {
-        return Some("the other API group");
-    }
-    if step["response"]["status"].as_u64() < Some(400) || step["response"]["status"] == 500 {
-        return Some("no refusal, or a resourceVersion that is dropped here");
-    }
-    if step["response"]["body"]["details"]["kind"] == "namespaces" {
-        return Some("here every namespace exists");
-    }
-    let query = step["request"]["query"].as_str().unwrap_or_default();
-    if query.contains("fieldManager=") || query.contains("timeout=") {
-        return Some("fieldManager and timeout are not looked at");
-    }
-    let headers = step["request"]["headers"].to_string();
-    (headers.contains("yaml") || headers.contains("protobuf")).then_some("YAML and protobuf")
-}
-
-/// A refusal without its messages, of which there is one: texts are eventweir's own.
-fn without_messages(status: &Value) -> Value {
-    let mut status = status.clone();
-    let causes = status.pointer("/details/causes").and_then(Value::as_array).map_or(0, Vec::len);
-    let paths = (0..causes).map(|index| format!("/details/causes/{index}/message"));
-    for path in std::iter::once("/message".to_owned()).chain(paths) {
-        let message = status.pointer_mut(&path).unwrap().take();
-        assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{path}");
-    }
-    status
-}
-
+/// Sends every recorded refusal of a POST; `tests/api` compares the answers.
 #[tokio::test]
-async fn recorded_refusals_are_answered_alike_over_http() {
+async fn every_recorded_refusal_of_a_post_is_counted_once() {
     let program = start("ingest: {repair: off}\n").await;
-    let (mut replayed, mut occurrences, mut faults) = (0, 0, Vec::new());
+    let mut rejected = 0;
     for file in ["create-body", "create-core", "create-times"] {
         let path = format!("{}/tests/vectors/api/{file}.jsonl", env!("CARGO_MANIFEST_DIR"));
-        for line in std::fs::read_to_string(path).unwrap().lines() {
+        for line in std::fs::read_to_string(path).unwrap().lines().filter(|line| !line.contains("<run:")) {
             let case: Value = serde_json::from_str(line).unwrap();
-            if line.contains("<run:") || differs(&case).is_some() {
+            let steps = case["steps"].as_array().unwrap();
+            let (request, recorded) = (&steps[0]["request"], steps[0]["response"]["status"].as_u64());
+            if steps.len() != 1 || request["method"] != "POST" || recorded < Some(400) {
                 continue;
             }
-            let (request, response) = (&case["steps"][0]["request"], &case["steps"][0]["response"]);
+            let query = request["query"].as_str().map(|query| format!("?{query}")).unwrap_or_default();
             let body = match (request["bodyText"].as_str(), &request["body"]) {
                 (Some(text), _) => text.to_owned(),
                 (None, Value::Null) => continue,
                 (None, body) => body.to_string(),
             };
-            let path = request["path"].as_str().unwrap();
-            let query = request["query"].as_str().map(|query| format!("?{query}")).unwrap_or_default();
-            let headers: Vec<_> = request["headers"].as_object().unwrap().iter().collect();
-            let headers: Vec<_> =
-                headers.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect();
-            let client = &mut program.client().await;
-            let reply = client.send("POST", &format!("{path}{query}"), &headers, body.as_bytes()).await;
-            let recorded = &response["body"];
-            if reply.status != response["status"] || without_messages(&reply.json()) != without_messages(recorded) {
-                faults.push(format!("{}: want {recorded}\n  have {}", case["id"], reply.text()));
+            // A bad timeout is refused before the request is a possible occurrence.
+            if query.contains("timeout=") {
+                continue;
             }
-            replayed += 1;
-            // Off the table of paths there are no occurrences.
-            occurrences += u64::from(![404, 405].contains(&reply.status));
+            let target = format!("{}{query}", request["path"].as_str().unwrap());
+            let headers = request["headers"].as_object().unwrap().iter();
+            let headers: Vec<_> = headers.map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect();
+            let reply = program.client().await.send("POST", &target, &headers, body.as_bytes()).await;
+            // Requests to other paths are not occurrences.
+            rejected += u64::from(reply.status >= 400 && ![404, 405].contains(&reply.status));
         }
     }
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
-    assert!(replayed > 40, "only {replayed}");
-    let ledger = program.stop().await.ledger;
-    assert_eq!((ledger.received(), ledger.total_rejected()), (occurrences, occurrences));
+    assert!(rejected > 40, "only {rejected}");
+    assert_eq!(program.stop().await.ledger.total_rejected(), rejected);
 }

@@ -1,4 +1,4 @@
-//! What happens at the limits of the outbox, of the tables and of a budget.
+//! Limits of the outbox, of the tables and of a budget.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use eventweir::shard::{self, Outcome};
 use super::support::bench::{Bench, Options};
 use super::support::events::{event, plain};
 
-/// Several shards, which share the limits.
+/// Several shards with shared limits.
 fn outbox_of(outbox: outbox::Settings) -> Options {
     let shard = shard::Settings { outbox, ..shard::Settings::default() };
     Options { shard, shards: Some(8), ..Options::default() }
@@ -22,7 +22,7 @@ fn at(object: u32) -> eventweir::event::Event {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_outbox_takes_repeats_but_no_new_records() {
+async fn a_full_outbox_accepts_repeats_but_no_new_records() {
     let max_records = NonZeroUsize::new(10).unwrap_or(NonZeroUsize::MIN);
     let all = NonZeroUsize::new(100).unwrap_or(NonZeroUsize::MIN);
     let settings = outbox::Settings { max_records, source_percent: all, ..outbox::Settings::default() };
@@ -56,7 +56,7 @@ async fn a_source_that_floods_fills_its_own_share_only() {
     assert_eq!(taken, 5);
     let other =
         |host: u32, object: u32| event(&format!("node-{host}"), &format!("db-{object}"), "BackOff", "restarting");
-    // A second one gets half of what is left, and others still find room.
+    // A second source gets half of the rest, and others still find room.
     let taken = (0..5).filter(|object| bench.try_offer(other(2, *object)).is_ok()).count();
     assert_eq!(taken, 3);
     for object in 0..5 {
@@ -91,7 +91,7 @@ async fn bytes_are_limited_as_well() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn forgotten_sources_lose_no_occurrence() {
+async fn evicted_sources_lose_no_occurrence() {
     let one = NonZeroUsize::MIN;
     let shard = shard::Settings { max_sources: one, ..shard::Settings::default() };
     let mut bench = Bench::with(Options { shard, ..Options::default() });
@@ -106,18 +106,18 @@ async fn forgotten_sources_lose_no_occurrence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shards_share_what_may_be_tracked() {
+async fn shards_share_the_limits() {
     let [sources, keys] = [20, 100].map(|limit| NonZeroUsize::new(limit).unwrap_or(NonZeroUsize::MIN));
     let shard = shard::Settings { max_sources: sources, max_tracked_keys: keys, ..shard::Settings::default() };
     let mut bench = Bench::with(Options { shard, shards: Some(8), ..Options::default() });
-    // One source may need nearly all.
+    // One source may take nearly all.
     for object in 0..45 {
         bench.offer(event("node-1", &format!("web-{object}"), "BackOff", "restarting"));
     }
     assert_eq!(bench.shards.sizes().tracked_keys, 90);
     for host in 0..200 {
         bench.offer(event(&format!("node-{host}"), "web-0", "BackOff", "restarting"));
-        // Who has less than its part never forgets for one that has more.
+        // A shard below its share evicts nothing for one above its share.
         let sizes = bench.shards.sizes();
         assert!(sizes.sources <= 20 + 8 && sizes.tracked_keys <= 2 * 100, "{sizes:?}");
     }
@@ -127,7 +127,7 @@ async fn shards_share_what_may_be_tracked() {
     bench.finish().await;
 }
 
-/// Fault looked for: the shards that were asked first gave up all that there was too much, and never got it back.
+/// Guards against: the first shards give up the whole excess and never get it back.
 #[tokio::test(start_paused = true)]
 async fn a_lowered_limit_takes_as_much_from_each_shard() {
     let limited = |sources: usize| {
@@ -151,7 +151,7 @@ async fn a_lowered_limit_takes_as_much_from_each_shard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_finds_no_token_is_written_when_one_comes() {
+async fn an_event_without_a_token_is_written_with_the_next_one() {
     let correlator = correlator::Settings { burst_size: 2, qps: 0.1, ..correlator::Settings::default() };
     let mut bench = Bench::with(Options { correlator, ..Options::default() });
     let mut outcomes = Vec::new();
@@ -170,7 +170,7 @@ async fn what_finds_no_token_is_written_when_one_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_budget_could_never_write_is_told_by_a_digest() {
+async fn records_that_wait_too_long_for_a_token_fold_into_a_digest() {
     let mut bench = Bench::new();
     for number in 0..100 {
         bench.offer(event("node-1", "web-0", &format!("Reason{number}"), "m"));
@@ -194,7 +194,7 @@ async fn dropped_occurrences_are_lost_and_counted() {
     bench.settle().await;
     assert_eq!(bench.lost(LostReason::Suppressed), 5);
     assert_eq!(bench.balance().ledger.total_written(), 25);
-    // As in client-go, what is dropped has been counted by then: the next write shows it.
+    // As in client-go, a dropped occurrence was counted before: the next write shows it.
     assert_eq!(bench.fake.shown(), 25);
     bench.check();
 }

@@ -1,11 +1,11 @@
-//! The program in process, against an upstream that does everything an apiserver has ever been seen doing.
+//! The program in process, in front of an upstream with every observed fault of an apiserver.
 //!
-//! No test waits on real time or depends on the clock: the ones with faults run under tokio's paused time, the ones over
-//! sockets wait for a metric, the ledger or an answer with a deadline. Every scenario ends with an exact ledger.
+//! No test sleeps or depends on the clock. Tests with faults run under tokio's paused time; tests over
+//! sockets wait for a metric, the ledger or an answer with a timeout. Every scenario ends with an exact ledger.
 
 mod support;
 
-// Faults of the upstream, one by one and mixed: counts upstream equal occurrences accepted.
+// Faults of the upstream, single and mixed: counts in the upstream equal accepted occurrences.
 mod exact;
 mod threads;
 mod trouble;
@@ -14,18 +14,18 @@ mod forms;
 mod refusals;
 mod mix;
 mod outage;
-// What delivery promises: few writes, fair, within its limits.
+// Delivery: few writes, fairness, limits.
 mod pacing;
 mod fairness;
 mod storms;
 mod limits;
 mod shutdown;
-// The group that records are written through.
+// The API group of writes.
 mod group;
-// What outlives a crash.
+// Crashes.
 mod spool;
 mod crash;
-// The face over real sockets.
+// Ingest over real sockets.
 mod history;
 mod http_refusals;
 mod http_events;
@@ -49,9 +49,9 @@ mod callers;
 mod pages;
 mod web_config;
 mod tokens;
-// Where the apiserver stood.
+// Pass-through.
 mod passthrough;
 mod passthrough_callers;
 mod passthrough_streams;
-// Where the apiserver asks.
+// Admission.
 mod admission;

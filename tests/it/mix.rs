@@ -1,4 +1,5 @@
-//! Random occurrences against a random upstream: whatever it does short of refusing, it shows in the end what was accepted.
+//! Random occurrences against a random upstream: whatever its faults except refusals, it shows all accepted occurrences
+//! at the end.
 
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ fn occurrence(rng: &mut fastrand::Rng) -> Event {
     let host = format!("node-{}", rng.u32(..4));
     let object = format!("web-{}", rng.u32(..6));
     let reason = format!("Reason{}", rng.u32(..5));
-    // Few reasons and many messages, so that some are combined.
+    // Few reasons and many messages, so that some events are combined.
     let message = format!("message {}", if rng.bool() { 0 } else { rng.u32(..15) });
     if rng.u32(..4) == 0 {
         warning(&host, &object, &reason, &message)
@@ -55,9 +56,9 @@ fn bench(rng: &mut fastrand::Rng, writer: Option<&'static str>) -> Bench {
     let bench = Bench::with(options);
     let mut faults = rng.fork();
     bench.fake.plan(move |seen| match fault(&mut faults) {
-        // Only a patch shows that the proxy believes that the event is there.
+        // Only a patch shows that the program takes the event for stored.
         Fault::Deleted if seen.method != http::Method::PATCH => Fault::None,
-        // Without a tally nothing tells of it: docs/semantics.md.
+        // Without a tally it cannot be detected: docs/semantics.md.
         Fault::LateAfter(_) if writer.is_none() => Fault::GarbledAfter,
         fault => fault,
     });
@@ -101,7 +102,7 @@ async fn run(seed: u64, reloads: bool) {
         some_traffic(&mut bench, &mut rng, reloads).await;
         bench.fake.set_up(true);
         bench.settle().await;
-        // Whatever was put off has been applied by then.
+        // Late writes have been applied by then.
         bench.pass(Duration::from_secs(60)).await;
         bench.finish().await;
     }
@@ -109,7 +110,7 @@ async fn run(seed: u64, reloads: bool) {
 
 #[tokio::test(start_paused = true)]
 async fn counts_upstream_equal_occurrences_accepted() {
-    // The last one: two records of one object that were renamed in one instant met under one name.
+    // The last seed: two records of one object, renamed at the same time, got one name.
     for seed in [1, 2, 42, 0xdead_beef, 14_804_639_893_185_433_042, 17_361_891_009_477_177_489] {
         run(seed, false).await;
     }
@@ -128,9 +129,9 @@ async fn reloads_in_between_change_no_count() {
     }
 }
 
-/// The end comes in the middle: what is not known to be written is lost, and says so.
+/// The program stops at any time: occurrences that are not known to be written are counted as lost.
 #[tokio::test(start_paused = true)]
-async fn whenever_the_end_comes_everything_is_written_or_counted_as_lost() {
+async fn at_any_stop_every_occurrence_is_written_or_counted_as_lost() {
     for seed in [5, 6].into_iter().chain(fresh_seeds()) {
         let seed = Seed(seed);
         let mut rng = fastrand::Rng::with_seed(seed.0);
@@ -147,7 +148,7 @@ async fn whenever_the_end_comes_everything_is_written_or_counted_as_lost() {
         assert_eq!(balance.total_waiting(), 0);
         let (written, unknown) = (balance.ledger.total_written(), bench.lost(LostReason::Unknown));
         assert_eq!(written + unknown + bench.lost(LostReason::Shutdown), bench.accepted);
-        // Only a write whose answer never came may be there beside what is known to be; none is there twice.
+        // Beside the known writes only unanswered ones may exist, and none twice.
         bench.pass(Duration::from_secs(60)).await;
         assert!((written..=written + unknown).contains(&bench.fake.shown()), "{balance:?}");
         assert!(bench.try_offer(occurrence(&mut rng)).is_err(), "nothing is taken after the end");

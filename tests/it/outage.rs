@@ -1,4 +1,4 @@
-//! An hour without an upstream, in full traffic.
+//! An hour without an upstream under load.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use super::support::events::event;
 
 const SECONDS: u64 = 3_600;
 
-/// Objects, and events a second; `EVENTWEIR_FULL_OUTAGE=1` asks for 1.8 million events, which takes minutes unoptimised.
+/// Returns objects, and events per second; `EVENTWEIR_FULL_OUTAGE=1` means 1.8 million events, minutes without
+/// optimisation.
 fn scale() -> (u64, u64) {
     if std::env::var_os("EVENTWEIR_FULL_OUTAGE").is_some() { (20_000, 500) } else { (500, 50) }
 }
@@ -33,7 +34,7 @@ async fn an_hour_of_outage_costs_no_memory_and_ends_without_a_stampede() {
     assert_eq!(bench.balance().total_waiting(), SECONDS * per_second);
 
     let during = bench.fake.seen();
-    // After the first requests, that found out, one probe every two and a half to five seconds.
+    // After the first failed requests, one probe every two and a half to five seconds.
     let probes: Vec<_> = during.iter().filter(|seen| seen.at.0 > 60_000_000_000).collect();
     assert!(probes.len() < 1_500, "{} probes in an hour", probes.len());
     for pair in probes.windows(2) {
@@ -54,10 +55,10 @@ async fn an_hour_of_outage_costs_no_memory_and_ends_without_a_stampede() {
     bench.finish().await;
 }
 
-/// Fault: a record that had reached its maximum age with a token at hand set its timer for a time already past, for ever;
-/// delivery never came back, and held its shard's lock.
+/// Regression: a record at its maximum age with a token set its timer to a past time, forever. Delivery never returned,
+/// and held the lock of its shard.
 #[tokio::test(start_paused = true)]
-async fn an_outage_longer_than_the_age_at_which_records_fold_ends_as_well() {
+async fn delivery_recovers_from_an_outage_longer_than_the_fold_age() {
     let mut bench = Bench::new();
     bench.fake.set_up(false);
     for object in 0..100 {

@@ -1,4 +1,4 @@
-//! How few requests there are, and how they are spaced.
+//! Number and spacing of requests to the upstream.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn a_thousand_repeats_in_one_second_are_one_create_and_one_patch_an_interv
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_while_a_request_is_on_its_way_waits_for_it() {
+async fn occurrences_during_a_request_wait_for_it() {
     let mut bench = Bench::new();
     bench.fake.set_latency(Duration::from_secs(4));
     for _ in 0..40 {
@@ -48,7 +48,7 @@ async fn what_comes_while_a_request_is_on_its_way_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_requests_are_on_their_way_than_the_limit() {
+async fn requests_in_flight_stay_within_the_limit() {
     for max_in_flight in [1, 4, 32] {
         let gate = GateSettings { max_in_flight, ..GateSettings::default() };
         let mut bench = Bench::with(Options { gate, shards: Some(2), ..Options::default() });
@@ -63,7 +63,7 @@ async fn no_more_requests_are_on_their_way_than_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_rate_of_requests_holds_in_any_stretch_of_time() {
+async fn the_rate_of_requests_holds_in_any_interval() {
     let gate = GateSettings { rate: Some(Rate { qps: 10.0, burst: 5 }), ..GateSettings::default() };
     let mut bench = Bench::with(Options { gate, ..Options::default() });
     for object in 0..60 {
@@ -83,7 +83,7 @@ async fn the_rate_of_requests_holds_in_any_stretch_of_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_upstream_is_down_pauses_double_and_one_probe_goes_at_a_time() {
+async fn while_the_upstream_is_down_one_probe_is_sent_with_doubling_backoff() {
     let mut bench = Bench::new();
     bench.fake.plan(|_| Fault::Before(503));
     bench.offer(plain());
@@ -103,7 +103,7 @@ async fn while_the_upstream_is_down_pauses_double_and_one_probe_goes_at_a_time()
     bench.finish().await;
 }
 
-/// Fault: answers to requests from before the outage counted as the probe's, and another probe went beside it.
+/// Regression: answers to requests from before the outage counted as the probe's, and a second probe was sent.
 #[tokio::test(start_paused = true)]
 async fn late_answers_from_before_the_outage_send_no_second_probe() {
     let mut bench = Bench::new();

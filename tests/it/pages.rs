@@ -1,4 +1,4 @@
-//! What a web page makes a browser send is refused at both listeners.
+//! Requests that a web page makes a browser send are refused on both listeners.
 
 use super::support::app::{Program, start};
 use super::support::events::plain;
@@ -6,7 +6,7 @@ use super::support::http::{EVENTS, json};
 
 const BATCH: &str = "/eventweir/v1/events";
 
-/// The answer to a request with these headers: of the listener for clients, and of the admin port.
+/// Returns the answers to a request with these headers: of the listener for clients and of the admin port.
 async fn answers(program: &Program, headers: &[(&str, &str)]) -> (u16, u16) {
     let body = json(&plain());
     let main = program.client().await.send("POST", BATCH, headers, &body).await;
@@ -26,10 +26,10 @@ async fn answers(program: &Program, headers: &[(&str, &str)]) -> (u16, u16) {
 async fn requests_of_other_pages_are_refused() {
     let program = start("").await;
     let foreign = [
-        // DNS rebinding: the page's own name leads here.
+        // DNS rebinding: the page's host resolves to this listener.
         vec![("Host", "evil.example")],
         vec![("Host", "evil.example:8080"), ("Origin", "http://evil.example:8080")],
-        // What a page sends without asking first.
+        // Sent by a page without a preflight request.
         vec![("Origin", "http://evil.example"), ("Content-Type", "text/plain")],
         vec![("Origin", "null"), ("Content-Type", "application/x-www-form-urlencoded")],
         vec![("Host", "localhost:8080"), ("Origin", "http://localhost:3000")],
@@ -52,11 +52,11 @@ async fn requests_of_other_pages_are_refused() {
 }
 
 #[tokio::test]
-async fn clients_that_are_no_pages_are_taken() {
+async fn clients_other_than_pages_are_accepted() {
     let program = start("").await;
     let ours = [
         vec![],
-        // Python's client posts without a Content-Type.
+        // Python's client sends no Content-Type.
         vec![("User-Agent", "OpenAPI-Generator/37.0.0/python")],
         vec![("Host", "127.0.0.1:8080"), ("Content-Type", "application/json")],
         vec![("Host", "[::1]:8080")],

@@ -1,4 +1,5 @@
-//! Pass-through: what goes on and how, which events are folded, and what goes on because they cannot be.
+//! Pass-through: forwarded requests, events that ingest answers, and events that are forwarded because ingest cannot
+//! take them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,7 @@ use super::support::behind::{Behind, OURS, answer, created};
 use super::support::certificates::Trust;
 use super::support::events::event;
 use super::support::http::{Client, EVENTS, json as json_of};
+use super::support::log::Log;
 
 const CALLER: (&str, &str) = ("Authorization", "Bearer caller's");
 
@@ -44,7 +46,7 @@ fn is_ours(request: &Request<Incoming>) -> bool {
 }
 
 #[tokio::test]
-async fn requests_and_answers_pass_as_they_are() {
+async fn requests_and_answers_are_forwarded_unchanged() {
     let gzip = b"\x1f\x8b\x08\x00not really\xff";
     let behind = Behind::plain(move |request| async move {
         let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -104,7 +106,7 @@ async fn requests_and_answers_pass_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_head_keeps_the_length_that_it_tells_and_an_empty_answer_stays_empty() {
+async fn a_head_keeps_its_content_length_and_an_empty_answer_stays_empty() {
     let behind = Behind::plain(|request| async move {
         match *request.method() {
             Method::HEAD => answer(200, "12345"),
@@ -114,7 +116,7 @@ async fn a_head_keeps_the_length_that_it_tells_and_an_empty_answer_stays_empty()
     })
     .await;
     let program = behind.program("", "").await;
-    // Over one connection, so that a body too much or too little breaks the next answer.
+    // Over one connection, so that a wrong body length breaks the next answer.
     let client = &mut program.client().await;
     for _ in 0..2 {
         let head = client.send("HEAD", "/api/v1/pods", &[CALLER], b"").await;
@@ -129,16 +131,8 @@ async fn a_head_keeps_the_length_that_it_tells_and_an_empty_answer_stays_empty()
 }
 
 #[tokio::test]
-async fn the_callers_token_goes_on_and_nothing_of_ours_and_no_log_has_it() {
-    let lines = Arc::new(parking_lot::Mutex::new(Vec::<u8>::new()));
-    let sink = Arc::clone(&lines);
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || Sink(Arc::clone(&sink)))
-        .finish();
-    // Beside one subscriber alone, a line that another test's thread comes to first is silent in all.
-    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    let _logged_on_this_thread = tracing::subscriber::set_default(subscriber);
+async fn only_the_callers_token_is_forwarded_and_it_is_not_logged() {
+    let log = Log::capture();
     let behind = Behind::tls(&["h2", "http/1.1"], |request| async move {
         if is_ours(&request) { created(request).await } else { answer(200, "{}") }
     })
@@ -156,28 +150,15 @@ async fn the_callers_token_goes_on_and_nothing_of_ours_and_no_log_has_it() {
         passed_on.iter().map(|seen| (seen.header("authorization"), seen.has_certificate, seen.version)).collect();
     assert_eq!(credentials, [(Some(CALLER.1), false, Version::HTTP_2), (None, false, Version::HTTP_2)]);
     assert!(behind.seen().iter().any(|seen| seen.is_ours() && seen.has_certificate), "events are written as us");
-    let logged = String::from_utf8(lines.lock().clone()).unwrap();
+    let logged = log.text();
     assert!(logged.contains("connected to the apiserver"), "the log was caught");
     let leaks: Vec<&str> =
         logged.lines().filter(|line| line.contains("eventweir") && line.contains("caller's")).collect();
     assert!(leaks.is_empty(), "{leaks:?}");
 }
 
-struct Sink(Arc<parking_lot::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
-async fn equal_events_are_one_create_and_reads_are_the_apiservers() {
+async fn equal_events_are_one_create_and_the_apiserver_answers_reads() {
     let behind = Behind::plain(|request| async move {
         match (is_ours(&request), request.method()) {
             (true, &Method::POST) => created(request).await,
@@ -194,7 +175,7 @@ async fn equal_events_are_one_create_and_reads_are_the_apiservers() {
     for event in &events {
         assert_eq!(client.post(event).await.status, 201);
     }
-    // The record has the first name; what its clients know the others by, we know.
+    // The record has the first name; the other names are aliases.
     let other = &events[7].metadata.name;
     assert_eq!(client.patch(other, &json!({"count": 3})).await.status, 200);
     let shown = client.get(&format!("{EVENTS}/{other}")).await;
@@ -211,7 +192,7 @@ async fn equal_events_are_one_create_and_reads_are_the_apiservers() {
 }
 
 #[tokio::test]
-async fn an_event_that_cannot_be_taken_goes_on() {
+async fn an_event_that_ingest_cannot_take_is_forwarded() {
     let [is_up, is_kept] = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
     let (up, kept) = (Arc::clone(&is_up), Arc::clone(&is_kept));
     let behind = Behind::plain(move |request| {
@@ -221,7 +202,7 @@ async fn an_event_that_cannot_be_taken_goes_on() {
                 return answer(404, "{}");
             }
             if is_ours(&request) {
-                // What is owed stays owed.
+                // Pending writes stay pending.
                 return std::future::pending().await;
             }
             let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -239,23 +220,23 @@ async fn an_event_that_cannot_be_taken_goes_on() {
     let body = |object: &str| json_of(&event("node-1", object, "R", "m"));
     assert_eq!(client.send("POST", EVENTS, &[CALLER], &body("web-0")).await.outcome(), Some("created"));
     let stored = |length: usize| format!("stored {length}");
-    // There is no room.
+    // The outbox is full.
     let full = body("web-1");
     assert_eq!(client.send("POST", EVENTS, &[CALLER], &full).await.text(), stored(full.len()));
-    // We do not read that.
+    // An unsupported media type.
     let reply = client.send("POST", EVENTS, &[CALLER, ("Content-Type", "application/cbor")], b"\xd9\xd9\xf7").await;
     assert_eq!(reply.text(), stored(3));
-    // We would not keep that.
+    // Larger than the limit of a body.
     let large = "x".repeat(5000);
     assert_eq!(client.send("POST", EVENTS, &[CALLER], large.as_bytes()).await.text(), stored(5000));
     let pieces = [&large[..3000], &large[3000..]];
     assert_eq!(client.post_pieces(EVENTS, pieces.into_iter().map(str::as_bytes)).await.text(), stored(5000));
     assert_eq!(count(&program, "fallback").await, 4.0);
-    // What its client says about it goes on as well.
+    // A patch of the forwarded event is forwarded too.
     let name =
         serde_json::from_slice::<serde_json::Value>(&full).unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
     assert_eq!(client.patch(&name, &json!({"count": 2})).await.text(), stored(11));
-    // The apiserver has forgotten it, and we do not know it.
+    // The apiserver has deleted it, and ingest does not know it.
     is_kept.store(false, Ordering::Relaxed);
     assert_eq!(client.patch(&name, &json!({"count": 3})).await.status, 404);
     assert_eq!(client.patch(&name, &json!({"count": 3})).await.status, 404);
@@ -264,7 +245,7 @@ async fn an_event_that_cannot_be_taken_goes_on() {
     let passed_on = behind.passed_on();
     assert_eq!(passed_on[0].header("authorization"), Some(CALLER.1));
     assert_eq!(passed_on[1].header("content-type"), Some("application/cbor"));
-    // What the apiserver would refuse too, it does not hear of.
+    // An event that the apiserver would refuse too is not forwarded.
     assert_eq!(client.send("POST", EVENTS, &[CALLER], b"{").await.status, 400);
     assert_eq!(client.send("POST", EVENTS, &[CALLER], b"{\"kind\":\"Pod\"}").await.status, 400);
     assert_eq!(behind.passed_on().len(), 6);
@@ -276,7 +257,7 @@ async fn an_event_that_cannot_be_taken_goes_on() {
 }
 
 #[tokio::test]
-async fn an_order_that_we_may_not_carry_out_goes_on_with_the_callers_rights() {
+async fn a_change_that_eventweir_may_not_make_is_forwarded_with_the_callers_rights() {
     let behind = Behind::plain(|request| async move {
         match (is_ours(&request), request.method()) {
             (true, _) => {
@@ -292,7 +273,7 @@ async fn an_order_that_we_may_not_carry_out_goes_on_with_the_callers_rights() {
     let reply = client.send("DELETE", &format!("{EVENTS}/a"), &[CALLER], b"").await;
     assert_eq!((reply.status, reply.text()), (200, "deleted".to_owned()));
     assert_eq!(count(&program, "fallback").await, 1.0);
-    // Who acts as somebody else asks the apiserver at once.
+    // A request with impersonation is forwarded at once.
     let asked = behind.seen().len();
     let jane = [CALLER, ("Impersonate-User", "jane")];
     assert_eq!(client.send("DELETE", &format!("{EVENTS}/a"), &jane, b"").await.text(), "deleted");
@@ -301,7 +282,7 @@ async fn an_order_that_we_may_not_carry_out_goes_on_with_the_callers_rights() {
 }
 
 #[tokio::test]
-async fn an_apiserver_that_is_away_is_a_503_and_it_comes_back() {
+async fn an_unreachable_apiserver_is_a_503_until_it_is_back() {
     let handler = |request| async move { if is_ours(&request) { created(request).await } else { answer(200, "{}") } };
     let behind = Behind::plain(handler).await;
     let address = behind.address;
@@ -309,7 +290,7 @@ async fn an_apiserver_that_is_away_is_a_503_and_it_comes_back() {
     let client = &mut program.client().await;
     assert_eq!(client.get("/api").await.status, 200);
     drop(behind);
-    // The connection in the pool may break before it is known to be closed.
+    // The pooled connection may break before it is known to be closed.
     let reply = client.get("/api").await;
     assert!([502, 503].contains(&reply.status), "{reply:?}");
     let reply = client.get("/api").await;
@@ -319,7 +300,7 @@ async fn an_apiserver_that_is_away_is_a_503_and_it_comes_back() {
         (503, Some("1"), Some("ServiceUnavailable"))
     );
     assert_eq!(status["kind"], "Status");
-    // Events are taken meanwhile.
+    // Events are still accepted.
     let body = json_of(&event("node-1", "web-0", "R", "m"));
     assert_eq!(client.send("POST", EVENTS, &[CALLER], &body).await.status, 201);
     let behind = Behind::at(address, handler).await;
@@ -330,7 +311,7 @@ async fn an_apiserver_that_is_away_is_a_503_and_it_comes_back() {
 }
 
 #[tokio::test]
-async fn a_client_with_a_certificate_alone_is_told_why_it_is_refused() {
+async fn a_client_with_only_a_certificate_is_refused_with_the_reason() {
     let behind = Behind::plain(|_| async { answer(200, "{}") }).await;
     let program = behind.program("", "").await;
     let Upstream::Apiserver(apiserver) = program.app.upstream() else { unreachable!() };
@@ -363,7 +344,7 @@ async fn a_client_with_a_certificate_alone_is_told_why_it_is_refused() {
 }
 
 #[tokio::test]
-async fn what_a_page_of_another_origin_sends_is_refused_and_goes_nowhere() {
+async fn requests_of_another_origin_are_refused_and_not_forwarded() {
     let behind = Behind::plain(|_| async { answer(200, "{}") }).await;
     let program = behind.program("", "").await;
     let client = &mut program.client().await;
@@ -389,7 +370,7 @@ async fn what_a_page_of_another_origin_sends_is_refused_and_goes_nowhere() {
         }
     }
     assert_eq!((behind.seen().len(), count(&program, "refused").await), (0, 18.0));
-    // As Python's WebSocket client does it.
+    // As Python's WebSocket client sends them.
     let host = program.app.address().to_string();
     let own = [CALLER, ("Host", &host), ("Origin", &format!("http://{host}"))];
     assert_eq!(client.send("GET", "/api/v1/pods", &own, b"").await.status, 200);
@@ -397,7 +378,7 @@ async fn what_a_page_of_another_origin_sends_is_refused_and_goes_nowhere() {
 }
 
 #[tokio::test]
-async fn beyond_the_limit_requests_are_asked_to_wait() {
+async fn requests_over_the_limit_are_refused_with_429() {
     let gate = Arc::new(Semaphore::new(0));
     let opened = Arc::clone(&gate);
     let behind = Behind::plain(move |_| {
@@ -434,7 +415,7 @@ async fn beyond_the_limit_requests_are_asked_to_wait() {
 }
 
 #[tokio::test]
-async fn more_watches_than_one_connection_allows_do_not_hold_up_the_rest() {
+async fn more_watches_than_one_connection_allows_do_not_block_other_requests() {
     let behind = Behind::tls(&["h2", "http/1.1"], |request| async move {
         let is_watch = request.uri().query().is_some();
         answer(
@@ -464,7 +445,7 @@ async fn more_watches_than_one_connection_allows_do_not_hold_up_the_rest() {
     assert!(seen.iter().all(|seen| seen.version == Version::HTTP_2 && seen.header("host").is_none()));
     let connections: std::collections::BTreeSet<usize> = seen.iter().map(|seen| seen.connection).collect();
     assert_eq!((seen.len(), connections.len()), (151, 3));
-    // The end does not wait for watches.
+    // The stop does not wait for watches.
     program.stop().await;
     let broken = watches.remove(0).into_body().collect().await;
     assert!(broken.is_err(), "a watch that is cut is no watch that has ended");
@@ -509,7 +490,7 @@ async fn a_client_over_tls_needs_nothing_but_the_authority_and_its_token() {
     let mut watch = send(Method::GET, "/api/v1/pods?watch=1", Vec::new()).await;
     let first = tokio::time::timeout(DEADLINE, watch.frame()).await.unwrap().unwrap().unwrap();
     assert_eq!(first.into_data().unwrap(), "a line\n");
-    // Tunnels are of HTTP/1.1, for which such a client has a connection of its own.
+    // Tunnels need HTTP/1.1, so such a client opens another connection.
     let (mut tunnel, head) = exec_over(Trust::of(&authority).connect(address).await.unwrap()).await;
     assert!(head.starts_with("http/1.1 101 "), "{head}");
     assert_eq!(line(&mut tunnel).await, "hello\n");

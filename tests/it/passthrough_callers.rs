@@ -1,4 +1,4 @@
-//! Pass-through with authentication: who may not write events is refused, and what cannot be asked goes on.
+//! Pass-through with authentication: unauthorised events are refused, and events that cannot be reviewed are forwarded.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use super::support::http::{Client, EVENTS, Reply, json as json_of};
 
 const TOKENS: &str = "auth: {tokenReview: {enabled: true}, subjectAccessReview: {enabled: true}}\n\
     shutdown: {drainTimeout: 0s}\n";
-/// How many reviews of tokens are in flight at once.
+/// Limit of token reviews in flight.
 const REVIEWS: usize = 64;
 
-/// A review's question.
+/// Reads a review.
 async fn question(request: Request<Incoming>) -> Value {
     let body = request.into_body().collect().await.unwrap().to_bytes();
     serde_json::from_slice(&body).unwrap()
 }
 
-/// Answers as an apiserver that knows `writer` and `reader`, and lets the first one write events.
+/// Answers like an apiserver with the users `writer` and `reader`, of which only the first may write events.
 async fn with_users(request: Request<Incoming>) -> Response {
     let is_ours = request.headers().get("Authorization").is_some_and(|value| value == OURS);
     match (is_ours, request.uri().path(), request.method()) {
@@ -60,7 +60,7 @@ async fn fallbacks(program: &Program) -> f64 {
 }
 
 #[tokio::test]
-async fn an_event_of_a_caller_that_may_not_write_it_goes_nowhere() {
+async fn an_event_of_an_unauthorised_caller_is_not_forwarded() {
     let behind = Behind::plain(with_users).await;
     let program = behind.program("", TOKENS).await;
     let client = &mut program.client().await;
@@ -77,11 +77,11 @@ async fn an_event_of_a_caller_that_may_not_write_it_goes_nowhere() {
         r#"events is forbidden: User "reader" cannot create resource "events" in API group "" in the namespace "shop""#;
     assert_eq!(forbidden["message"], message);
     assert!(behind.passed_on().is_empty(), "{:?}", behind.passed_on());
-    // What is about an event asks for the caller's own rights, which only the apiserver knows in full.
+    // A change of an event needs the caller's own rights, which only the apiserver knows.
     let one = format!("{EVENTS}/a");
     assert_eq!(send(client, "DELETE", &one, "reader").await.text(), "the apiserver's");
     assert_eq!(behind.passed_on()[0].header("authorization"), Some("Bearer reader"));
-    // Everything else is the apiserver's to judge.
+    // All other requests are forwarded.
     assert_eq!(send(client, "GET", "/api/v1/pods", "nobody").await.text(), "the apiserver's");
     assert_eq!(fallbacks(&program).await, 1.0);
     program.settle().await;
@@ -89,7 +89,7 @@ async fn an_event_of_a_caller_that_may_not_write_it_goes_nowhere() {
 }
 
 #[tokio::test]
-async fn an_event_whose_caller_cannot_be_asked_about_goes_on() {
+async fn an_event_whose_caller_cannot_be_reviewed_is_forwarded() {
     let is_up = Arc::new(AtomicBool::new(false));
     let up = Arc::clone(&is_up);
     let behind = Behind::plain(move |request| {
@@ -108,7 +108,7 @@ async fn an_event_whose_caller_cannot_be_asked_about_goes_on() {
     let client = &mut program.client().await;
     // The apiserver does not answer reviews.
     assert_eq!(send(client, "POST", EVENTS, "caller").await.text(), "stored");
-    // It is slow with them, and too many are asked.
+    // Reviews are slow, and too many are in flight.
     is_up.store(true, Ordering::Relaxed);
     let mut waiting = JoinSet::new();
     for number in 0..REVIEWS {

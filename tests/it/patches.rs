@@ -1,9 +1,9 @@
-//! PATCH beside clients whose counts are correlated; what a real apiserver was recorded to answer is replayed in `tests/api`.
+//! PATCH of correlated events; `tests/api` replays the recorded answers of a real apiserver.
 
 use eventweir::clock::Clock;
 use serde_json::{Value, json};
 
-use super::support::app::{start, start_before};
+use super::support::app::{APISERVER, Program, start, start_before};
 use super::support::events::{START, event, plain};
 use super::support::fake::FakeApiserver;
 use super::support::http::{Client, EVENTS, json as json_of};
@@ -12,7 +12,6 @@ const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 const JSON: &str = "application/json-patch+json";
-const PLAIN: &str = "correlation: {enabled: false}\ningest: {repair: off, ack: written}\n";
 
 /// Sends a patch and returns the code and the answer.
 async fn patch(client: &mut Client, name: &str, kind: &str, body: &Value) -> (u16, Value) {
@@ -21,19 +20,26 @@ async fn patch(client: &mut Client, name: &str, kind: &str, body: &Value) -> (u1
     (reply.status, reply.json())
 }
 
+/// Starts a program with one record that two events count on; returns their names.
+async fn shared_record(fake: &FakeApiserver) -> (Program, Client, String, String) {
+    let program = start_before(fake, "").await;
+    let mut client = program.client().await;
+    let events = [plain(), plain()];
+    for event in &events {
+        client.post(event).await;
+        program.settle().await;
+    }
+    let [mine, yours] = events.map(|event| event.metadata.name.to_string());
+    (program, client, mine, yours)
+}
+
 #[tokio::test]
-async fn a_label_reaches_the_record_that_two_clients_share_under_the_name_of_either() {
+async fn a_label_is_set_on_a_shared_record_under_either_clients_name() {
     let fake = FakeApiserver::new(Clock::manual(START));
-    let program = start_before(&fake, "").await;
-    let client = &mut program.client().await;
-    let (mine, yours) = (plain(), plain());
-    let (my_name, your_name) = (mine.metadata.name.as_str(), yours.metadata.name.as_str());
-    client.post(&mine).await;
-    program.settle().await;
-    client.post(&yours).await;
-    program.settle().await;
+    let (program, mut client, my_name, your_name) = shared_record(&fake).await;
+    let (client, my_name, your_name) = (&mut client, my_name.as_str(), your_name.as_str());
     assert_eq!(patch(client, your_name, STRATEGIC, &json!({"count": 5})).await.0, 200);
-    // Four occurrences wait while a label is put on the record.
+    // Four occurrences wait while a label is set on the record.
     let labels = json!({"metadata": {"name": your_name, "labels": {"team": "a"}}});
     let (code, shown) = patch(client, your_name, MERGE, &labels).await;
     assert_eq!(
@@ -45,7 +51,7 @@ async fn a_label_reaches_the_record_that_two_clients_share_under_the_name_of_eit
         {"op": "add", "path": "/metadata/labels/more", "value": "b"},
     ]);
     assert_eq!(patch(client, my_name, JSON, &test).await.0, 200);
-    // Neither client's line has moved.
+    // The counts of both clients are unchanged.
     for (name, count, occurrences) in [(my_name, 2, 1), (your_name, 6, 1), (your_name, 6, 0)] {
         let before = program.balance().ledger.received();
         let (code, shown) = patch(client, name, STRATEGIC, &json!({"count": count})).await;
@@ -56,7 +62,7 @@ async fn a_label_reaches_the_record_that_two_clients_share_under_the_name_of_eit
     let stored = fake.events();
     assert_eq!((stored.len(), stored[0].metadata.name.as_str(), stored[0].count), (1, my_name, 8));
     assert_eq!(stored[0].metadata.rare.as_ref().unwrap().labels.len(), 2);
-    // What the upstream refuses is told under the client's name.
+    // The upstream's refusal names the client's event.
     let (code, status) = patch(client, your_name, STRATEGIC, &json!({"metadata": {"uid": "1"}})).await;
     assert_eq!((code, &status["details"]["name"]), (422, &json!(your_name)));
     assert_eq!(
@@ -69,16 +75,10 @@ async fn a_label_reaches_the_record_that_two_clients_share_under_the_name_of_eit
 }
 
 #[tokio::test]
-async fn an_apply_reaches_the_record_that_its_name_leads_to() {
+async fn an_apply_changes_the_record_that_its_name_leads_to() {
     let fake = FakeApiserver::new(Clock::manual(START));
-    let program = start_before(&fake, "").await;
-    let client = &mut program.client().await;
-    let (mine, yours) = (plain(), plain());
-    let (my_name, your_name) = (mine.metadata.name.as_str(), yours.metadata.name.as_str());
-    client.post(&mine).await;
-    program.settle().await;
-    client.post(&yours).await;
-    program.settle().await;
+    let (program, mut client, my_name, your_name) = shared_record(&fake).await;
+    let (client, my_name, your_name) = (&mut client, my_name.as_str(), your_name.as_str());
     let document = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": your_name}, "count": 10});
     let path = format!("{EVENTS}/{your_name}?fieldManager=me");
     let reply = client.send("PATCH", &path, &[("Content-Type", APPLY)], document.to_string().as_bytes()).await;
@@ -97,8 +97,8 @@ async fn an_apply_reaches_the_record_that_its_name_leads_to() {
 }
 
 #[tokio::test]
-async fn the_embedded_store_refuses_an_apply_and_says_where_it_is_to_be_had() {
-    let program = start(PLAIN).await;
+async fn the_embedded_store_refuses_an_apply_and_names_the_alternative() {
+    let program = start(APISERVER).await;
     let client = &mut program.client().await;
     let document = b"apiVersion: v1\nkind: Event\nmetadata: {name: new}\n";
     let path = format!("{EVENTS}/new?fieldManager=me");
@@ -111,9 +111,9 @@ async fn the_embedded_store_refuses_an_apply_and_says_where_it_is_to_be_had() {
     program.stop().await;
 }
 
-/// Fault: a merge patch that named the object was taken for a whole event, and what it did not name for emptied.
+/// Regression: a merge patch with the object was taken for a whole event, and emptied all other members.
 #[tokio::test]
-async fn a_merge_patch_changes_nothing_that_it_does_not_name() {
+async fn a_merge_patch_changes_only_its_members() {
     let program = start("").await;
     let client = &mut program.client().await;
     let event = plain();
@@ -129,7 +129,7 @@ async fn a_merge_patch_changes_nothing_that_it_does_not_name() {
     assert_eq!((&shown["message"], &shown["count"]), (&json!("restarting"), &json!(1)), "{shown}");
     assert!(shown["lastTimestamp"].is_string(), "{shown}");
     assert_eq!(program.balance().ledger.received(), 1, "no occurrence");
-    // A whole event tells of occurrences, whatever it leaves out.
+    // A whole event is an occurrence, even with missing members.
     let whole = json!({"involvedObject": {"kind": "Pod"}, "reason": "BackOff", "count": 2});
     let (code, shown) = patch(client, name, MERGE, &whole).await;
     assert_eq!((code, &shown["message"], &shown["count"]), (200, &json!("restarting"), &json!(2)), "{shown}");
@@ -141,14 +141,14 @@ async fn a_merge_patch_changes_nothing_that_it_does_not_name() {
     assert_eq!(program.stop().await.ledger.total_written(), 3);
 }
 
-/// Fault: whatever a whole event named besides was taken without a word.
+/// Regression: unknown members of a whole event were ignored without a warning.
 #[tokio::test]
-async fn members_of_a_whole_event_that_are_unknown_are_told_of_as_those_of_any_patch() {
+async fn unknown_members_of_a_whole_event_are_reported_like_those_of_any_patch() {
     let program = start("").await;
     let client = &mut program.client().await;
     let known = plain();
     client.post(&known).await;
-    // Of a name that was never seen all that its client has counted counts.
+    // For an unknown name the client's whole count counts.
     for (name, brought) in [(known.metadata.name.as_str(), 3), ("unseen", 4)] {
         let mut whole: Value = serde_json::from_slice(&json_of(&plain())).unwrap();
         (whole["metadata"]["name"], whole["colour"]) = (json!(name), json!("red"));
@@ -178,7 +178,7 @@ async fn members_of_a_whole_event_that_are_unknown_are_told_of_as_those_of_any_p
 }
 
 #[tokio::test]
-async fn a_record_counts_on_from_the_count_that_a_patch_states() {
+async fn a_record_counts_on_from_a_patched_count() {
     for kind in ["embedded", "fake"] {
         let fake = FakeApiserver::new(Clock::manual(START));
         let program = if kind == "fake" { start_before(&fake, "").await } else { start("").await };
@@ -191,12 +191,12 @@ async fn a_record_counts_on_from_the_count_that_a_patch_states() {
         let set = json!([{"op": "replace", "path": "/count", "value": 100}]);
         assert_eq!(patch(client, name, JSON, &set).await.1["count"], 100, "{kind}");
         client.post(&plain()).await;
-        // The client's own line is at 100 too.
+        // The client's own count is 100 too.
         assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 102})).await.0, 200);
         program.settle().await;
         assert_eq!(shown().await[0].count, 103, "{kind}");
         assert_eq!(program.balance().ledger.received(), 4);
-        // A rehearsal is no occurrence.
+        // A dry run is not an occurrence.
         let path = format!("{EVENTS}/{name}?dryRun=All");
         let reply = client.send("PATCH", &path, &[("Content-Type", STRATEGIC)], br#"{"count":500}"#).await;
         assert_eq!((reply.status, &reply.json()["count"]), (200, &json!(500)));
@@ -207,7 +207,7 @@ async fn a_record_counts_on_from_the_count_that_a_patch_states() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_here_under_no_alias_is_patched_upstream_but_does_not_count() {
+async fn an_event_without_an_alias_is_patched_upstream_and_not_counted() {
     let fake = FakeApiserver::new(Clock::manual(START));
     let event = plain();
     let name = event.metadata.name.as_str();
@@ -228,7 +228,7 @@ async fn an_event_that_is_here_under_no_alias_is_patched_upstream_but_does_not_c
 }
 
 #[tokio::test]
-async fn an_event_that_waits_for_its_budget_is_written_by_a_patch() {
+async fn a_patch_writes_an_event_that_waits_for_its_budget() {
     let program = start("correlation: {burstSize: 1, qps: 0}\n").await;
     let client = &mut program.client().await;
     client.post(&plain()).await;
@@ -245,8 +245,8 @@ async fn an_event_that_waits_for_its_budget_is_written_by_a_patch() {
 }
 
 #[tokio::test]
-async fn concurrent_patches_of_one_event_are_all_applied_and_none_hears_of_a_conflict() {
-    let program = start(PLAIN).await;
+async fn concurrent_patches_of_one_event_are_all_applied_without_conflicts() {
+    let program = start(APISERVER).await;
     let event = plain();
     let path = format!("{EVENTS}/{}", event.metadata.name);
     program.client().await.post(&event).await;
@@ -265,7 +265,7 @@ async fn concurrent_patches_of_one_event_are_all_applied_and_none_hears_of_a_con
 
 #[tokio::test]
 async fn options_and_media_types_are_refused_in_the_apiservers_order() {
-    let program = start(PLAIN).await;
+    let program = start(APISERVER).await;
     let client = &mut program.client().await;
     let event = plain();
     client.post(&event).await;

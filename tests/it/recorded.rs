@@ -1,17 +1,19 @@
-//! What client-go's two recorders were recorded sending, sent to the program over HTTP (`tests/vectors/record_sink` and
+//! Replays the recorded requests of client-go's two recorders over HTTP (`tests/vectors/record_sink` and
 //! `tests/vectors/events_v1`).
 //!
-//! Every `sink` line is a request: a create a POST, a patch a PATCH at the group of the file's header. What the recorded server
-//! answered is not what we answer, so the replay does what the client would have done with our answers:
-//! - a line whose recorded reply is `request_construction` never left the client, and is left out;
-//! - a create under a name that we have taken is left out: it repeats one that failed there and did not here, or follows a
-//!   patch that was answered 404 there and 200 here;
-//! - a patch is repeated as recorded, also where its client would not have had to: a repeat must count nothing.
+//! Every `sink` line is a request: a create is a POST, a patch a PATCH in the API group of the file's header. The
+//! answers differ from those of the recorded server, so the replay does what the client would do with eventweir's
+//! answers:
+//! - a line whose recorded reply is `request_construction` was never sent, and is skipped;
+//! - a create under a known name is skipped: it repeats one that failed there and succeeded here, or follows a patch
+//!   that was answered 404 there and 200 here;
+//! - a patch is repeated as recorded, even if the client would not repeat it: a repeat must count nothing.
 //!
-//! What must come out follows from the lines alone. A create is as many occurrences as its total says, and a patch as many as
-//! its name's line has grown by since the request before: `count`, or `series.count`, or 1 where there is neither. The ledger
-//! must have written their sum, and the store must show it. Where the recorded server forgets all, a second replay has a new
-//! program instead, which knows no names: patches hear 404, and the client's recorded creates with the running count follow.
+//! The lines determine the expected result. A create counts as many occurrences as its total, and a patch as many as
+//! the growth of its name's line since the previous request: `count`, or `series.count`, or 1 without either. The
+//! ledger must have written their sum, and the store must show it. If the recorded server loses its state, a second
+//! replay starts a new program without aliases: patches are answered 404, and the client's recorded creates with the
+//! running count follow.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
@@ -24,18 +26,18 @@ use serde_json::Value;
 use super::support::app::{Program, start};
 use super::support::events::START;
 
-/// Nothing expires, so that all that was told can be added up at the end.
+/// Events do not expire, so that all counts can be added up at the end.
 const CONFIG: &str = "upstream: {embedded: {ttl: 0s}}\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
-    /// The program lives through everything.
+    /// One program for the whole replay.
     Kept,
-    /// Where the recorded server forgot, another program takes over.
+    /// A new program wherever the recorded server lost its state.
     Lost,
 }
 
-/// One program, and what the client has told it so far.
+/// A program, and the counts that the client has sent so far.
 struct Replay {
     program: Program,
     api: String,
@@ -58,7 +60,7 @@ impl Replay {
         }
     }
 
-    /// Sends what the client sends, and holds the answer against what lets it go on.
+    /// Sends a request of the client, and checks that the answer lets the client continue.
     async fn send(&mut self, line: &Value) {
         if line["reply"]["kind"] == "request_construction" {
             return;
@@ -82,7 +84,7 @@ impl Replay {
         let name = line["name"].as_str().unwrap();
         let path = format!("{}/{name}", self.path(line["namespace"].as_str().unwrap()));
         let headers = [("Content-Type", "application/strategic-merge-patch+json")];
-        // A patch that was not computed is an empty body.
+        // A patch that was not computed has an empty body.
         let body = if line["patch"].is_null() { String::new() } else { line["patch"].to_string() };
         let reply = client.send("PATCH", &path, &headers, body.as_bytes()).await;
         let Some(told) = self.told.get_mut(name) else {
@@ -96,7 +98,7 @@ impl Replay {
         *told += grown;
     }
 
-    /// The ledger balances, and the store shows what was told.
+    /// Checks that the ledger balances, and that the store shows all counts.
     async fn finish(self, file: &Path) -> usize {
         self.program.settle().await;
         let stored = self.program.stored().await;
@@ -109,12 +111,12 @@ impl Replay {
     }
 }
 
-/// How far a create or patch says that its event has counted.
+/// Returns the total that a create or patch states.
 fn line_of(body: &Value) -> Option<i64> {
     body["series"]["count"].as_i64().or_else(|| body["count"].as_i64())
 }
 
-/// Since the start of every simulated clock; in whole milliseconds, as the lines have them.
+/// Returns the time since the start of the clock, in whole milliseconds like the lines.
 fn elapsed(at: &str) -> Duration {
     let (seconds, millis) = at.trim_end_matches('Z').split_once('.').unwrap_or((at.trim_end_matches('Z'), ""));
     let seconds = Time::parse(&format!("{seconds}Z")).unwrap().0 - START / 1_000_000_000;
@@ -122,7 +124,7 @@ fn elapsed(at: &str) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap()) + Duration::from_millis(millis)
 }
 
-/// Plays one file; returns how many patches were answered 404.
+/// Replays one file; returns the number of patches that were answered 404.
 async fn play(file: &Path, memory: Memory) -> usize {
     let text = std::fs::read_to_string(file).unwrap();
     let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -144,7 +146,7 @@ async fn play(file: &Path, memory: Memory) -> usize {
                 missing += replay.finish(file).await;
                 replay = Replay::new(api, now).await;
             }
-            // What the client makes of its events, and what became of them elsewhere, shows in the requests.
+            // Lines other than requests need no replay: their effects are in the requests.
             "event" | "server_forgets" | "end" => {}
             other => unreachable!("no such line: {other}"),
         }
@@ -172,11 +174,11 @@ async fn play_all(folder: &str, number: usize) {
 }
 
 #[tokio::test]
-async fn what_the_core_v1_recorder_sends_is_counted_once() {
+async fn occurrences_of_the_core_v1_recorder_are_counted_once() {
     play_all("record_sink", 10).await;
 }
 
 #[tokio::test]
-async fn what_the_events_v1_recorder_sends_is_counted_once() {
+async fn occurrences_of_the_events_v1_recorder_are_counted_once() {
     play_all("events_v1", 11).await;
 }

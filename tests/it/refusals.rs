@@ -1,4 +1,4 @@
-//! What the upstream refuses for good is lost under its reason, and the next occurrence starts anew.
+//! Final refusals of the upstream: the occurrences are lost with the reason, and the next one begins a new record.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn a_refused_create_is_lost_with_its_reason_and_the_next_occurrence_is_cre
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_patch_loses_only_what_it_carried() {
+async fn a_refused_patch_loses_only_its_own_occurrences() {
     for (code, reason) in [(413, RefusalReason::TooLarge), (422, RefusalReason::Invalid)] {
         let mut bench = Bench::new();
         bench.offer(plain());
@@ -55,7 +55,7 @@ async fn a_refused_patch_loses_only_what_it_carried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn occurrences_that_came_during_a_refused_request_try_on_their_own() {
+async fn occurrences_during_a_refused_request_are_sent_separately() {
     let mut bench = Bench::new();
     bench.fake.fail_next(&[Fault::Before(422)]);
     bench.fake.set_latency(Duration::from_millis(100));
@@ -69,7 +69,7 @@ async fn occurrences_that_came_during_a_refused_request_try_on_their_own() {
     bench.check();
 }
 
-/// What no client can bring past the API group; the fake apiserver has the real one's rules.
+/// Returns an event that the API group refuses; the fake apiserver enforces the real one's rules.
 fn invalid() -> Event {
     let mut event = Event {
         event_time: Some(MicroTime(START / 1000)),
@@ -84,10 +84,10 @@ fn invalid() -> Event {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_upstream_refuses_as_invalid_is_mended_and_counts_on() {
+async fn an_invalid_write_is_repaired_and_counts_on() {
     for writer in [None, Some("w")] {
         let mut bench = Bench::with(Options { writer, ..Options::default() });
-        // core/v1 tells what is wrong with the name only when the rest is right.
+        // core/v1 reports a fault of the name only if the rest is valid.
         for fault in [Fault::None, Fault::ResetAfter, Fault::HangAfter] {
             bench.fake.fail_next(&[fault]);
             bench.offer(invalid());
@@ -99,7 +99,7 @@ async fn what_the_upstream_refuses_as_invalid_is_mended_and_counts_on() {
         assert_eq!((events[0].reporting_instance.len(), events[0].metadata.name.contains('/')), (128, false));
         for repair in Repair::ALL {
             let expected = match repair {
-                // A patch has the newest message.
+                // A patch carries the newest message.
                 Repair::Message => 3,
                 Repair::ReportingInstance | Repair::Name => 1,
                 Repair::EventTime | Repair::Style | Repair::Metadata => 0,
@@ -111,19 +111,19 @@ async fn what_the_upstream_refuses_as_invalid_is_mended_and_counts_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_too_large_is_cut_once_and_lost_when_that_does_not_help() {
+async fn a_too_large_write_is_cut_once_and_then_lost() {
     let long = || Event { message: "m".repeat(100_000).into(), ..plain() };
     let mut bench = Bench::new();
     bench.fake.fail_next(&[Fault::Before(413)]);
     bench.offer(long());
     bench.settle().await;
     assert_eq!(bench.fake.events()[0].message.len(), 1024);
-    // The same again, while the record is here: it stays cut.
+    // A repeat while the record is known: it stays cut.
     bench.offer(long());
     bench.settle().await;
     assert_eq!(bench.fake.take_methods(), ["POST", "POST", "PATCH"]);
     assert_eq!((bench.monitor.repairs(Repair::Message), bench.fake.shown()), (1, 2));
-    // Later it comes as it is, and is cut again.
+    // Later it is sent whole, and is cut again.
     bench.pass(Duration::from_secs(10)).await;
     bench.fake.fail_next(&[Fault::Before(413), Fault::Before(413)]);
     bench.offer(long());
@@ -135,7 +135,7 @@ async fn what_is_too_large_is_cut_once_and_lost_when_that_does_not_help() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_repair_what_is_refused_is_lost_at_once() {
+async fn without_repair_a_refused_write_is_lost_at_once() {
     let outbox = outbox::Settings { repair: false, ..outbox::Settings::default() };
     let shard = shard::Settings { outbox, ..shard::Settings::default() };
     let mut bench = Bench::with(Options { shard, ..Options::default() });
@@ -147,7 +147,7 @@ async fn without_repair_what_is_refused_is_lost_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_no_outage() {
+async fn a_refusal_is_not_an_outage() {
     let mut bench = Bench::new();
     bench.fake.plan(|seen| if seen.object == "bad" { Fault::Before(422) } else { Fault::None });
     for number in 0..20 {
@@ -163,7 +163,7 @@ async fn a_refusal_is_no_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_digest_loses_what_it_stands_for_and_the_next_one_starts_anew() {
+async fn a_refused_digest_loses_its_occurrences_and_the_next_one_starts_at_zero() {
     let outbox = outbox::Settings { digest_after: 4, ..outbox::Settings::default() };
     let shard = shard::Settings { outbox, ..shard::Settings::default() };
     let correlator = correlator::Settings { burst_size: 1, qps: 0.01, ..correlator::Settings::default() };
@@ -188,7 +188,7 @@ async fn a_refused_digest_loses_what_it_stands_for_and_the_next_one_starts_anew(
     bench.check();
 }
 
-/// Fault: an apiserver that has just started answers 403 until it knows all roles, and what came then was lost.
+/// Regression: a starting apiserver answers 403 until it knows all roles, and events of that time were lost.
 #[tokio::test(start_paused = true)]
 async fn a_403_is_final_five_minutes_after_a_records_first() {
     let forbidden = LostReason::Refused(RefusalReason::Forbidden);
@@ -214,9 +214,9 @@ async fn a_403_is_final_five_minutes_after_a_records_first() {
     bench.check();
 }
 
-/// The same, while the upstream fails in other ways as well.
+/// The same with other faults of the upstream.
 #[tokio::test(start_paused = true)]
-async fn refusals_among_other_faults_lose_exactly_what_they_say() {
+async fn refusals_among_other_faults_lose_exactly_the_reported_occurrences() {
     for seed in 0..4 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let correlator = correlator::Settings { burst_size: 4, qps: 0.05, ..correlator::Settings::default() };

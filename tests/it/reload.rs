@@ -23,7 +23,7 @@ async fn program(path: &Path, yaml: &str) -> Program {
 }
 
 #[tokio::test]
-async fn a_good_configuration_takes_effect_and_keeps_what_was_learnt() {
+async fn a_valid_configuration_takes_effect_and_keeps_all_state() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("eventweir.yaml");
     let program = program(&path, "correlation: {burstSize: 1, qps: 0}\n").await;
@@ -35,7 +35,7 @@ async fn a_good_configuration_takes_effect_and_keeps_what_was_learnt() {
 
     write(&path, "correlation: {burstSize: 1, qps: 0, suppression: drop}\n");
     assert!(program.app.reload());
-    // The event is still known, the deferred one still waits, and the new rule holds.
+    // The event is still known, the deferred one still waits, and the new rule applies.
     assert_eq!(program.balance().total_waiting(), 1);
     let outcomes = [client.post(&plain()).await, client.post(&plain()).await];
     assert_eq!(outcomes[1].outcome(), Some("dropped"));
@@ -50,7 +50,7 @@ async fn a_good_configuration_takes_effect_and_keeps_what_was_learnt() {
 }
 
 #[tokio::test]
-async fn a_bad_configuration_is_refused_and_the_old_one_stays_in_force() {
+async fn an_invalid_configuration_is_refused_and_the_old_one_stays_in_force() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("eventweir.yaml");
     let program = program(&path, "correlation: {burstSize: 1, qps: 0, suppression: drop}\n").await;
@@ -74,7 +74,7 @@ async fn a_bad_configuration_is_refused_and_the_old_one_stays_in_force() {
 }
 
 #[tokio::test]
-async fn a_reload_can_be_asked_for_over_http() {
+async fn a_reload_can_be_requested_over_http() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("eventweir.yaml");
     let program = program(&path, "upstream: {maxInFlight: 7}\n").await;
@@ -95,9 +95,9 @@ async fn a_reload_can_be_asked_for_over_http() {
     program.stop().await;
 }
 
-/// Fault: it was never seen, unless the file changed once more.
+/// Regression: the change was only seen if the file changed again.
 #[tokio::test]
-async fn a_change_between_loading_and_following_is_taken_over() {
+async fn a_change_between_loading_and_following_is_applied() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("eventweir.yaml");
     let program = program(&path, "upstream: {maxInFlight: 7}\n").await;
@@ -108,7 +108,7 @@ async fn a_change_between_loading_and_following_is_taken_over() {
     program.stop().await;
 }
 
-/// Fault: readiness went on judging by the limits from the start.
+/// Regression: readiness used the limits from the start.
 #[tokio::test]
 async fn readiness_follows_reloaded_limits() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A second configuration, tried on the same events without writing.
+//! Shadow: a second configuration, tried on the same events without writing.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::support::events::event;
 
 const PORTS: &str = "listen: 127.0.0.1:0\nadminListen: 127.0.0.1:0\n";
 
-/// A program with `yaml`, and `shadow` beside it.
+/// Starts a program with `yaml`, and `shadow` as second configuration.
 async fn program(folder: &Path, yaml: &str, shadow: &str) -> Program {
     let (path, other) = (folder.join("eventweir.yaml"), folder.join("shadow.yaml"));
     std::fs::write(&other, shadow).unwrap();
@@ -22,7 +22,7 @@ async fn program(folder: &Path, yaml: &str, shadow: &str) -> Program {
     start_as(config::load(Some(&path), &Overrides::default()).unwrap(), source).await
 }
 
-/// The difference once so many occurrences have been taken in.
+/// Returns the difference after so many occurrences.
 async fn difference(program: &Program, received: u64) -> Value {
     loop {
         let reply = program.client().await.get("/eventweir/v1/shadow").await;
@@ -44,7 +44,7 @@ async fn post(program: &Program, number: usize) {
 }
 
 #[tokio::test]
-async fn what_another_budget_would_change_is_shown_and_nothing_of_it_is_written() {
+async fn the_effect_of_another_budget_is_shown_and_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let live = "correlation: {suppression: drop, burstSize: 3, qps: 0.001}\n";
     let shadow = "correlation: {suppression: drop, burstSize: 6, qps: 0.001}\n";
@@ -64,7 +64,7 @@ async fn what_another_budget_would_change_is_shown_and_nothing_of_it_is_written(
     assert_eq!((reasons.len(), changed), (8, 3), "{document}");
     assert_eq!(document["missed"], 0);
     assert_eq!(program.stored().await.len(), 3);
-    // Of one namespace there are its reasons, and no account.
+    // For one namespace only reasons are shown, and no account.
     let client = &mut program.client().await;
     let other = client.get("/eventweir/v1/shadow?namespace=other").await.json();
     assert_eq!(
@@ -77,12 +77,12 @@ async fn what_another_budget_would_change_is_shown_and_nothing_of_it_is_written(
 }
 
 #[tokio::test]
-async fn a_reload_begins_again_or_ends_and_a_bad_file_changes_nothing() {
+async fn a_reload_restarts_or_ends_the_shadow_and_a_bad_file_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let program = program(folder.path(), "", "correlation: {burstSize: 6}\n").await;
     post(&program, 4).await;
     difference(&program, 4).await;
-    // The same one goes on.
+    // An equal configuration continues.
     assert!(program.app.reload());
     assert_eq!(difference(&program, 4).await["account"]["live"]["received"], 4);
     std::fs::write(folder.path().join("shadow.yaml"), "correlation: {burstSize: many}\n").unwrap();
@@ -102,16 +102,16 @@ async fn a_reload_begins_again_or_ends_and_a_bad_file_changes_nothing() {
 }
 
 #[tokio::test]
-async fn without_a_second_configuration_there_is_none() {
+async fn without_a_second_configuration_the_shadow_is_404() {
     let program = start("").await;
     assert_eq!(program.client().await.get("/eventweir/v1/shadow").await.status, 404);
     assert!(!program.admin().await.get("/").await.text().contains("Shadow rules"));
     program.stop().await;
 }
 
-/// Ten thousand objects where the second configuration has room for a hundred records.
+/// Ten thousand objects, and a second configuration with room for a hundred records.
 #[tokio::test]
-async fn its_memory_is_bounded_by_its_own_limits() {
+async fn the_memory_of_the_shadow_is_bounded_by_its_own_limits() {
     let folder = tempfile::tempdir().unwrap();
     let shadow = "outbox: {maxRecords: 100}\ncorrelation: {maxTrackedKeys: 100, groupBurstSize: 10}\n";
     let program = program(folder.path(), "correlation: {groupBurstSize: 0}\n", shadow).await;

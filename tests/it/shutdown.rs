@@ -1,4 +1,4 @@
-//! The orderly stop: what waits is written before the program ends, or counted as lost.
+//! Shutdown: waiting occurrences are written before the program ends, or counted as lost.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn offer(program: &Program, event: eventweir::event::Event) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deferred_records_are_written_before_the_end_several_of_them_as_one_digest() {
+async fn a_stop_writes_deferred_records_and_folds_several_into_one_digest() {
     let (program, fake) = start(TIGHT).await;
     for number in 0..10 {
         offer(&program, event("node-1", "web-0", &format!("Reason{number}"), "m"));
@@ -40,14 +40,14 @@ async fn deferred_records_are_written_before_the_end_several_of_them_as_one_dige
 }
 
 #[tokio::test(start_paused = true)]
-async fn repeats_that_wait_for_a_token_or_an_interval_are_patched_before_the_end() {
+async fn a_stop_patches_repeats_that_wait_for_a_token_or_an_interval() {
     let (program, fake) = start(TIGHT).await;
     for _ in 0..2 {
         offer(&program, plain());
         offer(&program, event("node-2", "web-1", "Pulled", "pulled"));
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
-    // One waits for a token, one for its interval.
+    // One waits for a token, the other for its interval.
     offer(&program, plain());
     offer(&program, event("node-3", "web-2", "Pulled", "pulled"));
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -59,7 +59,7 @@ async fn repeats_that_wait_for_a_token_or_an_interval_are_patched_before_the_end
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_waits_for_what_is_to_be_repeated() {
+async fn a_stop_waits_for_retries() {
     let (program, fake) = start(TIGHT).await;
     fake.fail_next(&[Fault::Before(500), Fault::HangAfter, Fault::TooMany(Some(3))]);
     offer(&program, plain());
@@ -69,7 +69,7 @@ async fn the_end_waits_for_what_is_to_be_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_upstream_does_not_take_before_the_deadline_is_counted_as_lost() {
+async fn occurrences_not_written_before_the_deadline_are_counted_as_lost() {
     let (program, fake) = start(TIGHT).await;
     offer(&program, event("node-1", "web-1", "Pulled", "pulled"));
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -84,7 +84,7 @@ async fn what_the_upstream_does_not_take_before_the_deadline_is_counted_as_lost(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_never_comes_does_not_hold_up_the_end() {
+async fn a_missing_answer_does_not_delay_the_stop() {
     let (program, fake) = start(TIGHT).await;
     fake.plan(|_| Fault::Hang);
     offer(&program, plain());
@@ -93,9 +93,9 @@ async fn an_answer_that_never_comes_does_not_hold_up_the_end() {
     assert_eq!(balance.ledger.lost(LostReason::Unknown), 1);
 }
 
-/// One that keeps its connection sends on through the stop, each time as soon as it has its answer.
+/// A client that keeps its connection sends its next request as soon as it has an answer.
 #[tokio::test]
-async fn a_client_that_sends_all_the_time_has_every_request_answered_until_it_is_refused_a_connection() {
+async fn a_busy_client_is_answered_until_its_connection_is_refused() {
     let fake = FakeApiserver::new(Clock::system());
     let program = start_before(&fake, "shutdown: {drainTimeout: 10s, grace: 200ms}\n").await;
     let address = program.app.address();
@@ -125,7 +125,7 @@ async fn a_client_that_sends_all_the_time_has_every_request_answered_until_it_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_nobody_connected_the_end_does_not_wait_for_late_connections() {
+async fn without_connections_the_stop_does_not_wait_for_late_ones() {
     let fake = FakeApiserver::new(Clock::simulated(START));
     let program = start_before(&fake, "shutdown: {drainTimeout: 1h, grace: 1m}\n").await;
     let (clock, before) = (fake.clock(), fake.clock().now().mono);
@@ -145,7 +145,7 @@ async fn delivery_that_is_cut_off_leaves_everything_in_the_outbox() {
     assert_eq!(bench.balance().total_waiting(), 50);
     bench.check();
     bench.shards.abandon();
-    // As many as may be on their way at once.
+    // The limit of requests in flight.
     assert_eq!((bench.lost(LostReason::Unknown), bench.lost(LostReason::Shutdown)), (32, 18));
     assert_eq!(bench.balance().total_waiting(), 0);
     bench.check();

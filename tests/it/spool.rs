@@ -1,4 +1,4 @@
-//! The spool's file against a model, on a disk that stops, tears, fills up and fails; and what becomes of a damaged one.
+//! The spool's file against a model, on a disk that stops, tears, fills up and fails; and damaged files.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ fn entry(record: u64, count: i32) -> Entry {
     }
 }
 
-/// Records and their counts; `None` for what is no longer owed.
+/// Records and their counts; `None` for a record that is no longer pending.
 type Owed = BTreeMap<u64, Option<i32>>;
 
 fn changes(owed: &Owed) -> [Changes; 1] {
@@ -51,7 +51,7 @@ fn found(opened: &Opened) -> BTreeMap<u64, i32> {
         .iter()
         .map(|found| {
             let record = found.event.metadata.name.parse().unwrap();
-            // Every part of an entry comes back as it was; the name of `plain` events differs.
+            // Every member of an entry is restored; the names of `plain` events differ.
             assert_eq!(*found, Entry { event: found.event.clone(), ..entry(record, found.event.count) });
             (record, found.event.count)
         })
@@ -62,12 +62,12 @@ fn found(opened: &Opened) -> BTreeMap<u64, i32> {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A record changes.
+    /// Changes a record.
     Change(u64, Option<i32>),
     Commit,
-    /// The disk is full, or has room again.
+    /// Fills the disk, or frees room.
     Full(bool),
-    /// A change of the disk fails; if so, the machine stops there.
+    /// Fails a change of the disk, and perhaps stops the machine there.
     FailIn(u32),
     Crash(u64),
 }
@@ -82,14 +82,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the spool's task does with a keeper, and what has to be found after a crash.
+/// A model of the spool's task, with the state that must be found after a crash.
 struct Model {
     disk: Disk,
     keeper: Keeper,
     process: u64,
-    /// What the last commit that succeeded holds.
+    /// State of the last successful commit.
     kept: BTreeMap<u64, i32>,
-    /// What commits that failed since may have brought all the same.
+    /// States that later failed commits may have written.
     perhaps: Vec<BTreeMap<u64, i32>>,
     owed: Owed,
 }
@@ -136,7 +136,7 @@ impl Model {
         let found = found(&self.keeper.open().unwrap());
         let perhaps = std::mem::take(&mut self.perhaps);
         assert!(found == self.kept || perhaps.contains(&found), "{found:?} {:?} {perhaps:?}", self.kept);
-        // The next process owes what it has found, and commits that in its own name.
+        // The next process restores the records, and commits them under its own tag.
         self.owed = found.iter().map(|(record, count)| (*record, Some(*count))).collect();
         self.kept = found;
     }
@@ -160,7 +160,7 @@ proptest! {
     }
 }
 
-/// A spool with these records, committed one after the other, and closed.
+/// Writes a spool with these records, committed one after the other, and closes it.
 fn spool_of(disk: &Disk, records: std::ops::Range<u64>) {
     let mut keeper = Keeper::new(Arc::new(disk.clone()), 1, KeySecret(1, 2));
     keeper.open().unwrap();
@@ -176,7 +176,7 @@ fn reopened(disk: &Disk) -> (Keeper, Opened) {
 }
 
 #[test]
-fn the_secret_of_the_keys_outlives_the_process() {
+fn the_secret_of_the_keys_survives_the_process() {
     let disk = Disk::default();
     spool_of(&disk, 0..1);
     let (mut keeper, _) = reopened(&disk);
@@ -184,12 +184,12 @@ fn the_secret_of_the_keys_outlives_the_process() {
 }
 
 #[test]
-fn a_damaged_entry_is_lost_alone_and_said_so() {
+fn a_damaged_entry_is_lost_alone_and_reported() {
     let disk = Disk::default();
     spool_of(&disk, 0..20);
     let message = "m".repeat(40 * 97 % 3_000);
     disk.damage(|file| {
-        // Every copy, older ones in pages that are free again too: of one message that only record 7 has.
+        // Every copy of a message that only record 7 has, even in free pages.
         let name = b"\"name\":\"7\"";
         let places: Vec<usize> =
             file.windows(name.len()).enumerate().filter(|(_, w)| w == name).map(|(at, _)| at).collect();
@@ -203,7 +203,7 @@ fn a_damaged_entry_is_lost_alone_and_said_so() {
 }
 
 #[test]
-fn a_file_without_its_end_is_set_aside_and_whole_entries_are_taken_over() {
+fn a_truncated_file_is_set_aside_and_its_whole_entries_are_restored() {
     let disk = Disk::default();
     spool_of(&disk, 0..200);
     disk.damage(|file| file.truncate(file.len() / 2));
@@ -211,7 +211,7 @@ fn a_file_without_its_end_is_set_aside_and_whole_entries_are_taken_over() {
     let (damage, name) = opened.damaged.unwrap();
     assert!(!damage.is_empty() && name == "aside");
     assert!(opened.entries.len() > 50, "{}", opened.entries.len());
-    // What was taken over is committed in a new file.
+    // The restored entries are committed in a new file.
     let owed: Owed =
         opened.entries.iter().map(|found| (found.event.metadata.name.parse().unwrap(), Some(40))).collect();
     keeper.commit(&changes(&owed)).unwrap();
@@ -222,7 +222,7 @@ fn a_file_without_its_end_is_set_aside_and_whole_entries_are_taken_over() {
 }
 
 #[test]
-fn whatever_is_in_the_file_the_spool_opens() {
+fn the_spool_opens_with_any_file_content() {
     let mut rng = fastrand::Rng::with_seed(5);
     for _ in 0..60 {
         let disk = Disk::default();
@@ -236,7 +236,7 @@ fn whatever_is_in_the_file_the_spool_opens() {
         });
         let (mut keeper, opened) = reopened(&disk);
         assert!(opened.entries.len() <= 30);
-        // Damage that shows only now ends with the file set aside, and everything in a new one.
+        // If damage shows only now, the file is set aside and everything is in a new one.
         let mut tries = 0;
         while keeper.commit(&changes(&Owed::from([(1, Some(1))]))).is_err() {
             keeper.open().unwrap();
@@ -247,7 +247,7 @@ fn whatever_is_in_the_file_the_spool_opens() {
 }
 
 #[test]
-fn a_directory_is_made_and_its_file_is_for_its_owner_alone() {
+fn the_directory_is_created_and_its_file_is_private() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("a/b");
@@ -258,7 +258,7 @@ fn a_directory_is_made_and_its_file_is_for_its_owner_alone() {
     assert_eq!(mode & 0o777, 0o600);
     assert!(matches!(keeper(&place).open(), Err(Error::Busy)), "one process at a time");
     drop(first);
-    // A file of something else altogether.
+    // A file of another format.
     std::fs::write(place.join("spool.redb"), "this is no spool").unwrap();
     let opened = keeper(&place).open().unwrap();
     assert!(opened.damaged.unwrap().1.ends_with("spool.redb.damaged"));

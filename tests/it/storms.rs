@@ -1,4 +1,4 @@
-//! A storm, as those see it who ask eventweir for the objects in it.
+//! Reads of objects whose events are folded into a storm record.
 
 use std::time::Duration;
 
@@ -32,12 +32,12 @@ async fn listed(client: &mut Client, query: &str) -> Value {
 }
 
 #[tokio::test]
-async fn who_asks_for_a_folded_object_finds_what_is_known() {
+async fn reads_of_a_folded_object_find_its_events() {
     let (program, mut client) = storm().await;
     let own = program.stored().await;
     let storms: Vec<_> = own.iter().filter(|event| event.message.starts_with("storm: ")).collect();
     assert_eq!((storms.len(), storms[0].count), (1, 39), "{own:?}");
-    // It happens again, and is known to have happened twice.
+    // It happens again, and its count is two.
     client.post(&warning("node-4", "pod-39", "FailedMount", "still no such volume")).await;
     program
         .until("it folds", || {
@@ -63,10 +63,10 @@ async fn who_asks_for_a_folded_object_finds_what_is_known() {
     let reply = client.get(&format!("{EVENTS}/{name}")).await;
     assert_eq!((reply.status, &reply.json()["count"]), (200, &2.into()));
 
-    // kubectl asks for pages; the last one has it, within its limit.
+    // kubectl reads pages; the last one has the event, within its limit.
     let all = |list: &Value| list["items"].as_array().unwrap().len();
     assert_eq!(all(&listed(&mut client, &format!("{of_pod}&limit=500")).await), 1);
-    // Not for those who ask for something else, follow a version, or watch.
+    // Not in other lists, in lists of a version, or in a watch.
     for query in
         ["fieldSelector=involvedObject.name%3Dpod-0", "fieldSelector=involvedObject.name%3Dpod-99", "limit=500", ""]
     {

@@ -1,6 +1,7 @@
-//! Threads that accept single events and batches while another writes: whatever meets, each occurrence is accounted for once.
+//! Threads accept single events and batches while another writes: in every interleaving each occurrence is counted
+//! once.
 //!
-//! How the threads take turns is the machine's affair; what is checked holds for all of its ways.
+//! The interleaving differs from run to run, but the checks hold for all of them.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use eventweir::shard::{Settings, Shards};
 use super::support::bench::policy;
 use super::support::events::{START, event};
 
-/// Where limits are met, and where not.
+/// Settings with and without limits that are reached.
 #[derive(Debug)]
 struct Limits {
     shards: usize,
@@ -30,7 +31,7 @@ fn some_event(random: &mut fastrand::Rng) -> Event {
     event(&format!("node-{node}"), &format!("web-{pod}"), "BackOff", &format!("message {message}"))
 }
 
-/// Accepts as POSTs and batches do; returns how many were sent, and how many of them refused.
+/// Accepts single events and batches; returns how many were sent, and how many refused.
 fn accept(shards: &Shards, seed: u64) -> (u64, u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut results = Vec::new();
@@ -47,7 +48,7 @@ fn accept(shards: &Shards, seed: u64) -> (u64, u64) {
     (results.len() as u64, results.iter().filter(|result| result.is_err()).count() as u64)
 }
 
-/// Sends a few requests of each shard. The upstream loses each event soon: a patch finds none.
+/// Sends a few requests of each shard. The upstream soon loses each event, so that a patch finds none.
 fn write(shards: &Shards) {
     for index in 0..shards.count() {
         let requests: Vec<_> = (0..20).map_while(|_| shards.with(index, |shard, now| shard.next_write(now))).collect();
@@ -63,7 +64,7 @@ fn write(shards: &Shards) {
 }
 
 #[test]
-fn threads_that_meet_lose_nothing() {
+fn concurrent_threads_lose_nothing() {
     for limits in [
         Limits { shards: 1, records: 100_000, sources: 10_000, keys: 4096 },
         Limits { shards: 4, records: 300, sources: 6, keys: 5 },

@@ -1,4 +1,4 @@
-//! TLS at the listener for clients, and the Unix domain socket that needs none.
+//! TLS on the listener for clients, and Unix domain sockets.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::convert::Infallible;
@@ -31,14 +31,14 @@ use super::support::certificates::{Authority, Trust, shown};
 use super::support::events::{event, plain};
 use super::support::http::{Client, EVENTS, json};
 
-/// The part of a configuration that names the files of a folder.
+/// Returns the section of a configuration that names the files of a folder.
 fn files(folder: &Path) -> String {
     let folder = folder.display();
     format!("tls:\n  certFile: {folder}/tls.crt\n  keyFile: {folder}/tls.key\n")
 }
 
 #[tokio::test]
-async fn both_versions_of_http_are_spoken() {
+async fn http_1_1_and_http_2_are_served() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.server().write(folder.path());
     let program = start(&files(folder.path())).await;
@@ -75,7 +75,7 @@ async fn a_certificate_is_replaced_under_load_and_no_request_fails() {
     for number in 0..4 {
         let (stop, sent, trust) = (Arc::clone(&stop), Arc::clone(&sent), Trust::of(authority.der()));
         clients.spawn(async move {
-            // One stays connected; the others come anew for each request.
+            // One client stays connected; the others connect for each request.
             let mut lasting = Client::over(trust.connect(address).await.unwrap());
             while !stop.load(Ordering::Relaxed) {
                 let event = event(&format!("node-{number}"), "web-0", "Pulled", "pulled");
@@ -100,7 +100,7 @@ async fn a_certificate_is_replaced_under_load_and_no_request_fails() {
     program.app.reread_files();
     assert_eq!(shown(&trust.connect(address).await.unwrap()), new.der);
     some_more().await;
-    // A key that does not go with the certificate, no certificate, and no file change nothing.
+    // A key of another certificate, an invalid certificate and a missing file change nothing.
     let failures = "eventweir_tls_reload_failures_total{listener=\"main\"}";
     std::fs::write(folder.path().join("tls.crt"), super::support::certificates::pem("CERTIFICATE", &old.der)).unwrap();
     program.app.reread_files();
@@ -128,7 +128,7 @@ async fn a_certificate_is_replaced_under_load_and_no_request_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_files_are_found_without_a_request_to_look() {
+async fn changed_files_are_found_without_a_reload() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.server().write(folder.path());
     let program = start(&files(folder.path())).await;
@@ -141,7 +141,7 @@ async fn changed_files_are_found_without_a_request_to_look() {
 }
 
 #[tokio::test]
-async fn the_oldest_version_and_the_suites_can_be_chosen() {
+async fn the_minimum_version_and_the_suites_can_be_chosen() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.server().write(folder.path());
     let newest = start(&format!("{}  minVersion: VersionTLS13\n", files(folder.path()))).await;
@@ -158,7 +158,7 @@ async fn the_oldest_version_and_the_suites_can_be_chosen() {
     chosen.stop().await;
 }
 
-/// A server that tells its clients what it knows of them, and what ends it.
+/// Starts a server that answers with the peer of each client; returns the token that stops it.
 async fn mirror(tls: Option<Tls>, address: &Address) -> (SocketAddr, CancellationToken, TaskTracker) {
     let listener = Listener::bind(address).await.unwrap();
     let bound = listener.local().unwrap().tcp().unwrap_or_else(|| ([0, 0, 0, 0], 0).into());
@@ -197,7 +197,7 @@ fn tls(settings: Settings, limits: Limits) -> Tls {
 const LOCAL: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
 #[tokio::test]
-async fn requests_know_whom_a_client_certificate_names() {
+async fn requests_carry_the_subject_of_the_client_certificate() {
     let (folder, authority, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
     authority.server().write(folder.path());
     let ca = folder.path().join("client-ca.crt");
@@ -211,7 +211,7 @@ async fn requests_know_whom_a_client_certificate_names() {
                 let trust = Trust { certificate, versions: vec![version], ..Trust::of(authority.der()) };
                 let stream = trust.connect(address).await.ok()?;
                 let local = stream.get_ref().0.local_addr().unwrap();
-                // With TLS 1.3 a client hears of its refusal only after it has asked.
+                // With TLS 1.3 a client sees its refusal only after its request.
                 let answer = Client::over(stream).exchange("GET", "/", &[], b"").await.ok()?;
                 Some((answer.text(), local))
             };
@@ -235,7 +235,7 @@ async fn requests_know_whom_a_client_certificate_names() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_our_own_is_trusted_by_its_authority_also_after_a_restart() {
+async fn a_generated_certificate_is_trusted_by_its_authority_after_a_restart() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().display();
@@ -267,7 +267,7 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn half_open_handshakes_make_room_for_others() {
+async fn half_open_handshakes_are_ended_for_new_ones() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.server().write(folder.path());
     let limits = Limits { at_once: 3, ..Limits::default() };
@@ -276,7 +276,7 @@ async fn half_open_handshakes_make_room_for_others() {
     let mut silent = Vec::new();
     for number in 0..20 {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // Some say nothing, some begin a handshake.
+        // Some send nothing, some begin a handshake.
         stream.write_all(&[22, 3, 1, 0, 200, 1][..if number % 2 == 0 { 0 } else { 6 }]).await.unwrap();
         silent.push(stream);
         let answer = Client::over(Trust::of(authority.der()).connect(address).await.unwrap()).get("/").await;
@@ -291,7 +291,7 @@ async fn half_open_handshakes_make_room_for_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handshake_has_a_deadline() {
+async fn a_handshake_has_a_timeout() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.server().write(folder.path());
     let limits = Limits::default();
@@ -307,7 +307,7 @@ async fn a_handshake_has_a_deadline() {
 }
 
 #[tokio::test]
-async fn plain_http_is_told_that_tls_is_spoken() {
+async fn plain_http_is_answered_with_a_hint_at_tls() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.server().write(folder.path());
     let program = start(&files(folder.path())).await;
@@ -323,7 +323,7 @@ async fn plain_http_is_told_that_tls_is_spoken() {
 }
 
 #[tokio::test]
-async fn a_unix_domain_socket_takes_events() {
+async fn a_unix_domain_socket_accepts_events() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("eventweir.sock");
     let address = Address::Unix(path.clone());
@@ -332,13 +332,13 @@ async fn a_unix_domain_socket_takes_events() {
     for _ in 0..2 {
         let program = start_as(config.clone(), ConfigSource::default()).await;
         let mut client = Client::over(UnixStream::connect(&path).await.unwrap());
-        // No page reaches it, so that any host will do.
+        // Web pages cannot reach a socket, so any host is accepted.
         let headers = [("Host", "eventweir.example"), ("Content-Type", "application/json")];
         assert_eq!(client.send("POST", EVENTS, &headers, &json(&plain())).await.status, 201);
         program.settle().await;
         assert_eq!(program.stop().await.ledger.total_written(), 1);
         assert!(!path.exists());
-        // As after a crash.
+        // The state after a crash.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     }
     std::fs::remove_file(&path).unwrap();
@@ -349,7 +349,7 @@ async fn a_unix_domain_socket_takes_events() {
 }
 
 #[tokio::test]
-async fn everything_that_is_wrong_with_files_is_told_before_the_start() {
+async fn all_faults_of_the_files_are_reported_before_the_start() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let (one, other) = (authority.server(), tempfile::tempdir().unwrap());
     one.write(folder.path());
@@ -385,5 +385,5 @@ async fn everything_that_is_wrong_with_files_is_told_before_the_start() {
     std::fs::copy(other.path().join("tls.key"), folder.path().join("tls.key")).unwrap();
     assert!(errors(&files(folder.path())).contains("does not go with the certificate"));
     let missing = format!("tls: {{selfSigned: {{dir: {dir}/missing}}}}\n");
-    assert!(errors(&missing).contains("tls.selfSigned.dir: `missing` cannot be used: missing: is no folder"));
+    assert!(errors(&missing).contains("tls.selfSigned.dir: `missing` cannot be used: missing: is not a folder"));
 }

@@ -1,4 +1,4 @@
-//! A token file that is replaced while the program runs, as a pod's is.
+//! A token file that is replaced while the program runs, like that of a pod.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use super::support::app::start_with_kubeconfig;
 use super::support::events::event;
 use super::support::fake::FakeApiserver;
 
-/// What an apiserver makes of tokens.
+/// Tokens as an apiserver sees them.
 #[derive(Default)]
 struct Door {
-    /// The one that is good.
+    /// The valid token.
     token: String,
-    /// Requests with another one.
+    /// Requests with another token.
     refused: usize,
 }
 
-/// An apiserver over TCP that knows one token; the rest of it is `fake`.
+/// Starts an apiserver over TCP that accepts one token; `fake` answers its requests.
 async fn serve(fake: FakeApiserver, door: Arc<Mutex<Door>>, tasks: &mut JoinSet<()>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -50,7 +50,7 @@ async fn serve(fake: FakeApiserver, door: Arc<Mutex<Door>>, tasks: &mut JoinSet<
     address
 }
 
-/// Moves the clock as far as back-off needs and no further, so that no token is read because of its age.
+/// Advances the clock only as far as the backoff needs, so that no token is reloaded because of its age.
 fn nudge(clock: Clock) -> impl FnMut() {
     let mut calls = 0;
     move || {
@@ -62,7 +62,7 @@ fn nudge(clock: Clock) -> impl FnMut() {
 }
 
 #[tokio::test]
-async fn a_rotated_token_is_read_after_a_401_and_nothing_is_lost_meanwhile() {
+async fn a_rotated_token_is_read_after_a_401_without_losses() {
     let folder = tempfile::tempdir().unwrap();
     let (kubeconfig, token) = (folder.path().join("kubeconfig"), folder.path().join("token"));
     let door = Arc::new(Mutex::new(Door { token: "one".to_owned(), refused: 0 }));
@@ -81,7 +81,7 @@ async fn a_rotated_token_is_read_after_a_401_and_nothing_is_lost_meanwhile() {
     client.post(&event("node-1", "web-0", "R", "m")).await;
     program.settle().await;
     assert_eq!((fake.shown(), door.lock().refused), (1, 0));
-    // The old one ends before the new one is there.
+    // The old token expires before the new one is written.
     door.lock().token = "two".to_owned();
     for object in ["web-0", "web-1", "web-2"] {
         assert_eq!(client.post(&event("node-1", object, "R", "m")).await.status, 201);
@@ -101,7 +101,7 @@ async fn a_rotated_token_is_read_after_a_401_and_nothing_is_lost_meanwhile() {
         fake.shown() == 4
     };
     program.until("it is written", is_written).await;
-    // A rotation in time costs one 401 and nothing else.
+    // A rotation in time costs one 401 only.
     let before = door.lock().refused;
     std::fs::write(&token, "three\n").unwrap();
     door.lock().token = "three".to_owned();

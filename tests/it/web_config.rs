@@ -1,4 +1,4 @@
-//! The admin port with Prometheus' web configuration.
+//! Prometheus' web configuration of the admin port.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::support::http::Client;
 
 const HEALTH: [&str; 5] = ["/livez", "/healthz", "/-/healthy", "/readyz", "/-/ready"];
 
-/// A line of `basic_auth_users`.
+/// Returns a line of `basic_auth_users`.
 fn user(name: &str, password: &str) -> String {
     let hash = bcrypt::hash_with_salt(password, 4, *b"0123456789abcdef").unwrap();
     format!("basic_auth_users:\n  {name}: {hash}\n")
@@ -36,7 +36,7 @@ async fn status(program: &Program, path: &str, authorization: Option<&str>) -> u
 }
 
 #[tokio::test]
-async fn users_have_to_show_their_passwords_but_for_health() {
+async fn users_need_passwords_except_for_health() {
     let folder = tempfile::tempdir().unwrap();
     let headers = "http_server_config:\n  headers:\n    X-Frame-Options: deny\n";
     let yaml = with_file(folder.path(), &(user("ann", "secret") + headers));
@@ -55,7 +55,7 @@ async fn users_have_to_show_their_passwords_but_for_health() {
     }
     let refused = program.admin().await.get("/metrics").await;
     assert_eq!((refused.header("WWW-Authenticate"), refused.header("X-Frame-Options")), (Some("Basic"), Some("deny")));
-    // A broken file changes nothing; a good one does.
+    // An invalid file changes nothing; a valid one takes effect.
     with_file(folder.path(), "basic_auth_users: {ann: nonsense}\n");
     program.app.reread_files();
     assert_eq!(status(&program, "/metrics", Some("ann:secret")).await, 200);
@@ -67,7 +67,7 @@ async fn users_have_to_show_their_passwords_but_for_health() {
 }
 
 #[tokio::test]
-async fn the_admin_port_speaks_tls() {
+async fn the_admin_port_serves_tls() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.server().write(folder.path());
     std::fs::write(folder.path().join("ca.crt"), authority.pem()).unwrap();
@@ -88,7 +88,7 @@ async fn the_admin_port_speaks_tls() {
 }
 
 #[tokio::test]
-async fn reload_is_off_where_other_machines_reach_it_without_showing_who_they_are() {
+async fn reload_is_off_if_other_machines_reach_it_without_authentication() {
     let folder = tempfile::tempdir().unwrap();
     let everywhere = SocketAddr::from(([0, 0, 0, 0], 0));
     for (web, authorization, expected) in [

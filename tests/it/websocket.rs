@@ -17,7 +17,7 @@ use super::support::http::EVENTS;
 
 type Socket = WebSocketStream<TcpStream>;
 
-/// Opens a watch; a refusal comes as its code.
+/// Opens a watch; returns the code of a refusal.
 async fn open(program: &Program, path: &str, headers: &[(&str, &str)]) -> Result<Socket, u16> {
     let address = program.app.address();
     let mut request = Request::get(format!("ws://{address}{path}"))
@@ -41,7 +41,7 @@ async fn message(socket: &mut Socket) -> Message {
     tokio::time::timeout(DEADLINE, socket.next()).await.unwrap().unwrap().unwrap()
 }
 
-/// Type and name of the next event.
+/// Returns type and name of the next event.
 async fn next(socket: &mut Socket) -> (String, String) {
     let message = message(socket).await;
     let text = message.to_text().unwrap();
@@ -60,14 +60,14 @@ async fn ends(socket: &mut Socket) {
 }
 
 #[tokio::test]
-async fn each_event_is_a_message_until_the_stop() {
+async fn each_event_is_one_message_until_the_stop() {
     let program = start("").await;
     let client = &mut program.client().await;
     let (first, second) = (plain(), event("node-1", "web-1", "BackOff", "again"));
     let name = |event: &Event| event.metadata.name.to_string();
     client.post(&first).await;
     program.settle().await;
-    // As fabric8's client asks.
+    // As fabric8's client sends it.
     let origin = format!("http://{}", program.app.address());
     let mut socket = open(&program, &format!("{EVENTS}?watch=true"), &[("Origin", &origin)]).await.unwrap();
     assert_eq!(next(&mut socket).await, ("ADDED".to_owned(), name(&first)));
@@ -80,7 +80,7 @@ async fn each_event_is_a_message_until_the_stop() {
 }
 
 #[tokio::test]
-async fn it_ends_with_its_time_and_gives_its_place_back() {
+async fn a_websocket_watch_ends_at_its_timeout_and_frees_its_place() {
     let program = start("ingest: {maxWatches: 1}\n").await;
     let watch = format!("{EVENTS}?watch=true&timeoutSeconds=5");
     let mut socket = open(&program, &watch, &[]).await.unwrap();
@@ -88,7 +88,7 @@ async fn it_ends_with_its_time_and_gives_its_place_back() {
     program.clock.advance(std::time::Duration::from_secs(6));
     ends(&mut socket).await;
     drop(socket);
-    // Its place is free again, also when the client is the first to close.
+    // The place is free again, even if the client closes first.
     for _ in 0..3 {
         let mut opened = open(&program, &watch, &[]).await;
         while opened.is_err() {
@@ -103,7 +103,7 @@ async fn it_ends_with_its_time_and_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn protobuf_is_binary_and_an_unheard_client_does_not_hold_up_the_stop() {
+async fn protobuf_is_binary_and_a_silent_client_does_not_delay_the_stop() {
     let program = start("").await;
     program.client().await.post(&plain()).await;
     program.settle().await;
@@ -111,7 +111,7 @@ async fn protobuf_is_binary_and_an_unheard_client_does_not_hold_up_the_stop() {
     let protocol = ("Sec-WebSocket-Protocol", "any");
     let mut socket = open(&program, "/api/v1/watch/events", &[accept, protocol]).await.unwrap();
     let message = message(&mut socket).await;
-    // Field 1, text of five bytes; no length before it.
+    // Field 1, a text of five bytes, without a length prefix.
     assert!(message.is_binary() && message.into_data().starts_with(b"\x0a\x05ADDED"));
     program.stop().await;
 }
@@ -120,7 +120,7 @@ async fn protobuf_is_binary_and_an_unheard_client_does_not_hold_up_the_stop() {
 async fn refusals_come_before_the_upgrade() {
     let program = start("").await;
     let path = format!("{EVENTS}?watch=true");
-    // A page of another site in somebody's browser.
+    // A page of another site.
     assert_eq!(open(&program, &path, &[("Origin", "http://example.com")]).await.unwrap_err(), 403);
     assert_eq!(open(&program, &path, &[("Origin", "null")]).await.unwrap_err(), 403);
     assert_eq!(open(&program, &format!("{path}&fieldSelector=nonsense%3D1"), &[]).await.unwrap_err(), 400);

@@ -1,13 +1,15 @@
-//! `POST /eventweir/v1/admit`: a validating admission webhook for events, for clients that talk to the apiserver itself.
+//! `POST /eventweir/v1/admit`: a validating admission webhook for events, for clients that talk to the apiserver
+//! itself.
 //!
-//! What begins a record is allowed, if it could be written now: its client writes it, and the outbox takes that for its own create
-//! (`outbox/carry.rs`). What repeats is counted here and refused with `AlreadyExists`, which clients are quiet about; its record is
-//! patched by us. So each occurrence is written by its client or by us, never by both, and what is allowed and never arrives is
-//! written by us. Without an answer the apiserver lets everything pass, and so do we whenever we cannot count.
+//! A CREATE that begins a record is allowed if the record could be written now: the client writes it, and the outbox
+//! takes that write for its own create (`outbox/carry.rs`). A repeat is counted and refused with `AlreadyExists`, which
+//! clients ignore; eventweir patches its record. So an occurrence is written by its client or by eventweir, never by
+//! both. If an allowed event never arrives, eventweir writes it. The apiserver allows events without an answer, and
+//! eventweir allows events that it cannot count.
 //!
-//! An UPDATE of a client's count or series is absolute. One that is refused is counted by what it brings beyond what its client
-//! was told (`aliases`). A series is let pass where that moves what the object shows by exactly as much: `tools/events` repeats a
-//! refused one. The apiserver asks again when the object has changed meanwhile, so old and new are what will be stored.
+//! An UPDATE sets a client's count or series. A refused UPDATE is counted by its growth beyond the client's last state
+//! (`aliases`). An UPDATE of a series is allowed if it changes the object by exactly that growth, because
+//! `tools/events` retries a refused one. The apiserver asks again if the object has changed meanwhile.
 
 mod review;
 
@@ -32,25 +34,26 @@ use crate::shard::{Unable, Writer};
 use crate::status::Status;
 use review::{Request, Review, answer};
 
-/// Where the apiserver asks.
+/// Path of the webhook.
 pub(super) const PATH: &str = "/eventweir/v1/admit";
 
-/// LIMIT: events whose series was let pass that are remembered; of one that is forgotten the next passes at once.
+/// LIMIT: remembered events with an allowed series; beyond it the least recently used one is evicted, and its next
+/// series is allowed at once.
 const SERIES_MAX: usize = 10_000;
 
-/// What a refused client, and the audit log, is told.
+/// Message for the refused client and the audit log.
 const COUNTED: &str = "the event is counted by eventweir, which writes its record";
 
 /// Settings of admission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
-    /// Longest time from a question to its answer; what takes longer is allowed, and not counted. Default 50 ms.
+    /// Timeout of a review; a late event is allowed and not counted. Default 50 ms.
     pub timeout: Duration,
-    /// Shortest time between two changes of one event's series that are let pass. Default 1 min.
+    /// Shortest interval between two allowed updates of one event's series. Default 1 min.
     pub series_interval: Duration,
-    /// Who may ask without being authorised; `system:anonymous` lets an apiserver ask that shows no credentials. Default nobody.
+    /// Callers that need no authorisation; `system:anonymous` is an apiserver without credentials. Default none.
     pub callers: Vec<Pattern>,
-    /// Whose events are let pass and not counted. Default nobody's.
+    /// Users whose events are allowed and not counted. Default none.
     pub exempt_users: Vec<Pattern>,
 }
 
@@ -61,75 +64,42 @@ impl Default for Admission {
     }
 }
 
-/// Admission at work.
+/// State of admission.
 #[derive(Debug)]
 pub(super) struct Admitting {
     settings: Admission,
-    /// When the series of an event was last let pass.
+    /// Time at which an event's series was last allowed.
     // LIMIT: `SERIES_MAX`.
     series: Mutex<LruMap<Mono>>,
 }
 
-/// What the apiserver is answered; the metric's label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// Allowed: the client begins a record.
-    Begun,
-    /// Refused: counted here.
-    Counted,
-    /// Refused: counted here before.
-    Repeated,
-    /// Refused by a limit.
-    Limited,
-    /// Allowed: the client's own series.
-    Series,
-    /// Allowed: nothing has occurred.
-    Other,
-    /// Allowed: the event is ours, or of an exempt user.
-    Exempt,
-    /// Allowed: the client may not speak for this source here.
-    Unbound,
-    /// Allowed: a dry run.
-    DryRun,
-    /// Allowed, because there was no room.
-    Full,
-    /// Allowed, because it took too long.
-    Late,
-    /// Allowed, because it could not be read.
-    Unread,
-}
-
-impl Answer {
-    pub(super) const ALL: [Self; 12] = [
-        Self::Begun,
-        Self::Counted,
-        Self::Repeated,
-        Self::Limited,
-        Self::Series,
-        Self::Other,
-        Self::Exempt,
-        Self::Unbound,
-        Self::DryRun,
-        Self::Full,
-        Self::Late,
-        Self::Unread,
-    ];
-
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Begun => "begun",
-            Self::Counted => "counted",
-            Self::Repeated => "repeated",
-            Self::Limited => "limited",
-            Self::Series => "series",
-            Self::Other => "other",
-            Self::Exempt => "exempt",
-            Self::Unbound => "unbound",
-            Self::DryRun => "dry_run",
-            Self::Full => "full",
-            Self::Late => "late",
-            Self::Unread => "unread",
-        }
+labelled! {
+    /// Answer to the apiserver.
+    pub(super) enum Answer {
+        /// Allowed: the client begins a record.
+        Begun = "begun",
+        /// Refused: counted here.
+        Counted = "counted",
+        /// Refused: counted before.
+        Repeated = "repeated",
+        /// Refused by a limit.
+        Limited = "limited",
+        /// Allowed: the client's own series.
+        Series = "series",
+        /// Allowed: not an occurrence.
+        Other = "other",
+        /// Allowed: a write of eventweir or of an exempt user.
+        Exempt = "exempt",
+        /// Allowed: the client may not report this source here.
+        Unbound = "unbound",
+        /// Allowed: a dry run.
+        DryRun = "dry_run",
+        /// Allowed: a limit of the outbox is reached.
+        Full = "full",
+        /// Allowed: the timeout has passed.
+        Late = "late",
+        /// Allowed: the review could not be read.
+        Unread = "unread",
     }
 }
 
@@ -145,7 +115,7 @@ impl From<Result<Writer, Unable>> for Answer {
 }
 
 impl Face {
-    /// From now on the apiserver may ask about events.
+    /// Enables admission.
     #[must_use]
     pub fn admitting(self, settings: Admission) -> Self {
         self.0.admission.get_or_init(|| Admitting { settings, series: Mutex::default() });
@@ -154,12 +124,12 @@ impl Face {
 }
 
 impl Admitting {
-    /// Whether this caller may ask without being authorised.
+    /// Whether this caller needs no authorisation.
     pub(super) fn may_call(&self, user: &str) -> bool {
         self.settings.callers.iter().any(|pattern| pattern.matches(user))
     }
 
-    /// Whether a series may pass now, and notes that it does.
+    /// Whether a series may be allowed now; if so, stores the time.
     fn passes(&self, key: Key, now: Mono) -> bool {
         let mut series = self.series.lock();
         if series.get(&key).is_some_and(|last| now.since(*last) < self.settings.series_interval) {
@@ -187,7 +157,7 @@ pub(super) async fn admit(State(face): State<Face>, uri: Uri, body: Body) -> Res
             let (answered, refusal) = question.judge(&request);
             (answered, answer(&request.uid, refusal.as_ref()))
         }
-        // The apiserver lets the event pass.
+        // The apiserver allows the event.
         Err(status) => (Answer::Unread, respond::refusal(&status)),
     };
     let took = face.0.shards.clock().now().mono.since(began);
@@ -195,11 +165,11 @@ pub(super) async fn admit(State(face): State<Face>, uri: Uri, body: Body) -> Res
     response
 }
 
-/// A question that is being answered.
+/// A review in progress.
 struct Question<'a> {
     face: &'a Face,
     admitting: &'a Admitting,
-    /// Who asks the apiserver.
+    /// Client of the apiserver.
     caller: Caller,
     began: Mono,
 }
@@ -217,7 +187,7 @@ impl Question<'_> {
             return (Answer::Other, None);
         }
         let Some((old, mut new)) = request.events() else { return (Answer::Unread, None) };
-        // A write of ours, or of another replica.
+        // A write of this process or of another replica.
         if tags(&new) != old.as_ref().map(tags).unwrap_or_default() {
             return (Answer::Exempt, None);
         }
@@ -276,7 +246,7 @@ impl Question<'_> {
         if is_idle && !is_series && told.is_none() {
             return Ok(Answer::Other);
         }
-        // What the object shows was counted before, by whomever.
+        // The old state of the object was counted before.
         let shown = || total(old).min((if is_series { line(new) } else { new.count.into() }) - 1);
         let known = told.as_ref().or(old.series.is_some().then_some(old)).map_or_else(shown, line);
         if is_series {
@@ -308,7 +278,7 @@ impl Question<'_> {
         Ok(taken.into())
     }
 
-    /// Counts, as long as there is time.
+    /// Counts occurrences within the rest of the timeout.
     fn take(&self, event: &Event, occurrences: u32, as_it_is: bool) -> Result<Writer, Unable> {
         let spent = self.face.0.shards.clock().now().mono.since(self.began);
         let left = self.admitting.settings.timeout.checked_sub(spent).ok_or(Unable::Late)?;
@@ -325,7 +295,8 @@ impl Question<'_> {
     }
 }
 
-/// Whether an update leaves what an event says: it counts, and a combined message follows its newest occurrence.
+/// Whether an update changes only count, series, last timestamp and message. A combined message changes with each
+/// occurrence.
 fn says_the_same(old: &Event, new: &Event) -> bool {
     let rest = |event: &Event| {
         let mut event = event.clone();
@@ -338,7 +309,7 @@ fn says_the_same(old: &Event, new: &Event) -> bool {
     rest(old) == rest(new)
 }
 
-/// What eventweir has written on an event.
+/// Returns eventweir's annotations of an event.
 fn tags(event: &Event) -> Vec<(&str, &str)> {
     let rare = event.metadata.rare.as_deref();
     let annotations = rare.into_iter().flat_map(|rare| &rare.annotations);

@@ -1,4 +1,4 @@
-//! `admission.k8s.io/v1`: the apiserver's question about one event, and the answer to it.
+//! `admission.k8s.io/v1`: decodes the apiserver's review of an event and encodes the answer.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -15,7 +15,7 @@ use crate::status::Status;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 
-/// An AdmissionReview, as far as it matters here.
+/// An AdmissionReview, with the members that are used here.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Review<'a> {
@@ -25,7 +25,7 @@ pub(super) struct Review<'a> {
     pub(super) request: Request<'a>,
 }
 
-/// What a client asks of the apiserver.
+/// Request of a client to the apiserver.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Request<'a> {
@@ -62,10 +62,10 @@ struct UserInfo {
 }
 
 impl<'a> Review<'a> {
-    /// Reads a question.
+    /// Decodes a review.
     pub(super) fn read(body: &'a [u8]) -> Result<Self, Status> {
         let review: Self = serde_json::from_slice(body)
-            .map_err(|fault| Status::bad_request(format!("the body is no AdmissionReview: {fault}")))?;
+            .map_err(|fault| Status::bad_request(format!("the body is not an AdmissionReview: {fault}")))?;
         if review.api_version != API_VERSION {
             let message = format!("apiVersion: {:?} is not served; allowed: {API_VERSION}", review.api_version);
             return Err(Status::bad_request(message));
@@ -75,14 +75,14 @@ impl<'a> Review<'a> {
 }
 
 impl Request<'_> {
-    /// Who asks the apiserver.
+    /// Returns the client of the apiserver.
     pub(super) fn caller(&self) -> Caller {
         let UserInfo { username, uid, groups } = &self.user_info;
         let groups = groups.iter().map(SmolStr::new).collect();
         Caller { name: username.into(), uid: uid.into(), groups, ..Caller::default() }
     }
 
-    /// The event before and after; `None` for what is no event.
+    /// Returns the event before and after the request; `None` for other objects.
     pub(super) fn events(&self) -> Option<(Option<Event>, Event)> {
         let group = [ApiGroup::Core, ApiGroup::Events].into_iter().find(|group| group.name() == self.kind.group)?;
         if self.kind.kind != "Event" || !self.sub_resource.is_empty() {
@@ -98,7 +98,7 @@ impl Request<'_> {
     }
 }
 
-/// Answers a question: the client may go on, or is refused with this.
+/// Encodes the answer: allowed, or refused with this status.
 pub(super) fn answer(uid: &str, refusal: Option<&Status>) -> Response {
     let mut response = json!({ "uid": uid, "allowed": refusal.is_none() });
     if let (Some(refusal), Some(members)) = (refusal, response.as_object_mut()) {

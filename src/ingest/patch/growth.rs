@@ -1,8 +1,8 @@
-//! Patches that tell of occurrences: the growing counts of clients that correlate by themselves.
+//! Patches of growing counts, from clients with a correlator of their own.
 //!
-//! client-go patches `count`, `lastTimestamp` and `message` of an event that it posted before, or the `series` of a new-style
-//! one; kube-rs sends the whole event with its series as a merge patch. Each unit of growth is an occurrence that passes
-//! through the shared correlator.
+//! client-go patches `count`, `lastTimestamp` and `message` of an event that it has posted, or the `series` of a
+//! new-style one. kube-rs sends the whole event with its series as a merge patch. Each unit of growth is an occurrence
+//! for the shared correlator.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -22,25 +22,25 @@ use crate::ledger::RejectReason;
 use crate::shard::Outcome;
 use crate::upstream::ClientPatch;
 
-/// What a patch means.
+/// Meaning of a patch.
 #[derive(Debug, PartialEq)]
 pub(super) enum Meaning {
     /// New occurrences.
     Growth(Growth),
-    /// The whole event as its client sees it now.
+    /// The whole event in its newest state.
     Whole(Value),
-    /// What it says.
+    /// A change of the event.
     Plain,
 }
 
-/// What a patch means to somebody who counts occurrences.
+/// Returns the meaning of a patch of a correlated event.
 pub(super) fn meaning(patch_type: PatchType, group: ApiGroup, body: &[u8]) -> Meaning {
     let Ok(document) = serde_json::from_slice(body) else { return Meaning::Plain };
     if patch_type == PatchType::Merge && is_whole(group, &document) {
         return Meaning::Whole(document);
     }
     match growth(group, document) {
-        // A count or series that grows tells of occurrences; a new message alone does not.
+        // Only count and series show occurrences; a new message alone does not.
         Some(growth) if patch_type != PatchType::Json && (growth.count.is_some() || growth.series.is_some()) => {
             Meaning::Growth(growth)
         }
@@ -48,7 +48,7 @@ pub(super) fn meaning(patch_type: PatchType, group: ApiGroup, body: &[u8]) -> Me
     }
 }
 
-/// How an API group calls what tells of a line of occurrences, beside the series.
+/// Member names of an API group for the state of a line of occurrences, beside the series.
 struct Names {
     count: &'static str,
     last_timestamp: &'static str,
@@ -64,8 +64,8 @@ const fn names(group: ApiGroup) -> Names {
     }
 }
 
-/// Whether a merge patch is a whole event: one that says what has happened, to what, and how often. Any other is an order to
-/// change what it names.
+/// Whether a merge patch is a whole event: it has a reason, an object, and a count or series. Any other one is a
+/// change.
 fn is_whole(group: ApiGroup, document: &Value) -> bool {
     let object = match group {
         ApiGroup::Core => &document["involvedObject"],
@@ -76,7 +76,7 @@ fn is_whole(group: ApiGroup, document: &Value) -> bool {
     counts && tells(&document["reason"]) && tells(&object["kind"])
 }
 
-/// What a whole event says of its line: nothing of what it does not name. `patched` is what it makes of the event.
+/// Returns the line of a whole event, with the members that the document has. `patched` is the event after the patch.
 fn stated(group: ApiGroup, document: &Value, patched: Event) -> Growth {
     let states = |member: &str| document.get(member).is_some();
     let Names { count, last_timestamp, message } = names(group);
@@ -88,7 +88,7 @@ fn stated(group: ApiGroup, document: &Value, patched: Event) -> Growth {
     }
 }
 
-/// What the patch adds to a line of occurrences; `None` when it says anything else.
+/// Reads the growth of a line of occurrences; `None` if the patch has other members.
 fn growth(group: ApiGroup, document: Value) -> Option<Growth> {
     let Value::Object(members) = document else { return None };
     let mut growth = Growth::default();
@@ -123,15 +123,15 @@ fn integer(value: &Value) -> Option<i32> {
     i32::try_from(value.as_i64()?).ok()
 }
 
-/// Counts on under a name that is known here.
+/// Counts the growth of an alias.
 pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth, warnings: &[String]) -> Response {
     let Asked { namespace, name, .. } = asked;
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
         Err(rejection) => return reject(face, face.0.aliases.get(namespace, name).as_ref(), &rejection),
     };
-    // A name never seen, or forgotten, whether or not the upstream has such an event: client-go answers a 404 by posting the
-    // whole event again, and then it counts here.
+    // The alias is unknown or evicted; the upstream may have the event. After a 404 client-go posts the whole event
+    // again, which is counted here.
     let Some((told, grown)) = face.0.aliases.grow(namespace, name, growth) else {
         return respond::refusal(&not_found(form.group, name));
     };
@@ -144,14 +144,14 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         face.note_rejection(&told, grown, &rejection);
         return respond::refusal(&rejection.status);
     }
-    // The shard's ledger has the refusal already.
+    // The shard has already counted the refusal.
     let Ok(Taken { outcome, waiting }) = face.accept(&told, grown, ack, asked.user(), || asked.claim()) else {
         face.0.aliases.shrink(namespace, name, grown);
         return create::full();
     };
     let shown = match waiting {
         None => told,
-        // The line is its client's, also where it begins a record.
+        // The client keeps its own line, even if it begins a record.
         Some(waiting) => match create::as_written(face, form.group, &told, Outcome::Counted, waiting).await {
             Ok(shown) => shown,
             Err(status) => {
@@ -167,7 +167,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     response
 }
 
-/// Refuses what may have been an occurrence of an event, where that is known.
+/// Rejects a possible occurrence, and records it with the event if that is known.
 pub(super) fn reject(face: &Face, event: Option<&Event>, rejection: &Rejection) -> Response {
     if let Some(event) = event {
         face.note_rejection(event, 1, rejection);
@@ -175,13 +175,13 @@ pub(super) fn reject(face: &Face, event: Option<&Event>, rejection: &Rejection) 
     face.reject(rejection)
 }
 
-/// Checks what each write passes.
+/// Checks source binding and rate limits.
 fn passes(face: &Face, asked: &Asked, group: ApiGroup, event: &Event) -> Result<(), Rejection> {
     face.check_source(asked.caller.as_ref(), group, event, Extent::Whole)?;
     face.limit(asked.caller.as_ref(), &event.metadata.namespace, Some(event))
 }
 
-/// A whole event as a patch: its client has no other way when the event is missing, so then it is posted.
+/// Takes a whole event as a patch. If the event is missing it is created, because the client has no other way.
 pub(super) async fn upsert(
     face: &Face,
     asked: &Asked,
@@ -198,7 +198,7 @@ pub(super) async fn upsert(
         (event.metadata.namespace, event.metadata.name) = (namespace.as_str().into(), name.as_str().into());
         event
     });
-    // As the apiserver reads any patch: with its refusals and its warnings.
+    // Applied like any patch, with the apiserver's refusals and warnings.
     let patched = patching::apply(patch.patch_type, &patch.body, form.group, validation, &current);
     let Patched { mut event, mut warnings } = match patched {
         Ok(patched) => patched,
@@ -208,7 +208,7 @@ pub(super) async fn upsert(
         let growth = stated(form.group, document, event);
         return grow(face, asked, form, &growth, &warnings).await;
     }
-    // It creates, for which the right to patch is not enough.
+    // A create needs more than the right to patch.
     if let Err(status) = face.may_create(asked.caller.as_ref(), form.group, namespace).await {
         return reject(face, Some(&event), &Rejection::new(RejectReason::Denied, status));
     }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn client_gos_patch_is_understood_and_others_are_plain() {
+    fn client_gos_patch_is_growth_and_others_are_plain() {
         let read = growth_of(ApiGroup::Core, r#"{"count":3,"lastTimestamp":"2026-11-21T00:15:20Z","message":"m"}"#);
         let read = read.unwrap();
         assert_eq!((read.count, read.message.as_deref()), (Some(3), Some("m")));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_is_understood_at_both_doors_and_a_count_only_at_core_v1() {
+    fn a_series_is_growth_in_both_api_groups_and_a_count_only_in_core_v1() {
         let patch = r#"{"series":{"count":2,"lastObservedTime":"2026-03-01T08:00:30.000000Z"}}"#;
         for group in [ApiGroup::Core, ApiGroup::Events] {
             assert_eq!(growth_of(group, patch).unwrap().series.unwrap().count, 2);
@@ -273,9 +273,9 @@ mod tests {
         assert_eq!(growth_of(ApiGroup::Events, r#"{"series":{"count":2,"$patch":"replace"}}"#), None);
     }
 
-    /// Fault: any merge patch with the object's kind was taken for a whole event, and what it did not name for emptied.
+    /// Regression: any merge patch with the object's kind was taken for a whole event, and emptied all other members.
     #[test]
-    fn a_merge_patch_of_what_makes_an_event_and_its_line_is_a_whole_event() {
+    fn a_merge_patch_with_reason_object_and_line_is_a_whole_event() {
         let core = r#"{"involvedObject":{"kind":"Pod"},"reason":"R","count":2}"#;
         let events = r#"{"regarding":{"kind":"Pod"},"reason":"R","note":null,"series":{"count":2}}"#;
         let meaning = |patch_type, group, body: &str| meaning(patch_type, group, body.as_bytes());

@@ -1,7 +1,7 @@
-//! PATCH: what a client's patch means, and who carries it out.
+//! PATCH: tells occurrences from changes.
 //!
-//! Where events are correlated, a count or a series that grows tells of occurrences (`growth`). Everything else is an order to
-//! change an event (`plain`), and so is every patch where correlation is off.
+//! If the event is correlated, growth of its count or series is new occurrences (`growth`). Any other patch changes an
+//! event (`plain`), and so does every patch of an event that is not correlated.
 
 mod growth;
 mod plain;
@@ -14,7 +14,7 @@ use axum::response::Response;
 
 use super::asked::Asked;
 use super::form::Form;
-use super::rejection::Rejection;
+use super::rejection::{Refusal, Rejection};
 use super::{Face, apply, decode, not_found, options, respond};
 use crate::access::{Extent, check_operations};
 use crate::event::patching::PatchType;
@@ -25,7 +25,7 @@ use crate::upstream::{ClientPatch, PatchOptions};
 use growth::Meaning;
 
 /// `PATCH …/namespaces/{namespace}/events/{name}`
-pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Refusal> {
     if apply::is_apply(&asked.headers) {
         return apply::apply(&face, &asked, body).await;
     }
@@ -33,15 +33,15 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     let correlates = correlates(&face, namespace, name);
     let (form, patch, options) = match read(&face, &asked, body).await {
         Ok(read) => read,
-        // It may have told of an occurrence.
+        // A possible occurrence.
         Err(rejection) if correlates => {
-            return growth::reject(&face, face.0.aliases.get(namespace, name).as_ref(), &rejection);
+            return Ok(growth::reject(&face, face.0.aliases.get(namespace, name).as_ref(), &rejection));
         }
-        Err(rejection) => return respond::refusal(&rejection.status),
+        Err(rejection) => return Err(rejection.into()),
     };
-    // client-go patches an event that arrives with a count with nothing at all, and waits for the 404.
+    // client-go sends an empty patch for an event that it receives with a count, and expects a 404.
     if correlates && patch.body.is_empty() && face.0.aliases.get(namespace, name).is_none() {
-        return respond::refusal(&not_found(*group, name));
+        return Err(not_found(*group, name).into());
     }
     let meaning = if correlates && !options.dry_run {
         growth::meaning(patch.patch_type, *group, &patch.body)
@@ -49,33 +49,29 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
         Meaning::Plain
     };
     match meaning {
-        Meaning::Growth(grown) => growth::grow(&face, &asked, form, &grown, &[]).await,
-        Meaning::Whole(document) => growth::upsert(&face, &asked, form, &patch, &document, options.validation).await,
+        Meaning::Growth(grown) => Ok(growth::grow(&face, &asked, form, &grown, &[]).await),
+        Meaning::Whole(document) => {
+            Ok(growth::upsert(&face, &asked, form, &patch, &document, options.validation).await)
+        }
         Meaning::Plain => {
             let is_dry = options.dry_run;
-            let refused = |status: &Status| {
+            let note = |status: &Status| {
                 if let Some(told) = face.0.aliases.get(namespace, name).filter(|_| !is_dry) {
                     face.note_refused_change(&told, "PATCH", status);
                 }
-                respond::refusal(status)
             };
-            if let Err(rejection) = passes(&face, &asked, &patch, options.dry_run) {
-                return refused(&rejection.status);
-            }
+            passes(&face, &asked, &patch, is_dry).map_err(Status::from).inspect_err(note)?;
             let patching = {
                 let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
                 async move { plain::apply(&face, &namespace, &name, patch, options).await }
             };
-            match face.to_the_end(patching).await {
-                Ok(patched) => respond::event(form, StatusCode::OK, &patched.event, None, &patched.warnings),
-                // Not an occurrence: the ledger hears nothing of it.
-                Err(status) => refused(&status),
-            }
+            let patched = face.to_the_end(patching).await.inspect_err(note)?;
+            Ok(respond::event(form, StatusCode::OK, &patched.event, None, &patched.warnings))
         }
     }
 }
 
-/// Checks that a patch of any member makes no event of another source, and the limits. What of the event is not patched stays.
+/// Checks that a plain patch does not set a foreign source, and takes tokens of the rate limits.
 fn passes(face: &Face, asked: &Asked, patch: &ClientPatch, dry_run: bool) -> Result<(), Rejection> {
     let Asked { group, namespace, name, .. } = asked;
     let caller = asked.caller.as_ref();
@@ -96,7 +92,7 @@ fn passes(face: &Face, asked: &Asked, patch: &ClientPatch, dry_run: bool) -> Res
     if dry_run { Ok(()) } else { face.limit(caller, namespace, face.0.aliases.get(namespace, name).as_ref()) }
 }
 
-/// Whether the event of this name is correlated. Of a name that is not known here only the namespace is.
+/// Whether the event of this name is correlated. For an unknown name only the namespace decides.
 fn correlates(face: &Face, namespace: &str, name: &str) -> bool {
     let event = face.0.aliases.get(namespace, name).unwrap_or_else(|| {
         let mut event = Event::default();
@@ -106,7 +102,7 @@ fn correlates(face: &Face, namespace: &str, name: &str) -> bool {
     face.0.shards.correlates(&event)
 }
 
-/// What is asked, checked in the apiserver's order.
+/// Reads the request, checked in the apiserver's order.
 async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPatch, PatchOptions), Rejection> {
     let content_type = asked.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let Some(patch_type) = PatchType::named(decode::media_type(content_type)) else {

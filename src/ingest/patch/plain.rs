@@ -1,16 +1,17 @@
-//! Patches that say what they mean: applied to the record that a name leads to, whatever its name upstream. Like a PUT they
-//! pass by the correlators and the ledger; the record counts on from what they leave (`shard/hold.rs`).
+//! Plain patches: applied to the record that the client's name leads to. Like a PUT they bypass the correlators and the
+//! ledger. The record counts on from the patched count (`shard/hold.rs`).
 
 use serde_json::Value;
 
 use crate::event::patching::{self, PatchType, Patched};
 use crate::event::{ApiGroup, Event};
-use crate::ingest::{Face, not_found};
+use crate::ingest::Face;
+use crate::ingest::rejection::as_asked;
 use crate::outbox::Line;
 use crate::status::Status;
 use crate::upstream::{ClientPatch, PatchOptions, UpdateOptions, Writer};
 
-/// Applies a patch and returns the event under the name that its client knows.
+/// Applies a patch and returns the event under the client's name.
 pub(super) async fn apply(
     face: &Face,
     namespace: &str,
@@ -19,11 +20,8 @@ pub(super) async fn apply(
     options: PatchOptions,
 ) -> Result<Patched, Status> {
     let group = options.writer.group;
-    let mut patched = match on_record(face, namespace, name, &patch, &options).await {
-        Ok(patched) => patched,
-        Err(status) if status.code == 404 => return Err(not_found(group, name)),
-        Err(status) => return Err(status),
-    };
+    let patched = on_record(face, namespace, name, &patch, &options).await;
+    let mut patched = patched.map_err(|status| as_asked(group, name, status))?;
     patched.event.metadata.name = name.into();
     if !options.dry_run {
         face.0.aliases.relabel(namespace, name, &patched.event, line(&patch));
@@ -54,7 +52,7 @@ async fn on_record(
     let patch = renamed(patch, name, &stored_name);
     let patched = match upstream.patch(namespace, &stored_name, &patch, options).await {
         Err(status) if status.code == 404 => {
-            // What a client was told is there can be patched, also while it is only owed to the upstream.
+            // Not yet created upstream. A client can patch an event that it was told exists.
             let owed = told.as_ref().and_then(|told| shards.find(told)).and_then(|found| found.unsettled);
             let owed = owed.ok_or(status)?;
             write_patched(face, &owed, &patch, options).await
@@ -66,7 +64,7 @@ async fn on_record(
     Ok(patched)
 }
 
-/// Writes an event that the upstream does not hold yet, patched.
+/// Patches an event that is not yet created upstream, and writes it.
 async fn write_patched(
     face: &Face,
     owed: &Event,
@@ -75,17 +73,17 @@ async fn write_patched(
 ) -> Result<Patched, Status> {
     let patched = patching::apply(patch.patch_type, &patch.body, options.writer.group, options.validation, owed);
     let Patched { event, warnings } = patched.map_err(|status| *status)?;
-    // Through core/v1, as all records: the other API group takes no counts.
+    // By core/v1, like all records: the other API group accepts no counts.
     let writer = Writer { group: ApiGroup::Core, ..options.writer.clone() };
     let asked = UpdateOptions { writer, dry_run: options.dry_run };
     let event = face.0.upstream.update(event, &asked).await?.event;
     Ok(Patched { event, warnings })
 }
 
-/// The patch with the record's name where it says the client's.
+/// Replaces the client's name in a patch by the record's name.
 fn renamed(patch: &ClientPatch, name: &str, stored_name: &str) -> ClientPatch {
     let ClientPatch { patch_type, body } = patch;
-    // A copy of a reference; most patches name no event.
+    // Cheap: the body is shared. Most patches name no event.
     let mut renamed = patch.clone();
     if name == stored_name {
         return renamed;
@@ -115,7 +113,7 @@ fn renamed(patch: &ClientPatch, name: &str, stored_name: &str) -> ClientPatch {
     renamed
 }
 
-/// The upstream's refusal, about the event under its client's name.
+/// Replaces the record's name in the upstream's refusal by the client's name.
 fn under(name: &str, stored_name: &str, answer: Result<Patched, Status>) -> Result<Patched, Status> {
     answer.map_err(|mut status| {
         if name != stored_name {
@@ -128,7 +126,7 @@ fn under(name: &str, stored_name: &str, answer: Result<Patched, Status>) -> Resu
     })
 }
 
-/// Whether the patch is about the count or the series.
+/// Returns whether the patch sets the count or the series.
 fn line(patch: &ClientPatch) -> Line {
     let document: Value = serde_json::from_slice(&patch.body).unwrap_or_default();
     let is_line = |member: &str| matches!(member, "count" | "deprecatedCount" | "series");
@@ -170,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_stated_by_its_members_only() {
+    fn only_count_and_series_state_a_line() {
         let check = |patch_type, body: &str, expected| assert_eq!(line(&patch(patch_type, body)), expected, "{body}");
         check(PatchType::Merge, r#"{"count":2}"#, Line::Stated);
         check(PatchType::Merge, r#"{"reason":"R"}"#, Line::Unstated);

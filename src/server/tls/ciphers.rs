@@ -3,24 +3,24 @@
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::{SupportedCipherSuite, version};
 
-/// A suite that is known.
+/// A supported cipher suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CipherSuite(rustls::CipherSuite);
 
 impl CipherSuite {
-    /// Every suite.
+    /// Returns every suite.
     pub fn all() -> impl Iterator<Item = Self> {
         ring::ALL_CIPHER_SUITES.iter().map(|suite| Self(suite.suite()))
     }
 
-    /// Go's name.
+    /// Returns Go's name.
     #[must_use]
     pub fn name(self) -> String {
         // rustls: TLS13_AES_128_GCM_SHA256; Go: TLS_AES_128_GCM_SHA256.
         format!("{:?}", self.0).replacen("TLS13_", "TLS_", 1)
     }
 
-    /// The suite of this name; Go also knows those with `CHACHA20_POLY1305` without the hash at the end.
+    /// Finds a suite by its name. Like Go, also accepts `CHACHA20_POLY1305` without the hash at the end.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Self::all().find(|suite| {
@@ -30,7 +30,7 @@ impl CipherSuite {
     }
 }
 
-/// What computes; with these suites of TLS 1.2 alone, unless there are none.
+/// Returns the provider with only these suites of TLS 1.2; with all of them if none is chosen.
 pub(super) fn provider(chosen: &[CipherSuite]) -> CryptoProvider {
     let mut provider = ring::default_provider();
     let is_chosen = |suite: &SupportedCipherSuite| {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suites_have_the_names_that_go_gives_them() {
+    fn suites_have_gos_names() {
         let names: Vec<String> = CipherSuite::all().map(CipherSuite::name).collect();
         for name in ["TLS_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"] {
             assert!(names.contains(&name.to_owned()), "{names:?}");
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_leaves_the_suites_of_the_newer_version() {
+    fn a_choice_keeps_all_suites_of_tls_1_3() {
         let chosen = CipherSuite::of("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256").unwrap();
         let left = provider(&[chosen]).cipher_suites;
         let of = |wanted| left.iter().filter(|suite| suite.version() == wanted).count();

@@ -1,4 +1,4 @@
-//! From files to what rustls works with.
+//! Reads the files of the settings and builds the rustls configuration.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -16,32 +16,32 @@ use crate::clock::Now;
 /// LIMIT: bytes of a file; a larger one is refused.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What is wrong with a file.
+/// A fault of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// Of which part of the settings.
+    /// Part of the settings.
     pub part: Part,
-    /// What is wrong; begins with the path.
+    /// Reason; begins with the path.
     pub reason: String,
 }
 
 /// A part of the settings that names a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The certificate.
+    /// Certificate.
     Certificate,
-    /// Its key.
+    /// Private key.
     Key,
-    /// The authorities of client certificates.
+    /// Authorities of client certificates.
     ClientCa,
-    /// The folder of our own authority.
+    /// Folder of the own authority.
     Dir,
-    /// The names that a certificate of our own is good for.
+    /// Names in a generated certificate.
     Hosts,
 }
 
 impl Part {
-    /// What logs call it.
+    /// Returns the label in logs.
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Certificate => "certificate",
@@ -52,34 +52,34 @@ impl Part {
         }
     }
 
-    /// A fault of it.
+    /// Makes a fault of this part.
     pub(super) fn fault(self, path: &Path, reason: impl std::fmt::Display) -> Fault {
         Fault { part: self, reason: format!("{}: {reason}", path.display()) }
     }
 }
 
-/// Tells the contents of files apart.
+/// Digest of the contents of all files.
 pub(super) type Digest = [u8; 32];
 
-/// What has been read and can be used.
+/// A usable configuration.
 pub(super) struct Loaded {
     pub(super) config: Arc<ServerConfig>,
-    /// When the certificate expires, in seconds since 1970.
+    /// Expiry of the certificate, in seconds since 1970.
     pub(super) expires: i64,
-    /// When one of our own is to be made again.
+    /// Time to renew a generated certificate.
     pub(super) renew_at: Option<i64>,
 }
 
-/// A certificate with those between it and its authority, and its key.
+/// A certificate with its intermediates, and its key.
 pub(super) struct Pair {
     pub(super) chain: Vec<CertificateDer<'static>>,
     pub(super) key: PrivateKeyDer<'static>,
     pub(super) renew_at: Option<i64>,
 }
 
-/// What the files hold, or why they cannot be read.
+/// Contents of the files, or the reasons for which they cannot be read.
 pub(super) struct Contents {
-    /// The certificate and its key; without files of them nothing.
+    /// Certificate and key, if they are files.
     pair: Option<[Content; 2]>,
     client_ca: Option<Content>,
 }
@@ -97,7 +97,7 @@ impl Contents {
         Self { pair, client_ca }
     }
 
-    /// Equal for equal contents, and for equal reasons why they cannot be read.
+    /// Returns a digest that is equal for equal contents and equal faults.
     pub(super) fn digest(&self) -> Digest {
         let mut context = ring::digest::Context::new(&ring::digest::SHA256);
         for content in self.pair.iter().flatten().chain(&self.client_ca) {
@@ -110,7 +110,7 @@ impl Contents {
         digest
     }
 
-    /// Makes of them what rustls works with.
+    /// Builds the rustls configuration.
     pub(super) fn load(self, settings: &Settings, now: Now) -> Result<Loaded, Vec<Fault>> {
         let roots = match (self.client_ca, &settings.client_ca) {
             (Some(pem), Some(path)) => pem.and_then(|pem| authorities(path, &pem)).map(Some),
@@ -127,7 +127,7 @@ impl Contents {
         }
     }
 
-    /// Looks only at the authorities of client certificates.
+    /// Checks only the authorities of client certificates.
     pub(super) fn check_client_ca(self, settings: &Settings) -> Result<(), Fault> {
         match (self.client_ca, &settings.client_ca) {
             (Some(pem), Some(path)) => authorities(path, &pem?).map(drop),
@@ -168,7 +168,7 @@ pub(super) fn certificates(part: Part, path: &Path, pem: &[u8]) -> Result<Vec<Ce
     }
 }
 
-/// The authorities of client certificates.
+/// Parses the authorities of client certificates.
 fn authorities(path: &Path, pem: &[u8]) -> Result<RootCertStore, Fault> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(Part::ClientCa, path, pem)? {

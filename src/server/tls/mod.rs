@@ -1,16 +1,15 @@
-//! TLS at a listener: certificates that are read again when their files change, client certificates, handshakes with a
-//! deadline.
+//! TLS of a listener: certificates that are reloaded when their files change, client certificates, and handshakes with
+//! a timeout.
 //!
-//! A new file that cannot be used changes nothing: what is in force stays, an error is logged and a metric counts it.
-//! Connections keep what they began with.
+//! A new file that cannot be used changes nothing: the old certificates stay in force, an error is logged and a metric
+//! counts it. Open connections keep their certificates.
 
 mod ciphers;
 mod files;
-mod handshakes;
-mod metrics;
 mod names;
 mod self_signed;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,73 +17,75 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use prometheus::{
+    IntCounterVec, IntGaugeVec, Registry, register_int_counter_vec_with_registry, register_int_gauge_vec_with_registry,
+};
 use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
 
 pub use ciphers::CipherSuite;
 pub use files::{Fault, Part};
-pub use metrics::Metrics;
 
 use super::PeerCertificate;
 use crate::clock::Now;
 use files::{Contents, Digest, Loaded};
-use handshakes::Handshakes;
 
-/// Longest time for a handshake.
+/// Timeout of a handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// LIMIT: handshakes at once; beyond it the oldest is ended, so that half-open ones keep nobody out.
+/// LIMIT: handshakes at once; beyond it the oldest is ended, so that half-open ones cannot lock other clients out.
 pub const MAX_HANDSHAKES: usize = 1024;
-/// How often files are looked at.
+/// Interval between checks of the files.
 pub const POLL: Duration = Duration::from_secs(10);
 
 /// The first byte of a handshake.
 const HANDSHAKE: u8 = 22;
-/// What Go's server answers to plain HTTP.
+/// Answer of Go's server to plain HTTP.
 const PLAIN: &[u8] =
     b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
     Client sent an HTTP request to an HTTPS server.\n";
 /// LIMIT: bytes of a plain request that are read before its connection is closed.
 const PLAIN_BYTES: u64 = 64 << 10;
 
-/// How a listener speaks TLS.
+/// TLS settings of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// What it proves to be.
+    /// Certificate and key.
     pub identity: Identity,
-    /// The oldest version that is spoken.
+    /// Oldest accepted version.
     pub min_version: MinVersion,
-    /// Suites of TLS 1.2; empty for all that are known. Those of TLS 1.3 are not a choice, as in Go.
+    /// Suites of TLS 1.2; empty for all. Those of TLS 1.3 cannot be chosen, as in Go.
     pub cipher_suites: Vec<CipherSuite>,
-    /// The authorities of client certificates; without them none is asked for.
+    /// Authorities of client certificates; without them no client certificate is requested.
     pub client_ca: Option<PathBuf>,
     /// Whether a client without a certificate is refused.
     pub requires_certificate: bool,
 }
 
-/// The certificate of a listener and its key.
+/// Certificate and key of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity {
-    /// Of these files, in PEM.
+    /// PEM files.
     Files {
-        /// The certificate, and those between it and its authority.
+        /// Certificate and intermediate certificates.
         certificate: PathBuf,
-        /// Its key.
+        /// Private key.
         key: PathBuf,
     },
-    /// Made at the start, by an authority of our own.
+    /// Generated at start, signed by an own authority.
     SelfSigned {
-        /// Where the authority is kept: `ca.crt`, for clients, and `ca.key`.
+        /// Folder of the authority: `ca.crt`, for clients, and `ca.key`.
         dir: PathBuf,
-        /// The names and IP addresses that it is good for.
+        /// Names and IP addresses in the certificate.
         hosts: Vec<String>,
     },
 }
 
-/// The oldest version of TLS that is spoken.
+/// Oldest accepted version of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MinVersion {
     /// TLS 1.2.
@@ -93,12 +94,12 @@ pub enum MinVersion {
     Tls13,
 }
 
-/// What a listener's handshakes may take.
+/// Limits of a listener's handshakes.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Longest time for one.
+    /// Timeout of one handshake.
     pub timeout: Duration,
-    /// LIMIT: how many at once; beyond it the oldest is ended.
+    /// LIMIT: handshakes at once; beyond it the oldest is ended.
     pub at_once: usize,
 }
 
@@ -116,17 +117,17 @@ pub struct Tls(Arc<Inner>);
 struct Inner {
     settings: Settings,
     config: ArcSwap<ServerConfig>,
-    /// What was last read, whether it could be used or not, and when what is in force is to be made again.
+    /// Digest of the files as last read, usable or not, and the time to renew the certificate in force.
     read: Mutex<(Digest, Option<i64>)>,
-    handshakes: Handshakes,
+    handshakes: Arc<Handshakes>,
     timeout: Duration,
     metrics: Metrics,
 }
 
-/// Looks whether everything that `settings` name can be used. Changes no file.
+/// Checks whether the files of `settings` can be used. Changes no file.
 ///
 /// # Errors
-/// Everything that is wrong.
+/// All faults.
 pub fn check(settings: &Settings) -> Result<(), Vec<Fault>> {
     let contents = Contents::read(settings);
     match &settings.identity {
@@ -140,10 +141,10 @@ pub fn check(settings: &Settings) -> Result<(), Vec<Fault>> {
 }
 
 impl Tls {
-    /// Reads the files, or makes a certificate.
+    /// Reads the files, or generates a certificate.
     ///
     /// # Errors
-    /// Everything that is wrong.
+    /// All faults.
     pub fn new(settings: Settings, limits: Limits, now: Now, metrics: Metrics) -> Result<Self, Vec<Fault>> {
         let contents = Contents::read(&settings);
         let digest = contents.digest();
@@ -153,13 +154,13 @@ impl Tls {
             settings,
             config: ArcSwap::new(config),
             read: Mutex::new((digest, renew_at)),
-            handshakes: Handshakes::new(limits.at_once),
+            handshakes: Arc::new(Handshakes { at_once: limits.at_once, running: Mutex::default() }),
             timeout: limits.timeout,
             metrics,
         })))
     }
 
-    /// Reads the files again, and takes over what has changed if it can be used.
+    /// Reads the files again, and applies changes that can be used.
     pub fn reread(&self, now: Now) {
         let Inner { settings, config, read, metrics, .. } = &*self.0;
         let (contents, mut read) = (Contents::read(settings), read.lock());
@@ -174,27 +175,27 @@ impl Tls {
                 config.store(new);
                 read.1 = renew_at;
                 metrics.expires(expires);
-                tracing::info!(listener = metrics.listener(), "new certificates are in force");
+                tracing::info!(listener = metrics.listener, "new certificates are in force");
             }
             Err(faults) => {
                 metrics.failed();
                 for Fault { part, reason } in faults {
-                    let (listener, part) = (metrics.listener(), part.label());
+                    let (listener, part) = (metrics.listener, part.label());
                     tracing::error!(listener, part, %reason, "new certificates cannot be used; the old stay in force");
                 }
             }
         }
     }
 
-    /// Carries out the handshake with a client.
+    /// Performs the handshake with a client.
     ///
     /// # Errors
-    /// When it fails, takes too long or has to make room for others, or when the client does not speak TLS.
+    /// When it fails, times out, is ended at the limit of handshakes, or when the client does not speak TLS.
     pub(super) async fn shake(
         &self,
         mut stream: TcpStream,
     ) -> io::Result<(TlsStream<TcpStream>, Option<PeerCertificate>)> {
-        let place = self.0.handshakes.begin();
+        let handshake = self.0.handshakes.begin();
         let shaking = timeout(self.0.timeout, async {
             let mut first = [0];
             stream.peek(&mut first).await?;
@@ -206,7 +207,7 @@ impl Tls {
         });
         let stream = tokio::select! {
             biased;
-            () = place.ended() => Err(io::Error::other("too many handshakes; the oldest are ended")),
+            () = handshake.ended.cancelled() => Err(io::Error::other("too many handshakes; the oldest are ended")),
             shaken = shaking => shaken.map_err(io::Error::from).flatten(),
         }?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| names::read(chain.first()?));
@@ -214,11 +215,102 @@ impl Tls {
     }
 }
 
-/// Answers a client that speaks HTTP, and waits until it has read that.
+/// Answers a client that speaks plain HTTP, and waits until it has read the answer.
 async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(PLAIN).await?;
     stream.shutdown().await?;
     tokio::io::copy(&mut stream.take(PLAIN_BYTES), &mut tokio::io::sink()).await.map(drop)
+}
+
+/// Running handshakes of a listener. A client that never finishes must not lock other clients out.
+#[derive(Debug)]
+struct Handshakes {
+    at_once: usize,
+    running: Mutex<Running>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    next: u64,
+    /// Tokens that end the handshakes, the oldest first.
+    // LIMIT: `at_once`; beyond it the oldest is ended.
+    tokens: BTreeMap<u64, CancellationToken>,
+}
+
+/// A running handshake; removed from the list when dropped.
+#[derive(Debug)]
+struct Handshake {
+    number: u64,
+    /// Cancelled when this handshake is ended for newer ones.
+    ended: CancellationToken,
+    handshakes: Arc<Handshakes>,
+}
+
+impl Handshakes {
+    /// Adds a handshake, and ends the oldest one if there are too many.
+    fn begin(self: &Arc<Self>) -> Handshake {
+        let mut running = self.running.lock();
+        let (number, ended) = (running.next, CancellationToken::new());
+        running.next += 1;
+        running.tokens.insert(number, ended.clone());
+        if running.tokens.len() > self.at_once
+            && let Some((_, oldest)) = running.tokens.pop_first()
+        {
+            oldest.cancel();
+        }
+        Handshake { number, ended, handshakes: Arc::clone(self) }
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        self.handshakes.running.lock().tokens.remove(&self.number);
+    }
+}
+
+/// Metrics of one listener.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    listener: &'static str,
+    reload_failures: IntCounterVec,
+    expiry: IntGaugeVec,
+}
+
+impl Metrics {
+    /// Registers the metrics of all listeners with TLS, one series each.
+    ///
+    /// # Errors
+    /// When the registry already has metrics of these names.
+    pub fn new(
+        registry: &Registry,
+        listeners: impl IntoIterator<Item = &'static str>,
+    ) -> Result<Vec<Self>, prometheus::Error> {
+        let reload_failures = register_int_counter_vec_with_registry!(
+            "eventweir_tls_reload_failures_total",
+            "Changed certificate files that could not be used, so that the old certificates stayed in force",
+            &["listener"],
+            registry
+        )?;
+        let expiry = register_int_gauge_vec_with_registry!(
+            "eventweir_tls_certificate_expiry_timestamp_seconds",
+            "Expiry of the listener's certificate, in seconds since 1970",
+            &["listener"],
+            registry
+        )?;
+        let of = |listener| {
+            reload_failures.with_label_values(&[listener]);
+            Self { listener, reload_failures: reload_failures.clone(), expiry: expiry.clone() }
+        };
+        Ok(listeners.into_iter().map(of).collect())
+    }
+
+    fn failed(&self) {
+        self.reload_failures.with_label_values(&[self.listener]).inc();
+    }
+
+    fn expires(&self, at: i64) {
+        self.expiry.with_label_values(&[self.listener]).set(at);
+    }
 }
 
 #[cfg(test)]
@@ -226,7 +318,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_of_our_own_is_made_again_before_it_expires() {
+    fn the_oldest_handshake_is_ended_at_the_limit() {
+        let handshakes = Arc::new(Handshakes { at_once: 2, running: Mutex::default() });
+        let mut running: Vec<Handshake> = (0..2).map(|_| handshakes.begin()).collect();
+        drop(running.remove(0));
+        running.extend((0..2).map(|_| handshakes.begin()));
+        let ended: Vec<bool> = running.iter().map(|handshake| handshake.ended.is_cancelled()).collect();
+        assert_eq!(ended, [true, false, false]);
+        drop(running);
+        assert!(handshakes.running.lock().tokens.is_empty());
+    }
+
+    #[test]
+    fn a_generated_certificate_is_renewed_before_it_expires() {
         let folder = tempfile::tempdir().unwrap();
         let settings = Settings {
             identity: Identity::SelfSigned { dir: folder.path().to_owned(), hosts: vec!["localhost".to_owned()] },

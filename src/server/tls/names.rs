@@ -1,4 +1,4 @@
-//! What a certificate says: whom it names, and when it expires.
+//! Reads subject, expiry and key of a certificate.
 
 use rustls::pki_types::CertificateDer;
 use x509_cert::Certificate;
@@ -9,7 +9,7 @@ use x509_cert::der::{Decode as _, Tagged as _};
 
 use crate::server::PeerCertificate;
 
-/// Reads the subject as the apiserver does (`CommonNameUserConversion`): without a common name it names nobody.
+/// Reads the subject as the apiserver does (`CommonNameUserConversion`); `None` without a common name.
 pub(super) fn read(certificate: &CertificateDer<'_>) -> Option<PeerCertificate> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let expires = end(&certificate);
@@ -18,12 +18,12 @@ pub(super) fn read(certificate: &CertificateDer<'_>) -> Option<PeerCertificate> 
         let attributes = subject.0.iter().flat_map(|set| set.0.iter());
         attributes.filter(move |attribute| attribute.oid == wanted).filter_map(|attribute| text(&attribute.value))
     };
-    // As Go, of several the last.
+    // Like Go, the last of several.
     let common_name = values(COMMON_NAME).next_back().filter(|name| !name.is_empty())?;
     Some(PeerCertificate { common_name, organizations: values(ORGANIZATION_NAME).collect(), expires })
 }
 
-/// When a certificate expires, in seconds since 1970.
+/// Returns the expiry of a certificate, in seconds since 1970.
 pub(super) fn expires(certificate: &CertificateDer<'_>) -> Option<i64> {
     Certificate::from_der(certificate).ok().as_ref().map(end)
 }
@@ -33,7 +33,7 @@ fn end(certificate: &Certificate) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// Whether this is the public key of a certificate.
+/// Whether `key` is the public key of a certificate.
 pub(super) fn has_key(certificate: &CertificateDer<'_>, key: &[u8]) -> bool {
     let certificate = Certificate::from_der(certificate);
     certificate.is_ok_and(|read| read.tbs_certificate.subject_public_key_info.subject_public_key.raw_bytes() == key)
@@ -79,8 +79,8 @@ mod tests {
         };
         assert_eq!(read(named.der()), Some(expected));
         assert_eq!(expires(named.der()), Some(1_893_456_000));
-        let nobody = certificate(&[(DnType::OrganizationName, utf8("system:masters"))]);
-        assert_eq!(read(nobody.der()), None);
+        let unnamed = certificate(&[(DnType::OrganizationName, utf8("system:masters"))]);
+        assert_eq!(read(unnamed.der()), None);
         assert_eq!(read(&CertificateDer::from(vec![1, 2, 3])), None);
     }
 }

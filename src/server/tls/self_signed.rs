@@ -1,5 +1,5 @@
-//! An authority of our own, for a first try and for sidecars. It is kept in a folder, so that clients still trust it after
-//! a restart; what it signs is made at each start and kept in memory.
+//! An own certificate authority, for a first try and for sidecars. It is stored in a folder, so that clients trust it
+//! after a restart. The certificate that it signs is generated at each start and kept in memory.
 
 use std::fs;
 use std::io::Write as _;
@@ -22,19 +22,19 @@ use crate::clock::Now;
 
 const CA: &str = "ca.crt";
 const CA_KEY: &str = "ca.key";
-/// The common name of an authority.
+/// Common name of the authority.
 const CA_NAME: &str = "eventweir CA";
 const DAY: i64 = 86_400;
-/// How long an authority is good.
+/// Validity of the authority.
 const CA_DAYS: i64 = 3650;
-/// How long a certificate is good; it is made again after two thirds of that.
+/// Validity of a certificate, which is renewed after two thirds of it.
 const DAYS: i64 = 365;
 
-/// Looks whether the folder can be used, and the names. Changes nothing.
+/// Checks the folder and the names. Changes nothing.
 pub(super) fn check(dir: &Path, hosts: &[String]) -> Result<(), Vec<Fault>> {
     let mut faults = Vec::new();
     if !dir.is_dir() {
-        faults.push(Part::Dir.fault(dir, "is no folder"));
+        faults.push(Part::Dir.fault(dir, "is not a folder"));
     } else if dir.join(CA).exists() {
         faults.extend(kept(dir).err());
     }
@@ -43,7 +43,7 @@ pub(super) fn check(dir: &Path, hosts: &[String]) -> Result<(), Vec<Fault>> {
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-/// Makes a certificate for `hosts`, signed by the authority of `dir`, which is made too unless it is there.
+/// Generates a certificate for `hosts`, signed by the authority in `dir`, which is generated too if it is missing.
 pub(super) fn pair(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, Vec<Fault>> {
     check(dir, hosts)?;
     make(dir, hosts, now).map_err(|fault| vec![fault])
@@ -74,7 +74,7 @@ fn make(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, Fault> {
     })
 }
 
-/// The authority that the folder has.
+/// Reads the authority in the folder.
 fn kept(dir: &Path) -> Result<(CertificateDer<'static>, KeyPair), Fault> {
     let (ca, key) = (dir.join(CA), dir.join(CA_KEY));
     let authority = certificates(Part::Dir, &ca, &read(Part::Dir, &ca)?)?.swap_remove(0);
@@ -85,20 +85,20 @@ fn kept(dir: &Path) -> Result<(CertificateDer<'static>, KeyPair), Fault> {
     if is_ours && names::has_key(&authority, key.public_key_raw()) {
         Ok((authority, key))
     } else {
-        Err(Part::Dir.fault(&ca, "is not an authority that eventweir has made, or ca.key is not its key"))
+        Err(Part::Dir.fault(&ca, "is not an authority that eventweir has generated, or ca.key is not its key"))
     }
 }
 
 fn new_authority(dir: &Path, seconds: i64) -> Result<(CertificateDer<'static>, KeyPair), Fault> {
     let key = KeyPair::generate().map_err(|error| Part::Dir.fault(dir, error))?;
     let authority = authority_params(seconds).self_signed(&key).map_err(|error| Part::Dir.fault(dir, error))?;
-    // The certificate comes last: where it is, its key is too.
+    // The certificate is written last, so that its key always exists.
     write(&dir.join(CA_KEY), "PRIVATE KEY", &key.serialize_der(), 0o600)?;
     write(&dir.join(CA), "CERTIFICATE", authority.der(), 0o644)?;
     Ok((authority.der().clone(), key))
 }
 
-/// The authority's certificate; also describes one that was made earlier, as far as its signatures go.
+/// Parameters of the authority's certificate. They also describe an older one, as far as its signatures need.
 fn authority_params(seconds: i64) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(CA_NAME);
@@ -108,7 +108,7 @@ fn authority_params(seconds: i64) -> CertificateParams {
     params
 }
 
-/// Makes a certificate good from a day ago on, for clocks that differ, and for so many days.
+/// Sets the validity: `days` from now. It starts a day ago, because clocks differ.
 fn last(params: &mut CertificateParams, seconds: i64, days: i64) {
     let after = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     params.not_before = date_time_ymd(1970, 1, 1) + after(seconds - DAY);
@@ -121,14 +121,14 @@ fn named(name: &str) -> rcgen::DistinguishedName {
     named
 }
 
-/// Writes a file as PEM: whole or not at all.
+/// Writes a PEM file atomically.
 fn write(path: &Path, label: &str, der: &[u8], mode: u32) -> Result<(), Fault> {
     let encoded = STANDARD.encode(der);
     let lines: Vec<&str> = encoded.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
     let pem = format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"));
     let new = path.with_extension("new");
     let written = (|| {
-        // With the mode of a file that is made here, not of one that was left over.
+        // A file left by an earlier attempt may have another mode.
         if new.exists() {
             fs::remove_file(&new)?;
         }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_is_kept_while_it_outlives_what_it_signs() {
+    fn an_authority_is_kept_while_it_outlives_its_certificates() {
         let folder = tempfile::tempdir().unwrap();
         let first = made(folder.path(), NOW).unwrap();
         let renew_at = first.renew_at.unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_others_is_refused_and_an_interrupted_start_repeated() {
+    fn a_foreign_authority_is_refused_and_an_interrupted_start_is_repeated() {
         let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let [key, other_key] = [&folder, &other].map(|folder| folder.path().join(CA_KEY));
         fs::write(&key, "half a key").unwrap();
@@ -171,10 +171,10 @@ mod tests {
         made(other.path(), NOW).unwrap();
         fs::copy(&other_key, &key).unwrap();
         let fault = check(folder.path(), &[]).unwrap_err().remove(0);
-        assert!(fault.reason.contains("is not an authority that eventweir has made"), "{}", fault.reason);
+        assert!(fault.reason.contains("is not an authority that eventweir has generated"), "{}", fault.reason);
         fs::remove_file(&key).unwrap();
         assert_eq!(made(folder.path(), NOW).err().unwrap()[0].part, Part::Dir);
         let missing = made(&folder.path().join("missing"), NOW).err().unwrap();
-        assert!(missing[0].reason.ends_with(": is no folder"));
+        assert!(missing[0].reason.ends_with(": is not a folder"));
     }
 }

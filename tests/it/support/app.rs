@@ -1,4 +1,4 @@
-//! The whole program on ports of its own.
+//! Starts the whole program on free ports.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
@@ -17,7 +17,10 @@ use super::events::START;
 use super::fake::FakeApiserver;
 use super::http::Client;
 
-/// How long a test waits for something that has to come.
+/// Configuration of a program that stands for an apiserver: it stores events without correlation.
+pub(crate) const APISERVER: &str = "correlation: {enabled: false}\ningest: {repair: off, ack: written}\n";
+
+/// Longest wait of a test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Program {
@@ -25,7 +28,7 @@ pub(crate) struct Program {
     pub(crate) clock: Clock,
 }
 
-/// The configuration of `yaml`, on ports that are free.
+/// Parses a configuration, with free ports.
 pub(crate) fn config(yaml: &str) -> Config {
     let overrides = Overrides {
         listen: Some("127.0.0.1:0".to_owned()),
@@ -33,24 +36,24 @@ pub(crate) fn config(yaml: &str) -> Config {
         ..Overrides::default()
     };
     let mut config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
-    // Nobody is late here, but where a test is about that.
+    // No client connects late, except in tests of that.
     if !yaml.contains("grace:") {
         config.shutdown.grace = Duration::ZERO;
     }
     config
 }
 
-/// Starts the program with the embedded upstream and a clock that only the test moves.
+/// Starts the program with the embedded store and a clock that only the test advances.
 pub(crate) async fn start(yaml: &str) -> Program {
     start_from(yaml, ConfigSource::default()).await
 }
 
-/// The same, with a file to reload.
+/// Starts it with a file to reload.
 pub(crate) async fn start_from(yaml: &str, source: ConfigSource) -> Program {
     start_as(config(yaml), source).await
 }
 
-/// The same, with a configuration that has its own addresses.
+/// Starts it with a parsed configuration.
 pub(crate) async fn start_as(config: Config, source: ConfigSource) -> Program {
     let (clock, registry) = (Clock::manual(START), Registry::new());
     let metrics = Metrics::new(&registry).unwrap();
@@ -65,7 +68,7 @@ pub(crate) async fn start_before(fake: &FakeApiserver, yaml: &str) -> Program {
     launch(config, ConfigSource::default(), upstream, Registry::new(), fake.clock()).await
 }
 
-/// Starts the program in front of another one, which stands for the apiserver, over real connections.
+/// Starts the program in front of another one, the apiserver, over real connections.
 pub(crate) async fn start_behind(apiserver: &Program, yaml: &str) -> Program {
     let (config, clock, registry) = (config(yaml), Clock::manual(START), Registry::new());
     let uri = format!("http://{}", apiserver.app.address()).parse().unwrap();
@@ -107,14 +110,14 @@ impl Program {
         Client::connect(self.app.admin_address()).await
     }
 
-    /// The ledger, which is exact at every look.
+    /// Returns the balance, which is always exact.
     pub(crate) fn balance(&self) -> Balance {
         let balance = self.app.shards().balance();
         assert!(balance.is_exact(), "{balance:?}");
         balance
     }
 
-    /// Waits until nothing is owed, moving the clock so that whatever waits for it comes.
+    /// Waits until no write is pending, and advances the clock meanwhile.
     pub(crate) async fn settle(&self) {
         self.until("nothing is owed", || {
             self.clock.advance(Duration::from_millis(500));
@@ -134,12 +137,12 @@ impl Program {
         assert!(tokio::time::timeout(DEADLINE, waiting).await.is_ok(), "in vain: {what}");
     }
 
-    /// What the upstream holds.
+    /// Returns the events in the upstream.
     pub(crate) async fn stored(&self) -> Vec<Event> {
         self.app.upstream().list(None, &ListOptions::default()).await.unwrap().items
     }
 
-    /// All samples of `/metrics`, by name and labels as they stand there.
+    /// Returns all samples of `/metrics`, by name and labels.
     pub(crate) async fn metrics(&self) -> BTreeMap<String, f64> {
         let reply = self.admin().await.get("/metrics").await;
         assert_eq!(reply.status, 200);
@@ -153,7 +156,23 @@ impl Program {
             .collect()
     }
 
-    /// Stops the program; the ledger is exact and nothing waits any more.
+    /// Waits until `condition` holds for a sample of `/metrics`.
+    pub(crate) async fn until_metric(&self, sample: &str, condition: impl Fn(f64) -> bool) {
+        let waiting = async {
+            while !condition(self.metrics().await[sample]) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        assert!(tokio::time::timeout(DEADLINE, waiting).await.is_ok(), "in vain: {sample}");
+    }
+
+    /// Waits until history has received so many messages of this kind from the upstream.
+    pub(crate) async fn until_news(&self, kind: &str, number: f64) {
+        let sample = format!("eventweir_history_news_total{{kind=\"{kind}\"}}");
+        self.until_metric(&sample, |count| count >= number).await;
+    }
+
+    /// Stops the program; the ledger is exact and nothing waits.
     pub(crate) async fn stop(self) -> Balance {
         let balance = self.app.stop().await;
         assert!(balance.is_exact(), "{balance:?}");

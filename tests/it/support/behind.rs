@@ -1,4 +1,4 @@
-//! An apiserver over real connections that answers as a test says, and a program in pass-through in front of it.
+//! An apiserver over real connections with a handler per test, and a program in pass-through in front of it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::net::SocketAddr;
@@ -24,21 +24,21 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use super::app::{Program, start_with_kubeconfig};
 
-/// What eventweir proves its identity with; nobody else does.
+/// Credentials of eventweir itself.
 pub(crate) const OURS: &str = "Bearer ours";
-/// Streams that one HTTP/2 connection may have, as an apiserver says.
+/// Streams per HTTP/2 connection, as in an apiserver.
 const STREAMS: u32 = 100;
 
 type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
 type Handler = Arc<dyn Fn(Request<Incoming>) -> Answering + Send + Sync>;
 
-/// What came of one request.
+/// A received request.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) line: String,
     pub(crate) version: Version,
     pub(crate) headers: Vec<(String, String)>,
-    /// The number of its connection.
+    /// Number of its connection.
     pub(crate) connection: usize,
     /// Whether the connection showed a client certificate.
     pub(crate) has_certificate: bool,
@@ -49,13 +49,13 @@ impl Seen {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether it is the program's own.
+    /// Whether it has eventweir's own credentials.
     pub(crate) fn is_ours(&self) -> bool {
         self.header("authorization") == Some(OURS)
     }
 }
 
-/// A server; ends when dropped.
+/// A server, stopped when dropped.
 pub(crate) struct Behind {
     pub(crate) address: SocketAddr,
     is_tls: bool,
@@ -64,14 +64,14 @@ pub(crate) struct Behind {
 }
 
 impl Behind {
-    /// Without TLS, and so with HTTP/1.1 alone.
+    /// Starts it without TLS, and so with HTTP/1.1 only.
     pub(crate) async fn plain<F: Future<Output = Response> + Send + 'static>(
         handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
     ) -> Self {
         Self::at(([127, 0, 0, 1], 0).into(), handler).await
     }
 
-    /// The same at an address.
+    /// Starts it without TLS at an address.
     pub(crate) async fn at<F: Future<Output = Response> + Send + 'static>(
         address: SocketAddr,
         handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
@@ -79,7 +79,7 @@ impl Behind {
         Self::start(address, None, Arc::new(move |request| Box::pin(handler(request)))).await
     }
 
-    /// With TLS that offers these protocols and asks for a client certificate.
+    /// Starts it with TLS that offers these protocols and requests a client certificate.
     pub(crate) async fn tls<F: Future<Output = Response> + Send + 'static>(
         offers: &[&str],
         handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
@@ -112,17 +112,17 @@ impl Behind {
         Self { address, is_tls, seen, _tasks: tasks }
     }
 
-    /// All requests so far.
+    /// Returns all requests so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.seen.lock().clone()
     }
 
-    /// Those of clients.
+    /// Returns the forwarded requests of clients.
     pub(crate) fn passed_on(&self) -> Vec<Seen> {
         self.seen().into_iter().filter(|seen| !seen.is_ours()).collect()
     }
 
-    /// A program in pass-through in front of it, with more configuration.
+    /// Starts a program in pass-through in front of it, with more configuration.
     pub(crate) async fn program(&self, passthrough: &str, more: &str) -> Program {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kubeconfig");
@@ -176,18 +176,18 @@ where
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http2().max_concurrent_streams(STREAMS);
-    // Clients go away when they like.
+    // Clients may disconnect at any time.
     let _ended = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
 }
 
-/// An answer of a code and a body.
+/// Returns an answer with a code and a body.
 pub(crate) fn answer(code: u16, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = StatusCode::from_u16(code).unwrap();
     response
 }
 
-/// Answers a create of an event as an apiserver does that stores it.
+/// Answers a create of an event like an apiserver.
 pub(crate) async fn created(request: Request<Incoming>) -> Response {
     let body = request.into_body().collect().await.unwrap().to_bytes();
     let mut event: Value = serde_json::from_slice(&body).unwrap();

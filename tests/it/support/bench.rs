@@ -1,4 +1,4 @@
-//! The core and its delivery against a [`FakeApiserver`], under tokio's paused time.
+//! Core and delivery in front of a [`FakeApiserver`], under tokio's paused time.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::num::NonZeroUsize;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::events::START;
 use super::fake::FakeApiserver;
 
-/// What a scenario can set.
+/// Settings of a scenario.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
     pub(crate) correlator: correlator::Settings,
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     pub(crate) gate: GateSettings,
     /// Number of shards; 1 unless given.
     pub(crate) shards: Option<usize>,
-    /// Writes carry this writer's tally; as client-go writes unless given.
+    /// Writer whose tally the writes carry; without one they are written as by client-go.
     pub(crate) writer: Option<&'static str>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Bench {
     delivery: JoinSet<()>,
 }
 
-/// Longest simulated time that a scenario may take to come to rest.
+/// Longest simulated time until a scenario has no pending write.
 const REST: Duration = Duration::from_secs(7 * 86_400);
 
 impl Bench {
@@ -52,7 +52,7 @@ impl Bench {
         Self::over(FakeApiserver::new(Clock::simulated(START)), options)
     }
 
-    /// Another process in front of a server that there is already.
+    /// Starts another process in front of an existing server.
     pub(crate) fn over(fake: FakeApiserver, options: Options) -> Self {
         let clock = fake.clock();
         let count = NonZeroUsize::new(options.shards.unwrap_or(1)).unwrap();
@@ -78,13 +78,13 @@ impl Bench {
         Ok(accepted)
     }
 
-    /// Lets simulated time pass.
+    /// Advances simulated time.
     pub(crate) async fn pass(&self, duration: Duration) {
         tokio::time::sleep(duration).await;
         self.check();
     }
 
-    /// Waits until nothing is owed to the upstream.
+    /// Waits until no write is pending.
     pub(crate) async fn settle(&self) {
         let mut pause = Duration::from_millis(5);
         let resting = async {
@@ -107,19 +107,20 @@ impl Bench {
         self.balance().ledger.lost(reason)
     }
 
-    /// The ledger is exact now.
+    /// Checks that the ledger is exact.
     pub(crate) fn check(&self) {
         let balance = self.balance();
         assert!(balance.is_exact(), "{balance:?}");
     }
 
-    /// Stops delivery in the middle of whatever it does.
+    /// Stops delivery at once.
     pub(crate) async fn stop(&mut self) {
         self.stop.cancel();
         while self.delivery.join_next().await.is_some() {}
     }
 
-    /// Waits for rest; then the upstream shows exactly what was accepted, and one request at a time was made for a record.
+    /// Waits until no write is pending, and checks that the upstream shows all accepted occurrences, with one request
+    /// per record at a time.
     pub(crate) async fn finish(mut self) {
         self.settle().await;
         let balance = self.balance();

@@ -18,7 +18,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::events::START;
 
-/// An authority.
+/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key.
@@ -43,20 +43,20 @@ impl Authority {
         pem("CERTIFICATE", self.der())
     }
 
-    /// A certificate for `localhost` and 127.0.0.1.
+    /// Issues a certificate for `localhost` and 127.0.0.1.
     pub(crate) fn server(&self) -> Certificate {
         let mut params = CertificateParams::new(["localhost", "127.0.0.1"].map(str::to_owned)).unwrap();
         params.not_after = date_time_ymd(2100, 1, 1);
         self.sign(&params)
     }
 
-    /// A certificate of a user in these groups, two at most.
+    /// Issues a certificate of a user in these groups, at most two.
     pub(crate) fn client(&self, name: &str, groups: &[&str]) -> Certificate {
         let mut params = CertificateParams::default();
         params.not_after = date_time_ymd(2100, 1, 1);
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
-        // It keeps one value of each type, but not of a type by two names.
+        // rcgen keeps one value per type, but takes two names of a type as two types.
         let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
         for (kind, group) in types.into_iter().zip(groups) {
             params.distinguished_name.push(kind, *group);
@@ -84,7 +84,7 @@ pub(crate) fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
 }
 
-/// The time of the tests, for which their certificates are good.
+/// Time of the tests, at which their certificates are valid.
 #[derive(Debug)]
 struct Then;
 
@@ -94,7 +94,7 @@ impl TimeProvider for Then {
     }
 }
 
-/// How a client speaks TLS.
+/// TLS settings of a client.
 pub(crate) struct Trust {
     pub(crate) authority: CertificateDer<'static>,
     pub(crate) versions: Vec<&'static SupportedProtocolVersion>,
@@ -137,7 +137,7 @@ impl Trust {
     }
 }
 
-/// The certificate that the other side has shown.
+/// Returns the certificate of the server.
 pub(crate) fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
     let connection: &ClientConnection = stream.get_ref().1;
     connection.peer_certificates().unwrap()[0].clone().into_owned()

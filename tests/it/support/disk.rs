@@ -1,5 +1,5 @@
-//! A disk for the spool that fails as disks fail: what was not synced when the machine stopped is there, or not, or half; it
-//! fills up; it returns errors.
+//! A disk for the spool with faults: unsynced data is kept, lost or torn when the machine stops; the disk fills up;
+//! changes return errors.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::{self, Read};
@@ -9,24 +9,24 @@ use eventweir::spool::Medium;
 use parking_lot::{Condvar, Mutex};
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 
-/// Clones share it.
+/// A disk. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Disk(Arc<Mutex<State>>, Arc<Condvar>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// What is there after the machine stops.
+    /// Contents after the machine stops.
     durable: Vec<u8>,
-    /// What is there for who reads now.
+    /// Contents for readers now.
     seen: Vec<u8>,
     unsynced: Vec<Change>,
     aside: Vec<u8>,
-    /// Which process has it open; others are dead.
+    /// Process that has the disk open; older ones are dead.
     life: u64,
     full: bool,
-    /// Changes and syncs do not return.
+    /// Whether changes and syncs hang.
     hangs: bool,
-    /// After so many more changes and syncs one fails.
+    /// Changes and syncs before one fails.
     fails_in: Option<u32>,
 }
 
@@ -50,7 +50,7 @@ impl Change {
 }
 
 impl Disk {
-    /// The machine stops: of what was not synced some is there, some is not, and some is torn.
+    /// Stops the machine: unsynced data is kept, lost or torn.
     pub(crate) fn crash(&self, rng: &mut fastrand::Rng) {
         let mut state = self.0.lock();
         state.life += 1;
@@ -59,7 +59,7 @@ impl Disk {
             match (change, rng.u32(..4)) {
                 (_, 0) => {}
                 (Change::Write(at, data), 1) => {
-                    // Sectors are written whole.
+                    // Sectors are written atomically.
                     let torn = (rng.usize(..=data.len()) / 512 * 512).min(data.len());
                     Change::Write(at, data[..torn].to_vec()).apply(&mut state.durable);
                 }
@@ -69,23 +69,23 @@ impl Disk {
         state.seen = state.durable.clone();
     }
 
-    /// Whether it has no more room.
+    /// Sets whether the disk is full.
     pub(crate) fn set_full(&self, full: bool) {
         self.0.lock().full = full;
     }
 
-    /// Whether it answers no change or sync.
+    /// Sets whether changes and syncs hang.
     pub(crate) fn set_hanging(&self, hangs: bool) {
         self.0.lock().hangs = hangs;
         self.1.notify_all();
     }
 
-    /// The change or sync after so many more fails.
+    /// Fails the change or sync after so many more.
     pub(crate) fn fail_in(&self, changes: u32) {
         self.0.lock().fails_in = Some(changes);
     }
 
-    /// Damages the file where it lies.
+    /// Damages the file in place.
     pub(crate) fn damage(&self, damage: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.0.lock();
         damage(&mut state.durable);

@@ -1,15 +1,15 @@
-//! Events to report.
+//! Events of the tests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use eventweir::event::{Event, Time};
 
-/// 2026-03-01T08:00:00Z in unix nanoseconds: when every simulated clock starts.
+/// 2026-03-01T08:00:00Z in unix nanoseconds: the start of every simulated clock.
 pub(crate) const START: i64 = 1_772_352_000 * 1_000_000_000;
 
 static NAMES: AtomicU64 = AtomicU64::new(0);
 
-/// A kubelet's event about a pod, under a name of its own as client-go makes one.
+/// Returns a kubelet's event about a pod, with a unique name as from client-go.
 pub(crate) fn event(host: &str, object: &str, reason: &str, message: &str) -> Event {
     let mut event = Event {
         reason: reason.into(),
@@ -30,12 +30,12 @@ pub(crate) fn event(host: &str, object: &str, reason: &str, message: &str) -> Ev
     event
 }
 
-/// The same as a Warning.
+/// Returns the same event as a Warning.
 pub(crate) fn warning(host: &str, object: &str, reason: &str, message: &str) -> Event {
     Event { event_type: "Warning".into(), ..event(host, object, reason, message) }
 }
 
-/// One that will do where nothing about the event matters.
+/// Returns an event for tests in which its members do not matter.
 pub(crate) fn plain() -> Event {
     event("node-1", "web-0", "BackOff", "restarting")
 }

@@ -1,4 +1,4 @@
-//! A kube-apiserver in this process: a tower service over the embedded store, that fails as it is told and remembers every
+//! A kube-apiserver in this process: a tower service over the embedded store that injects faults and records every
 //! request.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
@@ -28,60 +28,60 @@ use serde_json::{Value, json};
 
 use super::events::{START, event};
 
-/// What happens to one request.
+/// Fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It is carried out.
+    /// None: the request is carried out.
     None,
-    /// 429 in plain text, as an apiserver over its limit answers, with these seconds of `Retry-After`.
+    /// 429 in plain text, as from an overloaded apiserver, with these seconds of `Retry-After`.
     TooMany(Option<u64>),
-    /// 503 with these seconds of `Retry-After`, and nothing is done.
+    /// 503 with these seconds of `Retry-After`; not carried out.
     Unavailable(u64),
-    /// A load balancer's page with this code, and nothing is done.
+    /// A load balancer's page with this code; not carried out.
     Page(u16),
-    /// A Status with this code, and nothing is done.
+    /// A Status with this code; not carried out.
     Before(u16),
-    /// The same after so many seconds.
+    /// The same after these seconds.
     LateBefore(u16, u64),
-    /// A Status with this code, and it is done.
+    /// A Status with this code; carried out.
     After(u16),
-    /// It is done, and no answer ever comes.
+    /// No answer; carried out.
     HangAfter,
-    /// Nothing is done, and no answer ever comes.
+    /// No answer; not carried out.
     Hang,
-    /// No answer ever comes, and it is done so many seconds later.
+    /// No answer; carried out these seconds later.
     LateAfter(u64),
-    /// It is done, and the connection breaks.
+    /// A broken connection; carried out.
     ResetAfter,
-    /// It is done, and the answer cannot be read.
+    /// An unreadable answer; carried out.
     GarbledAfter,
-    /// A stranger has taken the name of the event that is to be created.
+    /// Another writer has taken the name of the new event.
     Taken,
-    /// Somebody deletes the event just before.
+    /// Another writer deletes the event just before.
     Deleted,
-    /// The client's own task panics while it waits for the answer to a write that was done.
+    /// The client's task panics while it waits for the answer; carried out.
     PanicAfter,
 }
 
-/// One request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) at: Mono,
     pub(crate) method: Method,
-    /// The API group it came to.
+    /// API group of its path.
     pub(crate) group: ApiGroup,
     pub(crate) namespace: String,
     pub(crate) name: String,
     /// `?fieldManager`.
     pub(crate) manager: String,
-    /// The involved object of a create.
+    /// Involved object of a create.
     pub(crate) object: String,
-    /// The reason of a create.
+    /// Reason of a create.
     pub(crate) reason: String,
     pub(crate) is_warning: bool,
 }
 
-/// Decides what happens to each request.
+/// Chooses the fault of each request.
 type Plan = Box<dyn FnMut(&Seen) -> Fault + Send>;
 
 #[derive(Clone)]
@@ -90,12 +90,12 @@ pub(crate) struct FakeApiserver(Arc<Mutex<State>>);
 struct State {
     clock: Clock,
     store: Store,
-    /// Faults of the next requests, one each; then `plan` decides.
+    /// Faults of the next requests, one each; then `plan` chooses.
     next: VecDeque<Fault>,
     plan: Plan,
     up: bool,
     latency: Duration,
-    /// Tokens and their users, who may create and nothing else.
+    /// Tokens and their users, who may only create.
     tokens: HashMap<String, String>,
     seen: Vec<Seen>,
     in_flight: HashMap<String, usize>,
@@ -103,7 +103,7 @@ struct State {
     most_per_record: usize,
 }
 
-/// A request on its way; ends when it is answered or abandoned.
+/// A request in flight; dropped when it is answered or abandoned.
 struct OnItsWay(FakeApiserver, String);
 
 impl Drop for OnItsWay {
@@ -116,20 +116,20 @@ impl Drop for OnItsWay {
     }
 }
 
-/// A request, read.
+/// A parsed request.
 struct Request {
     group: ApiGroup,
     manager: String,
     namespace: String,
     name: String,
     event: Option<Event>,
-    /// A patch and how to apply it.
+    /// A patch and its options.
     patch: Option<(ClientPatch, PatchOptions)>,
 }
 
 impl FakeApiserver {
     pub(crate) fn new(clock: Clock) -> Self {
-        // Events stay, so that counts can be compared after days.
+        // Events do not expire, so that counts can be compared after days.
         let settings = store::Settings { ttl: Duration::ZERO, ..store::Settings::default() };
         Self(Arc::new(Mutex::new(State {
             clock,
@@ -146,17 +146,17 @@ impl FakeApiserver {
         })))
     }
 
-    /// One on a clock that only the test moves.
+    /// Creates one on a clock that only the test advances.
     pub(crate) fn manual() -> Self {
         Self::new(Clock::manual(START))
     }
 
-    /// This server as the program's upstream.
+    /// Returns this server as upstream.
     pub(crate) fn upstream(&self) -> Upstream {
         self.upstream_with(&apiserver::Settings::default())
     }
 
-    /// The same with settings of requests.
+    /// Returns this server as upstream, with settings.
     pub(crate) fn upstream_with(&self, settings: &apiserver::Settings) -> Upstream {
         let fake = self.clone();
         let service = tower::service_fn(move |request| fake.clone().handle(request));
@@ -169,22 +169,22 @@ impl FakeApiserver {
         self.0.lock().clock.clone()
     }
 
-    /// The next requests meet these faults, one each.
+    /// Sets the faults of the next requests, one each.
     pub(crate) fn fail_next(&self, faults: &[Fault]) {
         self.0.lock().next.extend(faults);
     }
 
-    /// From now on `plan` decides.
+    /// Sets the plan.
     pub(crate) fn plan(&self, plan: impl FnMut(&Seen) -> Fault + Send + 'static) {
         self.0.lock().plan = Box::new(plan);
     }
 
-    /// Takes connections, or refuses them all.
+    /// Accepts connections, or refuses all.
     pub(crate) fn set_up(&self, up: bool) {
         self.0.lock().up = up;
     }
 
-    /// This token is its user's.
+    /// Adds a token and its user.
     pub(crate) fn know(&self, token: &str, user: &str) {
         self.0.lock().tokens.insert(token.to_owned(), user.to_owned());
     }
@@ -206,17 +206,17 @@ impl FakeApiserver {
         Ok(respond(Ok(json!({ "status": status }).to_string().into_bytes())))
     }
 
-    /// How long each answer takes.
+    /// Sets the latency of answers.
     pub(crate) fn set_latency(&self, latency: Duration) {
         self.0.lock().latency = latency;
     }
 
-    /// The requests that came so far.
+    /// Returns the requests so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.0.lock().seen.clone()
     }
 
-    /// The requests' methods since the last call.
+    /// Returns the methods of the requests since the last call.
     pub(crate) fn take_methods(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().seen).iter().map(|seen| seen.method.to_string()).collect()
     }
@@ -229,7 +229,7 @@ impl FakeApiserver {
         self.0.lock().most_per_record
     }
 
-    /// Every stored event but strangers'.
+    /// Returns the stored events, except those of other writers.
     pub(crate) fn events(&self) -> Vec<Event> {
         let mut state = self.0.lock();
         let now = state.clock.now();
@@ -238,12 +238,12 @@ impl FakeApiserver {
         events.filter(|event| event.source.component != "stranger").collect()
     }
 
-    /// The sum of the counts of stored events.
+    /// Returns the sum of the counts of stored events.
     pub(crate) fn shown(&self) -> u64 {
         self.events().iter().map(|event| u64::try_from(spelling::occurrences(event)).unwrap()).sum()
     }
 
-    /// Somebody else counts so many more on an event.
+    /// Adds occurrences to an event as another writer.
     pub(crate) fn count_on(&self, event: &Event, more: i32) {
         let mut state = self.0.lock();
         let now = state.clock.now();
@@ -254,7 +254,7 @@ impl FakeApiserver {
         state.store.update(&event.metadata.namespace, &event.metadata.name, now, count).unwrap();
     }
 
-    /// Deletes an event behind the proxy's back.
+    /// Deletes an event as another writer.
     pub(crate) fn delete(&self, event: &Event) {
         let mut state = self.0.lock();
         let now = state.clock.now();
@@ -263,7 +263,7 @@ impl FakeApiserver {
 
     pub(crate) async fn handle(self, request: http::Request<Body>) -> io::Result<Response<String>> {
         let (parts, body) = request.into_parts();
-        // Nobody may follow all events here; `history.rs` has an apiserver that lets itself be followed.
+        // Lists and watches are forbidden here; `history.rs` has an apiserver that allows them.
         if ["/api/v1/events", "/apis/events.k8s.io/v1/events"].contains(&parts.uri.path()) {
             return Ok(respond(Err(told(403))));
         }
@@ -274,7 +274,7 @@ impl FakeApiserver {
         self.meet(&parts, Request::read(&parts, body)).await
     }
 
-    /// Answers a request about events as the plan has it.
+    /// Answers a request for events, with the fault of the plan.
     async fn meet(self, parts: &http::request::Parts, request: Request) -> io::Result<Response<String>> {
         let (fault, latency, _on_its_way) = self.arrive(&parts.method, &request);
         let Some(fault) = fault else { return Err(io::Error::from(io::ErrorKind::ConnectionRefused)) };
@@ -334,7 +334,7 @@ impl FakeApiserver {
         }
     }
 
-    /// Writes the request down and asks what is to happen; `None` when there is no connection.
+    /// Records the request and chooses its fault; `None` if connections are refused.
     fn arrive(&self, method: &Method, request: &Request) -> (Option<Fault>, Duration, OnItsWay) {
         let mut state = self.0.lock();
         let key = state.record_of(method, request);
@@ -408,7 +408,7 @@ impl FakeApiserver {
         Ok(shown(request.group, event))
     }
 
-    /// A stranger's event stands under the name, unless something does already.
+    /// Stores another writer's event under the name, unless it is taken.
     fn take_name(&self, request: &Request) {
         let mut stranger = event("elsewhere", "stranger", "Stranger", "here first");
         stranger.metadata.namespace = request.namespace.as_str().into();
@@ -421,8 +421,8 @@ impl FakeApiserver {
 }
 
 impl State {
-    /// Which of the proxy's records a write is for. A name alone does not tell: under paused time several records are named
-    /// in one instant, and one of those that then share a name is renamed. A read may be about somebody else's event.
+    /// Identifies the program's record of a write. A name is not enough: under paused time several records get names
+    /// at the same time, and one of two with equal names is renamed. A read may be about another writer's event.
     fn record_of(&mut self, method: &Method, request: &Request) -> String {
         let now = self.clock.now();
         let stored = self.store.get(&request.namespace, &request.name, now).ok();
@@ -452,7 +452,7 @@ impl Request {
         let name = event.as_ref().map(|event| event.metadata.name.to_string());
         let name = name.or_else(|| parts.next().map(str::to_owned)).unwrap_or_default();
         let patch = (*method == Method::PATCH).then(|| {
-            // An apply is carried out as a merge patch, which is as much as the tests look at.
+            // An apply is carried out as a merge patch, which is enough for the tests.
             let content_type = head.headers["content-type"].to_str().unwrap();
             let is_apply = content_type == "application/apply-patch+yaml";
             let patch_type = if is_apply { PatchType::Merge } else { PatchType::named(content_type).unwrap() };
@@ -468,7 +468,7 @@ impl Request {
     }
 }
 
-/// What an apiserver shows in every event, and the store does not keep.
+/// Adds the members that an apiserver shows in every event and the store does not have.
 pub(crate) const MANAGED: &str =
     r#"[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:count":{}}}]"#;
 
@@ -499,7 +499,7 @@ fn told(code: u16) -> Status {
     Status::new(code, reason, "as the test asked").with_details(details)
 }
 
-/// The answer to a request that nobody has looked at.
+/// Returns the answer to a request before it is parsed.
 fn put_off(fault: Fault) -> Response<String> {
     let (code, after, media_type, body) = match fault {
         Fault::TooMany(after) => {

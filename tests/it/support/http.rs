@@ -10,13 +10,13 @@ use tokio::net::TcpStream;
 
 use super::app::DEADLINE;
 
-/// Where the events of `shop` are.
+/// Path of the events of `shop`.
 pub(crate) const EVENTS: &str = "/api/v1/namespaces/shop/events";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
 type Reader = BufReader<Box<dyn AsyncRead + Send + Unpin>>;
 
-/// Reads answers while it still sends: a batch is answered line by line.
+/// A connection. It reads answers while it still sends, because a batch is answered line by line.
 pub(crate) struct Client(Reader, Box<dyn AsyncWrite + Send + Unpin>);
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// The first header of this name.
+    /// Returns the first header of this name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers(name).next()
     }
@@ -58,25 +58,25 @@ impl Client {
         Self::try_connect(address).await.unwrap()
     }
 
-    /// `None` when nobody listens.
+    /// Connects; `None` if the connection is refused.
     pub(crate) async fn try_connect(address: SocketAddr) -> Option<Self> {
         let (reader, writer) = TcpStream::connect(address).await.ok()?.into_split();
         Some(Self(BufReader::new(Box::new(reader)), Box::new(writer)))
     }
 
-    /// On a connection of any kind.
+    /// Uses an open connection of any kind.
     pub(crate) fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         Self(BufReader::new(Box::new(reader)), Box::new(writer))
     }
 
-    /// Sends a request and reads its answer. `Content-Length` is added, and `Host` where it is not given.
+    /// Sends a request and reads its answer. Adds `Content-Length`, and `Host` if it is missing.
     pub(crate) async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         let exchange = self.exchange(method, path, headers, body);
         tokio::time::timeout(DEADLINE, exchange).await.unwrap().unwrap()
     }
 
-    /// The same, told when the connection breaks.
+    /// Does the same, but returns the error of a broken connection.
     pub(crate) async fn exchange(
         &mut self,
         method: &str,
@@ -95,7 +95,7 @@ impl Client {
         sent.and(reply)
     }
 
-    /// POSTs a body in pieces, each a chunk of its own and so read by itself.
+    /// POSTs a body in pieces, one chunk each.
     pub(crate) async fn post_pieces(&mut self, path: &str, pieces: impl Iterator<Item = &[u8]>) -> Reply {
         let mut request =
             format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n").into_bytes();
@@ -113,18 +113,18 @@ impl Client {
         self.send("GET", path, &[], b"").await
     }
 
-    /// POSTs an event as client-go does.
+    /// POSTs an event like client-go.
     pub(crate) async fn post(&mut self, event: &Event) -> Reply {
         self.post_with(event, "").await
     }
 
-    /// The same with a query.
+    /// POSTs an event with a query.
     pub(crate) async fn post_with(&mut self, event: &Event, query: &str) -> Reply {
         let path = format!("/api/v1/namespaces/{}/events{query}", event.metadata.namespace);
         self.send("POST", &path, &[("Content-Type", "application/json")], &json(event)).await
     }
 
-    /// PATCHes the event of this name as client-go does.
+    /// PATCHes an event like client-go.
     pub(crate) async fn patch(&mut self, name: &str, patch: &Value) -> Reply {
         let path = format!("{EVENTS}/{name}");
         self.send("PATCH", &path, &[("Content-Type", STRATEGIC_MERGE)], patch.to_string().as_bytes()).await

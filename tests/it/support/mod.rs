@@ -1,4 +1,4 @@
-//! What the scenarios are made of.
+//! Shared parts of the tests.
 
 pub(crate) mod app;
 pub(crate) mod behind;
@@ -8,4 +8,5 @@ pub(crate) mod disk;
 pub(crate) mod events;
 pub(crate) mod fake;
 pub(crate) mod http;
+pub(crate) mod log;
 pub(crate) mod seeds;

@@ -1,13 +1,13 @@
 //! Seeds of random scenarios.
 
-/// As many seeds that were never tried as `EVENTWEIR_FRESH_SEEDS` says: none where a run has to be repeatable, as in CI.
+/// Returns `EVENTWEIR_FRESH_SEEDS` random seeds; none by default, so that runs in CI are repeatable.
 #[expect(clippy::disallowed_methods, reason = "how long to search is said by the environment")]
 pub(crate) fn fresh_seeds() -> impl Iterator<Item = u64> {
     let number = std::env::var("EVENTWEIR_FRESH_SEEDS").ok().and_then(|number| number.parse().ok()).unwrap_or(0_usize);
     std::iter::repeat_with(|| fastrand::u64(..)).take(number)
 }
 
-/// Names the seed when the test fails with it.
+/// Prints the seed when its test fails.
 pub(crate) struct Seed(pub(crate) u64);
 
 impl Drop for Seed {

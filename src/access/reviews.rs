@@ -1,0 +1,190 @@
+//! Questions to the apiserver and their answers: TokenReview (`authentication.k8s.io/v1`), whose token it is, and
+//! SubjectAccessReview (`authorization.k8s.io/v1`), whether a caller may do what it asks.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+
+use super::attributes::{Attributes, Target};
+use super::caller::Caller;
+
+labelled! {
+    /// Kind of question to the apiserver.
+    pub enum Review {
+        /// Whose token it is: TokenReview.
+        Token = "token",
+        /// Whether a caller may do what it asks: SubjectAccessReview.
+        Access = "access",
+    }
+}
+
+impl Review {
+    /// Returns the path of the resource in the apiserver.
+    #[must_use]
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Token => "/apis/authentication.k8s.io/v1/tokenreviews",
+            Self::Access => "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+        }
+    }
+}
+
+/// Answer of a SubjectAccessReview.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Decision {
+    pub(super) allowed: bool,
+    /// Reason in the authoriser's words; often empty.
+    pub(super) reason: SmolStr,
+}
+
+#[derive(Deserialize)]
+struct Answer<S> {
+    #[serde(default)]
+    status: S,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct AccessStatus {
+    allowed: bool,
+    denied: bool,
+    reason: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct TokenStatus {
+    authenticated: bool,
+    user: User,
+    audiences: Vec<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct User {
+    username: String,
+    uid: String,
+    // LIMIT: here and below the answer, whose bytes are limited when it is read.
+    groups: Vec<String>,
+    extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Builds a TokenReview.
+pub(super) fn token_question(token: &str, audiences: &[SmolStr]) -> Value {
+    let mut spec = json!({ "token": token });
+    if !audiences.is_empty() {
+        spec["audiences"] = audiences.iter().map(SmolStr::as_str).collect();
+    }
+    json!({ "kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": spec })
+}
+
+/// Returns the caller in the answer; `None` if the token is not valid, or not for any of the audiences.
+///
+/// # Errors
+/// When it is not an answer.
+pub(super) fn caller(answer: Value, audiences: &[SmolStr]) -> Result<Option<Caller>, serde_json::Error> {
+    let Answer { status: TokenStatus { authenticated, user, audiences: granted } } = serde_json::from_value(answer)?;
+    let is_meant = audiences.is_empty() || audiences.iter().any(|ours| granted.iter().any(|other| ours == other));
+    if !authenticated || !is_meant || user.username.is_empty() {
+        return Ok(None);
+    }
+    let User { username, uid, groups, extra } = user;
+    let groups = groups.into_iter().map(SmolStr::from).collect();
+    Ok(Some(Caller { name: username.into(), uid: uid.into(), groups, extra }.authenticated()))
+}
+
+/// Builds a SubjectAccessReview.
+pub(super) fn access_question(caller: &Caller, attributes: &Attributes) -> Value {
+    let mut spec = json!({ "user": caller.name.as_str() });
+    if !caller.uid.is_empty() {
+        spec["uid"] = caller.uid.as_str().into();
+    }
+    if !caller.groups.is_empty() {
+        spec["groups"] = caller.groups.iter().map(SmolStr::as_str).collect();
+    }
+    if !caller.extra.is_empty() {
+        spec["extra"] = json!(caller.extra);
+    }
+    let verb = attributes.verb.as_str();
+    match &attributes.target {
+        Target::Resource { group, resource, namespace, name } => {
+            let mut resource = json!({ "verb": verb, "version": "v1", "resource": resource });
+            for (member, value) in [("group", *group), ("namespace", namespace), ("name", name)] {
+                if !value.is_empty() {
+                    resource[member] = value.into();
+                }
+            }
+            spec["resourceAttributes"] = resource;
+        }
+        Target::Path(path) => spec["nonResourceAttributes"] = json!({ "verb": verb, "path": path.as_str() }),
+    }
+    json!({ "kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "spec": spec })
+}
+
+/// Returns the decision in the answer. Without an explicit permission it is a refusal.
+///
+/// # Errors
+/// When it is not an answer.
+pub(super) fn decision(answer: Value) -> Result<Decision, serde_json::Error> {
+    let Answer { status: AccessStatus { allowed, denied, reason } } = serde_json::from_value(answer)?;
+    Ok(Decision { allowed: allowed && !denied, reason: reason.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_review_names_caller_and_object() {
+        let mut caller = Caller { name: "x".into(), uid: "u".into(), groups: vec!["g".into()], ..Caller::default() };
+        caller.extra.insert("k".to_owned(), vec!["v".to_owned()]);
+        let review = access_question(&caller, &Attributes::to_create("events.k8s.io", "shop"));
+        let expected = json!({
+            "user": "x", "uid": "u", "groups": ["g"], "extra": { "k": ["v"] },
+            "resourceAttributes": {
+                "verb": "create", "version": "v1", "resource": "events", "group": "events.k8s.io", "namespace": "shop",
+            },
+        });
+        assert_eq!(review["spec"], expected);
+        let path = Attributes { verb: "get".into(), target: Target::Path("/version".into()) };
+        let review = access_question(&Caller { name: "x".into(), ..Caller::default() }, &path);
+        let expected = json!({ "user": "x", "nonResourceAttributes": { "verb": "get", "path": "/version" } });
+        assert_eq!(review["spec"], expected);
+    }
+
+    #[test]
+    fn only_an_explicit_permission_allows() {
+        let allowed = |answer: Value| decision(answer).map(|decision| decision.allowed).unwrap();
+        assert!(allowed(json!({ "status": { "allowed": true, "reason": "r" } })));
+        assert!(!allowed(json!({ "status": { "allowed": true, "denied": true } })));
+        assert!(!allowed(json!({ "status": {} })) && !allowed(json!({})));
+        assert!(decision(json!({ "status": { "allowed": "yes" } })).is_err());
+    }
+
+    #[test]
+    fn a_token_review_names_audiences_and_its_answer_the_caller() {
+        let spec = |audiences: &[SmolStr]| token_question("t", audiences)["spec"].clone();
+        assert_eq!(spec(&[]), json!({ "token": "t" }));
+        assert_eq!(spec(&["a".into()]), json!({ "token": "t", "audiences": ["a"] }));
+        let answer = |status: Value| json!({ "kind": "TokenReview", "status": status });
+        let user =
+            json!({ "username": "system:serviceaccount:a:b", "uid": "u", "groups": ["g"], "extra": { "k": ["v"] } });
+        let ours = [SmolStr::new("eventweir")];
+        let known = answer(json!({ "authenticated": true, "user": user, "audiences": ["eventweir"] }));
+        let of = |answer: Value, audiences: &[SmolStr]| caller(answer, audiences).unwrap();
+        let expected = of(known.clone(), &ours).unwrap();
+        assert_eq!((expected.name.as_str(), expected.uid.as_str()), ("system:serviceaccount:a:b", "u"));
+        assert_eq!(expected.groups, ["g", "system:authenticated"]);
+        assert_eq!(expected.extra["k"], ["v"]);
+        assert_eq!(of(known.clone(), &[]), Some(expected));
+        assert_eq!(of(known, &[SmolStr::new("another")]), None);
+        // An authenticator that does not know audiences confirms none.
+        assert_eq!(of(answer(json!({ "authenticated": true, "user": user })), &ours), None);
+        assert_eq!(of(answer(json!({ "user": user, "error": "expired" })), &[]), None);
+        assert_eq!(of(answer(json!({ "authenticated": true, "user": { "username": "" } })), &[]), None);
+        assert_eq!(of(json!({}), &[]), None);
+        assert!(caller(json!({ "status": 1 }), &[]).is_err());
+    }
+}

@@ -1,0 +1,219 @@
+//! Forwards requests to the apiserver, streams its answers back, and tunnels connections that change their protocol, as
+//! `kubectl exec` and WebSockets do.
+
+use axum::body::Body;
+use axum::response::Response;
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, UPGRADE};
+use http::request::Parts;
+use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, Uri};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
+use tokio_util::sync::CancellationToken;
+
+use super::body::{Answered, streamed};
+use super::metrics::Kind;
+use super::{Passthrough, headers};
+use crate::server::{Peer, Place, Tunnel};
+use crate::status::Status;
+use crate::upstream::apiserver::{Outgoing, Seat, Unanswered};
+
+/// Seconds after which a client may try again.
+const RETRY_AFTER_SECONDS: u32 = 1;
+
+impl Passthrough {
+    /// Forwards a request.
+    pub(super) async fn forward(&self, request: Request<Body>) -> Response {
+        let (parts, body) = request.into_parts();
+        let sent = self.send(parts, streamed(body), Kind::Forwarded).await;
+        sent.unwrap_or_else(|status| refusal(&status))
+    }
+
+    /// Forwards a request and counts it as `kind` if the apiserver answers. Otherwise returns the refusal.
+    pub(super) async fn send(&self, parts: Parts, body: Outgoing, kind: Kind) -> Result<Response, Box<Status>> {
+        let metrics = &self.0.metrics;
+        if has_certificate_alone(&parts.headers, &parts.extensions) {
+            metrics.count(Kind::Refused);
+            return Err(certificate_alone().into());
+        }
+        let Some(place) = self.0.in_flight.take() else {
+            metrics.count(Kind::Refused);
+            return Err(full("passthrough.maxInFlight").into());
+        };
+        let is_watch = is_watch(&parts.uri);
+        match self.0.forwarder.send(outgoing(parts, body)).await {
+            Ok((answer, seat)) => {
+                metrics.count(kind);
+                Ok(self.answered(answer, place, Some(seat), is_watch))
+            }
+            Err(fault) => {
+                metrics.count(Kind::Failed);
+                tracing::debug!(%fault, "a request could not be forwarded");
+                Err(unanswered(&fault).into())
+            }
+        }
+    }
+
+    /// Converts the apiserver's answer for the client.
+    fn answered(&self, answer: http::Response<Incoming>, place: Place, seat: Option<Seat>, is_watch: bool) -> Response {
+        let (mut parts, body) = answer.into_parts();
+        parts.version = http::Version::HTTP_11;
+        parts.headers = headers::of_answer(parts.headers);
+        let stopped = is_watch.then(|| Box::pin(self.0.stop.clone().cancelled_owned()));
+        let bytes = self.0.metrics.bytes.clone();
+        Response::from_parts(parts, Body::new(Answered { body, bytes, stopped, _place: place, _seat: seat }))
+    }
+
+    /// Forwards a request that asks for another protocol, and opens a tunnel if the apiserver agrees.
+    pub(super) async fn tunnel(&self, mut request: Request<Body>) -> Response {
+        let metrics = &self.0.metrics;
+        if has_certificate_alone(request.headers(), request.extensions()) {
+            return self.refuse(&certificate_alone());
+        }
+        let Some(place) = self.0.upgrades.take() else {
+            return self.refuse(&full("passthrough.maxUpgrades"));
+        };
+        let client = hyper::upgrade::on(&mut request);
+        let (parts, body) = request.into_parts();
+        let protocols: Vec<HeaderValue> = parts.headers.get_all(UPGRADE).iter().cloned().collect();
+        let mut outgoing = outgoing(parts, streamed(body));
+        outgoing.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        for protocol in protocols {
+            outgoing.headers_mut().append(UPGRADE, protocol);
+        }
+        match self.0.forwarder.upgrade(outgoing).await {
+            Ok(mut answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                metrics.count(Kind::Upgrade);
+                let apiserver = hyper::upgrade::on(&mut answer);
+                let (parts, _empty) = answer.into_parts();
+                self.0.tasks.spawn(copy(client, apiserver, self.0.stop.clone(), place));
+                let mut response = Response::new(Body::empty());
+                *response.status_mut() = parts.status;
+                *response.headers_mut() = parts.headers;
+                response.extensions_mut().insert(Tunnel);
+                response
+            }
+            Ok(answer) => {
+                metrics.count(Kind::Forwarded);
+                self.answered(answer, place, None, false)
+            }
+            Err(fault) => {
+                metrics.count(Kind::Failed);
+                tracing::debug!(%fault, "an upgrade could not be forwarded");
+                refusal(&unanswered(&fault))
+            }
+        }
+    }
+}
+
+/// Builds the request for the apiserver.
+fn outgoing(parts: Parts, body: Outgoing) -> Request<Outgoing> {
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method;
+    *request.uri_mut() = parts.uri;
+    *request.headers_mut() = headers::of_request(parts.headers);
+    request
+}
+
+/// Copies bytes both ways until both sides have closed, one of them fails, or the program stops.
+async fn copy(client: OnUpgrade, apiserver: OnUpgrade, stop: CancellationToken, place: Place) {
+    let copying = async {
+        let (client, apiserver) = tokio::try_join!(client, apiserver).map_err(std::io::Error::other)?;
+        copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(apiserver)).await
+    };
+    if let Some(Err(error)) = stop.run_until_cancelled(copying).await {
+        tracing::debug!(%error, "a tunnel ended abnormally");
+    }
+    drop(place);
+}
+
+/// Whether a client certificate is the client's only credential. It cannot be forwarded.
+pub(super) fn has_certificate_alone(headers: &HeaderMap, extensions: &Extensions) -> bool {
+    !headers.contains_key(AUTHORIZATION) && extensions.get::<Peer>().is_some_and(|peer| peer.certificate.is_some())
+}
+
+/// Whether the answer has no end of its own. Clients expect such an answer to break off.
+fn is_watch(uri: &Uri) -> bool {
+    let asks = |name: &str| {
+        let pairs = uri.query().unwrap_or_default().split('&');
+        pairs.filter_map(|pair| pair.strip_prefix(name)).any(|value| matches!(value, "" | "=1" | "=true"))
+    };
+    uri.path().contains("/watch/") || asks("watch") || asks("follow")
+}
+
+/// Encodes a refusal of pass-through itself, as the apiserver would.
+pub(super) fn refusal(status: &Status) -> Response {
+    let mut body = status.to_json();
+    body.push(b'\n');
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    if seconds > 0 {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// 429: a limit is reached.
+fn full(key: &str) -> Status {
+    let message = format!("Too many requests: eventweir's {key} is reached, please try again later");
+    Status::too_many_requests(message, RETRY_AFTER_SECONDS)
+}
+
+/// 401: the client's only credential is a certificate.
+fn certificate_alone() -> Status {
+    let message = "Unauthorized: eventweir forwards requests with the caller's token, and cannot do so with a client \
+                   certificate; use a token, or reach the apiserver directly";
+    Status::new(401, "Unauthorized", message)
+}
+
+/// Converts the fault of a request that the apiserver has not answered. Any client may repeat a 503, because the
+/// request was not sent.
+fn unanswered(fault: &Unanswered) -> Status {
+    let message = format!("eventweir: {fault}");
+    match fault {
+        Unanswered::Path(_) => Status::bad_request(message),
+        Unanswered::NotSent(_) => {
+            let mut status = Status::too_many_requests(message, RETRY_AFTER_SECONDS);
+            (status.code, status.reason) = (503, "ServiceUnavailable".to_owned());
+            status
+        }
+        Unanswered::Lost(_) => Status::new(502, "ServiceUnavailable", message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::PeerCertificate;
+
+    #[test]
+    fn path_and_query_show_a_watch() {
+        let check = |uri: &str, expected| assert_eq!(is_watch(&uri.parse().unwrap()), expected, "{uri}");
+        check("/api/v1/pods?watch=1", true);
+        check("/api/v1/pods?limit=5&watch=true", true);
+        check("/api/v1/pods?watch", true);
+        check("/api/v1/watch/pods", true);
+        check("/api/v1/namespaces/a/pods/b/log?follow=true", true);
+        check("/api/v1/pods?watch=false", false);
+        check("/api/v1/pods?allowWatchBookmarks=true", false);
+        check("/api/v1/pods", false);
+    }
+
+    #[test]
+    fn a_certificate_without_a_token_cannot_be_forwarded() {
+        let (mut headers, mut extensions) = (HeaderMap::new(), Extensions::new());
+        extensions.insert(Peer::default());
+        assert!(!has_certificate_alone(&headers, &extensions), "without either, the apiserver decides");
+        let certificate =
+            PeerCertificate { common_name: "jane".to_owned(), organizations: Vec::new(), expires: i64::MAX };
+        extensions.insert(Peer { certificate: Some(certificate), ..Peer::default() });
+        assert!(has_certificate_alone(&headers, &extensions));
+        headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer x"));
+        assert!(!has_certificate_alone(&headers, &extensions));
+    }
+}

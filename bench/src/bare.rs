@@ -1,5 +1,6 @@
-//! The bare server: axum on hyper, with eventweir's allocator and runtime, over plain HTTP or rustls. Reads the body of a POST
-//! and answers; also parses each line of NDJSON.
+//! The bare server: axum on hyper, with eventweir's allocator and runtime, over plain HTTP or rustls.
+//!
+//! Reads the body of a POST and answers; also parses each line of NDJSON.
 
 use std::borrow::Cow;
 use std::net::Ipv4Addr;

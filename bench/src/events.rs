@@ -1,7 +1,7 @@
 //! Events as clusters send them: templates that are rendered once, with varying digits.
 //!
-//! A template has marks of a fixed width for the object, the node, the serial number in the name, and a number in the message.
-//! The generator copies a template and overwrites the marks, which takes little CPU.
+//! A template has marks of a fixed width for the object, the node, the serial number in the name, and a number in the
+//! message. The generator copies a template and overwrites the marks, which takes little CPU.
 
 use crate::shapes::{CRASH, NEW, NODE, OBJECT, REPEATING, SERIAL, Shape, VARYING};
 

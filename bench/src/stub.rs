@@ -1,4 +1,4 @@
-//! A stand-in for the apiserver that answers at once: stores events, merges patches, knows every token and allows everything.
+//! A stand-in for the apiserver that answers at once: stores events, merges patches, accepts every token and request.
 //!
 //! In front of it eventweir's outbox works, and no apiserver takes CPU beside it.
 

@@ -123,7 +123,8 @@ impl<'a> Generator<'a> {
                 // The stub answers every GET, and runs on this core.
                 None if self.options.get.is_some() => SLEEP,
                 // A closed loop polls. If it slept, the server would pay for waking it: on a virtual machine as much as
-                // for the whole request, and a slow server more often than a fast one. Real clients sleep on other machines.
+                // for the whole request, and a slow server more often than a fast one. Real clients sleep on other
+                // machines.
                 None => Duration::ZERO,
                 Some(_) if self.idle.is_empty() => SLEEP,
                 Some(pace) => pace.next.saturating_duration_since(Instant::now()).min(SLEEP),

@@ -1,8 +1,8 @@
 //! The load generator: one thread with an epoll loop, HTTP/1.1, at most one request in flight per connection.
 //!
-//! Closed loop: each connection sends its next request when the last one is answered. Open loop (`--rate`): each request
-//! has a time at which it is due, and its latency counts from then. A server that stalls is charged for every request
-//! that it delays (no coordinated omission).
+//! Closed loop: each connection sends its next request when the last one is answered. Open loop (`--rate`): each
+//! request has a time at which it is due, and its latency counts from then. A server that stalls is charged for every
+//! request that it delays (no coordinated omission).
 
 mod connection;
 mod generator;

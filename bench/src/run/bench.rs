@@ -53,8 +53,8 @@ impl<'a> Bench<'a> {
     /// Loads a server with the run's flags and these.
     pub(super) fn load(&self, to: SocketAddr, watch: &[u32], flags: &str) -> anyhow::Result<Outcome> {
         let mut command = Self::part("load")?;
-        // At a fixed rate the generator must never wait for its core: its delay would count as the server's. A closed loop
-        // with real-time priority would starve the upstream on the same core.
+        // At a fixed rate the generator must never wait for its core: its delay would count as the server's. A closed
+        // loop with real-time priority would starve the upstream on the same core.
         if flags.contains("--rate") && may_be_real_time() {
             let mut before = Command::new("chrt");
             before.args(["--fifo", "1"]).arg(command.get_program()).args(command.get_args());

@@ -1,5 +1,4 @@
-//! Throughput of single posts and of batches: eventweir, servers that do less, and Go; over TLS; with and without what `explain`
-//! keeps.
+//! Throughput of single posts and of batches: eventweir, the bare server, and Go; over TLS; with `explain` on and off.
 
 use std::path::Path;
 use std::process::Command;
@@ -55,10 +54,7 @@ impl Program<'_> {
                 let records = samples.value("eventweir_outbox_records");
                 if config.contains(REVIEWED) {
                     let misses = samples.value("eventweir_access_cache_lookups_total{cache=\"token\",result=\"miss\"}");
-                    ensure!(
-                        misses >= 1.0 && misses <= 32.0,
-                        "{misses} requests found no cached answer about the token"
-                    );
+                    ensure!((1.0..=32.0).contains(&misses), "{misses} requests found no cached answer about the token");
                 }
                 Ok((outcome, format!("  {} written, {records} records wait", samples.writes())))
             }

@@ -39,8 +39,8 @@ impl Apiserver {
     }
 }
 
-/// Starts an apiserver and a server, and loads the server; without a program that is the bare one, beside which the apiserver is
-/// idle.
+/// Starts an apiserver and a server, and loads the server; without a program that is the bare one, beside which the
+/// apiserver is idle.
 fn measure(bench: &Bench<'_>, program: Option<&Path>, flags: &str) -> anyhow::Result<(Outcome, String)> {
     let apiserver = Apiserver::start(bench)?;
     let Some(program) = program else {

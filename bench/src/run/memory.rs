@@ -50,8 +50,8 @@ struct Filled {
 }
 
 impl Filled {
-    /// Sends one event about each object, in parts. Each part is written before the next one is sent, so that the outbox refuses
-    /// nothing and stays small.
+    /// Sends one event about each object, in parts. Each part is written before the next one is sent, so that the
+    /// outbox refuses nothing and stays small.
     fn new(bench: &Bench<'_>, program: &Path) -> anyhow::Result<Self> {
         let (objects, sources) = (bench.options.objects, bench.options.sources);
         let (stub, kubeconfig) = bench.stub(None)?;

@@ -64,8 +64,8 @@ pub(crate) struct Options {
     /// Seconds before each that do not count: caches fill, and every object gets its record.
     #[arg(long, default_value_t = 4.0)]
     warmup: f64,
-    /// Writes per second that the stub takes while throughput is measured. A real kube-apiserver with etcd takes at most
-    /// 400 to 900 on the machine of the results.
+    /// Writes per second that the stub takes while throughput is measured. A real kube-apiserver with etcd takes at
+    /// most 400 to 900 on the machine of the results.
     #[arg(long, default_value_t = 900.0)]
     upstream_writes: f64,
     /// The program that is measured.

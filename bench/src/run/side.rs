@@ -46,8 +46,8 @@ impl<T> Side<T> {
     }
 }
 
-/// Measures every side once per round, in even rounds in reverse order, so that no side always follows the same one. Then prints
-/// a line per side. `measure` returns an outcome, and a text for its line.
+/// Measures every side once per round, in even rounds in reverse order, so that no side always follows the same one.
+/// Then prints a line per side. `measure` returns an outcome, and a text for its line.
 ///
 /// # Errors
 /// When a measurement fails.

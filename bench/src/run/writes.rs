@@ -1,7 +1,7 @@
 //! Writes to the apiserver for recorded shapes, by eventweir and by client-go's recorder.
 //!
-//! First both sides are simulated in the shapes' own time, with an hour's budgets and windows. Then both write for real, at a
-//! fixed rate to the same kube-apiserver, whose CPU time is measured.
+//! First both sides are simulated in the shapes' own time, with an hour's budgets and windows. Then both write for
+//! real, at a fixed rate to the same kube-apiserver, whose CPU time is measured.
 
 use std::path::Path;
 use std::process::Command;

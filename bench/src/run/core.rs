@@ -35,7 +35,7 @@ struct Cost {
 fn criterion(bench: &Bench<'_>, name: &str) -> anyhow::Result<BTreeMap<String, f64>> {
     let Options { profile, seconds, warmup, .. } = bench.options;
     let cargo = ["bench", "--locked", "--profile", profile, "--bench", name];
-    child::output(Command::new("cargo").args(cargo).arg("--no-run"), &bench.server_cores)?;
+    child::output(Command::new("cargo").args(cargo).args(["--no-run", "--quiet"]), &bench.server_cores)?;
     let mut command = Command::new("cargo");
     command.args(cargo).args([
         "--",

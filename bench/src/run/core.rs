@@ -37,13 +37,9 @@ fn criterion(bench: &Bench<'_>, name: &str) -> anyhow::Result<BTreeMap<String, f
     let cargo = ["bench", "--locked", "--profile", profile, "--bench", name];
     child::output(Command::new("cargo").args(cargo).args(["--no-run", "--quiet"]), &bench.server_cores)?;
     let mut command = Command::new("cargo");
-    command.args(cargo).args([
-        "--",
-        "--measurement-time",
-        &seconds.to_string(),
-        "--warm-up-time",
-        &warmup.min(1.0).to_string(),
-    ]);
+    command.args(cargo).args(["--", "--measurement-time", &seconds.to_string()]);
+    // Only the likely figure is read, which needs no more resamples.
+    command.args(["--warm-up-time", &warmup.min(1.0).to_string(), "--nresamples", "1000"]);
     // Without criterion's progress.
     command.stderr(std::process::Stdio::null());
     let times = read(&child::output(&mut command, &bench.server_cores)?);

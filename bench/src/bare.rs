@@ -1,8 +1,11 @@
-//! The server that eventweir is held to: axum on hyper, with the same allocator and runtime. It reads the body of a POST and
-//! answers; of NDJSON it also parses each line.
+//! The bare server: axum on hyper, with eventweir's allocator and runtime, over plain HTTP or rustls.
+//!
+//! Reads the body of a POST and answers; also parses each line of NDJSON.
 
 use std::borrow::Cow;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -15,29 +18,56 @@ use hyper::server::conn::http1::Builder;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
-/// Serves until it is killed.
-pub(crate) fn main() -> anyhow::Result<()> {
-    let router =
-        Router::new().route("/eventweir/v1/events", post(parse)).fallback(answer).layer(DefaultBodyLimit::disable());
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(router))
+use crate::tls;
+
+/// `bare`
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Speaks TLS with the certificate in this folder.
+    #[arg(long)]
+    tls: Option<PathBuf>,
 }
 
-/// Serves a router on a free port, and prints which.
-pub(crate) async fn serve(router: Router) -> anyhow::Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    println!("LISTEN {}", listener.local_addr()?);
-    // Barer than `axum::serve`, which also handles upgrades and a graceful end.
-    loop {
-        let (stream, _) = listener.accept().await?;
-        stream.set_nodelay(true)?;
-        let service = TowerToHyperService::new(router.clone());
-        tokio::spawn(async move {
-            // A connection that breaks shows at the client.
-            drop(Builder::new().serve_connection(TokioIo::new(stream), service).await);
-        });
-    }
+/// Serves until it is killed.
+pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
+    let router =
+        Router::new().route("/eventweir/v1/events", post(parse)).fallback(answer).layer(DefaultBodyLimit::disable());
+    serve(router, options.tls.as_deref().map(tls::server).transpose()?)
+}
+
+/// Serves a router on a free port of loopback, and prints the address.
+pub(crate) fn serve(router: Router, tls: Option<Arc<ServerConfig>>) -> anyhow::Result<()> {
+    let acceptor = tls.map(TlsAcceptor::from);
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        println!("LISTEN {}", listener.local_addr()?);
+        // `axum::serve` also handles upgrades and a graceful end.
+        loop {
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            let (router, acceptor) = (router.clone(), acceptor.clone());
+            tokio::spawn(async move {
+                match acceptor {
+                    None => connection(stream, router).await,
+                    Some(acceptor) => {
+                        if let Ok(stream) = acceptor.accept(stream).await {
+                            connection(stream, router).await;
+                        }
+                    }
+                }
+            });
+        }
+    })
+}
+
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
+    // The client sees a connection that breaks.
+    drop(Builder::new().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await);
 }
 
 async fn answer(body: Bytes) -> impl IntoResponse {
@@ -109,7 +139,7 @@ fn is_event(line: &[u8]) -> bool {
     serde_json::from_slice::<Event<'_>>(line).map(std::hint::black_box).is_ok()
 }
 
-/// Parses each line as it comes, and answers how many were events.
+/// Parses each line as it arrives, and answers how many were events.
 async fn parse(body: Body) -> (StatusCode, String) {
     let mut body = body.into_data_stream();
     let (mut buffer, mut events, mut faults) = (Vec::new(), 0_u64, 0_u64);

@@ -1,7 +1,7 @@
-//! Events as clusters send them, rendered once; what differs from one to the next is stamped into the bytes.
+//! Events as clusters send them: templates that are rendered once, with varying digits.
 //!
-//! A template holds runs of marks of a fixed width: for the object, the reporting node, the serial number in the name,
-//! and what varies in a message. So the generator copies a template and overwrites some digits, and costs little.
+//! A template has marks of a fixed width for the object, the node, the serial number in the name, and a number in the
+//! message. The generator copies a template and overwrites the marks, which takes little CPU.
 
 use crate::shapes::{CRASH, NEW, NODE, OBJECT, REPEATING, SERIAL, Shape, VARYING};
 
@@ -19,7 +19,7 @@ pub(crate) enum Mix {
 /// Of a thousand events of the mix, those about new pods.
 const NEW_PERMILLE: u64 = 10;
 
-/// What is stamped where.
+/// The kind of a mark.
 #[derive(Debug, Clone, Copy)]
 enum Slot {
     Object,
@@ -64,7 +64,7 @@ pub(crate) struct Events {
     walked: u64,
 }
 
-/// What an event stream is made of.
+/// The population of an event stream.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Population {
     #[arg(long, value_enum, default_value = "mixed")]
@@ -81,7 +81,7 @@ pub(crate) struct Population {
 }
 
 impl Events {
-    /// `frame` makes a request of an event's path and body.
+    /// Renders the templates; `frame` makes a request of an event's path and body.
     pub(crate) fn new(population: Population, mut frame: impl FnMut(&str, &[u8]) -> Vec<u8>) -> Self {
         let mut render = |shape: Shape| Template::new(frame(shape.path(), &shape.json()));
         let Population { mix, first, objects, nodes } = population;
@@ -108,7 +108,7 @@ impl Events {
         self.mix == Mix::Walk && self.walked >= self.objects
     }
 
-    /// xorshift64*: cheap, and good enough to draw objects with.
+    /// Draws a number by xorshift64*, which is cheap and random enough here.
     fn draw(&mut self, below: u64) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -121,7 +121,7 @@ impl Events {
         let varying = self.draw(64) + 4936;
         let is_new = self.mix == Mix::Mixed && self.draw(1000) < NEW_PERMILLE;
         let (object, choice) = if is_new {
-            // The four events about a pod come one after the other.
+            // The four events about a pod follow each other.
             let step = self.fresh_step;
             self.fresh_step = (step + 1) % self.new.len();
             self.fresh += u64::from(step == 0);

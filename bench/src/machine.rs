@@ -1,23 +1,23 @@
-//! What the kernel tells of processes, and which cores they may use.
+//! CPU time, memory and cores of processes, from the kernel.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Kernel ticks a second, as `/proc` counts CPU time on Linux for programs, whatever the kernel's own clock.
+/// Ticks per second in which `/proc` counts CPU time, whatever the kernel's own clock.
 const TICKS: f64 = 100.0;
 
-/// CPU time of a process so far, in user mode and in the kernel, of all its threads.
+/// Returns the CPU time of a process so far: user and kernel mode, all threads.
 ///
 /// # Errors
 /// When there is no such process.
 pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name, in parentheses, may hold anything; user and system time are the 12th and 13th field behind it.
+    // The name, in parentheses, may contain anything; user and system time are the 12th and 13th field after it.
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
     let ticks: f64 = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
     Ok(ticks / TICKS)
 }
 
-/// Resident memory of a process, in bytes.
+/// Returns the resident memory of a process in bytes.
 ///
 /// # Errors
 /// When there is no such process.
@@ -27,7 +27,7 @@ pub(crate) fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or_default() * 1024)
 }
 
-/// Lets this thread, and what it starts from now on, run on these cores only.
+/// Restricts this thread, and the processes that it starts from now on, to these cores.
 ///
 /// # Errors
 /// When there is no such core.
@@ -39,13 +39,12 @@ pub(crate) fn pin(cores: &[usize]) -> anyhow::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Puts this process before others that want the same core, where that is allowed: what waits for the generator is not what
-/// is measured.
+/// Raises the priority of this process where that is allowed, so that other processes do not delay the generator.
 pub(crate) fn be_first() {
     let _ignored = rustix::process::nice(-15);
 }
 
-/// A line about the machine, for results.
+/// Describes the machine in one line, for results.
 pub(crate) fn describe() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
@@ -56,13 +55,13 @@ pub(crate) fn describe() -> String {
     format!(
         "{cores} cores of {}, Linux {}, load average {}",
         model.trim_start_matches([' ', '\t', ':']),
-        // Without what its builder appends.
+        // Without the suffix of its distribution.
         kernel.trim().split('-').next().unwrap_or_default(),
         load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
     )
 }
 
-/// The cores that this thread may run on.
+/// Returns the cores that this thread may run on.
 pub(crate) fn cores() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()

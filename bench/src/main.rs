@@ -1,6 +1,6 @@
-//! What measures eventweir: a load generator, servers to compare with, and the driver of each target (`run`).
+//! Measures eventweir: a load generator, servers to compare with, and the driver of each target (`run`).
 //!
-//! Every part is a process of its own, started from this one program, so that CPU time and memory are told apart.
+//! Each part runs in its own process, started from this program, so that each has its own CPU time and memory.
 
 mod bare;
 mod events;
@@ -10,6 +10,7 @@ mod proxy;
 mod run;
 mod shapes;
 mod stub;
+mod tls;
 
 use clap::Parser;
 
@@ -22,11 +23,11 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 enum Command {
     /// Sends events, and prints what came back as one JSON line.
     Load(load::Options),
-    /// Serves what eventweir is compared with: reads a body and answers, nothing else.
-    Bare,
-    /// Passes everything on to a server, nothing else.
+    /// Reads a body and answers, nothing else: the server that eventweir is compared with.
+    Bare(bare::Options),
+    /// Passes every request on, nothing else: the proxy that eventweir is compared with.
     Proxy(proxy::Options),
-    /// Stands in for the apiserver: stores what is written, and counts it.
+    /// Stands in for the apiserver.
     Stub(stub::Options),
     /// Runs a target: both sides in turn, and the ratio.
     Run(run::Options),
@@ -35,7 +36,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Load(options) => load::main(&options),
-        Command::Bare => bare::main(),
+        Command::Bare(options) => bare::main(&options),
         Command::Proxy(options) => proxy::main(&options),
         Command::Stub(options) => stub::main(&options),
         Command::Run(options) => run::main(&options),

@@ -1,4 +1,4 @@
-//! A reverse proxy that does nothing else: hyper's server, hyper's client, and the request between them.
+//! The bare reverse proxy: hyper's server, hyper's client, and the request between them.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
     let to: Authority = options.to.to_string().parse()?;
     let router = Router::new().fallback(move |request: Request| forward(client.clone(), to.clone(), request));
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(crate::bare::serve(router))
+    crate::bare::serve(router, None)
 }
 
 async fn forward(client: Client<HttpConnector, Body>, to: Authority, mut request: Request) -> Response {

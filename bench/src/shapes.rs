@@ -1,4 +1,4 @@
-//! What happens in clusters, as JSON with marks where [`crate::events`] stamps what differs.
+//! Events that clusters have, as JSON with marks where [`crate::events`] writes the varying parts.
 
 pub(crate) const OBJECT: &str = "~~~~~~~~";
 pub(crate) const NODE: &str = "^^^^^^";
@@ -67,7 +67,7 @@ pub(crate) const REPEATING: [(usize, Shape); 6] = [
     (4, kubelet("Pulling", false, "Pulling image \"registry.example.com/shop/checkout:v1.42.7\"")),
 ];
 
-/// What is told of a new pod.
+/// The events of a new pod.
 pub(crate) const NEW: [Shape; 4] = [
     Shape {
         controller: Some("default-scheduler"),
@@ -98,7 +98,7 @@ impl Shape {
 
     pub(crate) fn json(self) -> Vec<u8> {
         let (reason, severity) = (self.reason, self.severity());
-        // What a message quotes has no other character that JSON escapes.
+        // The messages have no other character that JSON escapes.
         let message = self.message.replace('"', "\\\"");
         let pod = format!("checkout-7d9c5b6f4d-{OBJECT}");
         let object = format!(

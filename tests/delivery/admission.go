@@ -33,29 +33,17 @@ func admission(r *run) error {
 	if err != nil {
 		return err
 	}
-	clientCA, err := newAuthority()
+	config, err := r.askedConfig(address, "seriesInterval: 0s, timeout: 500ms")
 	if err != nil {
 		return err
 	}
-	caFile, dir := filepath.Join(r.dir, "clients.crt"), filepath.Join(r.dir, "tls")
-	if err := first(os.WriteFile(caFile, clientCA.pem(), 0o600), os.Mkdir(dir, 0o700)); err != nil {
-		return err
-	}
-	config := fmt.Sprintf(`%slisten: %s
-tls: {selfSigned: {dir: %s}}
-auth: {clientCAFile: %s}
-admission: {enabled: on, callers: ['system:anonymous'], seriesInterval: 0s, timeout: 500ms}
-`, large, address, dir, caFile)
+	config += large
 	w, err := r.weir(kubeconfig, config, "eventweir")
 	if err != nil {
 		return err
 	}
 	defer func() { w.kill() }()
-	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
-	if err != nil {
-		return err
-	}
-	if err := r.long.create(webhooks, r.webhook("https://"+address+"/eventweir/v1/admit", ca)); err != nil {
+	if err := r.askAt(address); err != nil {
 		return err
 	}
 	c := &recorders{run: r, codes: counts{}}
@@ -107,7 +95,29 @@ admission: {enabled: on, callers: ['system:anonymous'], seriesInterval: 0s, time
 	return c.check()
 }
 
-// webhook is the configuration that lets the apiserver ask about the events of this run.
+// askedConfig is the configuration of an eventweir that an apiserver without credentials may ask over TLS.
+func (r *run) askedConfig(listen, more string) (string, error) {
+	clientCA, err := newAuthority()
+	if err != nil {
+		return "", err
+	}
+	caFile, dir := filepath.Join(r.dir, "clients.crt"), filepath.Join(r.dir, "tls")
+	return fmt.Sprintf(`listen: %s
+tls: {selfSigned: {dir: %s}}
+auth: {clientCAFile: %s}
+admission: {enabled: on, callers: ['system:anonymous'], %s}
+`, listen, dir, caFile, more), first(os.WriteFile(caFile, clientCA.pem(), 0o600), os.Mkdir(dir, 0o700))
+}
+
+// askAt makes the apiserver ask at this address about the events of this run.
+func (r *run) askAt(address string) error {
+	ca, err := os.ReadFile(filepath.Join(r.dir, "tls", "ca.crt"))
+	if err != nil {
+		return err
+	}
+	return r.long.create(webhooks, r.webhook("https://"+address+"/eventweir/v1/admit", ca))
+}
+
 func (r *run) webhook(url string, ca []byte) map[string]any {
 	mine := map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": r.namespace()}}
 	return map[string]any{
@@ -146,19 +156,18 @@ type recorderLine struct {
 	posted             map[string]any
 }
 
-// untilAsked waits until the apiserver asks.
-func (c *recorders) untilAsked(w *weir) error {
-	probe := 0
-	_, err := w.until("is asked", time.Minute, func(s samples) bool {
-		if s.sum("eventweir_admission_requests_total") > 0 {
-			return true
+// untilAsked waits until the apiserver asks one of these.
+func (c *recorders) untilAsked(weirs ...*weir) error {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+		for _, w := range weirs {
+			if now, err := w.scrape(); err != nil || now.sum("eventweir_admission_requests_total") > 0 {
+				return err
+			}
 		}
-		probe++
-		event := c.core(fmt.Sprintf("probe-%d-%d", time.Now().UnixNano(), probe), "probe", "a probe")
+		event := c.core(fmt.Sprintf("probe-%d", time.Now().UnixNano()), "probe", "a probe")
 		_ = c.run.long.do(http.MethodPost, c.path("", false)+"?dryRun=All", event, nil)
-		return false
-	})
-	return err
+	}
+	return errors.New("the apiserver never asks")
 }
 
 func (c *recorders) path(name string, isNew bool) string {

@@ -26,6 +26,7 @@ const adminToken = "admin-token"
 type apiserver struct {
 	cmd    *exec.Cmd
 	server string
+	ca     []byte
 	roots  *x509.CertPool
 	client *http.Client
 }
@@ -64,7 +65,7 @@ func startAPIServer(ctx context.Context, binary, dir string, flags ...string) (*
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
-	s := &apiserver{cmd: cmd, server: info.Server, roots: roots}
+	s := &apiserver{cmd: cmd, server: info.Server, ca: ca, roots: roots}
 	s.client = &http.Client{Transport: s.transport(), Timeout: time.Minute}
 	return s, nil
 }

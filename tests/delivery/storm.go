@@ -209,9 +209,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // cost is what something costs the apiserver and its etcd, which are one process in the harness.
 type cost struct {
-	writes int
-	cpu    float64
-	bytes  int
+	writes, stored int // requests to write events, and those that were answered with 2xx
+	cpu, seconds   float64
+	bytes          int
 }
 
 // measured is what `act` costs.
@@ -225,8 +225,10 @@ func (r *run) measured(s *apiserver, name string, act func() error) (cost, error
 		return cost{}, fmt.Errorf("%s: %w", name, err)
 	}
 	after, err := s.cost()
-	took := cost{after.writes - before.writes, after.cpu - before.cpu, after.bytes - before.bytes}
-	r.logf("%s: %d writes, %.1f s of CPU, %d KiB in %.0f s", name, took.writes, took.cpu, took.bytes>>10, time.Since(began).Seconds())
+	took := cost{
+		after.writes - before.writes, after.stored - before.stored, after.cpu - before.cpu, time.Since(began).Seconds(), after.bytes - before.bytes,
+	}
+	r.logf("%s: %d writes, %d stored, %.1f s of CPU, %d KiB in %.0f s", name, took.writes, took.stored, took.cpu, took.bytes>>10, took.seconds)
 	return took, err
 }
 
@@ -264,6 +266,9 @@ func (s *apiserver) cost() (cost, error) {
 		case strings.HasPrefix(name, "apiserver_request_total{") && strings.Contains(name, `resource="events"`) &&
 			(strings.Contains(name, `verb="POST"`) || strings.Contains(name, `verb="PATCH"`)):
 			c.writes += int(value)
+			if strings.Contains(name, `code="2`) {
+				c.stored += int(value)
+			}
 		}
 	}
 	return c, nil

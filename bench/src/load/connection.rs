@@ -1,26 +1,33 @@
-//! A non-blocking HTTP/1.1 connection with at most one request on its way.
+//! A non-blocking HTTP/1.1 connection with at most one request in flight.
 
-use std::io::{ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::Errno;
+use rustls::{ClientConfig, ClientConnection};
+
+use super::Options;
 
 /// Room for one read.
 const READ_BYTES: usize = 64 << 10;
 /// More headers than any server here sends.
 const HEADERS_MAX: usize = 32;
+const CLOSED: &str = "the server has closed the connection";
 
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: TcpStream,
-    /// When the request on its way was due.
+    /// `None` is plain HTTP.
+    tls: Option<Box<ClientConnection>>,
+    /// When the request in flight was due.
     due: Option<Instant>,
     request: Vec<u8>,
-    /// Bytes of the request that the socket has taken.
+    /// Bytes of the request that the socket has taken; over TLS, all of them at once.
     taken: usize,
-    /// What has come of the answer.
+    /// The part of the answer that has arrived.
     answer: Vec<u8>,
 }
 
@@ -34,18 +41,30 @@ pub(super) struct Answered {
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects, and shakes hands over TLS.
     ///
     /// # Errors
     /// When the server does not accept.
-    pub(super) fn open(to: SocketAddr) -> anyhow::Result<Self> {
-        let socket = TcpStream::connect(to)?;
+    pub(super) fn open(to: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> anyhow::Result<Self> {
+        let mut socket = TcpStream::connect(to)?;
         socket.set_nodelay(true)?;
+        let tls = match tls {
+            None => None,
+            Some(config) => {
+                let mut tls = ClientConnection::new(Arc::clone(config), to.ip().into())?;
+                // A batch is longer than the default.
+                tls.set_buffer_limit(None);
+                while tls.is_handshaking() {
+                    tls.complete_io(&mut socket)?;
+                }
+                Some(Box::new(tls))
+            }
+        };
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, due: None, request: Vec::new(), taken: 0, answer: Vec::new() })
+        Ok(Self { socket, tls, due: None, request: Vec::new(), taken: 0, answer: Vec::new() })
     }
 
-    /// Sends the request that `write` appends; [`Self::flush`] sends what the socket has no room for now.
+    /// Sends the request that `write` appends; [`Self::flush`] sends the rest when the socket is full.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -54,6 +73,10 @@ impl Connection {
         self.request.clear();
         self.taken = 0;
         write(&mut self.request);
+        if let Some(tls) = &mut self.tls {
+            tls.writer().write_all(&self.request)?;
+            self.taken = self.request.len();
+        }
         self.flush()
     }
 
@@ -63,56 +86,80 @@ impl Connection {
     /// When the connection breaks.
     pub(super) fn flush(&mut self) -> anyhow::Result<()> {
         while self.taken < self.request.len() {
-            match self.socket.write(&self.request[self.taken..]) {
-                Ok(taken) => self.taken += taken,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.into()),
+            match ready(self.socket.write(&self.request[self.taken..]))? {
+                Some(taken) => self.taken += taken,
+                None => break,
             }
+        }
+        if let Some(tls) = &mut self.tls {
+            while tls.wants_write() && ready(tls.write_tls(&mut self.socket))?.is_some() {}
         }
         Ok(())
     }
 
-    /// Reads all that the socket has, and returns the request if its answer is complete now.
+    /// Reads all that the socket has, and returns the request if its answer is complete.
     ///
     /// # Errors
-    /// When the connection breaks, or what comes is not HTTP.
+    /// When the connection breaks, or the answer is not HTTP.
     pub(super) fn receive(&mut self) -> anyhow::Result<Option<Answered>> {
-        loop {
-            self.answer.reserve(READ_BYTES);
-            let room = self.answer.capacity() - self.answer.len();
-            match rustix::io::read(&self.socket, rustix::buffer::spare_capacity(&mut self.answer)) {
-                Ok(0) => anyhow::bail!("the server has closed the connection"),
-                // A full buffer: the socket may have more, and epoll would not say so again.
-                Ok(length) if length == room => {}
-                Ok(_) | Err(Errno::WOULDBLOCK) => break,
-                Err(error) => return Err(error.into()),
+        match &mut self.tls {
+            None => self.read()?,
+            Some(tls) => {
+                while let Some(length) = ready(tls.read_tls(&mut self.socket))? {
+                    anyhow::ensure!(length > 0, CLOSED);
+                    let begin = self.answer.len();
+                    self.answer.resize(begin + tls.process_new_packets()?.plaintext_bytes_to_read(), 0);
+                    tls.reader().read_exact(&mut self.answer[begin..])?;
+                }
             }
         }
         let Some(status) = status(&self.answer)? else { return Ok(None) };
         self.answer.clear();
         Ok(self.due.take().map(|due| Answered { due, good: matches!(status, 200 | 201) }))
     }
+
+    fn read(&mut self) -> anyhow::Result<()> {
+        loop {
+            self.answer.reserve(READ_BYTES);
+            let room = self.answer.capacity() - self.answer.len();
+            match rustix::io::read(&self.socket, rustix::buffer::spare_capacity(&mut self.answer)) {
+                Ok(0) => anyhow::bail!(CLOSED),
+                // The buffer is full: the socket may have more, and epoll reports that only once.
+                Ok(length) if length == room => {}
+                Ok(_) | Err(Errno::WOULDBLOCK) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }
 
-/// The head of a POST.
-pub(super) fn head(to: SocketAddr, path: &str, media_type: &str, length: usize) -> Vec<u8> {
-    format!(
-        "POST {path} HTTP/1.1\r\nHost: {to}\r\nUser-Agent: kubelet/v1.35.0 (linux/amd64) kubernetes/bench\r\n\
-         Content-Length: {length}\r\nAccept: {media_type}, */*\r\nContent-Type: {media_type}\r\nAccept-Encoding: gzip\r\n\r\n"
-    )
+/// `None` where the socket would block.
+fn ready(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(length) => Ok(Some(length)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the head of a request; with a media type that of a POST, else a whole GET.
+pub(super) fn head(options: &Options, path: &str, body: Option<(&str, usize)>) -> Vec<u8> {
+    let Options { to, token, .. } = options;
+    let token = token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let common = format!("{path} HTTP/1.1\r\nHost: {to}\r\n{token}");
+    match body {
+        None => format!(
+            "GET {common}User-Agent: kubectl/v1.35.0 (linux/amd64) kubernetes/bench\r\nAccept: application/json\r\n\r\n"
+        ),
+        Some((media_type, length)) => format!(
+            "POST {common}User-Agent: kubelet/v1.35.0 (linux/amd64) kubernetes/bench\r\nContent-Length: {length}\r\n\
+             Accept: {media_type}, */*\r\nContent-Type: {media_type}\r\nAccept-Encoding: gzip\r\n\r\n"
+        ),
+    }
     .into_bytes()
 }
 
-/// A GET.
-pub(super) fn get(to: SocketAddr, path: &str) -> Vec<u8> {
-    format!(
-        "GET {path} HTTP/1.1\r\nHost: {to}\r\nUser-Agent: kubectl/v1.35.0 (linux/amd64) kubernetes/bench\r\n\
-         Accept: application/json\r\nAuthorization: Bearer bench\r\n\r\n"
-    )
-    .into_bytes()
-}
-
-/// The status of an answer, once the answer is complete.
+/// Returns the status of an answer once the answer is complete.
 fn status(answer: &[u8]) -> anyhow::Result<Option<u16>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Response::new(&mut headers);
@@ -121,7 +168,7 @@ fn status(answer: &[u8]) -> anyhow::Result<Option<u16>> {
     let length = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
     let is_complete = match length {
         Some(length) => body.len() >= std::str::from_utf8(length.value)?.parse()?,
-        // In chunks. A line of JSON has no carriage return, so only the last chunk ends like this.
+        // Chunks. A line of JSON has no carriage return, so only the last chunk ends like this.
         None => body.ends_with(b"0\r\n\r\n"),
     };
     Ok(head.code.filter(|_| is_complete))

@@ -8,10 +8,10 @@ use hdrhistogram::Histogram;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use super::connection::{Connection, get, head};
+use super::connection::{Connection, head};
 use super::{Options, Outcome};
 use crate::events::Events;
-use crate::machine;
+use crate::{machine, tls};
 
 /// Longest time to wait for the last answers.
 const LAST: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ const LAST: Duration = Duration::from_secs(10);
 const SLEEP: Duration = Duration::from_millis(100);
 const BATCH_PATH: &str = "/eventweir/v1/events";
 
-/// The time of an open loop.
+/// The schedule of an open loop.
 #[derive(Debug)]
 struct Pace {
     /// When the next request is due.
@@ -34,7 +34,7 @@ pub(super) struct Generator<'a> {
     events: Events,
     connections: Vec<Connection>,
     epoll: OwnedFd,
-    /// Connections without a request on its way, the longest idle first.
+    /// Connections without a request in flight, the longest idle first.
     idle: VecDeque<usize>,
     /// `None` is a closed loop.
     pace: Option<Pace>,
@@ -55,12 +55,13 @@ impl<'a> Generator<'a> {
     pub(super) fn connect(options: &'a Options) -> anyhow::Result<Self> {
         let events = Events::new(options.population, |path, body| match options.batch {
             Some(_) => [body, b"\n"].concat(),
-            None => [&head(options.to, path, "application/json", body.len()), body].concat(),
+            None => [&head(options, path, Some(("application/json", body.len()))), body].concat(),
         });
+        let tls = options.tls.as_deref().map(tls::client).transpose()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut connections = Vec::with_capacity(options.connections);
         for at in 0..options.connections {
-            let connection = Connection::open(options.to)?;
+            let connection = Connection::open(options.to, tls.as_ref())?;
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             epoll::add(&epoll, &connection.socket, epoll::EventData::new_u64(at as u64), flags)?;
             connections.push(connection);
@@ -119,11 +120,11 @@ impl<'a> Generator<'a> {
             }
             self.send_due(now)?;
             let sleep = match &self.pace {
-                // The server behind the one that is measured answers each request, on this core.
+                // The stub answers every GET, and runs on this core.
                 None if self.options.get.is_some() => SLEEP,
-                // A closed loop does not sleep until answers come. The server would pay for waking it, a slow server
-                // more often than a fast one, and on a virtual machine as much as for the whole request. Real clients
-                // sleep on other machines.
+                // A closed loop polls. If it slept, the server would pay for waking it: on a virtual machine as much as
+                // for the whole request, and a slow server more often than a fast one. Real clients sleep on other
+                // machines.
                 None => Duration::ZERO,
                 Some(_) if self.idle.is_empty() => SLEEP,
                 Some(pace) => pace.next.saturating_duration_since(Instant::now()).min(SLEEP),
@@ -156,12 +157,12 @@ impl<'a> Generator<'a> {
             let Some(at) = self.idle.pop_front() else { break };
             let Self { options, events, connections, body, .. } = self;
             connections[at].send(due, |out| match (&options.get, options.batch) {
-                (Some(path), _) => out.extend_from_slice(&get(options.to, path)),
+                (Some(path), _) => out.extend_from_slice(&head(options, path, None)),
                 (None, None) => events.append(out),
                 (None, Some(number)) => {
                     body.clear();
                     (0..number).for_each(|_| events.append(body));
-                    out.extend_from_slice(&head(options.to, BATCH_PATH, "application/x-ndjson", body.len()));
+                    out.extend_from_slice(&head(options, BATCH_PATH, Some(("application/x-ndjson", body.len()))));
                     out.extend_from_slice(body);
                 }
             })?;
@@ -170,7 +171,7 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Receives what comes within that time.
+    /// Receives what arrives within that time.
     fn receive(&mut self, sleep: Duration) -> anyhow::Result<()> {
         let sleep = Timespec { tv_sec: 0, tv_nsec: i64::from(sleep.subsec_nanos()) };
         let mut ready = Vec::with_capacity(self.connections.len());
@@ -192,7 +193,7 @@ impl<'a> Generator<'a> {
         self.options.batch.unwrap_or(1) as u64
     }
 
-    /// CPU time of this process, and of those it watches.
+    /// CPU time of this process and of each watched one.
     fn cpu_seconds(&self) -> anyhow::Result<Vec<f64>> {
         let watched = self.options.watch.iter().copied();
         std::iter::once(std::process::id()).chain(watched).map(machine::cpu_seconds).collect()

@@ -1,20 +1,21 @@
-//! The load generator: one thread with an epoll loop, HTTP/1.1, at most one request on its way per connection.
+//! The load generator: one thread with an epoll loop, HTTP/1.1, at most one request in flight per connection.
 //!
-//! Closed loop: each connection sends its next request when the last one is answered. Open loop (`--rate`): each request
-//! has a time at which it is due, and its latency counts from then. A server that stalls is charged for every request
-//! that it delays ("coordinated omission" does not occur).
+//! Closed loop: each connection sends its next request when the last one is answered. Open loop (`--rate`): each
+//! request has a time at which it is due, and its latency counts from then. A server that stalls is charged for every
+//! request that it delays (no coordinated omission).
 
 mod connection;
 mod generator;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::events::Population;
 use crate::machine;
 
-/// `load`; the last value counts of a flag that is given twice.
+/// `load`; of a flag that is given twice the last value counts.
 #[derive(Debug, Clone, clap::Args)]
 #[command(args_override_self = true)]
 pub(crate) struct Options {
@@ -32,6 +33,12 @@ pub(crate) struct Options {
     /// GETs of this path, instead of events.
     #[arg(long, conflicts_with = "batch")]
     get: Option<String>,
+    /// Speaks TLS, and trusts the certificate in this folder.
+    #[arg(long)]
+    tls: Option<PathBuf>,
+    /// The bearer token of each request.
+    #[arg(long)]
+    token: Option<String>,
     /// Seconds that count.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,

@@ -1,4 +1,4 @@
-//! What all targets share: the folder of a run, its processes, and one measurement of a server under load.
+//! Parts of every target: the folder of a run, its processes, and one measurement of a server under load.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ pub(super) struct Bench<'a> {
     pub(super) options: &'a Options,
     /// Removed at the end.
     pub(super) folder: PathBuf,
-    /// Cores of what is measured.
+    /// Cores of the measured server.
     pub(super) server_cores: Vec<usize>,
-    /// Cores of what loads it, and of what stands behind it.
+    /// Cores of the generator, and of the upstream.
     pub(super) load_cores: Vec<usize>,
 }
 
@@ -38,23 +38,23 @@ impl<'a> Bench<'a> {
         Ok(Self { options, folder, server_cores, load_cores })
     }
 
-    /// This program, as one of its parts.
+    /// Returns this program as one of its parts.
     pub(super) fn part(part: &str) -> anyhow::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(part);
         Ok(command)
     }
 
-    /// Starts a server that says where it listens.
+    /// Starts a server that prints its address.
     pub(super) fn server(command: &mut Command, cores: &[usize]) -> anyhow::Result<(Child, SocketAddr)> {
         Child::start(command, cores, Says::Out, listens)
     }
 
-    /// Loads a server, with these flags besides those of the run.
+    /// Loads a server with the run's flags and these.
     pub(super) fn load(&self, to: SocketAddr, watch: &[u32], flags: &str) -> anyhow::Result<Outcome> {
         let mut command = Self::part("load")?;
-        // At a fixed rate the generator must never wait for its core: its delay would look like the server's. As fast as
-        // answers come it would starve the upstream beside it.
+        // At a fixed rate the generator must never wait for its core: its delay would count as the server's. A closed
+        // loop with real-time priority would starve the upstream on the same core.
         if flags.contains("--rate") && may_be_real_time() {
             let mut before = Command::new("chrt");
             before.args(["--fifo", "1"]).arg(command.get_program()).args(command.get_args());
@@ -65,19 +65,19 @@ impl<'a> Bench<'a> {
         for pid in watch {
             command.args(["--watch", &pid.to_string()]);
         }
-        // A flag that is given twice has its last value.
+        // Of a flag that is given twice the last value counts.
         command.args(flags.split_whitespace());
         let said = child::output(&mut command, &self.load_cores)?;
         serde_json::from_str(&said).with_context(|| format!("the generator said {said:?}"))
     }
 
-    /// A stub of an apiserver that takes so many writes a second, and the kubeconfig that leads to it.
+    /// Starts a stub that takes at most `rate` writes per second, and writes its kubeconfig.
     pub(super) fn stub(&self, rate: Option<f64>) -> anyhow::Result<(Child, PathBuf)> {
         let (child, address) = self.upstream(rate)?;
         Ok((child, self.kubeconfig(address)?))
     }
 
-    /// The stub, and its address.
+    /// Starts a stub, and returns its address.
     pub(super) fn upstream(&self, rate: Option<f64>) -> anyhow::Result<(Child, SocketAddr)> {
         let mut command = Self::part("stub")?;
         if let Some(rate) = rate {
@@ -86,7 +86,7 @@ impl<'a> Bench<'a> {
         Self::server(&mut command, &self.load_cores)
     }
 
-    /// Writes a kubeconfig that leads to this address.
+    /// Writes a kubeconfig with this server.
     pub(super) fn kubeconfig(&self, address: SocketAddr) -> anyhow::Result<PathBuf> {
         let path = self.folder.join("stub.kubeconfig");
         let text = format!(
@@ -97,7 +97,7 @@ impl<'a> Bench<'a> {
         Ok(path)
     }
 
-    /// Starts a build of eventweir in front of what this kubeconfig leads to.
+    /// Starts a build of eventweir in front of the server of a kubeconfig.
     pub(super) fn weir(&self, program: &Path, kubeconfig: &Path, config: &str) -> anyhow::Result<Weir> {
         Weir::start(program, &self.folder, kubeconfig, config, &self.server_cores)
     }
@@ -105,12 +105,12 @@ impl<'a> Bench<'a> {
 
 impl Drop for Bench<'_> {
     fn drop(&mut self) {
-        // What is left in the temporary folder does no harm.
+        // A leftover in the temporary folder does no harm.
         drop(std::fs::remove_dir_all(&self.folder));
     }
 }
 
-/// Whether programs may be started with real-time priority here: root may, with util-linux.
+/// Whether programs may be started with real-time priority: as root, with util-linux.
 fn may_be_real_time() -> bool {
     static MAY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *MAY.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Processes that a measurement starts, and that end with it.
+//! Processes of a measurement, which end with it.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use anyhow::{Context as _, bail};
 
 use crate::machine;
 
-/// Longest time for an answer to a question of ours.
+/// Timeout of a GET.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where a program says that it is ready.
+/// Where a program prints that it is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Says {
     Out,
@@ -28,7 +28,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts a program on these cores, and reads what it says until `ready` makes something of a line.
+    /// Starts a program on these cores, and reads its lines until `ready` returns a value.
     ///
     /// # Errors
     /// When it cannot be started, or ends before it is ready.
@@ -53,7 +53,7 @@ impl Child {
             }
             said.push(line);
         };
-        // What it says later must not fill the pipe.
+        // Later lines must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Ok((child, found))
     }
@@ -85,7 +85,7 @@ impl Drop for Child {
     }
 }
 
-/// Runs a program on these cores to its end, and returns what it said.
+/// Runs a program on these cores to its end, and returns its output.
 ///
 /// # Errors
 /// When it fails.
@@ -100,12 +100,12 @@ pub(super) fn output(command: &mut Command, cores: &[usize]) -> anyhow::Result<S
     Ok(said)
 }
 
-/// What a server of ours says when it listens.
+/// Reads the address from the line that each server here prints.
 pub(super) fn listens(line: &str) -> Option<SocketAddr> {
     line.strip_prefix("LISTEN ")?.trim().parse().ok()
 }
 
-/// GET, without a client library: the body of the answer.
+/// GETs a path without a client library, and returns the body of the answer.
 ///
 /// # Errors
 /// When there is no answer, or none with 200.
@@ -122,7 +122,7 @@ pub(super) fn get(from: SocketAddr, path: &str) -> anyhow::Result<String> {
     Ok(body.to_owned())
 }
 
-/// The cores of this machine that may be used, by their numbers; asked once, before anything is pinned.
+/// Returns the cores that may be used; read once, before anything is pinned.
 pub(super) fn all_cores() -> Vec<usize> {
     static CORES: std::sync::OnceLock<Vec<usize>> = std::sync::OnceLock::new();
     CORES.get_or_init(machine::cores).clone()

@@ -1,4 +1,5 @@
-//! The core without a server around it: `benches/correlate.rs` and client-go's own correlator, run in turn.
+//! The core and the access decision without a server: `benches/correlate.rs`, beside client-go's correlator, and
+//! `benches/access.rs`.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -7,8 +8,8 @@ use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
 use super::bench::Bench;
-use super::child;
 use super::table::{Figures, Target, short, verdict};
+use super::{Options, child};
 
 /// Names in `benches/correlate.rs`.
 const FLOOR: &str = "floor, 4,000 keys";
@@ -30,7 +31,25 @@ struct Cost {
     bytes: f64,
 }
 
-/// Microseconds by name, of criterion's output: a long name stands on a line of its own before its time.
+/// Runs one of `benches/`, and prints and returns its microseconds by name.
+fn criterion(bench: &Bench<'_>, name: &str) -> anyhow::Result<BTreeMap<String, f64>> {
+    let Options { profile, seconds, warmup, .. } = bench.options;
+    let cargo = ["bench", "--locked", "--profile", profile, "--bench", name];
+    child::output(Command::new("cargo").args(cargo).args(["--no-run", "--quiet"]), &bench.server_cores)?;
+    let mut command = Command::new("cargo");
+    command.args(cargo).args(["--", "--measurement-time", &seconds.to_string()]);
+    // Only the likely figure is read, which needs no more resamples.
+    command.args(["--warm-up-time", &warmup.min(1.0).to_string(), "--nresamples", "1000"]);
+    // Without criterion's progress.
+    command.stderr(std::process::Stdio::null());
+    let times = read(&child::output(&mut command, &bench.server_cores)?);
+    for (name, micros) in &times {
+        println!("  {name}: {} µs", short(*micros));
+    }
+    Ok(times)
+}
+
+/// Reads microseconds by name from criterion's output. A long name has a line of its own before its time.
 fn read(output: &str) -> BTreeMap<String, f64> {
     let mut times = BTreeMap::new();
     let mut before = "";
@@ -43,6 +62,7 @@ fn read(output: &str) -> BTreeMap<String, f64> {
                 && let Ok(likely) = likely.parse::<f64>()
             {
                 let micros = match unit {
+                    "ps" => likely / 1e6,
                     "ns" => likely / 1e3,
                     "ms" => likely * 1e3,
                     "s" => likely * 1e6,
@@ -56,6 +76,20 @@ fn read(output: &str) -> BTreeMap<String, f64> {
     times
 }
 
+/// The three parts of a cached access decision, and their sum.
+pub(super) fn access(bench: &Bench<'_>) -> anyhow::Result<()> {
+    let mut sums = Figures::default();
+    for round in 1..=bench.options.rounds {
+        println!("round {round}");
+        let times = criterion(bench, "access")?;
+        let parts = ["access/token", "access/permission", "access/place"].map(|part| times.get(part));
+        ensure!(parts.iter().all(Option::is_some), "benches/access.rs lacks a part: {times:?}");
+        sums.push(parts.into_iter().flatten().sum());
+    }
+    verdict("a cached access decision, µs", &sums, Some(Target::AtMost(2.0)));
+    Ok(())
+}
+
 /// What `benches/correlate.rs` adds to the name of a case that has group budgets, with tokens in them.
 const BUDGETED: &str = ", group budgets";
 
@@ -65,16 +99,9 @@ pub(super) fn core(bench: &Bench<'_>) -> anyhow::Result<()> {
     let seconds = bench.options.seconds.to_string();
     let mut ours: BTreeMap<String, Figures> = BTreeMap::new();
     let mut theirs: BTreeMap<String, Figures> = BTreeMap::new();
-    let cargo = ["bench", "--locked", "--bench", "correlate"];
-    child::output(Command::new("cargo").args(cargo).arg("--no-run"), &bench.server_cores)?;
     for round in 1..=bench.options.rounds {
         println!("round {round}");
-        let mut command = Command::new("cargo");
-        command.args(cargo).args(["--", "--warm-up-time", "1", "--measurement-time", &seconds]);
-        // Without criterion's progress.
-        command.stderr(std::process::Stdio::null());
-        for (name, micros) in read(&child::output(&mut command, &bench.server_cores)?) {
-            println!("  {name}: {} µs", short(micros));
+        for (name, micros) in criterion(bench, "correlate")? {
             ours.entry(name).or_default().push(micros);
         }
         let said = child::output(Command::new(program).args(["micro", "--seconds", &seconds]), &bench.server_cores)?;

@@ -1,154 +1,122 @@
-//! Throughput of single posts and of batches: eventweir, servers that do less, and Go; eventweir with and without what `explain` keeps.
+//! Throughput of single posts and of batches: eventweir, the bare server, and Go; over TLS; with `explain` on and off.
 
 use std::path::Path;
 use std::process::Command;
 
+use anyhow::ensure;
+
 use super::bench::Bench;
-use super::table::{Figures, Target, short, verdict};
+use super::side::{Side, rounds};
 use super::weir::ROOM;
 use crate::load::Outcome;
+use crate::tls;
 
-/// What is loaded.
+const BATCHES: &str = "--batch 500 --connections 4";
+/// Callers are known by tokens and allowed by the stub; every answer is cached for the whole measurement.
+pub(super) const REVIEWED: &str =
+    "auth: {tokenReview: {enabled: true, cacheTTL: 1h}, subjectAccessReview: {enabled: true}}\n";
+
+/// The program that is loaded.
 #[derive(Debug)]
 enum Program<'a> {
-    Bare,
-    Eventweir(&'a Path, Look),
+    /// With these arguments.
+    Bare(&'a [&'a str]),
+    /// A build of eventweir with this configuration.
+    Eventweir(&'a Path, String, Tap),
     Go(&'a Path),
 }
 
-/// How much eventweir tells of occurrences.
+/// Whether a client reads the tap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// Nothing is kept.
-    Off,
-    /// What is kept by default: decisions, counters, and a tap that nobody reads.
-    On,
-    /// The same, and the tap is read.
+enum Tap {
+    Unread,
     Read,
 }
 
-/// A side of the comparison, with its figures of every round.
-#[derive(Debug)]
-struct Side<'a> {
-    name: &'static str,
-    program: Program<'a>,
-    per_second: Figures,
-    /// CPU time of the server, in microseconds per event.
-    cpu_micros: Figures,
-}
-
-impl<'a> Side<'a> {
-    fn new(name: &'static str, program: Program<'a>) -> Self {
-        Self { name, program, per_second: Figures::default(), cpu_micros: Figures::default() }
-    }
-
-    /// Starts the server anew and loads it.
-    fn measure(&mut self, bench: &Bench<'_>, flags: &str) -> anyhow::Result<()> {
+impl Program<'_> {
+    /// Starts it, with a stub behind eventweir, and loads it.
+    fn measure(&self, bench: &Bench<'_>, flags: &str) -> anyhow::Result<(Outcome, String)> {
         let load = |command: &mut Command| {
             let (server, address) = Bench::server(command, &bench.server_cores)?;
-            bench.load(address, &[server.pid()], flags)
+            Ok((bench.load(address, &[server.pid()], flags)?, String::new()))
         };
-        match self.program {
-            Program::Bare => self.add(&load(&mut Bench::part("bare")?)?, ""),
-            Program::Go(program) => self.add(&load(Command::new(program).arg("serve"))?, ""),
-            Program::Eventweir(program, look) => {
+        match self {
+            Self::Bare(arguments) => load(Bench::part("bare")?.args(*arguments)),
+            Self::Go(program) => load(Command::new(program).arg("serve")),
+            Self::Eventweir(program, config, tap) => {
                 let (_stub, kubeconfig) = bench.stub(Some(bench.options.upstream_writes))?;
-                let off = if look == Look::Off { "explain: {enabled: false}\n" } else { "" };
-                let weir = bench.weir(program, &kubeconfig, &format!("{ROOM}{off}"))?;
-                if look == Look::Read {
+                let weir = bench.weir(program, &kubeconfig, &format!("{ROOM}{config}"))?;
+                if *tap == Tap::Read {
                     weir.read_tap()?;
                 }
                 let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
                 let samples = weir.check(&[&outcome])?;
-                let [received, records] =
-                    ["eventweir_ledger_received_total", "eventweir_outbox_records"].map(|name| samples.value(name));
-                let writes = samples.writes();
-                self.add(&outcome, &format!("  {received} received, {writes} written, {records} records wait"));
+                let records = samples.value("eventweir_outbox_records");
+                if config.contains(REVIEWED) {
+                    let misses = samples.value("eventweir_access_cache_lookups_total{cache=\"token\",result=\"miss\"}");
+                    ensure!((1.0..=32.0).contains(&misses), "{misses} requests found no cached answer about the token");
+                }
+                Ok((outcome, format!("  {} written, {records} records wait", samples.writes())))
             }
         }
-        Ok(())
-    }
-
-    fn add(&mut self, outcome: &Outcome, account: &str) {
-        let cpu_micros = outcome.cpu_micros();
-        println!(
-            "  {:<10} {:>9} events/s  {:>6} µs CPU an event  server {:>4.0} %  generator {:>4.0} %  p50 {} µs  p99 {} µs{account}{}",
-            self.name,
-            short(outcome.per_second),
-            short(cpu_micros),
-            outcome.watched_cpu[0] / outcome.seconds * 100.0,
-            outcome.own_cpu / outcome.seconds * 100.0,
-            outcome.p50,
-            outcome.p99,
-            if outcome.failed > 0 { format!("  {} FAILED", outcome.failed) } else { String::new() }
-        );
-        self.per_second.push(outcome.per_second);
-        self.cpu_micros.push(cpu_micros);
-    }
-
-    /// Prints how much more this side does than the other, per second and per CPU second.
-    fn compare(&self, other: &Self, target: Option<f64>) {
-        let target = target.map(Target::AtLeast);
-        let events = self.per_second.ratio(&other.per_second);
-        verdict(&format!("{} : {}, events/s", self.name, other.name), &events, target);
-        // Other work on the machine changes this one least.
-        verdict("the same, by CPU an event", &other.cpu_micros.ratio(&self.cpu_micros), target);
     }
 }
 
 /// One POST per event.
 pub(super) fn single(bench: &Bench<'_>) -> anyhow::Result<()> {
-    let mut others = vec![(Side::new("bare", Program::Bare), Some(0.6))];
-    others.extend(bench.options.go.as_deref().map(|program| (Side::new("Go", Program::Go(program)), Some(6.0))));
-    run(bench, "", others)
+    let mut others = vec![(Side::new("bare", Program::Bare(&[])), 0.6)];
+    others.extend(bench.options.go.as_deref().map(|program| (Side::new("Go", Program::Go(program)), 6.0)));
+    run(bench, "", "", others)
 }
 
 /// NDJSON.
 pub(super) fn batch(bench: &Bench<'_>) -> anyhow::Result<()> {
-    run(bench, "--batch 500 --connections 4", vec![(Side::new("bare", Program::Bare), Some(0.4))])
+    run(bench, BATCHES, "", vec![(Side::new("bare", Program::Bare(&[])), 0.4)])
 }
 
-/// What it costs to say where events are: as single posts and as batches, on against off.
+/// One POST per event through TLS, with a token that is as long as a service account's.
+pub(super) fn tls(bench: &Bench<'_>) -> anyhow::Result<()> {
+    tls::write(&bench.folder)?;
+    let folder = bench.folder.display().to_string();
+    let [cert, key] = [tls::CERTIFICATE, tls::KEY].map(|file| bench.folder.join(file).display().to_string());
+    let config = format!("tls: {{certFile: {cert}, keyFile: {key}}}\n{REVIEWED}");
+    let flags = format!("--tls {folder} --token {}", "reporter".repeat(125));
+    run(bench, &flags, &config, vec![(Side::new("bare", Program::Bare(&["--tls", &folder])), 0.5)])
+}
+
+/// What `explain`, tap and counters cost, as single posts and as batches.
 pub(super) fn look(bench: &Bench<'_>) -> anyhow::Result<()> {
-    for (name, flags) in [("single posts", ""), ("batches", "--batch 500 --connections 4")] {
+    for (name, flags) in [("single posts", ""), ("batches", BATCHES)] {
         println!("{name}");
-        let side = |name, look| Side::new(name, Program::Eventweir(&bench.options.eventweir, look));
-        let (mut on, mut off, mut read) = (side("on", Look::On), side("off", Look::Off), side("tap read", Look::Read));
-        for round in 1..=bench.options.rounds {
-            println!("round {round}");
-            // By turns first, so that what a round has before it favours neither.
-            let [first, second] = if round % 2 == 1 { [&mut on, &mut off] } else { [&mut off, &mut on] };
-            first.measure(bench, flags)?;
-            second.measure(bench, flags)?;
-            read.measure(bench, flags)?;
-        }
-        for side in [&on, &off, &read] {
-            println!("{:<10} events/s {:<28} µs CPU an event {}", side.name, side.per_second, side.cpu_micros);
-        }
-        on.compare(&off, Some(0.97));
-        read.compare(&off, None);
+        let side = |name, config: &str, tap| {
+            Side::new(name, Program::Eventweir(&bench.options.eventweir, config.to_owned(), tap))
+        };
+        let mut sides = [
+            side("on", "", Tap::Unread),
+            side("off", "explain: {enabled: false}\n", Tap::Unread),
+            side("tap read", "", Tap::Read),
+        ];
+        rounds(bench, &mut sides, |program| program.measure(bench, flags))?;
+        let [on, off, read] = &sides;
+        on.compare(off, Some(0.97));
+        read.compare(off, None);
     }
     Ok(())
 }
 
-/// Measures eventweir and the others in turn, and compares it with each. Beside a side stands the target against it.
-fn run<'a>(bench: &Bench<'a>, flags: &str, mut others: Vec<(Side<'a>, Option<f64>)>) -> anyhow::Result<()> {
-    let mut ours = Side::new("eventweir", Program::Eventweir(&bench.options.eventweir, Look::On));
-    if let Some(program) = &bench.options.also {
-        others.insert(0, (Side::new("also", Program::Eventweir(program, Look::On)), None));
+/// Compares eventweir with each other side, beside which stands its target.
+fn run(bench: &Bench<'_>, flags: &str, config: &str, others: Vec<(Side<Program<'_>>, f64)>) -> anyhow::Result<()> {
+    let eventweir = |name, program| Side::new(name, Program::Eventweir(program, config.to_owned(), Tap::Unread));
+    let (others, mut targets): (Vec<_>, Vec<_>) = others.into_iter().map(|(side, target)| (side, Some(target))).unzip();
+    let mut sides = vec![eventweir("eventweir", bench.options.eventweir.as_path())];
+    sides.extend(others);
+    if let Some(also) = &bench.options.also {
+        sides.push(eventweir("also", also));
+        targets.push(None);
     }
-    for round in 1..=bench.options.rounds {
-        println!("round {round}");
-        ours.measure(bench, flags)?;
-        for (side, _) in &mut others {
-            side.measure(bench, flags)?;
-        }
-    }
-    for side in std::iter::once(&ours).chain(others.iter().map(|(side, _)| side)) {
-        println!("{:<10} events/s {:<28} µs CPU an event {}", side.name, side.per_second, side.cpu_micros);
-    }
-    for (other, target) in &others {
-        ours.compare(other, *target);
+    rounds(bench, &mut sides, |program| program.measure(bench, flags))?;
+    for (other, target) in sides[1..].iter().zip(targets) {
+        sides[0].compare(other, target);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A memory budget under a storm: the process stays within it, and what finds no room is refused with 429.
+//! A memory budget under a storm: the process stays within it, and refuses further events with 429.
 
 use anyhow::{Context, ensure};
 
@@ -7,10 +7,10 @@ use super::table::short;
 
 /// The budget, in MiB.
 const BUDGET: f64 = 128.0;
-/// Without budgets of groups, so that nothing folds and the outbox fills. The upstream takes few writes.
+/// Without group budgets, so that nothing folds. The upstream takes few writes, so that the outbox fills.
 const CONFIG: &str = "memory: 128Mi\ncorrelation: {groupBurstSize: 0}\n";
 
-/// New objects of many sources at full speed, with long messages in between.
+/// New objects of many sources at full speed.
 pub(super) fn limited(bench: &Bench<'_>) -> anyhow::Result<()> {
     let (_stub, kubeconfig) = bench.stub(Some(20.0))?;
     let weir = bench.weir(&bench.options.eventweir, &kubeconfig, CONFIG)?;
@@ -27,14 +27,14 @@ pub(super) fn limited(bench: &Bench<'_>) -> anyhow::Result<()> {
         outcome.failed,
         short(peak)
     );
-    ensure!(received == rejected + written + waiting + lost, "the account does not balance");
+    ensure!(received == rejected + written + waiting + lost, "the ledger does not balance");
     ensure!(received == outcome.sent as f64 && rejected == outcome.failed as f64 && lost == 0.0, "something is lost");
     ensure!(rejected > 0.0, "nothing was refused: the outbox was not full");
     ensure!(peak <= BUDGET, "{peak} MiB are more than the budget");
     Ok(())
 }
 
-/// The most that was ever resident.
+/// Returns the peak of resident memory.
 pub(super) fn peak_mebibytes(pid: u32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;

@@ -1,4 +1,4 @@
-//! Memory of many objects once everything is written, and that nothing grows after that.
+//! Memory of many objects once everything is written, and its growth after that.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::machine;
 /// Limits above what is sent.
 const WIDE: &str =
     "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\nupstream: {qps: 1000000, burst: 1000000}\n";
-/// What builds with budgets of groups need besides, so that nothing folds.
+/// The same for builds with group budgets, so that nothing folds.
 const UNGROUPED: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000, groupBurstSize: 0}\nupstream: {qps: 1000000, burst: 1000000}\n";
-/// Objects that are sent before the outbox is waited for.
+/// Objects that are sent before the measurement waits for the outbox.
 const PART: usize = 10_000;
-/// Longest time for the outbox to write what it may, and for budgets to be full again: a token comes every 300 s.
+/// Longest time for the outbox to drain and for budgets to become full again: a token is added every 300 s.
 const SETTLE: Duration = Duration::from_secs(600);
 
 /// A build of eventweir, with its figures of every round.
@@ -50,8 +50,8 @@ struct Filled {
 }
 
 impl Filled {
-    /// Sends one event about each object. In parts, each of which is written before the next one, so that the outbox
-    /// neither refuses anything nor grows beyond a part.
+    /// Sends one event about each object, in parts. Each part is written before the next one is sent, so that the
+    /// outbox refuses nothing and stays small.
     fn new(bench: &Bench<'_>, program: &Path) -> anyhow::Result<Self> {
         let (objects, sources) = (bench.options.objects, bench.options.sources);
         let (stub, kubeconfig) = bench.stub(None)?;
@@ -86,7 +86,7 @@ impl Filled {
         Ok(full)
     }
 
-    /// Goes on at 2,000 events per second about the same objects, in ten parts.
+    /// Sends 2,000 events per second about the same objects, in ten parts.
     fn soak(mut self, bench: &Bench<'_>) -> anyhow::Result<()> {
         let (objects, sources, seconds) = (bench.options.objects, bench.options.sources, bench.options.soak / 10.0);
         let flags =
@@ -105,7 +105,7 @@ impl Filled {
             );
             sizes.push(size);
         }
-        // The first half fills what has a limit of its own: a budget is full again after 300 s.
+        // Bounded tables fill in the first half: a budget is full again after 300 s.
         let late = Figures(vec![sizes[9] / sizes[4]]);
         verdict("resident memory at the soak's end to that at its middle", &late, Some(Target::AtMost(1.02)));
         Ok(())
@@ -140,7 +140,7 @@ pub(super) fn memory(bench: &Bench<'_>) -> anyhow::Result<()> {
             side.written.push(one.weigh(side.name, "all written", objects)?);
             filled.push(one);
         }
-        // Waiting for budgets takes minutes, which a short run does not have.
+        // Budgets take minutes to become full: a short run does not wait.
         for (side, one) in sides.iter_mut().zip(&filled).filter(|_| objects >= 1_000_000) {
             settle(&one.weir, "eventweir_outbox_budgets")?;
             side.steady.push(one.weigh(side.name, "budgets full again", objects)?);

@@ -1,4 +1,4 @@
-//! `eventweir replay` of many objects and of many lines: what is resident at most, and how fast it is.
+//! Peak memory and speed of `eventweir replay`, with many objects and with many lines.
 
 use std::io::{BufWriter, Write as _};
 use std::process::{Command, Stdio};
@@ -12,17 +12,17 @@ use super::table::{Figures, Target, short, verdict};
 
 /// Objects of the storm of kubernetes#141022, one event each.
 const OBJECTS: u64 = 144_712;
-/// The most MiB of a configuration with so many objects.
+/// Limit in MiB of one configuration with that many objects.
 const CONFIGURATION: f64 = 200.0;
-/// Between two looks at the peak.
+/// Interval between two reads of the peak.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Events of this many objects in turn, from 5,000 sources.
+/// Events of several objects in turn, from 5,000 sources.
 struct Input {
     events: u64,
     objects: u64,
     seconds: u64,
-    /// Whether they are a List, which is held in memory, as `kubectl get events -o json` prints one.
+    /// Whether they are one List, as `kubectl get events -o json` prints it: replay holds it in memory.
     is_list: bool,
 }
 
@@ -50,7 +50,7 @@ impl Input {
         to.flush()
     }
 
-    /// MiB that a replay of it takes at most.
+    /// Replays it, and returns the peak in MiB.
     fn replay(&self, bench: &Bench<'_>, what: &str, config: &str) -> anyhow::Result<f64> {
         let path = bench.folder.join("replay.yaml");
         std::fs::write(&path, config)?;
@@ -63,7 +63,7 @@ impl Input {
         let status = std::thread::scope(|scope| {
             let writer = scope.spawn(|| self.write(stdin));
             let status = loop {
-                // It is gone from /proc once it has ended.
+                // An ended process has no peak in /proc.
                 peak = peak_mebibytes(pid).unwrap_or(peak);
                 if let Some(status) = child.try_wait()? {
                     break status;

@@ -1,8 +1,8 @@
-//! Figures of several rounds, and verdicts about them.
+//! Figures of several rounds, and their verdicts.
 
 use std::fmt;
 
-/// One figure, round by round.
+/// A figure, round by round.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Figures(pub(super) Vec<f64>);
 
@@ -22,18 +22,18 @@ impl Figures {
         }
     }
 
-    /// Ours divided by theirs, round by round.
+    /// Divides by the other figure, round by round.
     pub(super) fn ratio(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours / theirs).collect())
     }
 
-    /// Ours less theirs, round by round.
+    /// Subtracts the other figure, round by round.
     pub(super) fn less(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours - theirs).collect())
     }
 }
 
-/// A number with three significant digits.
+/// Formats a number with three significant digits.
 pub(super) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -51,14 +51,14 @@ impl fmt::Display for Figures {
     }
 }
 
-/// What the median of a figure must be.
+/// A limit of a median.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Target {
     AtLeast(f64),
     AtMost(f64),
 }
 
-/// Prints a figure, its target if it has one, and whether that is met.
+/// Prints a figure, and whether it meets its target if it has one.
 pub(super) fn verdict(what: &str, figures: &Figures, target: Option<Target>) {
     let (words, met) = match target {
         Some(Target::AtLeast(least)) => (format!("at least {least}"), figures.median() >= least),

@@ -1,4 +1,4 @@
-//! A running eventweir, and its account.
+//! A running eventweir, and its ledger.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::child::{Child, Says, get};
 use crate::load::Outcome;
 
-/// An outbox that has room for whatever is sent faster than the upstream takes it.
+/// An outbox with room for everything that the upstream has not taken yet.
 pub(super) const ROOM: &str = "outbox: {maxRecords: 10000000, maxBytes: 16Gi, sourcePercent: 100}\n";
 
 /// `eventweir serve`.
@@ -23,23 +23,23 @@ pub(super) struct Weir {
     admin: SocketAddr,
 }
 
-/// The values of a scrape, by name and labels as they are written.
+/// The values of a scrape, by name and labels as the scrape writes them.
 #[derive(Debug)]
 pub(super) struct Samples(BTreeMap<String, f64>);
 
 impl Samples {
-    /// One value; 0 where there is none.
+    /// Returns one value, or 0.
     pub(super) fn value(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or_default()
     }
 
-    /// The sum over all labels.
+    /// Adds the values of all labels.
     pub(super) fn sum(&self, name: &str) -> f64 {
         let of_it = |key: &str| key == name || key.strip_prefix(name).is_some_and(|rest| rest.starts_with('{'));
         self.0.iter().filter(|(key, _)| of_it(key)).map(|(_, value)| value).sum()
     }
 
-    /// How many writes went upstream, whatever was answered.
+    /// Counts the writes that went upstream, whatever the answer.
     pub(super) fn attempts(&self) -> f64 {
         let name = "eventweir_upstream_requests_total{";
         let writes =
@@ -47,7 +47,7 @@ impl Samples {
         self.0.iter().filter(|(key, _)| writes(key)).map(|(_, value)| value).sum()
     }
 
-    /// How many writes the upstream took.
+    /// Counts the writes that the upstream stored.
     pub(super) fn writes(&self) -> f64 {
         let verbs = ["create", "patch"]
             .map(|verb| format!("eventweir_upstream_requests_total{{answer=\"stored\",verb=\"{verb}\"}}"));
@@ -68,7 +68,7 @@ impl Weir {
         cores: &[usize],
     ) -> anyhow::Result<Self> {
         let path = folder.join("eventweir.yaml");
-        // An end without a drain: the account is checked before.
+        // No drain at the end: the ledger is checked before.
         let ends = "listen: 127.0.0.1:0\nadminListen: 127.0.0.1:0\nshutdown: {drainTimeout: 0s}\n";
         std::fs::write(&path, format!("{ends}{config}"))?;
         let mut command = Command::new(binary);
@@ -89,7 +89,7 @@ impl Weir {
     pub(super) fn read_tap(&self) -> anyhow::Result<()> {
         let mut stream = TcpStream::connect(self.listen)?;
         stream.write_all(b"GET /eventweir/v1/tap HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
-        // The head has come before anything is sent.
+        // The head of the answer arrives before any event is sent.
         let mut buffer = vec![0; 1 << 16];
         ensure!(stream.read(&mut buffer)? > 0, "the tap was closed");
         std::thread::spawn(move || while stream.read(&mut buffer).is_ok_and(|read| read > 0) {});
@@ -103,10 +103,10 @@ impl Weir {
         Ok(Samples(pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()))
     }
 
-    /// Whether everything that was sent is in the account, once, and nothing of it is lost.
+    /// Checks that the ledger counts everything that was sent, once, and that nothing is lost.
     ///
     /// # Errors
-    /// Says what is missing.
+    /// When it does not.
     pub(super) fn check(&self, outcomes: &[&Outcome]) -> anyhow::Result<Samples> {
         let samples = self.scrape()?;
         let sent: u64 = outcomes.iter().map(|outcome| outcome.sent).sum();

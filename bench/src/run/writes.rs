@@ -1,7 +1,7 @@
-//! What reaches the apiserver of recorded shapes, through eventweir and through client-go's recorder.
+//! Writes to the apiserver for recorded shapes, by eventweir and by client-go's recorder.
 //!
-//! First in the shapes' own time, simulated on both sides: an hour's budgets and windows. Then for real, at a fixed rate
-//! against the same kube-apiserver, with what its CPU spent.
+//! First both sides are simulated in the shapes' own time, with an hour's budgets and windows. Then both write for
+//! real, at a fixed rate to the same kube-apiserver, whose CPU time is measured.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ use super::table::{Figures, Target, short, verdict};
 use crate::machine;
 
 const SHAPES: [&str; 6] = ["crash-loop", "failed-scheduling", "image-pull", "node-loss", "cronjob-hour", "one-object"];
-/// Longest time for eventweir to write what needs no new token.
+/// Longest time for eventweir to write everything that needs no new token.
 const QUIET: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Deserialize)]
@@ -41,7 +41,7 @@ struct Stored {
     occurrences: f64,
 }
 
-/// What one side wrote of a shape, round by round.
+/// The writes of one side for a shape, round by round.
 #[derive(Debug, Default)]
 struct Side {
     writes: Figures,
@@ -49,7 +49,7 @@ struct Side {
     apiserver_cpu: Figures,
 }
 
-/// Runs the reference program with these arguments and a path.
+/// Runs the Go program with these arguments and a path, and reads its answer.
 fn go<T: serde::de::DeserializeOwned>(bench: &Bench<'_>, arguments: &[&str], last: &Path) -> anyhow::Result<T> {
     let program = bench.options.go.as_ref().context("--go names no program")?;
     let mut command = Command::new(program);
@@ -93,7 +93,7 @@ pub(super) fn writes(bench: &Bench<'_>) -> anyhow::Result<()> {
             ours.apiserver_cpu.ratio(&theirs.apiserver_cpu)
         );
         if *shape == "one-object" {
-            // Half a minute has more windows of a second than a budget has tokens, and refills none.
+            // In half a minute no token is added.
             verdict("writes of one object: its budget", &ours.writes, Some(Target::AtMost(25.0)));
         }
     }
@@ -128,7 +128,7 @@ fn simulated(bench: &Bench<'_>, shape: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the apiserver shows now; it forgets it afterwards.
+/// Counts the events of the apiserver, and deletes them.
 fn take_stored(bench: &Bench<'_>, apiserver: &Apiserver) -> anyhow::Result<Stored> {
     go(bench, &["show", "--clear", "--kubeconfig"], &apiserver.kubeconfig)
 }

@@ -1,0 +1,481 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedeventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	toolsrecord "k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+)
+
+// shape of the scenario admission-storm.
+const (
+	askedPods   = 400
+	askedNodes  = 50
+	askedRounds = 8
+	askedRound  = 2 * time.Second
+	// A third occurrence stays with tools/events until its series ends.
+	seriesRounds = 2
+	// Of the answers 99 % have to come within this many seconds, a bound of the histogram.
+	answerLimit = "0.002"
+)
+
+// admission-storm: kubelets with client-go's tools/record and a scheduler with tools/events report the same storm to an apiserver
+// without a webhook, with eventweir as its webhook (without and with group budgets), and with two replicas of which the one that is
+// asked is killed midway. Prints the apiserver's cost of each. Counts are exact, the recorders log nothing, and without eventweir
+// events are stored as before.
+func admissionStorm(r *run) error {
+	s, err := startAPIServer(r.ctx, r.apiserver, filepath.Join(r.dir, "apiserver"))
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	own := *r.bench
+	own.long = s
+	r = &run{bench: &own, name: r.name, seed: r.seed, dir: r.dir, out: r.out, ctx: r.ctx}
+	token, err := r.serviceAccount()
+	if err != nil {
+		return err
+	}
+	x, err := startProxy(s, r.dir, true, newPlan(r.seed, nil))
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	kubeconfig := filepath.Join(r.dir, "kubeconfig")
+	if err := x.kubeconfig(kubeconfig, token); err != nil {
+		return err
+	}
+	idle, err := r.measured(s, "idle", func() error { return sleep(r.ctx, 5*time.Second) })
+	if err != nil {
+		return err
+	}
+	var faults []error
+	costs := make([]cost, len(askedPhases))
+	for i, phase := range askedPhases {
+		p := *r
+		p.name, p.dir = r.name+"-"+phase.name, filepath.Join(r.dir, phase.name)
+		if err := first(os.Mkdir(p.dir, 0o700), s.createNamespace(p.namespace())); err != nil {
+			return err
+		}
+		if costs[i], err = p.asked(kubeconfig, phase); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", phase.name, err))
+		}
+	}
+	for i, c := range costs {
+		above := c.cpu - idle.cpu/idle.seconds*c.seconds
+		r.logf("%s: %d requests, %d stored, %.1f s of CPU above idle, etcd grew by %d KiB", askedPhases[i].name, c.writes, c.stored, above, c.bytes>>10)
+	}
+	return errors.Join(faults...)
+}
+
+// askedPhase is one way to take the storm.
+type askedPhase struct {
+	name     string
+	replicas int
+	// correlation is a part of the configuration.
+	correlation string
+}
+
+var askedPhases = []askedPhase{
+	{"none", 0, ""},
+	{"ungrouped", 1, "groupBurstSize: 0"},
+	{"grouped", 1, "groupBurstSize: 30, groupQps: 1"},
+	{"replicas", 2, "groupBurstSize: 30, groupQps: 1, naming: deterministic"},
+}
+
+// asked is the storm in a phase, and what it costs.
+func (r *run) asked(kubeconfig string, phase askedPhase) (cost, error) {
+	replicas := phase.replicas
+	service, err := newService()
+	if err != nil {
+		return cost{}, err
+	}
+	defer service.close()
+	weirs, err := r.askedWeirs(kubeconfig, phase, service)
+	for _, w := range weirs {
+		defer w.kill()
+	}
+	if err != nil {
+		return cost{}, err
+	}
+	c, err := r.startClients()
+	if err != nil {
+		return cost{}, err
+	}
+	defer c.stop()
+	var ends []samples
+	took, err := r.measured(r.long, r.name, func() error {
+		for round := range askedRounds {
+			if replicas > 1 && round == askedRounds/2 {
+				if weirs, err = killAsked(weirs); err != nil {
+					return err
+				}
+			}
+			if err := c.round(r.name, round < seriesRounds); err != nil {
+				return err
+			}
+		}
+		if err := c.told(); err != nil {
+			return err
+		}
+		for _, w := range weirs {
+			end, err := w.settled(settleLimit)
+			if err != nil {
+				return err
+			}
+			ends = append(ends, end)
+		}
+		return nil
+	})
+	if err != nil {
+		return took, err
+	}
+	faults := []error{c.quiet(), c.exact(replicas > 1)}
+	for _, end := range ends {
+		all, quick := end.sum("eventweir_admission_duration_seconds_count"), end.sum("eventweir_admission_duration_seconds_bucket", `le="`+answerLimit+`"`)
+		r.logf("%d answers, %d within %s s: %s", all, quick, answerLimit, end.nonzero("eventweir_admission_requests_total"))
+		if quick*100 < all*99 {
+			faults = append(faults, fmt.Errorf("of %d answers only %d came within %s s", all, quick, answerLimit))
+		}
+		if end.lost() != 0 {
+			faults = append(faults, fmt.Errorf("lost: %s", end.nonzero("eventweir_ledger_lost_total")))
+		}
+	}
+	if replicas == 0 {
+		return took, errors.Join(faults...)
+	}
+	// Gone, events are stored as before.
+	for _, w := range weirs {
+		w.kill()
+	}
+	stored := c.heard.stored()
+	if err := first(c.round(r.name+"-after", false), c.told()); err != nil {
+		return took, err
+	}
+	if n := c.heard.stored() - stored; n < askedPods {
+		faults = append(faults, fmt.Errorf("without eventweir %d events of %d were stored", n, askedPods))
+	}
+	return took, errors.Join(append(faults, c.quiet(), c.exact(replicas > 1))...)
+}
+
+// askedWeirs starts replicas behind the service, and waits until the apiserver asks one.
+func (r *run) askedWeirs(kubeconfig string, phase askedPhase, service *service) ([]*weir, error) {
+	if phase.replicas == 0 {
+		return nil, nil
+	}
+	config, err := r.askedConfig("127.0.0.1:0", "")
+	if err != nil {
+		return nil, err
+	}
+	config += "upstream: {qps: 40, burst: 400, timeout: 10s}\noutbox: {coalesceInterval: 1s}\ncorrelation: {" + phase.correlation + "}\n"
+	var weirs []*weir
+	for n := range phase.replicas {
+		w, err := r.weir(kubeconfig, config, fmt.Sprintf("eventweir-%d", n))
+		if err != nil {
+			return weirs, err
+		}
+		weirs = append(weirs, w)
+		service.add(w.listen)
+		if err := w.ready(); err != nil {
+			return weirs, err
+		}
+	}
+	if err := r.askAt(service.address()); err != nil {
+		return weirs, err
+	}
+	return weirs, (&recorders{run: r, codes: counts{}}).untilAsked(weirs...)
+}
+
+// killAsked kills the one that the apiserver asks, and returns the others.
+func killAsked(weirs []*weir) ([]*weir, error) {
+	var left []*weir
+	killed := false
+	for _, w := range weirs {
+		now, err := w.scrape()
+		if err != nil {
+			return nil, err
+		}
+		if !killed && now.received() > 0 {
+			w.kill()
+			killed = true
+		} else {
+			left = append(left, w)
+		}
+	}
+	if !killed {
+		return nil, errors.New("no replica has received anything")
+	}
+	return left, nil
+}
+
+// heard are the answers to client-go's recorders, and their logs.
+type heard struct {
+	mu sync.Mutex
+	// codes are answers, finished those after which a recorder is done with an occurrence, passed the totals of what was stored.
+	codes            counts
+	finished, passed int
+	// repeated are series that were refused, which their client repeats until it logs that it gives up.
+	repeated counts
+	loud     []string
+}
+
+// answer notes the answer to a write of an event that tells of `total` occurrences. A series is told again by its client.
+func (h *heard) answer(verb, series string, total int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == nil {
+		h.codes["stored"]++
+		h.passed += total
+	} else {
+		h.codes[string(apierrors.ReasonForError(err))]++
+	}
+	again := h.repeated[series] > 0
+	if series != "" && apierrors.IsAlreadyExists(err) {
+		h.repeated[series]++
+	}
+	if !again && (verb != "patch" || !apierrors.IsNotFound(err)) {
+		h.finished++
+	}
+}
+
+func (h *heard) stored() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.codes["stored"]
+}
+
+// kubeletSink and schedulerSink are client-go's own, which note the answers.
+type kubeletSink struct {
+	toolsrecord.EventSink
+	heard *heard
+}
+
+func (s kubeletSink) Create(event *corev1.Event) (*corev1.Event, error) {
+	stored, err := s.EventSink.Create(event)
+	s.heard.answer("create", "", int(event.Count), err)
+	return stored, err
+}
+
+func (s kubeletSink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
+	stored, err := s.EventSink.Patch(event, data)
+	s.heard.answer("patch", "", 1, err)
+	return stored, err
+}
+
+type schedulerSink struct {
+	events.EventSink
+	heard *heard
+}
+
+func (s schedulerSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
+	stored, err := s.EventSink.Create(ctx, event)
+	series, total := seriesOf(event)
+	s.heard.answer("create", series, total, err)
+	return stored, err
+}
+
+func (s schedulerSink) Patch(ctx context.Context, event *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
+	stored, err := s.EventSink.Patch(ctx, event, data)
+	series, _ := seriesOf(event)
+	s.heard.answer("patch", series, 1, err)
+	return stored, err
+}
+
+// seriesOf is the name of an event that is a series, and how many occurrences it tells of.
+func seriesOf(event *eventsv1.Event) (string, int) {
+	if event.Series == nil {
+		return "", 1
+	}
+	return event.Name, int(event.Series.Count)
+}
+
+// clients are the kubelets and the scheduler of a phase.
+type clients struct {
+	run       *run
+	heard     *heard
+	kubelets  []toolsrecord.EventRecorder
+	scheduler events.EventRecorder
+	stop      func()
+	sent      int
+}
+
+func (r *run) startClients() (*clients, error) {
+	c := &clients{run: r, heard: &heard{codes: counts{}, repeated: counts{}}}
+	ctx, cancel := context.WithCancel(klog.NewContext(r.ctx, funcr.New(func(_, line string) {
+		c.heard.mu.Lock()
+		defer c.heard.mu.Unlock()
+		c.heard.loud = append(c.heard.loud, line)
+	}, funcr.Options{})))
+	config := &rest.Config{
+		Host: r.long.server, BearerToken: adminToken, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: r.long.ca},
+	}
+	core, err := typedcorev1.NewForConfig(config)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	newer, err := typedeventsv1.NewForConfig(config)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	for n := range askedNodes {
+		broadcaster := toolsrecord.NewBroadcaster(toolsrecord.WithContext(ctx))
+		broadcaster.StartRecordingToSink(kubeletSink{&typedcorev1.EventSinkImpl{Interface: core.Events("")}, c.heard})
+		source := corev1.EventSource{Component: "kubelet", Host: fmt.Sprintf("node-%d", n)}
+		c.kubelets = append(c.kubelets, broadcaster.NewRecorder(scheme.Scheme, source))
+	}
+	broadcaster := events.NewBroadcaster(schedulerSink{&events.EventSinkImpl{Interface: newer}, c.heard})
+	c.stop = func() { broadcaster.Shutdown(); cancel() }
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		c.stop()
+		return nil, err
+	}
+	c.scheduler = broadcaster.NewRecorder(scheme.Scheme, "default-scheduler")
+	return c, nil
+}
+
+// round is one occurrence of each pod, and one more where the scheduler reports too.
+func (c *clients) round(prefix string, schedules bool) error {
+	began := time.Now()
+	for n := range askedPods {
+		if err := sleep(c.run.ctx, time.Until(began.Add(askedRound*time.Duration(n)/askedPods))); err != nil {
+			return err
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.run.namespace(), Name: fmt.Sprintf("%s-pod-%d", prefix, n), UID: "1"}}
+		c.kubelets[n%askedNodes].Event(pod, corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container web")
+		c.sent++
+		if schedules {
+			c.scheduler.Eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "0/50 nodes are available")
+			c.sent++
+		}
+	}
+	return nil
+}
+
+// told waits until the recorders have an answer for each occurrence.
+func (c *clients) told() error {
+	for until := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		c.heard.mu.Lock()
+		finished, codes := c.heard.finished, fmt.Sprint(c.heard.codes)
+		c.heard.mu.Unlock()
+		if finished >= c.sent {
+			c.run.logf("answers to clients: %s", codes)
+			return nil
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("of %d occurrences the recorders are done with %d: %s", c.sent, finished, codes)
+		}
+	}
+}
+
+// quiet checks that the recorders have logged nothing, and will not.
+func (c *clients) quiet() error {
+	c.heard.mu.Lock()
+	defer c.heard.mu.Unlock()
+	if n := len(c.heard.loud); n > 0 {
+		return fmt.Errorf("the recorders log %d lines; the first: %.400s", n, c.heard.loud[0])
+	}
+	if n := len(c.heard.repeated); n > 0 {
+		return fmt.Errorf("%d series were refused, %d times, and their client repeats them", n, c.heard.repeated.total())
+	}
+	return nil
+}
+
+// exact checks that the apiserver shows each occurrence once. Where a replica was killed, what the apiserver stored because nobody
+// answered may be counted twice.
+func (c *clients) exact(mayRepeat bool) error {
+	records, err := c.run.long.list(c.run.namespace())
+	if err != nil {
+		return err
+	}
+	shown, high := sums(records).total(), c.sent
+	if mayRepeat {
+		high += c.heard.passed
+	}
+	reasons := counts{}
+	for _, record := range records {
+		reasons[record.Reason] += record.occurrences()
+	}
+	c.run.logf("%d occurrences, %d shown in %d records: %v", c.sent, shown, len(records), reasons)
+	if shown < c.sent || shown > high {
+		return fmt.Errorf("%d occurrences are shown, expected %d to %d", shown, c.sent, high)
+	}
+	return nil
+}
+
+// service passes connections on to its servers in turn, as a Service does.
+type service struct {
+	listener net.Listener
+	mu       sync.Mutex
+	servers  []string
+	next     int
+}
+
+func newService() (*service, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s := &service{listener: listener}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go s.pass(client)
+		}
+	}()
+	return s, nil
+}
+
+func (s *service) address() string { return s.listener.Addr().String() }
+
+func (s *service) close() { _ = s.listener.Close() }
+
+func (s *service) add(url string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.servers = append(s.servers, url[len("https://"):])
+}
+
+// pass gives a connection to the next server that accepts it.
+func (s *service) pass(client net.Conn) {
+	defer client.Close()
+	s.mu.Lock()
+	first, servers := s.next, s.servers
+	s.next++
+	s.mu.Unlock()
+	for n := range servers {
+		server, err := net.Dial("tcp", servers[(first+n)%len(servers)])
+		if err != nil {
+			continue
+		}
+		defer server.Close()
+		go func() {
+			_, _ = io.Copy(server, client)
+			_ = server.Close()
+		}()
+		_, _ = io.Copy(client, server)
+		return
+	}
+}

@@ -21,7 +21,7 @@ const MODULES: &[Row] = &[
     (
         "shard",
         &["event", "clock", "correlator", "explain", "limits", "outbox", "ledger"],
-        &["arc_swap", "parking_lot", "tokio"],
+        &["arc_swap", "parking_lot", "prometheus", "tokio"],
     ),
     // The edges.
     (
@@ -32,7 +32,7 @@ const MODULES: &[Row] = &[
     (
         "deliver",
         &["clock", "correlator", "event", "outbox", "shard", "upstream"],
-        &["arc_swap", "tokio", "tokio_util", "tracing"],
+        &["arc_swap", "prometheus", "tokio", "tokio_util", "tracing"],
     ),
     ("history", &["clock", "shard", "upstream"], &["prometheus", "tokio", "tracing"]),
     ("spool", &["correlator", "event", "outbox", "shard"], &["prometheus", "tokio", "tokio_util", "tracing"]),
@@ -99,9 +99,7 @@ const MODULES: &[Row] = &[
             "explain",
             "history",
             "ingest",
-            "ledger",
             "metrics",
-            "outbox",
             "server",
             "shard",
             "upstream",

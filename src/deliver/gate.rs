@@ -281,7 +281,7 @@ mod tests {
             assert_eq!(gate.settle(Outcome::Trouble, millis(0), millis(2), 0.0), HealthChange::None);
             assert_eq!(gate.window(), 4);
         }
-        // Three are still on their way, and are not counted: a record that hangs takes nobody's place but in the limit.
+        // Three are still on their way, and are not counted: a record that hangs takes a place in the limit only.
         for _ in 0..4 {
             assert_eq!(gate.admit(millis(2)), Admission::Go);
         }

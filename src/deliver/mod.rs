@@ -5,6 +5,7 @@
 
 mod gate;
 mod lanes;
+mod metrics;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -27,6 +28,7 @@ use crate::upstream::{Upstream, Verb};
 pub use gate::GateSettings;
 use gate::{Admission, Gate, HealthChange};
 use lanes::{Lanes, Place as LanePlace};
+pub use metrics::Metrics;
 
 /// Longest pause between two turns of the loop: what liveness is judged by.
 const TURN: Duration = Duration::from_secs(5);
@@ -59,7 +61,7 @@ struct Inner {
     outages: AtomicU64,
     /// Whether the upstream has answered, or failed to.
     is_tried: AtomicBool,
-    /// What was mended of records that the upstream had refused.
+    /// Repairs of records that the upstream had refused.
     repairs: [AtomicU64; Repair::ALL.len()],
     /// Whether the newest answer was 403, for each of [`Verb::OF_DELIVERY`].
     forbidden: [AtomicBool; Verb::OF_DELIVERY.len()],
@@ -126,7 +128,7 @@ impl Monitor {
         self.0.outages.load(Ordering::Relaxed)
     }
 
-    /// How often this was mended of a record that the upstream had refused.
+    /// How often records that the upstream had refused were repaired in this way.
     #[must_use]
     pub fn repairs(&self, repair: Repair) -> u64 {
         self.0.repairs[repair as usize].load(Ordering::Relaxed)
@@ -174,7 +176,7 @@ struct Delivery {
     // LIMIT: as many as requests.
     records: HashMap<Id, Sent>,
     /// When a loss was last logged, by reason.
-    // LIMIT: one a reason.
+    // LIMIT: one per reason.
     logged_losses: HashMap<LostReason, Mono>,
     storms_logged: Mono,
     /// The shard whose turn it is.
@@ -383,7 +385,7 @@ impl Delivery {
         }
     }
 
-    /// One line when losses for a reason begin, and one a minute while they go on; the ledger counts them all.
+    /// Logs when losses for a reason begin, and once per minute while they go on; the ledger counts them all.
     fn log_loss(&mut self, reason: LostReason, now: Mono) {
         let quiet = self.logged_losses.get(&reason).is_some_and(|last| now.since(*last) < LOSS_LOG_INTERVAL);
         if !quiet {

@@ -134,7 +134,7 @@ impl Outbox {
         Some((moved, written))
     }
 
-    /// How many occurrences the record that is stored as `stored` tells of.
+    /// How many occurrences the record that is stored as `stored` shows.
     #[must_use]
     pub fn count(&self, stored: &Event) -> i32 {
         self.settings.group.count(stored)
@@ -157,7 +157,7 @@ impl Outbox {
         self.records.get(&id).map(|record| (record.event.metadata.name.clone(), record.stand.held().is_some()))
     }
 
-    /// Whether the record is still paused by somebody else.
+    /// Ends one pause. Returns whether another one goes on.
     fn end_pause(&mut self, id: RecordId) -> bool {
         let Some(pauses) = self.paused.get_mut(&id) else { return false };
         *pauses -= 1;

@@ -32,7 +32,7 @@ impl UpstreamGroup {
         }
     }
 
-    /// How many occurrences the record `stored` tells of, as far as it is ours to count.
+    /// How many occurrences the record `stored` shows, in the member that its group counts in.
     pub(super) fn count(self, stored: &Event) -> i32 {
         count(self.of(stored), stored)
     }
@@ -44,7 +44,7 @@ fn is_plain_new_style(event: &Event) -> bool {
     event.event_time.is_some() && event.source == EventSource::default() && event.first_timestamp.is_none()
 }
 
-/// How many occurrences `stored`, written through `group`, tells of.
+/// How many occurrences `stored`, written through `group`, shows.
 pub(super) fn count(group: ApiGroup, stored: &Event) -> i32 {
     match group {
         // An event that says nothing of it has happened once.

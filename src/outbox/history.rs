@@ -42,13 +42,14 @@ impl Outbox {
             // A write of an earlier process has arrived late; the next patch will be refused, and then it is read.
             return Learned::Ignored;
         }
-        // Without the tag it holds all that was acknowledged: it is as we left it, or somebody has made it again.
+        // Without the tag it holds all that was acknowledged: it is as we left it, or another writer has made it again.
         let tag = own.unwrap_or(held.tag);
         let others = |count: i64, tag: u64| count.saturating_sub(i64::try_from(tag).unwrap_or(i64::MAX));
         let moved = others(count, tag).saturating_sub(others(held.count, held.tag));
         let expired_tags = record.tag.as_ref().map_or_else(Vec::new, |own| tag::expired(event, own, now));
         *held = Held { version: event.metadata.resource_version.clone(), count, tag, expired_tags };
         record.move_count(moved);
+        record.read_own_line(event, i32::try_from(count).unwrap_or(i32::MAX));
         record.event.first_timestamp = event.first_timestamp;
         Learned::Moved(i32::try_from(moved).unwrap_or(if moved < 0 { i32::MIN } else { i32::MAX }))
     }

@@ -1,7 +1,7 @@
-//! The journal: what has to outlive the process of each record that owes something, and which records have changed since
-//! somebody last asked. Who keeps it on a disk is not the outbox's business; without a keeper nothing is noted.
+//! The journal: the part of each owing record that has to outlive the process, and the records that have changed since the changes
+//! were last taken. Persistence is the spool's job; without a spool nothing is noted.
 //!
-//! Whoever takes the changes says afterwards whether they are kept ([`Outbox::changes_kept`]) or not
+//! The spool takes the changes and reports afterwards whether they are kept ([`Outbox::changes_kept`]) or not
 //! ([`Outbox::changes_not_kept`]).
 
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use super::Outbox;
 use super::budget::{Budget, BudgetId};
 use super::fold::FIRST_DIGEST;
-use super::lines::ClientLine;
+use super::lines::{ClientLine, Lines};
 use super::record::{Kind, Record};
 use super::stand::{Held, IfMissing, LIMBO, Mark, Stand};
 use crate::clock::Now;
@@ -87,7 +87,7 @@ pub(super) struct Journal {
 const TIDY_AT: usize = 4096;
 
 impl Outbox {
-    /// From now on changes are noted, for somebody to take.
+    /// From now on changes are noted, for [`take_changes`](Self::take_changes).
     pub fn keep_journal(&mut self) {
         self.journal.on = true;
     }
@@ -163,8 +163,8 @@ impl Outbox {
         record.paid = true;
         record.total = entry.settled + entry.owed.total();
         record.later = entry.later;
-        record.lines = entry.lines.into_iter().collect();
-        record.later_lines = entry.later_lines.into_iter().collect();
+        record.lines = Lines::of(entry.lines, &record.event.metadata.name);
+        record.later_lines = Lines::of(entry.later_lines, &record.event.metadata.name);
         record.size += record.lines.size() + record.later_lines.size();
         // Only tags tell own occurrences from others', so only with them anything is found out by reading.
         if own_tag.is_some() && !entry.tag.is_empty() {
@@ -345,7 +345,7 @@ mod tests {
         let Request::Create { event, .. } = write.request else { unreachable!("never stored") };
         outbox.settle(write.record, Answer::Stored(event), Now::at(1));
         assert!(matches!(outbox.take_changes().records.as_slice(), [(RecordId(1), None)]));
-        // Written before anybody asked: nothing of it has to be kept.
+        // Written before the changes were taken: nothing of it has to be kept.
         offer(&mut outbox, 2, Payment::Paid);
         let write = outbox.next_write(Now::at(2)).unwrap();
         let Request::Create { event, .. } = write.request else { unreachable!("never stored") };

@@ -1,28 +1,32 @@
 //! How far clients have counted on a record, beside its tag.
 //!
-//! A client that counts by itself (client-go) posts an event under a name of its own, and then tells totals. Where they count
-//! on a record of another name, the count upstream does not say how much of a client's total is in it. So each write carries
-//! an annotation for each such client, `line.eventweir/SLOT: TOTAL CHECKSUM NAME`, in one request with the tag. Another process
-//! reads it, and of the next total counts only what has come since. `CHECKSUM` is over what a line's events have in common,
-//! so that a name that is used again for something else begins at 0. `SLOT` follows from the name: a write needs to
-//! know nothing of the lines that the object has, and there are never more than `SLOTS`.
+//! A client that counts by itself (client-go) posts an event under a name of its own, and then totals. Where several clients count on
+//! one record, or the record has another name, the count upstream does not say how much of a client's total is in it. So a write
+//! carries an annotation for each such client, `line.eventweir/KEY: TOTAL CHECKSUM NAME COUNT`, in one request with the tag. Another
+//! process reads it, and of the client's next total counts only the growth since.
+//!
+//! `KEY` is a hash of the name, so a write overwrites the line of the same client without a read. `CHECKSUM` covers what all
+//! events of a line have in common: a name that is used again for something else begins at 0. `COUNT` is the record's count with
+//! that write, which orders the lines by age.
+//!
+//! The client whose name the record bears needs no line while no other client counts on it: then its total is the record's count.
 
 use flate2::Crc;
 use smol_str::{SmolStr, format_smolstr};
 
 use super::Outbox;
-use super::record::Record;
+use super::record::{Kind, Record};
 use crate::correlator::RecordId;
 use crate::event::Event;
 
 /// The beginning of the name of every annotation with a line.
 pub(super) const LINE_PREFIX: &str = "line.eventweir/";
 
-/// LIMIT: lines with a total above 1 on one object, each mostly some 100 bytes, at most 300. Of two whose names fall on one slot
-/// the later stays, and the next process counts the total of the other one whole.
-const SLOTS: u32 = 32;
+/// LIMIT: lines of other clients with a total above 1 on one object, each mostly some 100 bytes, at most 300. Beyond, the next patch
+/// removes the oldest, and the next process counts the total of that client whole.
+const OTHERS_MAX: usize = 32;
 
-/// The place of the newest line with a total of 1: clients that post each occurrence under a new name need no more.
+/// The key of the newest line with a total of 1 of another client: clients that post each occurrence under a new name need no more.
 const FIRST: &str = "first";
 
 /// How far a client has counted under one name.
@@ -37,11 +41,10 @@ pub struct ClientLine {
 }
 
 impl ClientLine {
-    /// The line that an event with its client's total as its count belongs to; `None` where that counts nothing.
+    /// The line of an event whose count is its client's total; 0 where the client tells none.
     #[must_use]
-    pub fn of(event: &Event) -> Option<Self> {
-        let line = || Self { name: event.metadata.name.clone(), checksum: line_checksum(event), total: event.count };
-        (event.count > 0).then(line)
+    pub fn of(event: &Event) -> Self {
+        Self { name: event.metadata.name.clone(), checksum: line_checksum(event), total: event.count.max(0) }
     }
 
     /// The lines that an object upstream has.
@@ -51,26 +54,25 @@ impl ClientLine {
     }
 
     fn parse(value: &str) -> Option<Self> {
-        let (total, rest) = value.split_once(' ')?;
-        let (checksum, name) = rest.split_once(' ')?;
-        let (total, checksum) = (total.parse().ok()?, u32::from_str_radix(checksum, 16).ok()?);
-        (total > 0).then(|| Self { name: name.into(), checksum, total })
+        let mut parts = value.split(' ');
+        let total = parts.next()?.parse().ok()?;
+        let checksum = u32::from_str_radix(parts.next()?, 16).ok()?;
+        let name = parts.next()?.into();
+        (total > 0).then_some(Self { name, checksum, total })
     }
 
-    /// Its place among the lines of an object; `None` is the place of the newest with a total of 1.
-    fn slot(&self) -> Option<u32> {
-        (self.total > 1).then(|| crc([self.name.as_str()]) % SLOTS)
+    /// The annotation of a write with this count.
+    fn annotation(&self, key: &str, count: i64) -> (SmolStr, SmolStr) {
+        let value = format_smolstr!("{} {:08x} {} {count}", self.total, self.checksum, self.name);
+        (format_smolstr!("{LINE_PREFIX}{key}"), value)
     }
 
     fn key(&self) -> SmolStr {
-        match self.slot() {
-            Some(slot) => format_smolstr!("{LINE_PREFIX}{slot:02x}"),
-            None => format_smolstr!("{LINE_PREFIX}{FIRST}"),
-        }
+        format_smolstr!("{:08x}", crc([self.name.as_str()]))
     }
 
-    fn value(&self) -> SmolStr {
-        format_smolstr!("{} {:08x} {}", self.total, self.checksum, self.name)
+    fn is_of(&self, name: &str, checksum: u32) -> bool {
+        self.name == name && self.checksum == checksum
     }
 
     fn size(&self) -> usize {
@@ -94,64 +96,129 @@ fn crc<const N: usize>(texts: [&str; N]) -> u32 {
     sum.sum()
 }
 
-/// The lines on a record of which its next write tells, one for a slot.
+/// The lines on `object` that its next patch removes.
+pub(super) fn surplus(object: &Event) -> Vec<SmolStr> {
+    let is_kept =
+        |key: &str, value: &str| key.ends_with(FIRST) || value.split(' ').nth(2) == Some(object.metadata.name.as_str());
+    let annotations = object.metadata.rare.iter().flat_map(|rare| &rare.annotations);
+    let others = annotations.filter(|(key, value)| key.starts_with(LINE_PREFIX) && !is_kept(key, value));
+    let count = |value: &str| value.split(' ').nth(3).and_then(|count| count.parse::<i64>().ok());
+    let mut others: Vec<_> = others.map(|(key, value)| (count(value), key)).collect();
+    others.sort_unstable();
+    let surplus = others.len().saturating_sub(OTHERS_MAX);
+    others.into_iter().take(surplus).map(|(_, key)| key.clone()).collect()
+}
+
+/// The lines on a record that its next write carries.
 #[derive(Debug, Default)]
-pub(super) struct Lines(Vec<ClientLine>);
+pub(super) struct Lines {
+    /// That of the client whose name the record bears, or bore before it was renamed.
+    own: Option<ClientLine>,
+    /// The newest last.
+    // LIMIT: `OTHERS_MAX`, and one with a total of 1.
+    others: Vec<ClientLine>,
+}
 
 impl Lines {
-    /// Takes over a newer line. Another one of its name or slot goes; its own total only grows, because a client's requests may
-    /// overtake each other.
-    pub(super) fn put(&mut self, mut line: ClientLine) {
+    /// The lines of a record of this name, as [`to_vec`](Self::to_vec) has returned them.
+    pub(super) fn of(lines: Vec<ClientLine>, name: &str) -> Self {
+        let mut all = Self::default();
+        lines.into_iter().for_each(|line| all.put(line, name));
+        all
+    }
+
+    /// Takes over a newer line of a record of this name. A total only grows, because a client's requests may overtake each other.
+    fn put(&mut self, mut line: ClientLine, record: &str) {
         line.total = line.total.max(self.total(&line.name, line.checksum).unwrap_or(0));
-        let slot = line.slot();
-        self.0.retain(|known| known.name != line.name && known.slot() != slot);
-        self.0.push(line);
+        if line.name == record || self.own.as_ref().is_some_and(|own| own.name == line.name) {
+            self.own = Some(line);
+        } else {
+            self.put_other(line);
+        }
+    }
+
+    fn put_other(&mut self, line: ClientLine) {
+        self.others.retain(|known| known.name != line.name && (known.total > 1 || line.total > 1));
+        self.others.push(line);
+        let is_counted = |line: &ClientLine| line.total > 1;
+        if self.others.iter().filter(|line| is_counted(line)).count() > OTHERS_MAX
+            && let Some(oldest) = self.others.iter().position(is_counted)
+        {
+            self.others.remove(oldest);
+        }
     }
 
     pub(super) fn merge(&mut self, newer: Self) {
-        newer.0.into_iter().for_each(|line| self.put(line));
+        let own = newer.own.as_ref().map(|own| own.name.clone()).unwrap_or_default();
+        newer.own.into_iter().chain(newer.others).for_each(|line| self.put(line, &own));
     }
 
     pub(super) fn take(&mut self) -> Self {
         std::mem::take(self)
     }
 
+    fn iter(&self) -> impl Iterator<Item = &ClientLine> {
+        self.own.iter().chain(&self.others)
+    }
+
     pub(super) fn to_vec(&self) -> Vec<ClientLine> {
-        self.0.clone()
+        self.iter().cloned().collect()
     }
 
     /// Bytes of memory, for the limit of the outbox.
     pub(super) fn size(&self) -> usize {
-        self.0.iter().map(ClientLine::size).sum()
+        self.iter().map(ClientLine::size).sum()
     }
 
     fn total(&self, name: &str, checksum: u32) -> Option<i32> {
-        let line = self.0.iter().find(|line| line.name == name && line.checksum == checksum);
-        line.map(|line| line.total)
+        self.iter().find(|line| line.is_of(name, checksum)).map(|line| line.total)
     }
 
-    /// The annotations of a write under `name` with this count. A line under that name that is all there is says nothing new.
+    /// Takes over how far the client of the record's name has counted, from an object that shows this count.
+    fn read_own(&mut self, object: &Event, count: i32) {
+        if let Some(own) = self.own.as_mut().filter(|own| own.name == object.metadata.name) {
+            own.total = own.total.max(own_total(object, own.checksum).unwrap_or(count));
+        }
+    }
+
+    /// The annotations of a write under `name` with this count. The own line is left out where its total is the whole count.
     pub(super) fn annotations(&self, name: &str, count: i64) -> Vec<(SmolStr, SmolStr)> {
-        let is_told = |line: &&ClientLine| line.name != name || i64::from(line.total) != count;
-        self.0.iter().filter(is_told).map(|line| (line.key(), line.value())).collect()
+        let own = self.own.iter().filter(|own| own.name != name || i64::from(own.total) != count);
+        let own = own.map(|own| own.annotation(&own.key(), count));
+        let others = self.others.iter().map(|line| match line.total {
+            1 => line.annotation(FIRST, count),
+            _ => line.annotation(&line.key(), count),
+        });
+        own.chain(others).collect()
     }
 }
 
-impl FromIterator<ClientLine> for Lines {
-    fn from_iter<I: IntoIterator<Item = ClientLine>>(lines: I) -> Self {
-        let mut all = Self::default();
-        lines.into_iter().for_each(|line| all.put(line));
-        all
-    }
+/// How far the client has counted whose name an object bears, as the object's line of it says.
+fn own_total(object: &Event, checksum: u32) -> Option<i32> {
+    ClientLine::on(object).find(|line| line.is_of(&object.metadata.name, checksum)).map(|line| line.total)
 }
 
 impl Record {
-    /// Notes how far the client of its newest occurrence has counted. A write carries that together with the occurrence.
+    /// Notes how far a client has counted. A write carries that together with the occurrence.
     fn put_line(&mut self, line: ClientLine) {
         let lines = if self.is_inherited { &mut self.later_lines } else { &mut self.lines };
         let before = lines.size();
-        lines.put(line);
+        lines.put(line, &self.event.metadata.name);
         self.size = self.size + lines.size() - before;
+    }
+
+    /// Reads the own line of the object that the record counts on.
+    pub(super) fn read_own_line(&mut self, object: &Event, count: i32) {
+        self.lines.read_own(object, count);
+        self.later_lines.read_own(object, count);
+    }
+
+    /// Whether another client than this one may count on the record under its own name, without a line here.
+    fn lacks_own_line(&self, client: &str) -> bool {
+        self.kind == Kind::Plain
+            && self.event.metadata.name != client
+            && self.lines.own.is_none()
+            && self.later_lines.own.is_none()
     }
 }
 
@@ -162,12 +229,18 @@ impl Outbox {
         self.writer.is_some()
     }
 
-    /// Notes how far the client of a record's newest occurrence has counted.
-    pub fn put_line(&mut self, id: RecordId, line: ClientLine) {
-        let Some(record) = self.records.get_mut(&id).filter(|record| record.tag.is_some()) else { return };
-        let before = record.size;
-        record.put_line(line);
-        self.bytes.replace(before, record.size);
+    /// Notes how far a client of a record has counted; a total of 0 is none. Returns namespace and name of the record if it bears
+    /// another client's name, and nothing is known here of how far that one has counted.
+    pub fn put_line(&mut self, id: RecordId, line: ClientLine) -> Option<(SmolStr, SmolStr)> {
+        let record = self.records.get_mut(&id).filter(|record| record.tag.is_some())?;
+        let metadata = &record.event.metadata;
+        let lacking = record.lacks_own_line(&line.name).then(|| (metadata.namespace.clone(), metadata.name.clone()));
+        if line.total > 0 {
+            let before = record.size;
+            record.put_line(line);
+            self.bytes.replace(before, record.size);
+        }
+        lacking
     }
 
     /// How far a client has counted on a record that is here.
@@ -186,48 +259,76 @@ mod tests {
         ClientLine { name: name.into(), checksum: 0x1234, total }
     }
 
+    fn object(name: &str, annotations: impl IntoIterator<Item = (SmolStr, SmolStr)>) -> Event {
+        let mut object = Event::default();
+        object.metadata.name = name.into();
+        object.metadata.rare.get_or_insert_default().annotations.extend(annotations);
+        object
+    }
+
     #[test]
     fn what_is_written_is_read() {
-        let mut object = Event::default();
-        let annotations = &mut object.metadata.rare.get_or_insert_default().annotations;
-        let lines: Lines = [line("web-0.1", 5), line("web-0.2", 1)].into_iter().collect();
-        annotations.extend(lines.annotations("web-0.0", 9));
-        annotations.extend(
-            [("a", "7 0 b"), ("line.eventweir/00", "0 0 b"), ("line.eventweir/01", "7 b")]
-                .map(|(name, value)| (SmolStr::new(name), SmolStr::new(value))),
-        );
+        let lines = Lines::of(vec![line("web-0.0", 3), line("web-0.1", 5), line("web-0.2", 1)], "web-0.0");
+        let others = [("a", "7 0 b"), ("line.eventweir/00", "0 0 b"), ("line.eventweir/01", "7 b")]
+            .map(|(name, value)| (SmolStr::new(name), SmolStr::new(value)));
+        let object = object("web-0.0", lines.annotations("web-0.0", 9).into_iter().chain(others));
         let mut read: Vec<_> = ClientLine::on(&object).collect();
         read.sort_unstable_by_key(|line| line.total);
-        assert_eq!(read, [line("web-0.2", 1), line("web-0.1", 5)]);
+        assert_eq!(read, [line("web-0.2", 1), line("web-0.0", 3), line("web-0.1", 5)]);
+        assert_eq!((own_total(&object, 0x1234), own_total(&object, 1)), (Some(3), None));
     }
 
     #[test]
     fn a_line_that_is_the_whole_record_is_not_written() {
-        let lines: Lines = [line("a", 5)].into_iter().collect();
+        let lines = Lines::of(vec![line("a", 5)], "a");
         assert!(lines.annotations("a", 5).is_empty());
         assert_eq!(lines.annotations("a", 6).len(), 1);
+        // It was renamed.
         assert_eq!(lines.annotations("b", 5).len(), 1);
     }
 
     #[test]
-    fn there_is_one_line_for_a_slot_and_one_for_a_name() {
+    fn the_oldest_lines_of_others_go_beyond_the_limit_and_the_own_one_stays() {
         let mut lines = Lines::default();
-        for number in 0..1000 {
-            lines.put(line(&format!("new.{number}"), 1));
-            lines.put(line(&format!("old.{number}"), 2));
+        lines.put(line("own", 1), "own");
+        for number in 0..100 {
+            lines.put(line(&format!("new.{number}"), 1), "own");
+            lines.put(line(&format!("old.{number}"), 2), "own");
         }
-        assert_eq!(lines.0.len(), 1 + SLOTS as usize);
-        assert_eq!((lines.total("new.999", 0x1234), lines.total("new.998", 0x1234)), (Some(1), None));
-        lines.put(line("new.999", 2));
-        assert_eq!((lines.total("new.999", 0x1234), lines.total("new.999", 1)), (Some(2), None));
-        assert_eq!(lines.0.len(), SLOTS as usize);
+        let total = |lines: &Lines, name: &str| lines.total(name, 0x1234);
+        assert_eq!(lines.others.len(), 1 + OTHERS_MAX);
+        assert_eq!(["own", "new.99", "new.98"].map(|name| total(&lines, name)), [Some(1), Some(1), None]);
+        assert_eq!(["old.99", "old.68", "old.67"].map(|name| total(&lines, name)), [Some(2), Some(2), None]);
+        lines.put(line("new.99", 2), "own");
+        assert_eq!((lines.others.len(), total(&lines, "old.68")), (OTHERS_MAX, None));
         // Overtaken by a later total.
-        lines.put(line("new.999", 5));
-        lines.put(line("new.999", 4));
-        assert_eq!(lines.total("new.999", 0x1234), Some(5));
+        lines.put(line("new.99", 5), "own");
+        lines.put(line("new.99", 4), "own");
+        assert_eq!(total(&lines, "new.99"), Some(5));
         // Something else under the same name.
-        lines.put(ClientLine { checksum: 1, ..line("new.999", 3) });
-        assert_eq!((lines.total("new.999", 0x1234), lines.total("new.999", 1)), (None, Some(3)));
+        lines.put(ClientLine { checksum: 1, ..line("new.99", 3) }, "own");
+        assert_eq!((total(&lines, "new.99"), lines.total("new.99", 1)), (None, Some(3)));
+    }
+
+    /// Fault: two names whose hashes met in one of 32 places shared it, and the total of the earlier one counted whole.
+    #[test]
+    fn lines_of_different_names_share_no_key() {
+        let names: Vec<ClientLine> = (0..OTHERS_MAX).map(|number| line(&format!("web-0.{number:x}"), 2)).collect();
+        let object = object("own", Lines::of(names, "own").annotations("own", 99));
+        assert_eq!(ClientLine::on(&object).count(), OTHERS_MAX);
+        assert!(surplus(&object).is_empty());
+    }
+
+    #[test]
+    fn a_patch_removes_the_oldest_lines_beyond_the_limit() {
+        let mut object = object("own", []);
+        let annotations = &mut object.metadata.rare.get_or_insert_default().annotations;
+        for number in 0..=OTHERS_MAX {
+            let count = 100 - i64::try_from(number).unwrap();
+            annotations.extend(Lines::of(vec![line(&format!("old.{number}"), 2)], "own").annotations("own", count));
+        }
+        annotations.extend(Lines::of(vec![line("own", 2), line("new", 1)], "own").annotations("own", 3));
+        assert_eq!(surplus(&object), [format_smolstr!("{LINE_PREFIX}{}", line("old.32", 2).key())]);
     }
 
     /// It is kept upstream and on disks, so that no version may change it.

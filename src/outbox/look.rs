@@ -89,7 +89,7 @@ impl Outbox {
         Some(Tokens { left: budget.tokens(now), next: budget.next_token(now), queue })
     }
 
-    /// The name of a digest or storm record. Looks at every budget: only where somebody asks.
+    /// The name of a digest or storm record. Looks at every budget: only for `explain`.
     #[must_use]
     pub fn digest_name(&self, id: RecordId) -> Option<SmolStr> {
         let mut digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest.as_ref());

@@ -390,16 +390,12 @@ impl Outbox {
             Call::Patch => {
                 let patch = group::patch(group, &event, now);
                 let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
-                let removed = held.map(|held| held.expired_tags.clone()).unwrap_or_default();
+                let annotations = record.lines.annotations(&name, count);
+                let mut removed = held.map(|held| held.expired_tags.clone()).unwrap_or_default();
+                removed.retain(|name| annotations.iter().all(|(key, _)| key != name));
                 let ends_series = event.event_time.is_some() && group == ApiGroup::Core;
-                let claim = tag.map(|(tag, value)| Claim {
-                    resource_version,
-                    tag,
-                    value,
-                    annotations: record.lines.annotations(&name, count),
-                    removed,
-                    ends_series,
-                });
+                let claim =
+                    tag.map(|(tag, value)| Claim { resource_version, tag, value, annotations, removed, ends_series });
                 let claim = claim.map(Box::new);
                 Request::Patch { group, namespace, name, patch, claim }
             }

@@ -10,7 +10,7 @@ use crate::correlator::{BuildKeyHasher, Key};
 /// Of so many turns one is a Normal budget's where one waits.
 pub(crate) const NORMAL_TURN: usize = 8;
 
-/// Ready budgets. A budget may stand here after it has stopped being ready; whoever takes it out checks.
+/// Ready budgets. A budget may be here after it has stopped being ready; the caller of `pop` checks.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     warning: Turns,

@@ -40,7 +40,7 @@ pub enum Request {
         name: SmolStr,
         /// What to change.
         patch: Patch,
-        /// What lets it count exactly once; `None` where answers are never lost and nobody else writes.
+        /// What lets it count exactly once; `None` without lost answers and other writers.
         claim: Option<Box<Claim>>,
     },
     /// GET of a record whose create was answered "already exists".
@@ -105,7 +105,7 @@ pub struct Retry {
 pub enum Applied {
     /// Certainly not: refused before it was looked at (429, 401, no connection).
     No,
-    /// Nobody knows.
+    /// Unknown: a timeout, a lost connection, a 5xx.
     Perhaps,
 }
 
@@ -122,7 +122,7 @@ pub enum Fault {
     ServerError,
     /// 401: credentials are renewed and the write repeated.
     Unauthorized,
-    /// 409 Conflict: a precondition failed because somebody else wrote.
+    /// 409 Conflict: a precondition failed because of another writer.
     Conflict,
     /// An answer that could not be read.
     BadAnswer,

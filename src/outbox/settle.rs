@@ -20,9 +20,9 @@ pub struct Settlement {
     pub lost: Option<(LostReason, Occurrences)>,
     /// What the correlator of the record's source has to know.
     pub feedback: Option<Feedback>,
-    /// Clients that waited for this, and what they are told.
+    /// Clients that waited for this, and their answers.
     pub resolved: Vec<(Ticket, Fate)>,
-    /// What was mended of a record that the upstream had refused; it is written again.
+    /// Repairs of a record that the upstream had refused; it is written again.
     pub repairs: Vec<Repair>,
 }
 
@@ -103,8 +103,12 @@ impl Outbox {
         now: Now,
     ) -> Settlement {
         let own_tag = self.own_tag(id);
+        let count = found.map_or(0, |found| self.counted(found));
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.move_count(moved);
+        if let Some(found) = found {
+            record.read_own_line(found, count);
+        }
         if let (Some(found), ApiGroup::Core) = (found, sent.group) {
             record.event.first_timestamp = found.first_timestamp;
         }
@@ -213,8 +217,8 @@ impl Outbox {
         self.set_record_timer(id);
     }
 
-    /// The name is somebody else's. The record begins again under another one: whole where the upstream has nothing of it any
-    /// more, and otherwise with what nobody has acknowledged.
+    /// Another writer has the name. The record begins again under another one: whole if the upstream has nothing of it any more,
+    /// otherwise with the occurrences that no answer has acknowledged.
     fn rename(&mut self, id: RecordId, sent: Sent, is_gone: bool, now: Now) -> Settlement {
         // Not the plain time: two records of one object that are renamed in one instant must not meet.
         let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));

@@ -38,7 +38,8 @@
 //! | | | missing | `Nowhere` | create, once the client's create cannot be carried out any more |
 //!
 //! Where the upstream's admission removes annotations, an untouched version says that nothing has arrived, and a count that can
-//! have been sent says what has. So it is until an answer has shown that tags are kept (`Tags::Unproven`). Where writes carry no tags (`Tags::Off`) requests are repeated blindly, as client-go does.
+//! have been sent says what has. So it is until an answer has shown that tags are kept (`Tags::Unproven`). Where writes carry no
+//! tags (`Tags::Off`), requests are repeated blindly, as client-go does.
 
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ pub(super) enum Stand {
     Taken { until: Option<Mono>, loss: Option<Box<Loss>> },
     /// The upstream holds it, and every patch was answered.
     On(Held),
-    /// The upstream held it, and a patch was not answered, or somebody else has written.
+    /// The upstream held it, and a patch was not answered, or another writer has changed it.
     Unsure { held: Held, if_missing: IfMissing },
     /// A create of ours may be carried out until then; only afterwards the record may be given up under this name.
     Waiting { until: Mono, then: Then },
@@ -91,7 +92,7 @@ pub(super) struct Loss {
 /// What becomes of a record under its name when no create in limbo can be carried out any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Then {
-    /// It gets another name: this one is somebody else's.
+    /// It gets another name: another writer has this one.
     Rename,
     /// Its occurrences are lost.
     Lose(Box<Loss>),
@@ -157,7 +158,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Occurrences that the newest write carried and nobody has acknowledged; a read has newer ones with it.
+    /// Occurrences of the newest write that no answer has acknowledged. A read has newer ones in flight, too.
     fn in_doubt(&self) -> u64 {
         self.sent.tag.saturating_sub(self.settled).min(self.in_flight)
     }
@@ -238,7 +239,7 @@ pub(super) fn step(stand: Stand, call: Call, fact: Fact, facts: &Facts) -> (Stan
         (Call::Read, Fact::Refused(refusal)) => unreadable(stand, refusal, facts),
         (Call::Read, Fact::Exists | Fact::Conflict | Fact::Retry(_)) => (stand, Effect::Later),
         (Call::Delete, Fact::Stored(_) | Fact::Missing | Fact::Refused(_)) => (Stand::Nowhere, Effect::Forget),
-        // Somebody has written it since: it is read again.
+        // Another writer has changed it since: it is read again.
         (Call::Delete, Fact::Conflict) => (Stand::Waiting { until: facts.now, then: Then::Delete }, Effect::Again),
         (Call::Delete, Fact::Exists | Fact::Retry(_)) => (stand, Effect::Later),
     }
@@ -271,7 +272,7 @@ fn patched(stand: Stand, fact: Fact, facts: &Facts) -> (Stand, Effect) {
         Fact::Refused(refusal) => lost(stand, refusal),
         Fact::Conflict if blind => (stand, Effect::Later),
         Fact::Conflict => (Stand::Unsure { held, if_missing: IfMissing::Create }, Effect::Again),
-        // The count in it is absolute, so a blind repeat is good enough where nobody else writes.
+        // The count in it is absolute, so a blind repeat is right without other writers.
         Fact::Retry(Applied::Perhaps) if !blind => {
             (Stand::Unsure { held, if_missing: IfMissing::Create }, Effect::Later)
         }
@@ -320,7 +321,7 @@ fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     }
 }
 
-/// What a client was allowed to create is there, or its name is somebody else's and its create was refused.
+/// A read has found an object where a client was allowed to create one: the client's, or that of another writer.
 fn carried(seen: Seen, facts: &Facts) -> (Stand, Effect) {
     if seen.is_alike {
         return arrived(seen, facts.in_doubt(), facts.sent);
@@ -362,7 +363,7 @@ fn others(count: i64, tag: u64) -> i64 {
     count.saturating_sub(i64::try_from(tag).unwrap_or(i64::MAX))
 }
 
-/// The tag is gone from an object that the record counts on: somebody has removed it, or made the object again.
+/// The tag is gone from an object that the record counts on: another writer has removed it, or made the object again.
 fn counted_on(seen: Seen, known: &Held) -> (Stand, Effect) {
     let moved = seen.held.count.saturating_sub(known.count);
     (Stand::On(Held { tag: known.tag, ..seen.held }), Effect::Held { arrived: 0, moved })
@@ -416,7 +417,7 @@ fn missing(stand: Stand, facts: &Facts) -> (Stand, Effect) {
 fn unreadable(stand: Stand, refusal: Refusal, facts: &Facts) -> (Stand, Effect) {
     match stand {
         Stand::Taken { loss: Some(loss), .. } => (Stand::Nowhere, Effect::Lost(loss)),
-        // The name is somebody else's, as nothing of ours was ever sent under it.
+        // Another writer has the name, as nothing of ours was ever sent under it.
         Stand::Taken { until: None, .. } => (Stand::Nowhere, Effect::Rename { is_gone: true }),
         // Most likely it is our own create, whose answer was lost, or our client's.
         Stand::Taken { until: Some(_), .. } | Stand::Carried { .. } => {

@@ -9,7 +9,7 @@
 use smol_str::{SmolStr, format_smolstr};
 
 use super::Outbox;
-use super::lines::LINE_PREFIX;
+use super::lines::{LINE_PREFIX, surplus};
 use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
@@ -78,7 +78,7 @@ pub(super) fn mark(event: &mut Event, tag: &SmolStr, value: SmolStr, lines: Vec<
     rare.annotations.extend(lines);
 }
 
-/// The tags of other records on `event` that nobody needs any more.
+/// Annotations that the next patch of `event` removes: expired tags of other records, and lines of clients beyond their limit.
 pub(super) fn expired(event: &Event, own: &str, now: Now) -> Vec<SmolStr> {
     let Some(rare) = event.metadata.rare.as_deref() else { return Vec::new() };
     let foreign = rare.annotations.iter().filter(|(name, _)| name.starts_with(TAG_PREFIX) && *name != own);
@@ -88,7 +88,7 @@ pub(super) fn expired(event: &Event, own: &str, now: Now) -> Vec<SmolStr> {
     let limit = tags.len().saturating_sub(FOREIGN_TAGS_MAX);
     let is_old = |seconds: i64| now.wall_seconds().saturating_sub(seconds) > TAG_TTL_SECONDS;
     let old = tags.into_iter().enumerate().filter(|(place, (seconds, _))| *place < limit || is_old(*seconds));
-    old.map(|(_, (_, name))| name.clone()).collect()
+    old.map(|(_, (_, name))| name.clone()).chain(surplus(event)).collect()
 }
 
 impl Outbox {

@@ -12,7 +12,7 @@ use crate::event::Event;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u64);
 
-/// What a client that waited is told.
+/// The answer to a client that waited.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fate {
     /// The upstream holds the record.
@@ -21,7 +21,7 @@ pub enum Fate {
     Refused(Refusal),
 }
 
-/// What a taken name means for a record that somebody waits for.
+/// What a taken name means for a record that a client waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTaken {
     /// The record is adopted, or gets another name.
@@ -30,7 +30,7 @@ pub enum OnTaken {
     Refuse,
 }
 
-/// The tickets of the records that somebody waits for.
+/// The tickets of the records that clients wait for.
 // LIMIT: one ticket an event of a request that is being answered, which connections and bodies bound; records without waiters have no entry.
 #[derive(Debug, Default)]
 pub(super) struct Tickets(HashMap<RecordId, Waiting, foldhash::fast::FixedState>);
@@ -70,7 +70,7 @@ impl Tickets {
         }
     }
 
-    /// A record is no more: nobody can be told anything of it.
+    /// Drops the tickets of a record that is gone.
     pub(super) fn drop_record(&mut self, record: RecordId) -> Vec<Ticket> {
         let waiting = self.0.remove(&record);
         waiting.map(|waiting| waiting.sent.into_iter().chain(waiting.pending).collect()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Time in the outbox: one timer a record and one a budget, and the budgets that nobody needs any more.
+//! Time in the outbox: one timer per record, budget and group, and the eviction of idle budgets.
 
 use std::cmp::Reverse;
 

@@ -72,6 +72,7 @@ impl Shard {
             }
             return;
         }
+        self.note_rival(event, count, now, settings);
         self.adopt(event, count, settings);
     }
 

@@ -2,9 +2,11 @@
 
 use std::num::NonZeroUsize;
 
+use smol_str::SmolStr;
+
 use super::{Shard, Shards};
 use crate::clock::Now;
-use crate::correlator::{Key, Policy};
+use crate::correlator::{Decision, Key, Naming, Policy, Settings};
 use crate::event::Event;
 use crate::outbox::{ClientLine, line_checksum};
 
@@ -31,13 +33,50 @@ impl Shard {
         line.or(count).unwrap_or(0).into()
     }
 
-    /// Takes over what an object upstream says of its clients' lines. A line only grows.
-    pub(super) fn read_lines(&mut self, object: &Event) {
-        for line in ClientLine::on(object) {
-            self.put_line(&object.metadata.namespace, &line);
+    /// Notes how far the client of an accepted occurrence has counted. Where it is the first to join a record that bears another
+    /// client's name, all that the record counted before is that client's.
+    pub(super) fn note_line(&mut self, decision: &Decision, line: ClientLine, settings: &Settings) {
+        let checksum = line.checksum;
+        if let Some((namespace, name)) = self.outbox.put_line(decision.record, line)
+            && settings.naming == Naming::Client
+        {
+            let known = self.lines.peek(&self.secret.line(&namespace, &name, checksum)).copied();
+            let own = ClientLine { name, checksum, total: known.unwrap_or(decision.before) };
+            self.outbox.put_line(decision.record, own);
         }
     }
 
+    /// Takes over what an object upstream says of its clients' lines.
+    pub(super) fn read_lines(&mut self, object: &Event) {
+        let mut has_own = false;
+        for line in ClientLine::on(object) {
+            has_own |= line.name == object.metadata.name;
+            self.put_line(&object.metadata.namespace, &line);
+        }
+        // Without a line the client of its name has counted all of it.
+        if !has_own {
+            let line = ClientLine { total: self.outbox.counted(object), ..ClientLine::of(object) };
+            if self.lines.contains(&self.secret.line(&object.metadata.namespace, &line.name, line.checksum)) {
+                self.put_line(&object.metadata.namespace, &line);
+            }
+        }
+    }
+
+    /// Of several equal events upstream only one is tracked here. Notes how far the clients have counted whose names they bear.
+    pub(super) fn note_rival(&mut self, object: &Event, count: i32, now: Now, settings: &Settings) {
+        let Some(correlator) = self.sources.peek(&self.secret.source(object)) else { return };
+        let keys = self.secret.keys(object, settings);
+        let Some(tracked) = correlator.find(object, &keys, now, settings) else { return };
+        let (namespace, checksum) = (&object.metadata.namespace, line_checksum(object));
+        let own = |name: &SmolStr, total| ClientLine { name: name.clone(), checksum, total };
+        for line in [own(&tracked.name, tracked.count), own(&object.metadata.name, count)] {
+            if !self.lines.contains(&self.secret.line(namespace, &line.name, checksum)) {
+                self.put_line(namespace, &line);
+            }
+        }
+    }
+
+    /// Takes over a line. Its total only grows.
     pub(super) fn put_line(&mut self, namespace: &str, line: &ClientLine) {
         let key = self.secret.line(namespace, &line.name, line.checksum);
         let known = self.lines.peek(&key).copied().unwrap_or(0);

@@ -10,6 +10,7 @@ mod history;
 mod hold;
 mod keep;
 mod lines;
+mod metrics;
 mod mirror;
 mod prepared;
 mod settings;
@@ -21,6 +22,7 @@ pub use carry::{Unable, Writer};
 pub use explain::Row;
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
+pub use metrics::Metrics;
 pub use mirror::{Mirror, Shown};
 pub use settings::Settings;
 pub use sizes::Sizes;
@@ -226,7 +228,7 @@ impl Shard {
         let mut line = None;
         if settings.correlation == Correlation::On {
             // As it comes, its count is the total that its client has told.
-            line = self.outbox.tells_lines().then(|| ClientLine::of(&event)).flatten();
+            line = self.outbox.tells_lines().then(|| ClientLine::of(&event));
             // A record is written in our name; only where it is its client's own does the client's claim go with it.
             event.metadata.managed_fields = None;
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
@@ -249,7 +251,7 @@ impl Shard {
         let spot = self.explain.receive_of(decision.record, marks, &event, occurrences, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
         if let Some(line) = line {
-            self.outbox.put_line(decision.record, line);
+            self.note_line(&decision, line, settings);
         }
         if let Some(spot) = spot {
             let rate = Rate { qps: settings.qps, burst: settings.burst_size };
@@ -375,6 +377,9 @@ impl Shard {
     /// Takes the answer to a write.
     pub fn settle(&mut self, record: outbox::RecordId, answer: Answer, now: Now) -> Settlement {
         let noticed = self.notice(record, &answer, now);
+        if let Answer::Stored(object) = &answer {
+            self.read_lines(object);
+        }
         let settlement = self.outbox.settle(record, answer, now);
         if let Some(noticed) = noticed {
             self.note_answer(record, &noticed, &settlement, now);

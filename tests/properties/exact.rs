@@ -60,7 +60,7 @@ fn a_record_of_an_earlier_process_survives_the_next_crash_between_its_writes() {
     cluster.settle(0, write.record, answer);
     cluster.now += 2 * SECOND;
     let now = cluster.now();
-    if let Some(write) = cluster.processes[0].shard.next_write(now) {
+    if let Some(write) = cluster.processes[0].shards[0].next_write(now) {
         cluster.carry_out(&write.request);
     }
     let kept = std::mem::take(&mut cluster.processes[0].disk);
@@ -74,7 +74,7 @@ fn a_record_of_an_earlier_process_survives_the_next_crash_between_its_writes() {
 struct Weather {
     seed: u64,
     naming: Naming,
-    /// Somebody sets labels.
+    /// Another writer sets labels.
     labels: bool,
     /// Processes end without warning, and what they have accepted is on their disks.
     crashes: bool,
@@ -138,7 +138,7 @@ fn storm(weather: Weather) {
             };
             cluster.store.update("default", name, now, label).unwrap();
         }
-        if calm && cluster.processes.iter().all(|process| !process.shard.owes()) {
+        if calm && cluster.processes.iter().all(|process| !process.owes()) {
             break;
         }
     }
@@ -160,7 +160,7 @@ fn weather_of(cluster: &mut Cluster, who: usize, rng: &mut fastrand::Rng, late: 
     }
     for _ in 0..4 {
         let time = cluster.now();
-        let Some(write) = cluster.processes[who].shard.next_write(time) else { break };
+        let Some(write) = cluster.processes[who].shards[0].next_write(time) else { break };
         let fault = if calm { 0 } else { rng.u32(..100) };
         let answer = match fault {
             80..94 => LOST,

@@ -5,18 +5,20 @@
 //! fails is printed. `EVENTWEIR_EXPLORE=2 cargo test --release --test properties explore` goes two actions deeper; with
 //! `-- --nocapture` each scope says how many states it has.
 
+mod scopes;
+mod storms;
+mod totals;
+
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::num::NonZeroUsize;
-use std::time::Duration;
 
 use eventweir::clock::Mono;
-use eventweir::correlator::{Naming, Rate, Settings};
+use eventweir::correlator::Settings;
 use eventweir::event::Event;
-use eventweir::outbox::{self, Answer, Applied, Fault, GroupSettings, LostReason, Request, Retry, Write};
+use eventweir::outbox::{Answer, Applied, Fault, LostReason, Request, Retry, Write};
 use eventweir::shard::{self, Lead};
 
-use super::cluster::{Admission, Cluster, LOST, plain_event};
+use super::cluster::{Admission, Cluster, LOST, Process};
 use super::{SECOND, policy};
 
 /// How long after it was given up a request may still be carried out: less than an apiserver's request timeout.
@@ -40,13 +42,13 @@ enum Act {
     ToLimbo(usize),
     /// Answered with 429.
     Busy(usize),
-    /// A request of before is carried out.
+    /// A request in limbo is carried out.
     Late(usize),
-    /// Somebody sets a label on the newest object.
+    /// Another writer sets a label on the newest object.
     Label,
-    /// Somebody deletes the newest object.
+    /// Another writer deletes the newest object.
     Delete,
-    /// Somebody counts on the newest object.
+    /// Another writer counts on the newest object.
     Count,
     /// A client deletes the event of the script's first name.
     ClientDelete(usize),
@@ -60,6 +62,8 @@ enum Act {
     List(usize),
     /// One item of a watch.
     Watch(usize),
+    /// The process loses its aliases, and with them the totals of its clients (`ingest.maxAliases`).
+    ForgetAliases(usize),
 }
 
 /// What is explored.
@@ -73,6 +77,14 @@ struct Scope {
     /// Objects that are there already, made by others.
     strangers: Vec<Event>,
     processes: usize,
+    /// Shards of each process.
+    shards: usize,
+    /// Whether the events' counts are how often they happened since their clients last told their totals; see `totals.rs`.
+    totals: bool,
+    /// How often aliases are lost.
+    forgets: usize,
+    /// Whether a request without an answer may be carried out later.
+    limbo: bool,
     /// What may go wrong: lost answers, others' doings, crashes.
     faults: usize,
     ticks: usize,
@@ -94,18 +106,23 @@ struct Scope {
 #[derive(Debug)]
 struct Flight {
     who: usize,
+    shard: usize,
     write: Write,
 }
 
 struct Sim<'s> {
     scope: &'s Scope,
     cluster: Cluster,
+    clients: totals::Clients,
     flights: Vec<Flight>,
     limbo: Vec<(i64, Request)>,
     next: usize,
     faults: usize,
     ticks: usize,
     news: usize,
+    forgets: usize,
+    /// Occurrences that clients have reported.
+    happened: u64,
     drained: bool,
     client_deleted: bool,
     /// Whether the client knows that it is gone: a DELETE without an answer beside a create in limbo leaves that open.
@@ -127,7 +144,8 @@ struct Sim<'s> {
 
 impl<'s> Sim<'s> {
     fn new(scope: &'s Scope) -> Self {
-        let mut cluster = Cluster::new(scope.processes, scope.settings.clone(), scope.limits.clone());
+        let (settings, limits) = (scope.settings.clone(), scope.limits.clone());
+        let mut cluster = Cluster::sharded(scope.processes, scope.shards, settings, limits);
         cluster.admission = scope.admission;
         let now = cluster.now();
         for stranger in &scope.strangers {
@@ -137,12 +155,15 @@ impl<'s> Sim<'s> {
         Self {
             scope,
             cluster,
+            clients: totals::Clients::new(scope.processes),
             flights: Vec::new(),
             limbo: Vec::new(),
             next: 0,
             faults: scope.faults,
             ticks: scope.ticks,
             news: scope.news,
+            forgets: scope.forgets,
+            happened: 0,
             drained: false,
             client_deleted: false,
             is_gone_for_good: true,
@@ -171,7 +192,7 @@ impl<'s> Sim<'s> {
                 acts.push(act);
             }
         };
-        when(self.next < scope.script.len(), Act::Accept);
+        when(self.next < scope.script.len() && self.may_accept(), Act::Accept);
         when(self.ticks > 0, Act::Tick);
         for who in 0..scope.processes {
             when(self.flights.iter().filter(|flight| flight.who == who).count() < 2, Act::Send(who));
@@ -179,11 +200,12 @@ impl<'s> Sim<'s> {
             when(!scope.commits_at_once, Act::Commit(who));
             when(scope.lists && self.news > 0, Act::List(who));
             when(scope.watches && self.news > 0, Act::Watch(who));
+            when(self.forgets > 0 && self.clients.has_aliases(who), Act::ForgetAliases(who));
         }
         for index in 0..self.flights.len() {
             when(true, Act::Done(index));
             when(is_faulty, Act::DoneUnanswered(index));
-            when(is_faulty, Act::ToLimbo(index));
+            when(is_faulty && scope.limbo, Act::ToLimbo(index));
             when(is_faulty && scope.busy, Act::Busy(index));
         }
         for (index, (until, _)) in self.limbo.iter().enumerate() {
@@ -205,8 +227,7 @@ impl<'s> Sim<'s> {
             Act::Accept => {
                 let (who, event) = self.scope.script[self.next].clone();
                 self.next += 1;
-                self.since_commit[who] += 1;
-                self.cluster.accept(who, event);
+                self.accept(who, event);
             }
             Act::Tick => {
                 self.ticks -= 1;
@@ -214,32 +235,32 @@ impl<'s> Sim<'s> {
             }
             Act::Send(who) => {
                 let now = self.cluster.now();
-                if let Some(write) = self.cluster.processes[who].shard.next_write(now) {
-                    self.flights.push(Flight { who, write });
+                if let Some((shard, write)) = self.cluster.processes[who].next_write(now) {
+                    self.flights.push(Flight { who, shard, write });
                 }
             }
             Act::Done(index) => {
-                let Flight { who, write } = self.flights.remove(index);
-                let answer = self.cluster.carry_out(&write.request);
-                self.cluster.settle(who, write.record, answer);
+                let flight = self.flights.remove(index);
+                let answer = self.cluster.carry_out(&flight.write.request);
+                self.settle(&flight, answer);
             }
             Act::DoneUnanswered(index) => {
                 self.faults -= 1;
-                let Flight { who, write } = self.flights.remove(index);
-                self.cluster.carry_out(&write.request);
-                self.cluster.settle(who, write.record, LOST);
+                let flight = self.flights.remove(index);
+                self.cluster.carry_out(&flight.write.request);
+                self.settle(&flight, LOST);
             }
             Act::ToLimbo(index) => {
                 self.faults -= 1;
-                let Flight { who, write } = self.flights.remove(index);
-                self.cluster.settle(who, write.record, LOST);
-                self.give_up(write.request);
+                let flight = self.flights.remove(index);
+                self.settle(&flight, LOST);
+                self.give_up(flight.write.request);
             }
             Act::Busy(index) => {
                 self.faults -= 1;
-                let Flight { who, write } = self.flights.remove(index);
+                let flight = self.flights.remove(index);
                 let busy = Retry { after: None, applied: Applied::No, fault: Fault::Overloaded };
-                self.cluster.settle(who, write.record, Answer::Retry(busy));
+                self.settle(&flight, Answer::Retry(busy));
             }
             Act::Late(index) => {
                 let (_, request) = self.limbo.remove(index);
@@ -262,7 +283,7 @@ impl<'s> Sim<'s> {
             Act::Drain(who) => {
                 self.drained = true;
                 let now = self.cluster.now();
-                self.cluster.processes[who].shard.drain(now);
+                self.cluster.processes[who].drain(now);
             }
             Act::List(who) => {
                 self.news -= 1;
@@ -272,6 +293,10 @@ impl<'s> Sim<'s> {
                 self.news -= 1;
                 self.cluster.hear(who, Some(1));
             }
+            Act::ForgetAliases(who) => {
+                self.forgets -= 1;
+                self.clients.forget_aliases(who);
+            }
         }
         if self.scope.commits_at_once {
             (0..self.scope.processes).for_each(|who| self.commit(who));
@@ -279,9 +304,23 @@ impl<'s> Sim<'s> {
         self.note_tags();
     }
 
+    fn accept(&mut self, who: usize, event: Event) {
+        if self.scope.totals {
+            self.tell(who, event);
+        } else {
+            self.happened += 1;
+            self.since_commit[who] += 1;
+            self.cluster.accept(who, event);
+        }
+    }
+
+    fn settle(&mut self, flight: &Flight, answer: Answer) {
+        self.cluster.settle_of(flight.who, flight.shard, flight.write.record, answer);
+    }
+
     /// Reads cannot change anything, whenever they are carried out.
     fn give_up(&mut self, request: Request) {
-        if !matches!(request, Request::Read { .. }) {
+        if self.scope.limbo && !matches!(request, Request::Read { .. }) {
             self.limbo.push((self.cluster.now + LIMBO, request));
         }
     }
@@ -296,15 +335,20 @@ impl<'s> Sim<'s> {
         let (mine, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flights).into_iter().partition(|f| f.who == who);
         self.flights = rest;
         mine.into_iter().for_each(|flight| self.give_up(flight.write.request));
-        let balance = self.cluster.processes[who].shard.balance();
+        let balance = self.cluster.processes[who].balance();
         self.lost_before += balance.ledger.total_lost();
         self.unkept += self.since_commit[who].min(balance.total_waiting());
         self.since_commit[who] = 0;
         self.restored[who] = self.cluster.processes[who].disk.values().map(|entry| entry.occurrences().total()).sum();
         self.cluster.crash(who);
+        if self.scope.totals {
+            // It counts on nothing before it has listed what there is.
+            self.cluster.hear(who, None);
+            self.clients.forget_aliases(who);
+        }
     }
 
-    /// What somebody else does to the newest object.
+    /// What another writer does to the newest object.
     fn interfere(&mut self, act: Act) {
         let Some(event) = self.cluster.stored().into_iter().max_by_key(|event| event.metadata.resource_version.clone())
         else {
@@ -339,7 +383,7 @@ impl<'s> Sim<'s> {
         self.is_gone_for_good = is_answered || self.limbo.is_empty();
         let (now, policy) = (self.cluster.now(), policy(self.scope.settings.clone()));
         let event = self.scope.script[0].1.clone();
-        let shard = &mut self.cluster.processes[who].shard;
+        let shard = &mut self.cluster.processes[who].shards[0];
         let Some(handle) = shard.hold(&event, &event.metadata.name, Lead::Alias, now, &policy) else { return };
         // A request on its way is waited for, and this one comes after it.
         if shard.is_in_flight(&handle) {
@@ -348,7 +392,7 @@ impl<'s> Sim<'s> {
             return;
         }
         let _gone = self.cluster.store.delete("default", &handle.name, now);
-        let shard = &mut self.cluster.processes[who].shard;
+        let shard = &mut self.cluster.processes[who].shards[0];
         if is_answered {
             shard.forget_record(&handle, now);
         } else {
@@ -369,27 +413,43 @@ impl<'s> Sim<'s> {
 
     /// A hash of the state.
     fn print(&self) -> u64 {
-        let state = (&self.cluster, &self.flights, &self.limbo, &self.since_commit, &self.tags);
-        let numbers = (self.next, self.faults, self.ticks, self.news, self.drained, self.client_deleted, self.unkept);
+        let state = (&self.cluster, &self.clients, &self.flights, &self.limbo, &self.since_commit, &self.tags);
+        let budgets = (self.faults, self.ticks, self.news, self.forgets);
+        let numbers = (self.next, self.happened, budgets, self.drained, self.client_deleted, self.unkept);
         BuildHasherDefault::<DefaultHasher>::default().hash_one(format!("{state:?}{numbers:?}"))
     }
 
     /// Everything comes to rest. Requests in limbo are carried out first or, where `is_late`, as late as can be.
     fn rest(&mut self) -> Result<(), String> {
         while self.next < self.scope.script.len() {
+            if !self.may_accept() {
+                self.come_to_rest()?;
+            }
             self.act(Act::Accept);
         }
+        if self.scope.drains && !self.drained {
+            while !self.flights.is_empty() {
+                self.act(Act::Done(0));
+            }
+            self.act(Act::Drain(0));
+        }
+        self.come_to_rest()?;
+        if self.scope.totals {
+            self.tell_all();
+            self.come_to_rest()?;
+        }
+        Ok(())
+    }
+
+    fn come_to_rest(&mut self) -> Result<(), String> {
         while !self.flights.is_empty() {
             self.act(Act::Done(0));
-        }
-        if self.scope.drains && !self.drained {
-            self.act(Act::Drain(0));
         }
         if !self.is_late {
             self.release_limbo(i64::MAX);
         }
         for _ in 0..TURNS {
-            if self.limbo.is_empty() && !self.cluster.processes.iter().any(|process| process.shard.owes()) {
+            if self.limbo.is_empty() && !self.cluster.processes.iter().any(Process::owes) {
                 return Ok(());
             }
             let wakeups: Vec<Option<Mono>> = self.wakeups();
@@ -399,14 +459,8 @@ impl<'s> Sim<'s> {
             self.release_limbo(self.cluster.now + SECOND);
             for (who, wakeup) in wakeups.into_iter().enumerate() {
                 self.cluster.processes[who].keep(now);
-                let mut is_first = true;
-                while let Some(write) = self.cluster.processes[who].shard.next_write(now) {
-                    if is_first && wakeup.is_none_or(|wakeup| wakeup > now.mono) {
-                        return Err(format!("a write at {now:?} which nothing would have woken: {wakeup:?}"));
-                    }
-                    is_first = false;
-                    let answer = self.cluster.carry_out(&write.request);
-                    self.cluster.settle(who, write.record, answer);
+                if self.cluster.write_now(who) && wakeup.is_none_or(|wakeup| wakeup > now.mono) {
+                    return Err(format!("a write at {now:?} which nothing would have woken: {wakeup:?}"));
                 }
             }
         }
@@ -419,12 +473,9 @@ impl<'s> Sim<'s> {
         let mut wakeups = Vec::new();
         for who in 0..self.scope.processes {
             self.cluster.processes[who].keep(now);
-            while let Some(write) = self.cluster.processes[who].shard.next_write(now) {
-                let answer = self.cluster.carry_out(&write.request);
-                self.cluster.settle(who, write.record, answer);
-            }
+            self.cluster.write_now(who);
             self.cluster.processes[who].keep(now);
-            wakeups.push(self.cluster.processes[who].shard.next_wakeup(now.mono));
+            wakeups.push(self.cluster.processes[who].next_wakeup(now.mono));
         }
         wakeups
     }
@@ -445,12 +496,13 @@ impl<'s> Sim<'s> {
                 |event: &Event| format!("{} {} x{} {:?}", event.metadata.name, event.reason, event.count, tags(event));
             objects.iter().map(told).collect::<Vec<_>>().join(", ")
         };
-        let ledgers: Vec<_> = self.cluster.processes.iter().map(|process| process.shard.balance().ledger).collect();
+        let ledgers: Vec<_> = self.cluster.processes.iter().map(|process| process.balance().ledger).collect();
         let lost = self.lost_before + ledgers.iter().map(|ledger| ledger.total_lost()).sum::<u64>();
-        let accepted = self.scope.script.len() as u64 - lost;
+        let accepted = self.happened - lost;
         // What a client has deleted before its write was answered counts as lost, and its tag may have been there all the same.
-        let at_most = if self.client_deleted { self.scope.script.len() as u64 } else { accepted };
-        let bounds = accepted - self.unkept..=at_most;
+        let at_most = if self.client_deleted { self.happened } else { accepted };
+        // What is lost with a process comes again with its client's next total.
+        let bounds = if self.scope.totals { accepted..=accepted } else { accepted - self.unkept..=at_most };
         let has_tags = self.scope.admission != Admission::StripsAnnotations;
         let counted: u64 = self.tags.values().sum();
         if has_tags && !bounds.contains(&counted) {
@@ -486,7 +538,7 @@ impl<'s> Sim<'s> {
                 return Err(format!("what was deleted is back: {}", told()));
             }
         }
-        Ok(())
+        if self.scope.totals { self.check_totals().map_err(|fault| format!("{fault}: {}", told())) } else { Ok(()) }
     }
 }
 
@@ -570,6 +622,10 @@ fn scope(name: &'static str, script: Vec<(usize, Event)>) -> Scope {
         script,
         strangers: Vec::new(),
         processes: 1,
+        shards: 1,
+        totals: false,
+        forgets: 0,
+        limbo: true,
         faults: 1,
         ticks: 1,
         news: 2,
@@ -585,294 +641,4 @@ fn scope(name: &'static str, script: Vec<(usize, Event)>) -> Scope {
         watches: false,
         depth: 10,
     }
-}
-
-fn plain() -> Event {
-    plain_event(0, "BackOff", "m")
-}
-
-/// The same event of another container, under a name of its own.
-fn of_container(number: usize, message: &str) -> Event {
-    plain_event(number, "Unhealthy", message)
-}
-
-fn of_instance(instance: &str) -> Event {
-    Event { reporting_instance: instance.into(), ..plain() }
-}
-
-fn size(number: usize) -> NonZeroUsize {
-    NonZeroUsize::new(number).unwrap()
-}
-
-fn combining(max_events: usize) -> Settings {
-    Settings { max_events: size(max_events), ..Settings::default() }
-}
-
-fn deterministic() -> Settings {
-    Settings { naming: Naming::Deterministic, ..Settings::default() }
-}
-
-/// No token, so that what never was written folds when the process ends.
-fn without_tokens() -> Settings {
-    Settings { burst_size: 0, qps: 0.05, ..Settings::default() }
-}
-
-#[test]
-fn plain_repeats() {
-    explore(&Scope {
-        faults: 2,
-        labels: true,
-        crashes: true,
-        depth: 9,
-        ..scope("plain repeats", vec![(0, plain()), (0, plain()), (0, plain())])
-    });
-}
-
-#[test]
-fn plain_repeats_that_are_refused_for_now() {
-    explore(&Scope { faults: 2, busy: true, depth: 9, ..scope("429s", vec![(0, plain()), (0, plain())]) });
-}
-
-#[test]
-fn combined_records_of_two_containers() {
-    let script = (0..3).map(|number| (0, of_container(number, &number.to_string()))).collect();
-    explore(&Scope { settings: combining(2), labels: true, ..scope("combined, two containers", script) });
-}
-
-#[test]
-fn two_instances() {
-    let script = vec![(0, of_instance("a")), (0, of_instance("b"))];
-    explore(&Scope { labels: true, ..scope("two instances", script) });
-}
-
-#[test]
-fn a_record_that_was_evicted_begins_again_under_its_name() {
-    for naming in [Naming::Client, Naming::Deterministic] {
-        let settings = Settings { lru_cache_size: size(1), naming, ..Settings::default() };
-        let script = vec![(0, plain()), (0, plain_event(1, "Other", "o")), (0, plain()), (0, plain())];
-        explore(&Scope { settings, depth: 9, ..scope("evicted", script) });
-    }
-}
-
-#[test]
-fn a_drain_with_a_budget_for_each_reason() {
-    use eventweir::correlator::{Field, SPAM_KEY};
-    let spam_key = [&SPAM_KEY[..], &[Field::Reason]].concat();
-    let script = ["A", "A", "B", "B"]
-        .iter()
-        .enumerate()
-        .map(|(number, reason)| (0, plain_event(number, reason, &number.to_string())));
-    explore(&Scope {
-        settings: Settings { spam_key, ..without_tokens() },
-        drains: true,
-        ..scope("drain, budget a reason", script.collect())
-    });
-}
-
-#[test]
-fn a_drain_of_two_types() {
-    let of = |kind: &str, number: usize| {
-        (0, Event { event_type: kind.into(), ..plain_event(number, &format!("{kind}{number}"), "m") })
-    };
-    let script = vec![of("Normal", 0), of("Normal", 1), of("Warning", 2), of("Warning", 3)];
-    explore(&Scope { settings: without_tokens(), drains: true, ..scope("drain, two types", script) });
-}
-
-#[test]
-fn one_name_for_two_events() {
-    let script = vec![(0, plain()), (0, plain_event(0, "Other", "o")), (0, plain()), (0, plain_event(0, "Other", "o"))];
-    explore(&Scope { faults: 2, depth: 9, ..scope("one name for two events", script) });
-}
-
-#[test]
-fn two_events_of_one_name_that_differ_in_their_action() {
-    let of = |action: &str| {
-        let event = Event { action: action.into(), event_time: Some(eventweir::event::MicroTime(5)), ..plain() };
-        (0, Event { first_timestamp: None, last_timestamp: None, ..event })
-    };
-    explore(&Scope { depth: 9, ..scope("two actions", vec![of("Pull"), of("Push"), of("Pull")]) });
-}
-
-#[test]
-fn combined_records_of_two_replicas_under_one_name() {
-    let settings = Settings { naming: Naming::Deterministic, ..combining(1) };
-    let script = vec![(0, of_container(0, "0")), (1, of_container(1, "1")), (0, of_container(2, "2"))];
-    explore(&Scope { settings, processes: 2, lists: true, depth: 8, ..scope("combined, two replicas", script) });
-}
-
-#[test]
-fn two_replicas_under_one_name() {
-    let script = vec![(0, plain()), (1, plain()), (0, plain())];
-    explore(&Scope {
-        settings: deterministic(),
-        processes: 2,
-        labels: true,
-        depth: 8,
-        ..scope("two replicas", script)
-    });
-}
-
-#[test]
-fn two_replicas_that_crash_and_hear_of_each_other() {
-    let script = vec![(0, plain()), (1, plain()), (0, plain())];
-    explore(&Scope {
-        settings: deterministic(),
-        processes: 2,
-        crashes: true,
-        lists: true,
-        watches: true,
-        depth: 7,
-        ..scope("two replicas, crash, news", script)
-    });
-}
-
-#[test]
-fn a_source_that_was_forgotten_and_is_heard_of_again() {
-    let limits = shard::Settings { max_sources: size(1), ..shard::Settings::default() };
-    let mut other = plain_event(7, "Other", "o");
-    other.source.component = "scheduler".into();
-    let script = vec![
-        (0, plain()),
-        (0, Event { metadata: plain_event(1, "", "").metadata, ..plain() }),
-        (0, other),
-        (0, plain()),
-    ];
-    explore(&Scope { limits, lists: true, watches: true, depth: 9, ..scope("source forgotten", script) });
-}
-
-#[test]
-fn a_record_of_before_whose_patch_is_in_limbo() {
-    let script = vec![(0, of_instance("a")), (0, of_instance("b")), (0, of_instance("a"))];
-    explore(&Scope { faults: 2, crashes: true, lists: true, depth: 9, ..scope("heard of after a crash", script) });
-}
-
-#[test]
-fn a_crash_before_the_commit() {
-    let script = vec![(0, plain()), (0, plain()), (0, plain()), (0, plain())];
-    explore(&Scope {
-        faults: 2,
-        crashes: true,
-        commits_at_once: false,
-        depth: 9,
-        ..scope("crash before the commit", script)
-    });
-}
-
-#[test]
-fn admission_that_changes_the_message() {
-    let admission = Admission::ChangesMessage;
-    explore(&Scope {
-        admission,
-        faults: 2,
-        labels: true,
-        ..scope("admission changes", vec![(0, plain()), (0, plain()), (0, plain())])
-    });
-}
-
-#[test]
-fn admission_that_strips_annotations() {
-    let admission = Admission::StripsAnnotations;
-    explore(&Scope {
-        admission,
-        faults: 1,
-        ..scope("admission strips", vec![(0, plain()), (0, plain()), (0, plain())])
-    });
-}
-
-#[test]
-fn a_stranger_under_the_name() {
-    let stranger = Event { reason: "Stranger".into(), count: 3, ..plain() };
-    let strangers = vec![stranger];
-    explore(&Scope { strangers, faults: 2, ..scope("stranger", vec![(0, plain()), (0, plain())]) });
-}
-
-#[test]
-fn an_equal_event_of_before_under_the_name() {
-    let strangers = vec![Event { count: 3, ..plain() }];
-    explore(&Scope {
-        strangers,
-        faults: 2,
-        lists: true,
-        depth: 8,
-        ..scope("equal event of before", vec![(0, plain()), (0, plain())])
-    });
-}
-
-#[test]
-fn another_writer_counts_on_the_record() {
-    explore(&Scope {
-        counts: true,
-        faults: 2,
-        watches: true,
-        depth: 8,
-        ..scope("another writer", vec![(0, plain()), (0, plain()), (0, plain())])
-    });
-}
-
-#[test]
-fn another_writer_deletes_the_record() {
-    explore(&Scope {
-        deletes: true,
-        faults: 2,
-        watches: true,
-        depth: 8,
-        ..scope("deleted by another", vec![(0, plain()), (0, plain()), (0, plain())])
-    });
-}
-
-#[test]
-fn a_stranger_that_goes_while_a_create_is_in_limbo() {
-    let strangers = vec![Event { reason: "Stranger".into(), count: 3, ..plain() }];
-    explore(&Scope {
-        strangers,
-        deletes: true,
-        faults: 3,
-        depth: 8,
-        ..scope("stranger goes", vec![(0, plain()), (0, plain())])
-    });
-}
-
-#[test]
-fn a_client_deletes_its_event() {
-    let other = |number: usize| (0, Event { metadata: plain_event(number, "", "").metadata, ..plain() });
-    explore(&Scope {
-        client_deletes: true,
-        faults: 2,
-        depth: 8,
-        ..scope("deleted by its client", vec![(0, plain()), other(1), other(2)])
-    });
-}
-
-/// Records of one group that has a single token, and folds soon.
-fn storm(name: &'static str) -> Scope {
-    let groups = GroupSettings { fold_after: Duration::from_secs(1), ..GroupSettings::default() };
-    let outbox = outbox::Settings { groups, ..outbox::Settings::default() };
-    let script = (0..4).map(|number| (0, plain_event(number, "BackOff", &number.to_string()))).collect();
-    Scope {
-        settings: Settings { group: Some(Rate { qps: 0.05, burst: 1 }), ..Settings::default() },
-        limits: shard::Settings { outbox, ..shard::Settings::default() },
-        ticks: 2,
-        depth: 8,
-        ..scope(name, script)
-    }
-}
-
-#[test]
-fn a_storm_record_whose_writes_fail() {
-    explore(&Scope { faults: 2, labels: true, ..storm("storm") });
-}
-
-#[test]
-fn a_storm_record_across_a_crash() {
-    explore(&Scope { crashes: true, lists: true, ..storm("storm, crash") });
-}
-
-#[test]
-fn a_storm_record_across_a_crash_before_the_commit() {
-    explore(&Scope { crashes: true, commits_at_once: false, ..storm("storm, crash before the commit") });
-}
-
-#[test]
-fn a_storm_record_in_a_drain() {
-    explore(&Scope { drains: true, ..storm("storm, drain") });
 }

@@ -1,0 +1,168 @@
+//! Clients that count by themselves, as client-go does: each posts its event under a name of its own with a total of 1, and then
+//! tells by how much that has grown. A process that does not know what it told a client compares with what is known of the name.
+//!
+//! At the end each client tells once more, to a process without aliases. Then every occurrence is in exactly one count, and a process
+//! without memory reads from the store how far each client has counted.
+
+use std::collections::BTreeMap;
+
+use eventweir::event::Event;
+
+use super::super::cluster::{Disk, plain_event};
+use super::{Scope, Sim, explore, scope};
+
+/// By how much a client's last total grows: more than one, because any POST brings one occurrence.
+const LAST: i32 = 3;
+
+/// What clients know, and what processes know of them.
+#[derive(Debug)]
+pub(super) struct Clients {
+    by_name: BTreeMap<String, Client>,
+    /// By process: the totals that it knows its clients were told.
+    aliases: Vec<BTreeMap<String, i32>>,
+}
+
+#[derive(Debug, Clone)]
+struct Client {
+    /// The process that it told last.
+    who: usize,
+    /// Its event, with its total as the count.
+    event: Event,
+}
+
+impl Clients {
+    pub(super) fn new(processes: usize) -> Self {
+        Self { by_name: BTreeMap::new(), aliases: vec![BTreeMap::new(); processes] }
+    }
+
+    pub(super) fn has_aliases(&self, who: usize) -> bool {
+        !self.aliases[who].is_empty()
+    }
+
+    pub(super) fn forget_aliases(&mut self, who: usize) {
+        self.aliases[who].clear();
+    }
+}
+
+impl Sim<'_> {
+    /// Whether the next client may tell its process. One that comes from another process comes after that has written everything.
+    pub(super) fn may_accept(&self) -> bool {
+        let (who, event) = &self.scope.script[self.next];
+        match self.clients.by_name.get(event.metadata.name.as_str()) {
+            Some(client) if client.who != *who => {
+                let is_quiet = self.flights.iter().all(|flight| flight.who != client.who);
+                is_quiet && !self.cluster.processes[client.who].owes()
+            }
+            _ => true,
+        }
+    }
+
+    /// As `ingest/occurrence.rs` counts what a client tells. `event` says how often it has happened since; one without a count brings one
+    /// occurrence, and its client tells no totals.
+    pub(super) fn tell(&mut self, who: usize, mut event: Event) {
+        let name = event.metadata.name.to_string();
+        let grown = event.count;
+        if grown == 0 {
+            self.bring(who, event, 1, 1);
+            return;
+        }
+        let before = self.clients.by_name.get(&name).cloned();
+        if before.as_ref().is_some_and(|client| client.who != who) {
+            self.cluster.hear(who, None);
+            // LIMIT: an alias does not know what another process has counted since.
+            self.clients.forget_aliases(who);
+        }
+        event.count += before.map_or(0, |client| client.event.count);
+        let brought = if event.count == 1 {
+            1
+        } else {
+            let told = self.clients.aliases[who].get(&name).copied();
+            let known = told.map_or_else(|| self.cluster.counted_under(who, &event), i64::from);
+            (i64::from(event.count) - known).max(1)
+        };
+        self.clients.aliases[who].insert(name.clone(), event.count);
+        self.clients.by_name.insert(name, Client { who, event: event.clone() });
+        self.bring(who, event, u32::try_from(brought).unwrap(), u64::try_from(grown).unwrap());
+    }
+
+    fn bring(&mut self, who: usize, event: Event, brought: u32, happened: u64) {
+        self.happened += happened;
+        self.since_commit[who] += u64::from(brought);
+        self.cluster.accept_all(who, event, brought);
+    }
+
+    /// Each client tells for the last time.
+    pub(super) fn tell_all(&mut self) {
+        for Client { who, event } in self.clients.by_name.clone().into_values() {
+            self.clients.forget_aliases(who);
+            self.tell(who, Event { count: LAST, ..event });
+        }
+    }
+
+    pub(super) fn check_totals(&mut self) -> Result<(), String> {
+        let next = self.cluster.begin(Disk::new());
+        self.cluster.processes.push(next);
+        let reader = self.scope.processes;
+        self.cluster.hear(reader, None);
+        for Client { who, event } in self.clients.by_name.clone().into_values() {
+            for process in [who, reader] {
+                let known = self.cluster.counted_under(process, &event);
+                if known != i64::from(event.count) {
+                    let name = &event.metadata.name;
+                    return Err(format!("process {process} knows {known} of {name}, which has told {}", event.count));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An event of client number `number`, which has happened so often since. All count on one record.
+fn happened(number: usize, count: i32) -> Event {
+    Event { count, metadata: plain_event(number, "", "").metadata, ..plain_event(0, "BackOff", "m") }
+}
+
+/// Who tells: process, client, and how often its event has happened since.
+fn totals(name: &'static str, script: &[(usize, usize, i32)]) -> Scope {
+    let script = script.iter().map(|(who, number, count)| (*who, happened(*number, *count))).collect();
+    Scope { totals: true, forgets: 1, depth: 8, ..scope(name, script) }
+}
+
+#[test]
+fn a_client_that_tells_totals() {
+    let script = [(0, 0, 1), (0, 0, 1), (0, 0, 2)];
+    explore(&Scope { faults: 2, labels: true, ..totals("totals", &script) });
+    explore(&Scope { faults: 2, crashes: true, ..totals("totals, crash", &script) });
+    let late = totals("totals, crash before the commit", &script);
+    // A request that is carried out after the next process has listed, and is in no spool, counts on top of the client's total.
+    explore(&Scope { faults: 2, crashes: true, limbo: false, commits_at_once: false, ..late });
+}
+
+#[test]
+fn two_clients_on_one_record() {
+    let script = [(0, 0, 1), (0, 1, 1), (0, 0, 2), (0, 1, 1)];
+    explore(&Scope { watches: true, ..totals("two totals", &script) });
+    explore(&Scope { crashes: true, ..totals("two totals, crash", &script) });
+    let late = totals("two totals, crash before the commit", &script);
+    explore(&Scope { crashes: true, limbo: false, commits_at_once: false, ..late });
+}
+
+#[test]
+fn a_client_beside_others_without_totals() {
+    let script = [(0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 0, 1)];
+    explore(&Scope { crashes: true, ..totals("totals and others", &script) });
+}
+
+#[test]
+fn clients_of_two_processes_on_one_record() {
+    let script = [(0, 0, 1), (1, 1, 1), (0, 0, 2), (1, 1, 1)];
+    let two = || Scope { processes: 2, lists: true, depth: 7, ..totals("totals of two processes", &script) };
+    explore(&two());
+    explore(&Scope { crashes: true, ..two() });
+}
+
+#[test]
+fn a_client_that_comes_to_another_process() {
+    let script = [(0, 0, 1), (0, 0, 2), (1, 0, 1), (0, 0, 1)];
+    explore(&Scope { processes: 2, lists: true, depth: 7, ..totals("totals from another process", &script) });
+}

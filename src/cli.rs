@@ -1,4 +1,4 @@
-//! The command line: what can be asked of the program, and help texts that teach.
+//! The command line: subcommands, flags and help texts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,30 +13,31 @@ use crate::replay::Until;
 #[derive(Debug, Parser)]
 #[command(name = "eventweir", version, propagate_version = true)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the proxy.
     ///
-    /// Components post their Events to --listen as if it were the API server. Without flags everything runs on this machine
-    /// alone: events end in an embedded store that can be read back at the same address.
+    /// Components post their Events to --listen as if it were the API server. Without flags, only this machine reaches
+    /// it, and it writes to an embedded store, whose events can be read at the same address.
     ///
-    /// SIGTERM drains what waits (up to shutdown.drainTimeout) and exits 0; SIGHUP reloads the configuration file.
+    /// SIGTERM writes what waits (up to shutdown.drainTimeout) and exits 0; SIGHUP reloads the configuration file.
     Serve(Box<Serve>),
-    /// See what it saves on a made-up storm: no cluster, no flags.
+    /// Show what it saves on generated events: no cluster, no flags.
     ///
-    /// Sends an hour of a CronJob and of pods in a crash loop through client-go's correlator and through eventweir's defaults, in
-    /// simulated time, and prints what each writes and shows, beside a client without a correlator.
+    /// Simulates an hour of a CronJob and of pods in a crash loop with client-go's correlator and with eventweir's
+    /// defaults. Prints what each writes and shows, and what a client without a correlator would write.
     Demo(Demo),
     /// Show what eventweir would write for recorded events.
     ///
-    /// Reads what `kubectl get events -o json` prints, JSON lines, arrays, events of both API groups and audit logs of the API server
-    /// (level Request), also compressed by gzip. Runs them in simulated time through client-go's correlator and through eventweir.
+    /// Reads the output of `kubectl get events -o json`, JSON lines, arrays, events of both API groups and audit logs
+    /// of the API server (level Request), also compressed by gzip. Simulates client-go's correlator and eventweir with
+    /// these events.
     ///
     /// Examples:
     ///   kubectl get events -A -o json | eventweir replay -
@@ -45,26 +46,26 @@ pub enum Command {
     Replay(Replay),
     /// Watch the events of a cluster, and show what eventweir would save there. Writes nothing to the cluster.
     ///
-    /// Counts what is stored while it watches, until --for has passed or Ctrl-C, and prints the table of `replay`. What the clients' own
-    /// limits never let through cannot be seen in this way; `replay` of an audit log counts each request.
+    /// Counts the events that are stored until --for has passed or Ctrl-C, and prints the table of `replay`. It cannot
+    /// see events that the clients' own limits suppress; `replay` of an audit log counts each request.
     ///
     /// Examples:
     ///   eventweir observe --for 10m
     ///   eventweir observe -n shop --by reason
     #[command(verbatim_doc_comment)]
     Observe(Observe),
-    /// Say where the events of an object are: shown, waiting, lost or never received, and why.
+    /// Explain where the events of an object are: shown, waiting, lost or never received, and why.
     ///
-    /// Exits 0, or 3 where nothing is known.
+    /// Exits 0, or 3 if nothing is known.
     ///
     /// Examples:
     ///   eventweir explain pod/web-0 -n shop
     ///   eventweir explain cronjob/hello --reason SawCompletedJob --follow
     #[command(verbatim_doc_comment)]
     Explain(Explain),
-    /// Print occurrences as they come, with what becomes of each.
+    /// Print occurrences as they arrive, with the decision about each.
     ///
-    /// Conditions are lists with commas between; `*` at the end of a word stands for any ending.
+    /// Conditions are comma-separated lists; `*` at the end of a word matches any ending.
     ///
     /// Examples:
     ///   eventweir tap -n shop --type Warning
@@ -78,13 +79,13 @@ pub enum Command {
     ///   eventweir top --by namespace --once
     #[command(verbatim_doc_comment)]
     Top(Top),
-    /// Check a configuration file and name everything that is wrong with it. Exits 0 or 64.
+    /// Check a configuration file and print all errors. Exits 0 or 64.
     CheckConfig(CheckConfig),
     /// Print the JSON schema of the configuration file, for editors and for the Helm chart.
     ConfigSchema,
-    /// Ask a running eventweir whether it is ready. Exits 0 or 1.
+    /// Check that a running eventweir is ready. Exits 0 or 1.
     ///
-    /// For containers, whose image has no curl.
+    /// For containers, because the image has no curl.
     Healthcheck(Healthcheck),
     /// Print a completion script for a shell.
     Completions {
@@ -99,7 +100,7 @@ pub struct Serve {
     /// Configuration file (YAML); every key is in docs/configuration.md.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Print the configuration that results from file and flags, and exit.
+    /// Print the effective configuration of file and flags, and exit.
     #[arg(long)]
     pub print_config: bool,
     /// The flags that override the file.
@@ -107,62 +108,62 @@ pub struct Serve {
     pub flags: Flags,
 }
 
-/// The principal settings.
+/// The principal settings as flags.
 #[derive(Debug, Args, Default)]
 pub struct Flags {
-    /// Where components post their events: an address, or unix:/path [default: 127.0.0.1:8080].
+    /// Address to which components post events, or unix:/path [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Allow --listen on an address that other machines reach, although nobody is authenticated.
+    /// Allow --listen on an address that other machines reach, without authentication.
     #[arg(long)]
     pub insecure_listen: bool,
-    /// Where /metrics, /livez and /readyz are [default: 127.0.0.1:9090].
+    /// Address of /metrics, /livez and /readyz [default: 127.0.0.1:9090].
     #[arg(long, value_name = "ADDR")]
     pub admin_listen: Option<String>,
-    /// TLS, users and headers of --admin-listen, in the format of Prometheus' exporter-toolkit.
+    /// File with TLS, users and headers of --admin-listen, in the format of Prometheus' exporter-toolkit.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config_file: Option<String>,
-    /// Hosts that requests to a loopback address may name: regular expressions with commas between them
+    /// Hosts that requests to a loopback address may name: comma-separated regular expressions
     /// [default: ^localhost$,^127\.0\.0\.1$,^\[::1\]$].
     #[arg(long, value_name = "REGEXPS")]
     pub accept_hosts: Option<String>,
-    /// The certificate of --listen in PEM, and those between it and its authority; read again when it changes.
+    /// Certificate of --listen in PEM, with its intermediate certificates; reloaded when it changes.
     #[arg(long, value_name = "FILE")]
     pub tls_cert_file: Option<String>,
-    /// The private key of --tls-cert-file in PEM.
+    /// Private key of --tls-cert-file in PEM.
     #[arg(long, value_name = "FILE")]
     pub tls_private_key_file: Option<String>,
-    /// The oldest TLS that is spoken: `VersionTLS12` (the default) or `VersionTLS13`.
+    /// Oldest TLS version to accept: `VersionTLS12` (the default) or `VersionTLS13`.
     #[arg(long, value_name = "VERSION")]
     pub tls_min_version: Option<String>,
-    /// Cipher suites of TLS 1.2 by Go's names, with commas between them [default: all that are known].
+    /// Cipher suites of TLS 1.2 by Go's names, comma-separated [default: all supported ones].
     #[arg(long, value_name = "NAMES")]
     pub tls_cipher_suites: Option<String>,
-    /// Authorities of client certificates in PEM; a certificate of another one is refused.
+    /// Authorities of client certificates in PEM; certificates of other authorities are refused.
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<String>,
-    /// Where records live: `embedded` (in memory, the default) or `apiserver`.
+    /// Where to store records: `embedded` (in memory, the default) or `apiserver`.
     #[arg(long, value_name = "KIND")]
     pub upstream: Option<String>,
-    /// The kubeconfig of the apiserver [default: as kubectl, else the pod's service account].
+    /// Kubeconfig of the apiserver [default: as kubectl, else the pod's service account].
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<String>,
-    /// The context of the kubeconfig.
+    /// Context of the kubeconfig.
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// What happens to an occurrence that finds no token: `defer` (the default) or `drop` (client-go's way).
+    /// What to do with an occurrence when the budget is empty: `defer` (the default) or `drop` (as client-go).
     #[arg(long, value_name = "MODE")]
     pub suppression: Option<String>,
-    /// A directory of this process alone, where what waits is kept too, so that it outlives a crash [default: none].
+    /// Directory of this process only; keeps what waits on the disk, to survive a crash [default: none].
     #[arg(long, value_name = "DIR")]
     pub spool_dir: Option<String>,
-    /// `none`, `stdout` or a file that takes every occurrence as a JSON line.
+    /// Where to write every occurrence as a JSON line: `none`, `stdout` or a file.
     #[arg(long, value_name = "TARGET")]
     pub event_log: Option<String>,
-    /// How log lines look: `text` or `json`.
+    /// Format of log lines: `text` or `json`.
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
-    /// A level, or directives such as `info,eventweir::deliver=debug`.
+    /// Log level, or directives such as `info,eventweir::deliver=debug`.
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
 }
@@ -170,7 +171,7 @@ pub struct Flags {
 /// Flags of `demo`.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// Also draw the writes per minute into this file.
+    /// Also write an SVG drawing of the writes per minute to this file.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -178,25 +179,25 @@ pub struct Demo {
 /// Flags of `replay`.
 #[derive(Debug, Args)]
 pub struct Replay {
-    /// The events; `-` reads standard input.
+    /// File of events; `-` reads standard input.
     pub file: PathBuf,
-    /// A second configuration, shown side by side; only rows that differ are listed.
+    /// Second configuration, shown side by side; only rows that differ are listed.
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
-    /// How long simulated time goes on after the last event: `settled` (until nothing waits that can be written), `end` (not at all),
-    /// `+1h`, or a time such as 2026-03-01T08:00:00Z.
+    /// How long the simulation continues after the last event: `settled` (until nothing waits that can be written),
+    /// `end` (not at all), `+1h`, or until a time such as 2026-03-01T08:00:00Z.
     #[arg(long, value_name = "WHEN", default_value = "settled", value_parser = until)]
     pub until: Until,
-    /// Leave out what is no event, and count it.
+    /// Skip and count documents that are no events.
     #[arg(long)]
     pub skip_bad: bool,
-    /// Read the whole input into memory and sort it by time; Lists and arrays always are.
+    /// Read the whole input into memory and sort it by time; Lists and arrays are always sorted.
     #[arg(long)]
     pub sort_by_time: bool,
-    /// Accepted without effect: client-go is always shown.
+    /// Has no effect: client-go is always shown.
     #[arg(long, hide = true)]
     pub client_go: bool,
-    /// What is printed.
+    /// Flags of the report.
     #[command(flatten)]
     pub report: Report,
 }
@@ -204,48 +205,48 @@ pub struct Replay {
 /// Flags of `observe`.
 #[derive(Debug, Args)]
 pub struct Observe {
-    /// For how long, such as `90s`, `10m` or `1h` [default: until Ctrl-C].
+    /// How long to observe, such as `90s`, `10m` or `1h` [default: until Ctrl-C].
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub time: Option<Duration>,
-    /// The namespace to watch [default: all].
+    /// Namespace to watch [default: all].
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Option<String>,
-    /// The kubeconfig [default: as kubectl, else the pod's service account].
+    /// Kubeconfig [default: as kubectl, else the pod's service account].
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig.
+    /// Context of the kubeconfig.
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// Count what the API server appends to this audit log, instead of watching the cluster: each request, not only its result.
+    /// Count the requests that the API server appends to this audit log, instead of watching the cluster.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "context", "save"])]
     pub audit: Option<PathBuf>,
-    /// Also keep what was observed in this file, as JSON lines compressed by gzip, for `replay`.
+    /// Also save the observed events to this file for `replay`, as JSON lines compressed by gzip.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// What is printed.
+    /// Flags of the report.
     #[command(flatten)]
     pub report: Report,
 }
 
-/// What `replay` and `observe` compare and print.
+/// Flags of what `replay` and `observe` compare and print.
 #[derive(Debug, Args)]
 pub struct Report {
-    /// The configuration to try [default: the defaults].
+    /// Configuration to try [default: the defaults].
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Rows of each list; 0 lists all.
+    /// Rows per list; 0 lists all.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
     /// What a row stands for.
     #[arg(long, value_enum, default_value_t = By::Object)]
     pub by: By,
-    /// By what rows are sorted.
+    /// Sort order of rows.
     #[arg(long, value_enum, default_value_t = Sort::Writes)]
     pub sort: Sort,
-    /// How the result is printed; docs/replay.md describes the JSON document.
+    /// Format of the result; docs/replay.md describes the JSON document.
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     pub output: Output,
-    /// Also draw the writes per minute into this file.
+    /// Also write an SVG drawing of the writes per minute to this file.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Print no progress.
@@ -264,7 +265,7 @@ pub enum By {
     Type,
 }
 
-/// By what rows are sorted; numbers are eventweir's, the largest first.
+/// Sort order of rows; numbers are eventweir's, the largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the words of the command line")]
 pub enum Sort {
@@ -275,13 +276,13 @@ pub enum Sort {
     Name,
 }
 
-/// How a result is printed.
+/// Format of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// Tables for people, 80 columns wide.
+    /// Tables, 80 columns wide.
     #[value(alias = "text")]
     Table,
-    /// The same with more columns.
+    /// Tables with more columns.
     Wide,
     /// One JSON document.
     Json,
@@ -312,21 +313,21 @@ fn until(text: &str) -> Result<Until, String> {
     }
 }
 
-/// Which eventweir is asked.
+/// The eventweir to query.
 #[derive(Debug, Args)]
 pub struct Remote {
-    /// Where it listens. Given several times, `explain` asks each: an object's events are known to the replica that received them.
+    /// Address of eventweir. `explain` can query several: only the replica that received an object's events knows them.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub server: Vec<String>,
-    /// A file with the bearer token to show.
+    /// File with the bearer token to send.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// The authorities of its certificate in PEM.
+    /// Authorities of the server's certificate in PEM.
     #[arg(long, value_name = "FILE")]
     pub certificate_authority: Option<PathBuf>,
 }
 
-/// How an answer is printed.
+/// Format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the words of the command line")]
 pub enum Format {
@@ -338,31 +339,31 @@ pub enum Format {
 /// Flags of `explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// The object, as kubectl names it: pod/web-0, deploy/web, cronjob.batch/hello.
+    /// Object, as kubectl names it: pod/web-0, deploy/web, cronjob.batch/hello.
     #[arg(value_name = "KIND/NAME", required_unless_present_any = ["uid", "event", "source"])]
     pub object: Option<String>,
-    /// The namespace of its events; those of cluster-scoped objects are in `default`.
+    /// Namespace of its events; those of cluster-scoped objects are in `default`.
     #[arg(long, short, value_name = "NAME", default_value = "default")]
     pub namespace: String,
-    /// The object's uid.
+    /// Uid of the object.
     #[arg(long)]
     pub uid: Option<String>,
-    /// The name of an event: a client's, or a record's.
+    /// Name of an event, as the client gave it or as it is stored.
     #[arg(long, value_name = "NAME")]
     pub event: Option<String>,
-    /// Only what this source reports.
+    /// Only events of this source.
     #[arg(long, value_name = "COMPONENT[/HOST]")]
     pub source: Option<String>,
-    /// Only this reason.
+    /// Only events with this reason.
     #[arg(long)]
     pub reason: Option<String>,
-    /// How the answer is printed.
+    /// Format of the answer.
     #[arg(long, short, value_enum, default_value_t = Format::Table)]
     pub output: Format,
-    /// Go on with what comes, until Ctrl-C.
+    /// Continue with new occurrences until Ctrl-C.
     #[arg(long)]
     pub follow: bool,
-    /// Which eventweir is asked.
+    /// The eventweir to query.
     #[command(flatten)]
     pub remote: Remote,
 }
@@ -385,22 +386,22 @@ pub struct Tap {
     /// Types.
     #[arg(long = "type")]
     pub event_type: Option<String>,
-    /// What became of them: created, counted, combined, deferred, dropped, written, lost.
+    /// Decisions: created, counted, combined, deferred, dropped, written, lost.
     #[arg(long)]
     pub verdict: Option<String>,
-    /// Texts of which the message contains one.
+    /// Texts; the message must contain one of them.
     #[arg(long, value_name = "TEXT")]
     pub message: Option<String>,
-    /// Lines a second at most; how many are left out is said. 0 prints all.
+    /// Most lines per second; a line counts those left out. 0 prints all.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub max_rate: u64,
-    /// For how long [default: until Ctrl-C].
+    /// How long to print [default: until Ctrl-C].
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub time: Option<Duration>,
-    /// How lines are printed; JSON as they come.
+    /// Format of lines; JSON lines are printed as received.
     #[arg(long, short, value_enum, default_value_t = Format::Table)]
     pub output: Format,
-    /// Which eventweir is asked.
+    /// The eventweir to query.
     #[command(flatten)]
     pub remote: Remote,
 }
@@ -411,28 +412,28 @@ pub struct Top {
     /// What a row stands for.
     #[arg(long, value_enum, default_value_t = By::Object)]
     pub by: By,
-    /// How far back the numbers reach.
+    /// Period that the numbers cover.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = ["1m", "10m", "1h"])]
     pub window: String,
-    /// The namespace [default: all].
+    /// Namespace [default: all].
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Option<String>,
-    /// Only events of which the namespace, kind, name, reason or component contains this.
+    /// Only events whose namespace, kind, name, reason or component contains this.
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
-    /// Rows; 0 lists all.
+    /// Number of rows; 0 lists all.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
-    /// Print one table and end; so it does without a terminal.
+    /// Print one table and exit, which is the default without a terminal.
     #[arg(long)]
     pub once: bool,
-    /// Time between two looks.
+    /// Time between two refreshes.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     pub interval: Duration,
-    /// How the answer is printed.
+    /// Format of the answer.
     #[arg(long, short, value_enum, default_value_t = Format::Table)]
     pub output: Format,
-    /// Which eventweir is asked.
+    /// The eventweir to query.
     #[command(flatten)]
     pub remote: Remote,
 }
@@ -440,12 +441,12 @@ pub struct Top {
 /// Flags of `check-config`.
 #[derive(Debug, Args)]
 pub struct CheckConfig {
-    /// The file to check.
+    /// File to check.
     pub file: PathBuf,
-    /// Also print the configuration that results from it.
+    /// Also print the effective configuration.
     #[arg(long)]
     pub print: bool,
-    /// Say of each event in this file, in any form that `replay` reads, which rule matches and why; `-` reads standard input.
+    /// Print which rule matches each event of this file, and why; any form that `replay` reads, `-` for standard input.
     #[arg(long, value_name = "FILE")]
     pub event: Option<PathBuf>,
 }
@@ -453,13 +454,13 @@ pub struct CheckConfig {
 /// Flags of `healthcheck`.
 #[derive(Debug, Args)]
 pub struct Healthcheck {
-    /// Where the admin port is, over plain HTTP.
+    /// Address of the admin port, over plain HTTP.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
     pub admin: String,
 }
 
 impl Flags {
-    /// As the configuration takes them.
+    /// Returns the flags as overrides of the configuration.
     #[must_use]
     pub fn into_overrides(self) -> Overrides {
         Overrides {

@@ -1,7 +1,8 @@
-//! Time as a value. This is the only module that reads a clock; everything else is handed a [`Now`].
+//! Time as a value. Only this module reads a clock; all others get a [`Now`].
 //!
-//! Both readings are needed because Go's `time.Time` carries both and client-go uses each: names and timestamps come from
-//! the wall clock, windows and token buckets run on the monotonic one and do not notice when the wall clock is set.
+//! A [`Now`] has both readings, because Go's `time.Time` carries both and client-go uses each: names and timestamps
+//! come from the wall clock; windows and token buckets use the monotonic one, so that setting the wall clock does not
+//! affect them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,25 +11,26 @@ use tokio::sync::watch;
 
 /// A point on the monotonic clock, in nanoseconds since the clock was made.
 ///
-/// Signed, so that a replay can hand over a clock that steps back (client-go with an injected clock does the same).
+/// Signed, so that a replay can pass a clock that steps back, as client-go does with an injected clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Mono(pub i64);
 
 impl Mono {
-    /// Nanoseconds from `earlier` to `self`; negative when the clock went back, saturating at the ends like Go's `Time.Sub`.
+    /// Returns the nanoseconds from `earlier` to `self`; negative if the clock went back, saturating as Go's
+    /// `Time.Sub`.
     #[must_use]
     pub const fn nanos_since(self, earlier: Self) -> i64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Time from `earlier` to `self`, zero when the clock went back.
+    /// Returns the time from `earlier` to `self`; zero if the clock went back.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         let nanos = self.nanos_since(earlier);
         if nanos <= 0 { Duration::ZERO } else { Duration::from_nanos(nanos.unsigned_abs()) }
     }
 
-    /// The point `duration` later, saturating.
+    /// Returns the point `duration` later, saturating.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
@@ -45,26 +47,26 @@ pub struct Now {
 }
 
 impl Now {
-    /// Both clocks at the same `nanos`: what client-go sees when a test injects a clock, and what a replay uses.
+    /// Sets both clocks to the same `nanos`, as client-go's tests with an injected clock do, and a replay.
     #[must_use]
     pub const fn at(nanos: i64) -> Self {
         Self { wall: nanos, mono: Mono(nanos) }
     }
 
-    /// The wall clock's time at another point of the monotonic clock.
+    /// Returns the wall clock's time at another point of the monotonic clock.
     #[must_use]
     pub const fn wall_at(self, mono: Mono) -> i64 {
         self.wall.saturating_add(mono.nanos_since(self.mono))
     }
 
-    /// Wall-clock seconds since 1970, rounded down.
+    /// Returns the wall-clock seconds since 1970, rounded down.
     #[must_use]
     pub const fn wall_seconds(self) -> i64 {
         self.wall.div_euclid(1_000_000_000)
     }
 }
 
-/// The process's clock: real in the program, following tokio's paused time in tests, moved by hand in some tests.
+/// The process's clock: the system's in the program; tokio's paused time or a manual one in tests.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
@@ -72,41 +74,42 @@ pub struct Clock(Source);
 enum Source {
     /// The system's clocks; the monotonic one counts from here.
     System(tokio::time::Instant),
-    /// tokio's clock, which tests pause and advance, and the wall time at its start.
+    /// tokio's clock, which tests pause and advance, with the wall time at its start.
     Tokio(tokio::time::Instant, i64),
-    /// Moved by hand: the wall time at the start, and nanoseconds since.
+    /// A manual clock: the wall time at the start, and nanoseconds since.
     Manual(i64, Arc<watch::Sender<i64>>),
 }
 
 impl Clock {
-    /// The system's clocks.
+    /// Returns the system's clocks.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn system() -> Self {
         Self(Source::System(tokio::time::Instant::now()))
     }
 
-    /// A wall clock that starts at `wall` (unix nanoseconds) and moves with tokio's clock, which tests pause and advance.
+    /// Returns a clock that starts at `wall` (unix nanoseconds) and follows tokio's clock, which tests pause and
+    /// advance.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn simulated(wall: i64) -> Self {
         Self(Source::Tokio(tokio::time::Instant::now(), wall))
     }
 
-    /// A clock that starts at `wall` (unix nanoseconds) and moves only by [`advance`](Self::advance).
+    /// Returns a clock that starts at `wall` (unix nanoseconds) and moves only by [`advance`](Self::advance).
     #[must_use]
     pub fn manual(wall: i64) -> Self {
         Self(Source::Manual(wall, Arc::new(watch::Sender::new(0))))
     }
 
-    /// Moves a manual clock; the others move by themselves.
+    /// Advances a manual clock; has no effect on others.
     pub fn advance(&self, duration: Duration) {
         if let Source::Manual(_, elapsed) = &self.0 {
             elapsed.send_modify(|nanos| *nanos = Mono(*nanos).after(duration).0);
         }
     }
 
-    /// Reads both clocks once.
+    /// Reads both clocks.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn now(&self) -> Now {
@@ -127,7 +130,7 @@ impl Clock {
         }
     }
 
-    /// Waits until `mono` has come; at once when it has passed.
+    /// Waits until `mono`; returns at once if it has passed.
     pub async fn sleep_until(&self, mono: Mono) {
         match &self.0 {
             Source::System(start) | Source::Tokio(start, _) => {

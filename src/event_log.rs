@@ -1,6 +1,6 @@
-//! The optional log of every occurrence as one JSON line, to standard output or a file: what client-go calls `StartLogging`.
+//! The optional log of every occurrence as one JSON line, to standard output or a file, as client-go's `StartLogging`.
 //!
-//! A task of its own writes; when it cannot keep up, lines are left out and counted, and no client waits.
+//! A separate task writes. When it cannot keep up, lines are left out and counted, and no client waits.
 
 use std::path::PathBuf;
 
@@ -13,10 +13,10 @@ use crate::clock::Clock;
 use crate::event::{Event, MicroTime};
 use crate::shard::Outcome;
 
-/// LIMIT: lines that wait to be written; further ones are left out and counted.
+/// LIMIT: lines in the queue; further ones are left out and counted.
 const QUEUE: usize = 4096;
 
-/// Where the lines go.
+/// The target of the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// Standard output.
@@ -25,7 +25,7 @@ pub enum Target {
     File(PathBuf),
 }
 
-/// The handle that occurrences are written with; does nothing where no log is asked for.
+/// The handle to write occurrences; does nothing without a log.
 #[derive(Debug, Clone)]
 pub struct EventLog(Option<Handle>);
 
@@ -35,7 +35,7 @@ struct Handle {
     left_out: IntCounter,
 }
 
-/// The other end: lines that wait to be written.
+/// The receiving end, which writes the lines to the target.
 #[derive(Debug)]
 pub struct Writer {
     target: Target,
@@ -58,19 +58,19 @@ struct Line<'a> {
     message: &'a str,
     component: &'a str,
     host: &'a str,
-    /// Who reported it, where callers are known.
+    /// The caller, if callers are authenticated.
     #[serde(skip_serializing_if = "str::is_empty")]
     caller: &'a str,
 }
 
 impl EventLog {
-    /// No log.
+    /// Returns a handle without a log.
     #[must_use]
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// A log to `target`; the [`Writer`] has to be run.
+    /// Creates a log to `target`; run the [`Writer`].
     ///
     /// # Errors
     /// When the registry already has a metric of its name.
@@ -84,13 +84,13 @@ impl EventLog {
         Ok((Self(Some(Handle { lines: sender, left_out })), Writer { target, lines }))
     }
 
-    /// Whether anything is written at all.
+    /// Whether there is a log.
     #[must_use]
     pub const fn is_kept(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Writes a line about occurrences that were taken in from this caller; its name is empty where callers are not known.
+    /// Writes a line about accepted occurrences of this caller; its name is empty if callers are not authenticated.
     pub fn write(&self, event: &Event, occurrences: u32, outcome: Outcome, caller: &str, clock: &Clock) {
         let Some(handle) = &self.0 else { return };
         let line = Line {
@@ -117,7 +117,7 @@ impl EventLog {
 }
 
 impl Writer {
-    /// Writes lines until every handle is gone.
+    /// Writes lines until every handle is dropped.
     ///
     /// # Errors
     /// When the target cannot be opened or written.

@@ -1,5 +1,5 @@
-//! The program's own log, on standard error: text for people or JSON for machines. Nothing about single events above DEBUG;
-//! bodies, tokens and headers at no level.
+//! The program's own log on standard error, as text or JSON. Messages about single events are DEBUG or lower; bodies,
+//! tokens and headers are never logged.
 
 use std::io::Write as _;
 
@@ -13,7 +13,7 @@ use crate::config::{Log, LogFormat};
 #[derive(Debug, Clone)]
 pub struct Handle(reload::Handle<EnvFilter, Registry>);
 
-/// Starts the log. To be called once.
+/// Starts the log. Call it once.
 #[must_use]
 pub fn start(log: &Log) -> Handle {
     let (filter, handle) = reload::Layer::new(filter(&log.level));
@@ -24,27 +24,27 @@ pub fn start(log: &Log) -> Handle {
     };
     let started = tracing_subscriber::registry().with(filter).with(output).try_init();
     if let Err(error) = started {
-        tracing::warn!(%error, "a log was started before");
+        tracing::warn!(%error, "the log is already started");
     }
     Handle(handle)
 }
 
 impl Handle {
-    /// Takes over a reloaded level.
+    /// Applies a reloaded level.
     pub fn set_level(&self, level: &str) {
         if let Err(error) = self.0.reload(filter(level)) {
-            tracing::warn!(%error, "the level of the log could not be changed");
+            tracing::warn!(%error, "the log level could not be changed");
         }
     }
 }
 
-/// The directives of `level`, which the configuration has checked. kube logs each failed request as an error, its watcher each try as a
-/// warning; delivery and history tell when trouble begins and ends instead.
+/// Returns the directives of `level`, which the configuration has checked. The kube crates are off: they log every
+/// failed request and every attempt of a watch, while delivery and history log when trouble begins and ends.
 fn filter(level: &str) -> EnvFilter {
     EnvFilter::builder().parse_lossy(format!("kube_client=off,kube_runtime=off,{level}"))
 }
 
-/// Prints an error and its causes, once, at the end of the program.
+/// Prints an error and its causes, at the end of the program.
 pub fn report(error: &dyn std::error::Error) {
     let mut text = format!("error: {error}");
     let mut cause = error.source();

@@ -1,6 +1,7 @@
 //! The program: flags, logging, exit code.
 //!
-//! Exit codes: 0 for success, 1 when the work failed, 3 when `explain` knows nothing, 75 (`EX_TEMPFAIL`) when `serve` ended with occurrences that it had to give up, 64 (`EX_USAGE`) for a configuration or flags that are wrong.
+//! Exit codes: 0 for success, 1 for a failure, 3 if `explain` finds nothing, 64 (`EX_USAGE`) for wrong flags or a wrong
+//! configuration, 75 (`EX_TEMPFAIL`) if `serve` lost occurrences at its end.
 
 use std::process::ExitCode;
 
@@ -8,9 +9,9 @@ use clap::{CommandFactory as _, Parser as _};
 use eventweir::cli::{Cli, Command};
 use eventweir::{commands, logging};
 
-/// Chosen by measurement: the hot path allocates an answer and a decoded event a request, and this one hands out what was freed last, which
-/// the processor still has at hand. Without transparent huge pages (`.cargo/config.toml`): the kernel clears one whole when it is first
-/// touched, and everybody waits.
+/// jemalloc, because it returns recently freed memory, which is still in the processor's cache: each request allocates
+/// an answer and a decoded event. Without transparent huge pages (`.cargo/config.toml`): the kernel clears a whole page
+/// at its first use, and requests wait for that.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

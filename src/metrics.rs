@@ -1,20 +1,20 @@
-//! The registry, and how its names are made: `eventweir_<part>_<what>_<unit>[_total]`. Each part's own `Metrics` stands beside
-//! that part; `docs/metrics.md` lists all of them and is held against the registry by a test.
+//! The program's own metrics. Names have the form `eventweir_<part>_<what>_<unit>[_total]`. Each part has its own
+//! `Metrics`; `docs/metrics.md` lists all of them, and a test compares it with the registry.
 
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
-/// What the program as a whole tells about itself.
+/// Metrics of the program as a whole.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// The hash of the configuration in force, as a label of value 1.
+    /// Has the hash of the configuration in force as its label, and the value 1.
     config: IntGaugeVec,
-    /// Whether the newest reload was taken over.
+    /// Whether the newest reload was applied.
     last_reload_successful: IntGauge,
     last_reload_timestamp: IntGauge,
 }
 
 impl Metrics {
-    /// Registers them, and the process's own.
+    /// Registers these metrics, and those of the process.
     ///
     /// # Errors
     /// When the registry already has metrics of these names.
@@ -44,7 +44,7 @@ impl Metrics {
         Ok(Self { config, last_reload_successful, last_reload_timestamp })
     }
 
-    /// A configuration with this hash is in force since `seconds`.
+    /// Sets the configuration in force to this hash, loaded at `seconds`.
     pub fn config_loaded(&self, hash: &str, seconds: i64) {
         self.config.reset();
         self.config.with_label_values(&[hash]).set(1);
@@ -52,13 +52,13 @@ impl Metrics {
         self.last_reload_timestamp.set(seconds);
     }
 
-    /// A new configuration was refused.
+    /// Records that a new configuration was refused.
     pub fn config_refused(&self) {
         self.last_reload_successful.set(0);
     }
 }
 
-/// Everything in the registry, in Prometheus' text format.
+/// Renders all metrics of the registry in Prometheus' text format.
 #[must_use]
 pub fn render(registry: &Registry) -> String {
     TextEncoder::new().encode_to_string(&registry.gather()).unwrap_or_default()

@@ -1,8 +1,7 @@
-//! Shadow rules: a second configuration beside the live one on the same occurrences. Nothing of it is written.
+//! The shadow configuration: a second configuration that gets the same occurrences as the live one and writes nothing.
 //!
-//! It drives a [`Shard`] of its own, as `serve` and `replay` do, in front of an upstream that answers at once and keeps nothing. What
-//! became of the occurrences there stands beside what became of them here since it began. Memory is bounded by the limits of the
-//! second configuration.
+//! It drives its own [`Shard`], as `serve` and `replay` do, with an upstream that answers at once and stores nothing.
+//! The results of both configurations are compared from its start on. Its own limits bound its memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,20 +20,20 @@ use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, LostReason, Request, Why};
 use crate::shard::{Settings, Shard, Shards, Shown};
 
-/// LIMIT: occurrences that wait for the second configuration; further ones are left out and counted as missed.
+/// LIMIT: occurrences in the queue of the shadow; further ones are left out and counted as missed.
 const QUEUE: usize = 1024;
-/// LIMIT: occurrences that are taken under one lock.
+/// LIMIT: occurrences that are processed under one lock; further ones stay in the queue.
 const AT_ONCE: usize = 256;
-/// Shortest pause between two looks for what is due.
+/// Shortest pause between two checks for due writes.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Namespace and reason.
 type Name = (SmolStr, SmolStr);
 
-/// A second configuration.
-#[derive(Debug, Clone, PartialEq)]
+/// A shadow configuration.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Rules {
-    /// Where it was read from.
+    /// Its file.
     pub file: String,
     /// Its rules.
     pub policy: Policy,
@@ -42,7 +41,7 @@ pub struct Rules {
     pub settings: Settings,
 }
 
-/// The second configuration at work, if there is one. Clones share it.
+/// The running shadow, if there is one. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Shadow(Arc<Inner>);
 
@@ -55,7 +54,7 @@ struct Inner {
     changed: Notify,
 }
 
-/// What takes in what the shards show.
+/// The task that processes the occurrences which the shards mirror.
 #[derive(Debug)]
 pub struct Runner {
     shadow: Shadow,
@@ -69,13 +68,14 @@ struct Run {
     number: u64,
     revision: u64,
     since: i64,
-    /// What the live configuration had done before.
+    /// The live account at the start of the shadow.
     account: Account,
+    /// The live totals at the start of the shadow.
     // LIMIT: groups of the live configuration.
     totals: BTreeMap<Name, Totals>,
 }
 
-/// Where all occurrences of one configuration are.
+/// The account of all occurrences of one configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Account {
     /// Occurrences that arrived.
@@ -84,39 +84,39 @@ pub struct Account {
     pub writes: u64,
     /// Occurrences that are shown.
     pub shown: u64,
-    /// Those that wait.
+    /// Occurrences that wait.
     pub waiting: u64,
-    /// Those of them that wait for a token.
+    /// Waiting occurrences that wait for a token.
     pub deferred: u64,
-    /// Those that are lost.
+    /// Occurrences that are lost.
     pub lost: u64,
-    /// Those that were refused.
+    /// Occurrences that were refused.
     pub rejected: u64,
 }
 
-/// The same occurrences under the live configuration and under the second one.
+/// Results of the same occurrences under the live and the shadow configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sides<T> {
-    /// Under the live one, since the second one began.
+    /// The live result since the start of the shadow.
     pub live: T,
-    /// Under the second one.
+    /// The shadow's result.
     pub shadow: T,
 }
 
-/// What differs.
+/// The difference between the live and the shadow configuration.
 #[derive(Debug)]
 pub struct Difference {
-    /// Where the second configuration was read from.
+    /// File of the shadow configuration.
     pub file: String,
-    /// When it began.
+    /// When the shadow started, in unix nanoseconds.
     pub since: i64,
-    /// Occurrences that it was not shown in time.
+    /// Occurrences that were left out because the queue was full.
     pub missed: u64,
     /// All occurrences.
     pub account: Sides<Account>,
-    /// Facts of which nothing is shown.
+    /// Facts without a shown occurrence.
     pub unseen: Sides<Unseen>,
-    /// By reason, in the namespaces that may be seen; those first whose writes differ most.
+    /// Totals by reason, in the visible namespaces; those whose writes differ most come first.
     pub reasons: Vec<(SmolStr, Sides<Totals>)>,
 }
 
@@ -134,7 +134,7 @@ impl Account {
         }
     }
 
-    /// What is new since another one; what waits is what waits now.
+    /// Subtracts an earlier account; what waits is the current number.
     fn since(self, before: Self) -> Self {
         Self {
             received: self.received.saturating_sub(before.received),
@@ -157,7 +157,7 @@ fn by_name(groups: &[Group]) -> BTreeMap<Name, Totals> {
 }
 
 impl Shadow {
-    /// No second configuration, and what takes in the occurrences once there is one.
+    /// Creates a handle without a shadow, and the task to run.
     #[must_use]
     pub fn new(shards: Shards, secret: KeySecret) -> (Self, Runner) {
         let (sender, shown) = mpsc::channel(QUEUE);
@@ -166,7 +166,7 @@ impl Shadow {
         (shadow.clone(), Runner { shadow, shown })
     }
 
-    /// Begins with a second configuration, or ends. One that is the same goes on.
+    /// Starts, replaces or ends the shadow. An equal configuration changes nothing.
     pub fn set(&self, rules: Option<Rules>) {
         let Inner { shards, secret, run, sender, changed } = &*self.0;
         let mut run = run.lock();
@@ -184,7 +184,7 @@ impl Shadow {
         changed.notify_one();
     }
 
-    /// What differs, in the namespaces that may be seen; `None` without a second configuration.
+    /// Returns the difference in the visible namespaces; `None` without a shadow.
     #[must_use]
     pub fn difference(&self, is_seen: &dyn Fn(&str) -> bool) -> Option<Difference> {
         let Inner { shards, run, .. } = &*self.0;
@@ -225,7 +225,7 @@ impl Shadow {
         let Some(run) = run.as_mut() else { return };
         for Shown { event, occurrences, run: number } in shown {
             if number == run.number {
-                // One that finds no room is counted as rejected in the ledger.
+                // The ledger counts an occurrence beyond the limits as rejected.
                 let _full = run.shard.accept(event, occurrences, now, &run.rules.policy);
                 run.deliver(now);
             }
@@ -239,7 +239,7 @@ impl Shadow {
 }
 
 impl Run {
-    /// Does what delivery does, without an upstream.
+    /// Delivers as `serve` does, without an upstream.
     fn deliver(&mut self, now: Now) {
         while let Some(write) = self.shard.next_write(now) {
             self.revision += 1;
@@ -249,7 +249,7 @@ impl Run {
     }
 }
 
-/// What an upstream would answer that has room for everything and loses nothing.
+/// Returns the answer of an upstream that stores everything.
 fn answer(request: &Request, revision: u64) -> Answer {
     let resource_version = format_smolstr!("{revision}");
     match request {
@@ -268,7 +268,7 @@ fn answer(request: &Request, revision: u64) -> Answer {
 }
 
 impl Runner {
-    /// Takes in what is shown, until `stop`.
+    /// Processes mirrored occurrences until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let clock = self.shadow.0.shards.clock().clone();
         let mut shown = Vec::with_capacity(AT_ONCE);

@@ -1,4 +1,4 @@
-//! The program as a user starts it: exit codes, what it prints, and its orderly end.
+//! Tests the program as a user starts it: exit codes, output, and the orderly stop.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 fn eventweir(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_eventweir")).args(arguments).stdin(Stdio::null()).output().unwrap()
@@ -25,13 +26,13 @@ fn project(path: &str) -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path).display().to_string()
 }
 
-/// The numbers of a row of the demo's or replay's table, found by its first words.
+/// Returns the numbers in the row of a table that has the word `name`.
 fn row(text: &str, name: &str) -> Vec<u64> {
     let line = text.lines().find(|line| line.split_whitespace().any(|word| word == name)).unwrap();
     line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
-/// What its allocator was built with (`.cargo/config.toml`) is nowhere else to be seen.
+/// The settings of the allocator (`.cargo/config.toml`) show nowhere else.
 #[test]
 fn the_allocator_takes_no_huge_pages() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_eventweir"));
@@ -54,7 +55,7 @@ fn demo_shows_what_client_go_loses_and_we_keep() {
     let readme = std::fs::read_to_string(project("README.md")).unwrap();
     let picture = format!("{none} without a correlator, {client_go} with client-go, {ours} with eventweir.");
     assert!(readme.contains(&picture), "the README must say: {picture}");
-    // sent; client-go: shown, minutes since the newest, writes; eventweir: the same.
+    // Columns: sent; client-go: shown, minutes since the newest, writes; eventweir: the same.
     assert_eq!(row(&text, "SuccessfulCreate")[..2], [60, 56]);
     assert_eq!(row(&text, "SawCompletedJob")[..4], [60, 9, 51, 9]);
     assert_eq!(row(&text, "SuccessfulDelete")[..4], [60, 8, 52, 8]);
@@ -70,28 +71,29 @@ fn demo_shows_what_client_go_loses_and_we_keep() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
-/// An hour of the recorded `CronJob`, as `replay` reads it.
-fn recorded_hour() -> tempfile::NamedTempFile {
+/// A temporary file with this text, and its path.
+fn file(text: &str) -> (NamedTempFile, String) {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let path = file.path().display().to_string();
+    (file, path)
+}
+
+/// One hour of the recorded `CronJob`, as JSON lines.
+fn recorded_hour() -> String {
     let recorded = std::fs::read_to_string(project("tests/vectors/correlator/050_cronjob_60_minutes.jsonl")).unwrap();
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    for line in recorded.lines() {
-        let step: Value = serde_json::from_str(line).unwrap();
-        if step["op"] == "correlate" {
-            writeln!(file, "{}", step["event"]).unwrap();
-        }
-    }
-    file
+    let steps = recorded.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    steps.filter(|step| step["op"] == "correlate").map(|step| format!("{}\n", step["event"])).collect()
 }
 
 #[test]
 fn replay_shows_three_columns_that_add_up() {
-    let file = recorded_hour();
-    let path = file.path().display().to_string();
+    let (_file, path) = file(&recorded_hour());
     let output = eventweir(&["replay", &path, "--client-go"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
     assert!(!text.contains("--sort-by-time") && text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    // No correlator, client-go, eventweir.
+    // Columns: no correlator, client-go, eventweir.
     assert_eq!(row(&text, "writes"), [180, 36, 39]);
     assert_eq!(row(&text, "shown"), [180, 73, 180]);
     assert_eq!(row(&text, "lost"), [0, 107, 0]);
@@ -112,9 +114,8 @@ fn replay_shows_three_columns_that_add_up() {
 }
 
 #[test]
-fn replay_goes_on_for_as_long_as_it_is_asked_to() {
-    let file = recorded_hour();
-    let path = file.path().display().to_string();
+fn replay_continues_until_the_given_time() {
+    let (_file, path) = file(&recorded_hour());
     let until = |when: &str| {
         let output = eventweir(&["replay", &path, "--output", "json", "--until", when]);
         assert!(output.status.success(), "{when}: {}", stderr(&output));
@@ -131,10 +132,10 @@ fn replay_goes_on_for_as_long_as_it_is_asked_to() {
     assert_eq!(eventweir(&["replay", &path, "--until", "later"]).status.code(), Some(64));
 }
 
-/// Names as long as Kubernetes allows them.
+/// The names are as long as Kubernetes allows.
 #[test]
 fn replay_prints_80_columns_whatever_the_names_and_numbers() {
-    let (file, folder) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
     let mut lines = String::new();
     for beat in 0..1000 {
         let (name, at) = (format!("{}-{}", "n".repeat(240), beat % 3), 1_772_352_000 + beat * 30);
@@ -150,15 +151,14 @@ fn replay_prints_80_columns_whatever_the_names_and_numbers() {
         );
         lines.push('\n');
     }
-    std::fs::write(file.path(), lines).unwrap();
-    let path = file.path().display().to_string();
+    let (_file, path) = file(&lines);
     let config = folder.path().join(format!("{}.yaml", "a-long-name-of-a-configuration".repeat(3)));
     std::fs::write(&config, "correlation: {burstSize: 3}\n").unwrap();
     let config = config.display().to_string();
     for by in ["object", "reason", "component", "namespace", "type"] {
         for against in [&[][..], &["--against", &config]] {
             let text = stdout(&eventweir(&[&["replay", &path, "--by", by], against].concat()));
-            // A name in a rule is whole: cut, it would match nothing.
+            // A suggested rule has the full name; a shortened one would match nothing.
             let cut = text.lines().filter(|line| !line.trim_start().starts_with("- match:"));
             let widest = cut.map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= 80, "{widest} columns: {text}");
@@ -168,7 +168,7 @@ fn replay_prints_80_columns_whatever_the_names_and_numbers() {
 
 #[test]
 fn replay_of_two_configurations_lists_what_differs() {
-    let (file, folder) = (recorded_hour(), tempfile::tempdir().unwrap());
+    let ((_file, recording), folder) = (file(&recorded_hour()), tempfile::tempdir().unwrap());
     let path = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(path("base.yaml"), "{}\n").unwrap();
     // Each reason has a budget of its own: docs/recipes.md.
@@ -176,7 +176,6 @@ fn replay_of_two_configurations_lists_what_differs() {
         involvedObject.uid, involvedObject.apiVersion, type, reason]";
     std::fs::write(path("reasons.yaml"), format!("correlation: {{spamKey: {key}}}\n")).unwrap();
     let replay = |against: &str| {
-        let recording = file.path().display().to_string();
         let output = eventweir(&["replay", &recording, "--config", &path("base.yaml"), "--against", against]);
         assert!(output.status.success(), "{}", stderr(&output));
         stdout(&output)
@@ -190,7 +189,7 @@ fn replay_of_two_configurations_lists_what_differs() {
 
 #[test]
 fn replay_reads_a_list_that_kubectl_prints_and_draws_it() {
-    let recorded = std::fs::read_to_string(recorded_hour().path()).unwrap();
+    let recorded = recorded_hour();
     // kubectl sorts by name.
     let items: Vec<&str> = recorded.lines().rev().collect();
     let list = format!("{{\n\"apiVersion\": \"v1\", \"items\": [\n{}\n], \"kind\": \"List\"}}\n", items.join(",\n"));
@@ -212,14 +211,11 @@ fn replay_reads_a_list_that_kubectl_prints_and_draws_it() {
 }
 
 #[test]
-fn replay_names_events_out_of_order_or_sorts_them() {
-    let recorded = std::fs::read_to_string(recorded_hour().path()).unwrap();
+fn replay_counts_events_out_of_order_or_sorts_them() {
+    let recorded = recorded_hour();
     let mut lines: Vec<&str> = recorded.lines().collect();
-    let last = lines.pop().unwrap();
-    lines.insert(0, last);
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(lines.join("\n").as_bytes()).unwrap();
-    let path = file.path().display().to_string();
+    lines.rotate_right(1);
+    let (_file, path) = file(&lines.join("\n"));
     let text = stdout(&eventweir(&["replay", &path]));
     // One of them happened in the same second.
     assert!(text.contains("178 of 180 events are older"), "{text}");
@@ -232,9 +228,7 @@ fn replay_names_events_out_of_order_or_sorts_them() {
 
 #[test]
 fn replay_names_the_line_that_is_no_event() {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    write!(file, "{{}}\n\n{{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}}\n").unwrap();
-    let path = file.path().display().to_string();
+    let (_file, path) = file("{}\n\n{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}\n");
     let output = eventweir(&["replay", &path]);
     assert_eq!(output.status.code(), Some(64));
     let text = stderr(&output);
@@ -247,7 +241,7 @@ fn replay_names_the_line_that_is_no_event() {
 }
 
 #[test]
-fn observe_says_what_it_cannot_read() {
+fn observe_names_the_file_that_it_cannot_read() {
     let output = eventweir(&["observe", "--kubeconfig", "/no/such/file", "--for", "1s"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));
@@ -272,7 +266,7 @@ fn healthcheck_exits_as_the_admin_port_answers() {
         assert_eq!(output.status.code(), Some(code), "{status}");
         assert!(format!("{}{}", stdout(&output), stderr(&output)).contains("state"), "{status}");
     }
-    // Nobody is there.
+    // Nothing listens there.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let output = eventweir(&["healthcheck", "--admin", &format!("http://127.0.0.1:{port}")]);
     assert_eq!(output.status.code(), Some(1));
@@ -284,17 +278,14 @@ fn the_sidecars_configuration_is_right() {
     let (_, block) = manifest.split_once("\n  config.yaml: |\n").unwrap();
     let lines: Vec<&str> = block.lines().map_while(|line| line.strip_prefix("    ")).collect();
     assert!(lines.contains(&"upstream: {history: off}"), "{lines:?}");
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(lines.join("\n").as_bytes()).unwrap();
-    let output = eventweir(&["check-config", &file.path().display().to_string()]);
+    let (_file, path) = file(&lines.join("\n"));
+    let output = eventweir(&["check-config", &path]);
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]
-fn a_bad_configuration_is_named_whole_before_a_port_is_opened() {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    write!(file, "correlation:\n  burstSize: -1\n  maxEvnts: 3\n").unwrap();
-    let path = file.path().display().to_string();
+fn all_errors_of_a_configuration_are_printed_before_a_port_is_opened() {
+    let (_file, path) = file("correlation:\n  burstSize: -1\n  maxEvnts: 3\n");
     for arguments in [vec!["check-config", &path], vec!["serve", "--config", &path]] {
         let output = eventweir(&arguments);
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
@@ -302,43 +293,37 @@ fn a_bad_configuration_is_named_whole_before_a_port_is_opened() {
         assert!(text.contains("correlation.burstSize: `-1`") && text.contains("did you mean maxEvents"), "{text}");
     }
     let output = eventweir(&["serve", "--listen", "0.0.0.0:0"]);
-    assert_eq!(output.status.code(), Some(64), "nobody is authenticated: {}", stderr(&output));
+    assert_eq!(output.status.code(), Some(64), "callers are not authenticated: {}", stderr(&output));
 }
 
 #[test]
-fn check_config_warns_of_a_key_that_hides_whose_event_it_was() {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
+fn check_config_warns_of_a_key_that_hides_the_object() {
     let rule = |set: &str| format!("    - match: {{component: kubelet}}\n      set: {{{set}}}\n");
     let rules =
         ["burstSize: 5", "aggregateKey: [source.component, reason]", "aggregateKey: [reason, involvedObject.uid]"];
-    write!(file, "correlation:\n  rules:\n{}", rules.map(rule).concat()).unwrap();
-    let output = eventweir(&["check-config", &file.path().display().to_string()]);
+    let config = format!("correlation:\n  rules:\n{}", rules.map(rule).concat());
+    let (_file, path) = file(&config);
+    let output = eventweir(&["check-config", &path]);
     assert!(output.status.success(), "it is allowed");
     let text = stderr(&output);
     assert!(text.contains("correlation.rules[1].set.aggregateKey without involvedObject.name"), "{text}");
     assert_eq!(text.matches("warning").count(), 1, "{text}");
-    writeln!(file, "  aggregateKey: [source.component, reason]").unwrap();
-    let text = stderr(&eventweir(&["check-config", &file.path().display().to_string()]));
+    let (_file, path) = file(&format!("{config}  aggregateKey: [source.component, reason]\n"));
+    let text = stderr(&eventweir(&["check-config", &path]));
     assert!(text.contains(" correlation.aggregateKey without") && text.matches("warning").count() == 1, "{text}");
 }
 
 #[test]
-fn check_config_says_which_rule_matches_an_event_and_why() {
-    let file = |suffix: &str, text: &str| {
-        let mut file = tempfile::Builder::new().suffix(suffix).tempfile().unwrap();
-        file.write_all(text.as_bytes()).unwrap();
-        file
-    };
+fn check_config_prints_which_rule_matches_an_event_and_why() {
     let rule = |condition: &str| format!("{{match: {{{condition}}}, set: {{burstSize: 3}}}}");
     let rules = [rule("component: [kubelet], namespace: [prod*]"), rule("reason: [BackOff]"), rule("kind: [Pod]")];
-    let config = file(".yaml", &format!("correlation: {{rules: [{}]}}\n", rules.join(", ")));
+    let (_config, config) = file(&format!("correlation: {{rules: [{}]}}\n", rules.join(", ")));
     let event = |reason: &str, kind: &str| {
         format!(
             r#"{{"metadata":{{"name":"a","namespace":"shop"}},"involvedObject":{{"kind":"{kind}","name":"web-0"}},"reason":"{reason}","source":{{"component":"kubelet"}}}}"#
         )
     };
-    let events = file(".json", &format!("{}\n{}\n", event("BackOff", "Pod"), event("Other", "Node")));
-    let [config, events] = [&config, &events].map(|file| file.path().display().to_string());
+    let (_events, events) = file(&format!("{}\n{}\n", event("BackOff", "Pod"), event("Other", "Node")));
     let output = eventweir(&["check-config", &config, "--event", &events]);
     assert_eq!(
         stdout(&output),
@@ -351,7 +336,7 @@ fn check_config_says_which_rule_matches_an_event_and_why() {
 }
 
 #[test]
-fn the_example_is_good_and_the_effective_configuration_can_be_printed() {
+fn the_example_is_valid_and_the_effective_configuration_can_be_printed() {
     let output = eventweir(&["check-config", &project("docs/eventweir.example.yaml")]);
     assert!(output.status.success(), "{}", stderr(&output));
     let output = eventweir(&["serve", "--print-config", "--suppression", "drop"]);
@@ -359,7 +344,7 @@ fn the_example_is_good_and_the_effective_configuration_can_be_printed() {
 }
 
 #[test]
-fn help_teaches_and_wrong_flags_are_usage_errors() {
+fn help_names_the_flags_and_wrong_flags_are_usage_errors() {
     let output = eventweir(&["serve", "--help"]);
     assert!(output.status.success());
     for word in ["--listen", "--admin-listen", "--config", "--upstream", "--kubeconfig", "SIGTERM", "SIGHUP"] {
@@ -369,7 +354,7 @@ fn help_teaches_and_wrong_flags_are_usage_errors() {
     assert!(stdout(&eventweir(&["completions", "bash"])).contains("check-config"));
 }
 
-/// A started server; killed when the test fails.
+/// A running server, which is killed when the test fails.
 struct Server {
     child: Child,
     listen: String,
@@ -389,7 +374,7 @@ impl Server {
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let line = lines.find_map(|line| line.ok().filter(|line| line.contains("listening"))).unwrap();
-        // The pipe stays open, or the program's next line would have nowhere to go.
+        // Keeps reading, so that the program can write further lines to the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let address = |key: &str| {
             let (_, rest) = line.split_once(key).unwrap();
@@ -438,7 +423,7 @@ fn try_post(address: &str, name: &str) -> std::io::Result<String> {
 }
 
 #[test]
-fn explain_top_and_tap_ask_a_running_server() {
+fn explain_top_and_tap_query_a_running_server() {
     let server = Server::start(&[]);
     let url = format!("http://{}", server.listen);
     for number in 0..3 {
@@ -464,9 +449,9 @@ fn explain_top_and_tap_ask_a_running_server() {
     assert_eq!(server.terminate(), Some(0));
 }
 
-/// Each replica knows what it has received.
+/// A replica knows only the events that it has received.
 #[test]
-fn explain_asks_several_servers_and_shows_the_one_that_knows() {
+fn explain_queries_several_servers_and_shows_the_one_that_knows() {
     let (one, other) = (Server::start(&[]), Server::start(&[]));
     other.post("web-0.1");
     let [first, second] = [&one, &other].map(|server| format!("http://{}", server.listen));
@@ -483,7 +468,7 @@ fn explain_asks_several_servers_and_shows_the_one_that_knows() {
     assert!(!text.contains(&first), "{text}");
     let text = stdout(&ask(&[&first, &second], "pod/web-9"));
     assert!(text.contains(&first) && text.contains(&second), "{text}");
-    // One that does not answer is named, and the others are asked.
+    // A server that does not answer is named, and the others are queried.
     let output = ask(&["http://127.0.0.1:1", &second], "pod/web-0");
     assert!(output.status.success() && stderr(&output).contains("http://127.0.0.1:1: "), "{}", stderr(&output));
     assert_eq!(ask(&["http://127.0.0.1:1", &first], "pod/web-0").status.code(), Some(1));
@@ -492,7 +477,7 @@ fn explain_asks_several_servers_and_shows_the_one_that_knows() {
 }
 
 #[test]
-fn serve_writes_an_event_log_and_ends_in_order() {
+fn serve_writes_an_event_log_and_stops_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("events.ndjson");
     let server = Server::start(&["--event-log", &log.display().to_string()]);
@@ -510,7 +495,7 @@ fn serve_writes_an_event_log_and_ends_in_order() {
     assert_eq!(outcomes, ["created", "counted", "counted"]);
 }
 
-/// Occurrences that the next process finds in the spool.
+/// Returns the number of occurrences that the process restored from the spool.
 fn restored(server: &Server) -> u64 {
     let metrics = request(&server.admin, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let name = "eventweir_spool_restored_occurrences_total ";
@@ -518,10 +503,10 @@ fn restored(server: &Server) -> u64 {
 }
 
 #[test]
-fn what_was_acknowledged_as_durable_outlives_kill_9() {
+fn occurrences_acknowledged_as_durable_survive_kill_9() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    // An apiserver that is never there: everything stays in the spool.
+    // The apiserver never answers, so everything stays in the spool.
     let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
         clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n";
     std::fs::write(path("kubeconfig"), kubeconfig).unwrap();
@@ -547,7 +532,7 @@ fn what_was_acknowledged_as_durable_outlives_kill_9() {
         for _ in 0..acknowledgements {
             heard.recv().unwrap();
         }
-        // In the middle of whatever is going on.
+        // Kills the server while it works.
         server.child.kill().unwrap();
         sent += client.join().unwrap().unwrap();
         acknowledged += acknowledgements + heard.try_iter().count() as u64;

@@ -1,7 +1,8 @@
-//! The configuration against its fixtures, its documentation and arbitrary bytes.
+//! Tests the configuration with its fixtures, its documentation and arbitrary bytes.
 //!
-//! `tests/fixtures/config/` holds for each rule `<rule>.good.yaml`, `<rule>.bad.yaml` and, beside the latter, the whole
-//! text of its errors in `<rule>.bad.err`. `BLESS=1 cargo test --test config` writes the `.err` files; read the difference.
+//! For each rule, `tests/fixtures/config/` has a `<rule>.good.yaml`, a `<rule>.bad.yaml`, and the full text of the
+//! latter's errors in `<rule>.bad.err`. `BLESS=1 cargo test --test config` writes the `.err` files; read the
+//! difference.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,10 +10,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::CommandFactory as _;
+use eventweir::cli::Cli;
 use eventweir::config::{
-    Backend, Config, Errors, EventLog, FILE_BYTES_MAX, FileStamp, LogFormat, Overrides, RawConfig, Shards, load,
+    Backend, Config, Errors, FILE_BYTES_MAX, FileStamp, LogFormat, Overrides, RawConfig, Shards, load,
 };
 use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, SPAM_KEY, Suppression};
+use eventweir::event_log::Target;
 use eventweir::server::tls::MinVersion;
 use proptest::prelude::*;
 
@@ -32,7 +36,7 @@ const KEYS_WITHOUT_DEFAULT: [&str; 14] = [
     "upstream.burst",
     "spool.dir",
 ];
-/// Keys whose values are of no single form, so that the schema takes any text, number or list.
+/// Keys whose values have several forms, so that the schema accepts any text, number or list.
 const KEYS_OF_MIXED_FORM: [&str; 6] = [
     "auth.callerAnnotation",
     "auth.sourceBinding.components",
@@ -41,7 +45,7 @@ const KEYS_OF_MIXED_FORM: [&str; 6] = [
     "memory",
     "upstream.embedded.namespaces",
 ];
-/// Of lists, and of maps whose keys are the user's.
+/// Keys in lists, and of maps whose keys are the user's.
 const KEYS_OF_RULES: [&str; 17] = [
     "auth.policy[].users",
     "auth.policy[].groups",
@@ -78,7 +82,7 @@ fn with_flags(text: &str, overrides: &Overrides) -> Result<Config, Errors> {
     Config::from_raw(RawConfig::parse("eventweir.yaml", text)?, overrides)
 }
 
-/// Rule, and the names of its files' endings.
+/// Returns each rule with the endings of its files.
 fn rules() -> BTreeMap<String, BTreeSet<String>> {
     let mut rules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for entry in fs::read_dir(fixtures()).unwrap() {
@@ -147,9 +151,8 @@ fn off_is_off_after_helm_has_read_it() {
 
 #[test]
 fn zero_means_zero() {
-    let text =
-        "correlation: {burstSize: 0, qps: 0, maxInterval: 0s}\noutbox: {coalesceInterval: 0s, digest: {after: 0}}";
-    let config = parse(text).unwrap();
+    let correlation = "correlation: {burstSize: 0, qps: 0, maxInterval: 0s}";
+    let config = parse(&format!("{correlation}\noutbox: {{coalesceInterval: 0s, digest: {{after: 0}}}}")).unwrap();
     let base = &config.policy.base;
     assert_eq!((base.burst_size, base.qps, base.max_interval), (0, 0.0, Duration::ZERO));
     assert_eq!((config.shard.outbox.coalesce_interval, config.shard.outbox.digest_after), (Duration::ZERO, 0));
@@ -213,8 +216,8 @@ fn flags_override_the_file_and_are_checked_like_it() {
         assert_eq!(config.accept_hosts, ["^a$", "^b$"]);
         assert_eq!(config.tls.files, Some(("/t".into(), "/u".into())));
         assert_eq!((config.tls.min_version, config.tls.cipher_suites.len()), (MinVersion::Tls13, 2));
-        assert_eq!(config.auth.client_ca_file.as_deref(), Some(Path::new("/v")));
-        assert_eq!((config.upstream.backend, &config.event_log), (Backend::Apiserver, &EventLog::Stdout));
+        assert_eq!(config.tls.client_ca_file.as_deref(), Some(Path::new("/v")));
+        assert_eq!((config.upstream.backend, &config.event_log), (Backend::Apiserver, &Some(Target::Stdout)));
         assert_eq!(config.upstream.apiserver.kubeconfig.as_deref(), Some(Path::new("/k")));
         assert_eq!(config.upstream.apiserver.context.as_deref(), Some("c"));
         assert_eq!(config.spool.dir.as_deref(), Some(Path::new("/s")));
@@ -241,7 +244,7 @@ fn files_are_refused_with_their_name() {
     };
     assert!(fault().starts_with(": cannot be opened: "));
     fs::write(&path, "#".repeat(usize::try_from(FILE_BYTES_MAX).unwrap() + 1)).unwrap();
-    assert_eq!(fault(), ": is larger than 1 MiB, which is the most a configuration file may have");
+    assert_eq!(fault(), ": is larger than 1 MiB, the limit of a configuration file");
     fs::write(&path, b"a: \xff\n").unwrap();
     assert!(fault().starts_with(": is not UTF-8: "));
     fs::write(&path, "a: 1\n").unwrap();
@@ -253,19 +256,22 @@ fn files_are_refused_with_their_name() {
 }
 
 #[test]
-fn a_shadow_configuration_is_read_whole_and_has_limits_of_its_own() {
+fn a_shadow_configuration_has_its_own_limits() {
     let folder = tempfile::tempdir().unwrap();
     let (path, shadow) = (folder.path().join("c.yaml"), folder.path().join("shadow.yaml"));
     fs::write(&path, format!("shadowFile: {}\n", shadow.display())).unwrap();
     fs::write(&shadow, "correlation: {burstSize: 7, maxSources: 5}\n").unwrap();
     let config = load(Some(&path), &Overrides::default()).unwrap();
     let read = config.shadow.clone().unwrap();
-    assert_eq!((read.policy.base.burst_size, read.shard.max_sources.get(), config.policy.base.burst_size), (7, 5, 25));
-    // As of a program with 256 MiB.
-    assert!(read.shard.outbox.max_bytes < config.shard.outbox.max_bytes && read.shard.explain.enabled);
+    assert_eq!(
+        (read.policy.base.burst_size, read.settings.max_sources.get(), config.policy.base.burst_size),
+        (7, 5, 25)
+    );
+    // The limits are those of a program with 256 MiB.
+    assert!(read.settings.outbox.max_bytes < config.shard.outbox.max_bytes && read.settings.explain.enabled);
     fs::write(&shadow, "memory: unlimited\nexplain: {enabled: false}\n").unwrap();
     let read = load(Some(&path), &Overrides::default()).unwrap().shadow.unwrap();
-    assert!(read.shard.outbox.max_bytes == config.shard.outbox.max_bytes && read.shard.explain.enabled);
+    assert!(read.settings.outbox.max_bytes == config.shard.outbox.max_bytes && read.settings.explain.enabled);
     fs::write(&shadow, "correlation: {burstSize: many}\n").unwrap();
     let errors = load(Some(&path), &Overrides::default()).unwrap_err();
     assert!(errors.to_string().starts_with(&format!("{}:1: correlation.burstSize", shadow.display())), "{errors}");
@@ -281,7 +287,7 @@ fn limits_come_from_the_plugins_own_file() {
     fs::write(&limits, format!("{plugin}{list}")).unwrap();
     let config = load(Some(&path), &Overrides::default()).unwrap();
     assert_eq!(config.limits_file.as_deref(), Some(limits.as_path()));
-    // The same where it stands in our own file, whole or as a list.
+    // The plugin's file or its list inside our own file has the same effect.
     let indented: String = format!("{plugin}{list}").lines().map(|line| format!("  {line}\n")).collect();
     for text in [format!("limits:\n{indented}"), format!("limits:\n{list}")] {
         assert_eq!(parse(&text).unwrap().access, config.access, "{text}");
@@ -314,7 +320,7 @@ fn file_stamp_sees_changed_content_only() {
 }
 
 #[test]
-fn reload_tells_what_needs_a_restart() {
+fn reload_names_what_needs_a_restart() {
     let old = Config::default();
     let new = parse(
         "listen: 127.0.0.1:81
@@ -383,7 +389,7 @@ fn shards_follow_the_cores_unless_fixed() {
     assert_eq!(parse("shards: auto").unwrap().shards, Shards::Auto);
 }
 
-/// Key and default of each row `| `key` | `default` | …` of the documentation's tables.
+/// Returns key and default of each row `| `key` | `default` | …` of the documentation's tables.
 fn documented() -> BTreeMap<String, String> {
     let code = |cell: &str| cell.trim().strip_prefix('`').and_then(|cell| cell.strip_suffix('`')).map(str::to_owned);
     let mut rows = BTreeMap::new();
@@ -432,27 +438,12 @@ fn documentation_names_every_flag_and_field() {
     for field in eventweir::correlator::Field::ALL {
         assert!(text.contains(&format!("`{}`", field.path())), "{}", field.path());
     }
-    let flags = [
-        "--listen",
-        "--insecure-listen",
-        "--admin-listen",
-        "--web.config.file",
-        "--accept-hosts",
-        "--tls-cert-file",
-        "--tls-private-key-file",
-        "--tls-min-version",
-        "--tls-cipher-suites",
-        "--client-ca-file",
-        "--upstream",
-        "--kubeconfig",
-        "--context",
-        "--log-format",
-        "--log-level",
-        "--event-log",
-        "--suppression",
-    ];
+    let cli = Cli::command();
+    let flags = cli.find_subcommand("serve").unwrap().get_arguments().filter_map(|flag| flag.get_long());
+    let flags: Vec<&str> = flags.filter(|flag| !["config", "help", "version"].contains(flag)).collect();
+    assert!(flags.len() >= 18, "{flags:?}");
     for flag in flags {
-        assert!(text.contains(&format!("`{flag}`")), "{flag}");
+        assert!(text.contains(&format!("`--{flag}`")), "--{flag}");
     }
 }
 
@@ -531,7 +522,7 @@ fn the_chart_has_the_schema_of_the_program() {
     assert_eq!(chart["definitions"]["config"], own, "run make render");
 }
 
-/// The schema of the value at a path such as `correlation.rules[].match.kind`.
+/// Returns the schema of the value at a path such as `correlation.rules[].match.kind`.
 fn schema_at<'a>(schema: &'a serde_json::Value, path: &str) -> &'a serde_json::Value {
     path.split('.').fold(schema, |schema, key| match key.strip_suffix("[]") {
         Some(key) => &schema["properties"][key]["items"],

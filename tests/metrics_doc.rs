@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eventweir::app::{App, ConfigSource, Listeners};
 use eventweir::clock::Clock;
-use eventweir::config::{Config, EventLog, Tls};
+use eventweir::config::{Config, Tls};
+use eventweir::event_log::Target;
 use eventweir::spool;
 use eventweir::upstream::{self, Embedded, Upstream};
 use prometheus::Registry;
@@ -27,7 +28,7 @@ async fn exposed() -> BTreeMap<String, Metric> {
         listen: std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into(),
         admin_listen: ([127, 0, 0, 1], 0).into(),
         // Its metric exists only with the log.
-        event_log: EventLog::File(folder.path().join("events.jsonl")),
+        event_log: Some(Target::File(folder.path().join("events.jsonl"))),
         // The same.
         tls: Tls { self_signed_dir: Some(folder.path().to_owned()), ..Tls::default() },
         spool: spool::Settings { dir: Some(folder.path().join("spool")), ..spool::Settings::default() },

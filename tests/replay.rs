@@ -1,4 +1,4 @@
-//! `replay` as a library: the account balances for any input and configuration, and the storms of the README save what it says.
+//! Tests `replay` as a library: the account balances for any input and configuration, and the README's table is right.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use serde_json::Value;
 /// 2026-03-01T08:00:00Z.
 const START: i64 = 1_772_352_000;
 
-/// How long the API server keeps an event.
+/// How long the API server stores an event.
 const TTL: Duration = Duration::from_secs(3600);
 
 fn event(object: (&str, &str), reason: &str, message: String, event_type: &str, component: &str) -> Event {
@@ -40,7 +40,7 @@ fn event(object: (&str, &str), reason: &str, message: String, event_type: &str, 
     event
 }
 
-/// client-go and our defaults after these events, and the sums of both.
+/// Runs client-go and our defaults with these events, and sums up both.
 fn compared(storm: impl Iterator<Item = (i64, Event)>) -> (Comparison, [(Fate, usize); 2]) {
     compared_with(Config::default().policy, storm)
 }
@@ -144,9 +144,9 @@ fn pods_come_and_go() -> impl Iterator<Item = (i64, Event)> {
     })
 }
 
-/// The README's table is what this prints.
+/// The README's table must equal this one.
 #[test]
-fn the_readme_says_what_the_storms_save() {
+fn the_table_of_the_readme_is_right() {
     type Storm = (&'static str, fn() -> Box<dyn Iterator<Item = (i64, Event)>>);
     let storms: [Storm; 8] = [
         ("20 resources, an event each second, 1 hour", || Box::new(twenty_resources())),
@@ -191,25 +191,25 @@ fn document(path: &str) -> String {
     std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// Minutes that have begun.
+/// Rounds nanoseconds up to minutes.
 const fn minutes(nanos: i64) -> i64 {
     (nanos + 59_999_999_999) / 60_000_000_000
 }
 
-/// Nanoseconds until the last fact is shown by eventweir.
+/// Returns the longest time until eventweir shows a fact, in nanoseconds.
 fn longest_wait(comparison: &Comparison) -> i64 {
     let fates = comparison.columns[1].fates();
     let facts = comparison.facts().iter().zip(fates).filter(|((_, sent), _)| sent.number > 0);
     facts.map(|((_, sent), fate)| fate.first_shown.unwrap() - sent.first).max().unwrap()
 }
 
-/// The configurations of docs/recipes.md.
+/// Returns the configurations of docs/recipes.md.
 fn document_of_recipes() -> Vec<String> {
     let text = document("docs/recipes.md");
     text.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// Their policies; their components are those of the storms.
+/// Returns their policies, with this component in place of the documented one.
 fn recipes(component: &str) -> Vec<Policy> {
     let load = |block: String| {
         let block = block.replace("{component: node-agent}", &format!("{{component: {component}}}"));
@@ -221,7 +221,7 @@ fn recipes(component: &str) -> Vec<Policy> {
 }
 
 #[test]
-fn the_recipes_do_what_they_say() {
+fn the_recipes_have_the_documented_effect() {
     let run = |policy: Policy, storm: &mut dyn Iterator<Item = (i64, Event)>| {
         let (comparison, [_, (ours, _)]) = compared_with(policy, storm);
         assert_eq!(ours.shown, comparison.sent());
@@ -250,7 +250,7 @@ fn the_recipes_do_what_they_say() {
     }
 }
 
-/// A storm as JSON lines.
+/// Writes a storm to a file of JSON lines.
 fn recording(storm: impl Iterator<Item = (i64, Event)>) -> tempfile::NamedTempFile {
     let mut lines = Vec::new();
     for (second, mut event) in storm {
@@ -271,14 +271,15 @@ fn replay(recording: &tempfile::NamedTempFile, flags: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A block of docs/replay.md.
+/// Returns a block of docs/replay.md.
 fn sample(language: &str) -> String {
     let text = document("docs/replay.md");
     let begin = text.split(&format!("```{language}\n")).nth(1).unwrap();
     begin.split("```").next().unwrap().to_owned()
 }
 
-/// Whether a documented value is one of a document: members have the same names; of a list, each one given is somewhere in it.
+/// Whether a documented value matches a document: members have the same names, and a list contains all documented
+/// items.
 fn is_of(sample: &Value, document: &Value) -> bool {
     match (sample, document) {
         (Value::Object(sample), Value::Object(document)) => {
@@ -293,7 +294,7 @@ fn is_of(sample: &Value, document: &Value) -> bool {
 }
 
 #[test]
-fn docs_replay_shows_what_is_printed_and_describes_the_json_document() {
+fn docs_replay_shows_the_output_and_describes_the_json_document() {
     let storm = recording(noisy_and_rare());
     let text = replay(&storm, &[]);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -303,9 +304,9 @@ fn docs_replay_shows_what_is_printed_and_describes_the_json_document() {
     assert!(is_of(&sample, &document), "docs/replay.md must describe\n{document:#}");
 }
 
-/// What is said of a rule is what a replay with it shows.
+/// A replay with a suggested rule shows the printed effect.
 #[test]
-fn rules_that_would_help_do_as_they_are_said_to() {
+fn suggested_rules_have_the_printed_effect() {
     let noisy = noisy_and_rare().chain(twenty_resources().filter(|(second, _)| second % 10 == 0));
     let mut both: Vec<_> = noisy.collect();
     both.sort_by_key(|(second, _)| *second);
@@ -330,16 +331,16 @@ fn rules_that_would_help_do_as_they_are_said_to() {
         assert_eq!(with["columns"][1]["writes"], suggestion["writes"]);
         assert!(with["suggestions"].as_array().unwrap().len() < suggestions.len(), "{with:#}");
     }
-    // A quiet time needs none, and very many objects have none.
+    // There is no suggestion for few events, nor for very many objects.
     for quiet in [recording(cronjob_hour().take(6)), recording(pods_come_and_go().take(21_000))] {
         assert!(!replay(&quiet, &[]).contains("What would help"));
     }
 }
 
-/// What client-go's correlator wrote, and the counts of its records then, was recorded from client-go itself. `bench/run writes`
-/// asks client-go about larger storms.
+/// Compares with the writes and counts that were recorded from client-go itself. `bench/run writes` runs client-go with
+/// larger storms.
 #[test]
-fn the_column_of_client_go_is_what_its_records_show() {
+fn the_column_of_client_go_equals_its_recordings() {
     let mut compared = (0, 0);
     for name in [
         "010_dedup_basic",
@@ -381,7 +382,7 @@ fn the_column_of_client_go_is_what_its_records_show() {
         let shown = counts.values().sum::<u64>();
         assert_eq!(ours.writes, writes, "{name}");
         compared.0 += writes;
-        // Without the server's answer client-go does not know its records.
+        // Without the server's answers client-go does not know its records.
         if answers == writes {
             assert_eq!(ours.shown, shown, "{name}");
             assert_eq!(stored.unwrap_or(shown), shown, "{name}");
@@ -404,7 +405,7 @@ fn settings() -> impl Strategy<Value = (Settings, shard::Settings)> {
     );
     let rate = || proptest::option::of((prop_oneof![Just(0.0_f32), Just(0.01), Just(1.0)], 1_u32..5));
     let rate = || rate().prop_map(|rate| rate.map(|(qps, burst)| Rate { qps, burst }));
-    // Storms of many objects: budgets of groups and of the whole, with records that fold after some seconds.
+    // Storms of many objects: budgets of groups and of all writes, with records that fold after some seconds.
     let groups = (rate(), rate(), 0_u64..30, 1_usize..4, any::<bool>());
     let outbox = (0_u64..3, 1_usize..40, 0_usize..6, 0_u64..900);
     (correlator, outbox, groups).prop_map(|(correlator, outbox, (group, ceiling, fold_after, max_groups, is_exact))| {
@@ -453,7 +454,7 @@ fn occurrences() -> impl Strategy<Value = Vec<Occurrence>> {
 }
 
 fn build((object, reason, message, component, _, _): Occurrence) -> Event {
-    // One in four is refused: it has no object's name in another namespace.
+    // One in five is refused: its namespace is not that of its object.
     let (object, reason) = (format!("o-{object}"), format!("Reason{reason}"));
     let event_type = if message % 2 == 0 { "Normal" } else { "Warning" };
     let mut event = event(("Pod", &object), &reason, format!("m{message}"), event_type, &format!("c{component}"));
@@ -496,7 +497,7 @@ fn line(number: usize) -> String {
     )
 }
 
-/// All that a recording yields: the names of events, or the lines of what is bad.
+/// Reads a recording: the names of events, or the lines of bad documents.
 fn read(input: &[u8]) -> (Format, Vec<Result<String, u64>>) {
     let mut recording = Recording::new(input).unwrap();
     let mut found = Vec::new();
@@ -513,7 +514,7 @@ fn gzip(input: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn events_are_read_from_what_people_have() {
+fn events_are_read_in_all_formats() {
     let [one, two] = [line(1), line(2)];
     let indented = serde_json::to_string_pretty(&serde_json::from_str::<Value>(&one).unwrap()).unwrap();
     let list =
@@ -541,7 +542,7 @@ fn events_are_read_from_what_people_have() {
 }
 
 #[test]
-fn what_is_no_event_is_named_by_its_line() {
+fn bad_documents_are_named_by_their_line() {
     let [one, two] = [line(1), line(2)];
     let good = |name: &str| Ok(name.to_owned());
     assert_eq!(read(format!("nonsense\n{one}\n").as_bytes()).1, [Err(1), good("e1")]);
@@ -554,9 +555,9 @@ fn what_is_no_event_is_named_by_its_line() {
     assert_eq!(read(format!("[{one}").as_bytes()).1, [good("e1"), Err(1)]);
 }
 
-/// The API server logs a request after it has answered, and the client's next one can stand before it.
+/// The API server logs a request after it has answered, so that the client's next one may be logged first.
 #[test]
-fn a_request_is_counted_once_where_it_is_logged_after_the_next_one() {
+fn a_request_that_is_logged_after_the_next_one_counts_once() {
     let entry = |verb: &str, millisecond: u32, body: &str| {
         format!(
             r#"{{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"{verb}","stageTimestamp":"2026-03-01T08:00:00.{millisecond:03}000Z","objectRef":{{"resource":"events","namespace":"default","name":"e1","apiVersion":"v1"}},"responseStatus":{{"code":200}},"requestObject":{body}}}"#
@@ -572,13 +573,13 @@ fn a_request_is_counted_once_where_it_is_logged_after_the_next_one() {
     let mut recording = Recording::new(std::io::Cursor::new(log.join("\n"))).unwrap();
     let found: Vec<_> = recording.by_ref().map(|next| next.unwrap().unwrap()).collect();
     assert_eq!(found.iter().map(|report| report.occurrences).collect::<Vec<_>>(), [1; 5]);
-    // The one that is created has none.
+    // The created event has no count.
     assert_eq!(found.iter().map(|report| report.event.count).collect::<Vec<_>>(), [0, 2, 3, 4, 5]);
     assert_eq!(recording.without_body(), 0);
 }
 
 #[test]
-fn an_audit_log_tells_each_request() {
+fn an_audit_log_has_each_request() {
     let entry = |verb: &str, stage: &str, code: u16, body: &str| {
         format!(
             r#"{{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"{stage}","verb":"{verb}","stageTimestamp":"2026-03-01T08:00:00.500000Z","objectRef":{{"resource":"events","namespace":"default","name":"e1","apiVersion":"v1"}},"responseStatus":{{"code":{code}}},"requestObject":{body}}}"#

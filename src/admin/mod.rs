@@ -1,8 +1,8 @@
-//! Metrics, health, the page, the effective configuration and reload, on a port of their own.
+//! The admin port: metrics, health, the page, the effective configuration and reload.
 //!
-//! Liveness tells whether the loops turn, readiness whether events can be accepted. An upstream that is down makes neither
-//! fail: events wait in the outbox, and a restart would only lose them. Nor does one that forbids us to write: no other
-//! replica would be allowed to. The body of the answer tells of both.
+//! Liveness reports whether the delivery loop runs, readiness whether events can be accepted. Neither fails while the
+//! upstream is down: events wait in the outbox, and a restart would only lose them. Neither fails when the upstream
+//! forbids writes: no other replica would be allowed to write. The body of the answer reports both.
 
 mod collector;
 mod page;
@@ -36,15 +36,15 @@ use crate::shard::{Settings, Shards};
 use crate::upstream::Verb;
 use web::Passwords;
 
-/// Delivery's loop turns every five seconds at the least; after this long it counts as stuck.
+/// The delivery loop runs at least every five seconds; after this time it counts as stuck.
 const STUCK: Duration = Duration::from_secs(30);
 
-/// Paths that tell whether the program lives.
+/// Paths of liveness.
 const LIVE: [&str; 3] = ["/livez", "/healthz", "/-/healthy"];
-/// Paths that tell whether it is ready.
+/// Paths of readiness.
 const READY: [&str; 2] = ["/readyz", "/-/ready"];
 
-/// What the admin endpoints look at.
+/// The admin endpoints. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Admin(Arc<Inner>);
 
@@ -62,21 +62,21 @@ struct Inner {
     passwords: Passwords,
     /// The configuration in force, as YAML.
     config: ArcSwap<String>,
-    /// Whom the page asks about events.
+    /// The part that answers the page's queries about events.
     face: OnceLock<Face>,
 }
 
-/// Who reaches the port.
+/// Who can reach the port.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// Which requests are taken, by the host and the page that they name.
+    /// Which requests are accepted, by the host and the web origin that they name.
     pub origins: Origins,
-    /// Whether other machines reach it without a client certificate, so that only passwords can keep them out.
+    /// Whether other machines reach it without a client certificate, so that only passwords protect it.
     pub is_open: bool,
 }
 
 impl Admin {
-    /// Endpoints over these parts.
+    /// Creates the endpoints of these parts.
     #[must_use]
     pub fn new(
         registry: Registry,
@@ -105,22 +105,22 @@ impl Admin {
         }))
     }
 
-    /// Everything that a request meets, from the outermost. There is no way past it.
+    /// Returns the layers that every request passes, from the outermost, and the router.
     pub fn service(
         &self,
     ) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + use<>
     {
         ServiceBuilder::new()
-            // Gives every answer the headers that are configured.
+            // Adds the configured headers to every answer.
             .layer(from_fn_with_state(self.clone(), with_headers))
-            // Refuses what a web page of another origin makes a browser send.
+            // Refuses requests that a web page of another origin makes a browser send.
             .layer(from_fn_with_state(self.clone(), of_our_origin))
-            // Asks who it is, but for health.
+            // Authenticates every request but those for health.
             .layer(from_fn_with_state(self.clone(), authenticated))
             .service(self.router())
     }
 
-    /// The table of paths: Kubernetes' names and Prometheus' names for the same things.
+    /// The table of paths, with the names of both Kubernetes and Prometheus.
     fn router(&self) -> Router {
         let router = Router::new()
             .route("/", get(page::overview))
@@ -135,37 +135,37 @@ impl Admin {
         READY.iter().fold(router, |router, path| router.route(path, get(readyz))).with_state(self.clone())
     }
 
-    /// Takes over users and headers.
+    /// Replaces users and headers.
     pub fn set_web(&self, web: Web) {
         self.0.web.store(Arc::new(web));
     }
 
-    /// From now on the page asks `face` about events.
+    /// Sets the part that answers the page's queries about events.
     pub fn set_face(&self, face: Face) {
         self.0.face.get_or_init(|| face);
     }
 
-    /// Whether events may be shown: nobody reaches the port who has not shown who they are, or is on another machine.
+    /// Whether the page may show events: every caller is authenticated, or on this machine.
     fn shows_events(&self) -> bool {
         !self.0.access.is_open || !self.0.web.load().users.is_empty()
     }
 
-    /// Takes over the configuration that is shown.
+    /// Replaces the configuration that is shown.
     pub fn set_config(&self, yaml: String) {
         self.0.config.store(Arc::new(yaml));
     }
 
-    /// Takes over reloaded limits.
+    /// Replaces the limits after a reload.
     pub fn set_limits(&self, limits: Settings) {
         self.0.limits.store(Arc::new(limits));
     }
 
-    /// From now on new events go elsewhere.
+    /// Makes readiness fail, so that new events go to other replicas.
     pub fn start_draining(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until somebody asks for a reload.
+    /// Waits until a reload is requested.
     pub async fn reload_asked(&self) {
         self.0.reload.notified().await;
     }
@@ -179,7 +179,7 @@ impl Admin {
         [("accepting", accepting), ("outbox-has-room", room), ("history", self.0.history.is_ready())]
     }
 
-    /// How the upstream answers.
+    /// Describes the state of the upstream.
     fn upstream(&self) -> String {
         let monitor = &self.0.monitor;
         let forbidden = Verb::OF_DELIVERY.into_iter().filter(|verb| monitor.is_forbidden(*verb));
@@ -223,13 +223,12 @@ async fn reload(State(admin): State<Admin>) -> Response {
     if admin.0.access.is_open && admin.0.web.load().users.is_empty() {
         return (
             StatusCode::FORBIDDEN,
-            "reload is off: other machines reach this port without showing who they are; \
-            see --web.config.file\n",
+            "reload is off: other machines reach this port without authentication; see --web.config.file\n",
         )
             .into_response();
     }
     admin.0.reload.notify_one();
-    (StatusCode::ACCEPTED, "reload asked for; see the log and eventweir_config_last_reload_successful\n")
+    (StatusCode::ACCEPTED, "reload requested; see the log and eventweir_config_last_reload_successful\n")
         .into_response()
 }
 
@@ -260,7 +259,7 @@ async fn authenticated(State(admin): State<Admin>, request: Request, next: Next)
     response
 }
 
-/// One line a check, in the form of the apiserver's verbose health answers.
+/// Formats one line per check, as the apiserver's verbose health answers.
 fn verdict(checks: &[(&str, bool)], upstream: Option<&str>) -> Response {
     let mut text = String::new();
     for (name, passed) in checks {
@@ -289,7 +288,7 @@ mod tests {
     use crate::event::Event;
 
     #[test]
-    fn readiness_goes_by_reloaded_limits() {
+    fn readiness_uses_reloaded_limits() {
         let mut limits = Settings::default();
         limits.outbox.max_records = NonZeroUsize::MIN;
         let (clock, secret) = (Clock::manual(0), KeySecret(1, 2));
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_anybody_reaches_shows_no_events() {
+    fn an_open_port_shows_no_events() {
         let shards = || {
             let (settings, clock) = (Settings::default(), Clock::manual(0));
             Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, KeySecret(1, 2), 1)

@@ -1,7 +1,7 @@
 //! Users and headers of the admin port, as in Prometheus' `--web.config.file`.
 //!
-//! A bcrypt hash takes a good part of a second of a core by design. So passwords are compared on a thread of their own, one
-//! after the other, and one that was right is remembered for a while.
+//! A bcrypt hash takes up to a second of a core by design. Therefore a separate thread compares passwords, one after
+//! the other, and right ones are cached.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -19,42 +19,42 @@ use tokio::sync::Semaphore;
 
 use crate::clock::{Clock, Mono};
 
-/// LIMIT: right passwords that are remembered; the one that was used longest ago is forgotten.
+/// LIMIT: cached passwords; the least recently used one is evicted.
 const REMEMBERED: NonZeroUsize = const { NonZeroUsize::new(100).unwrap() };
-/// How long a right password is remembered.
+/// How long a right password is cached.
 const REMEMBERED_FOR: Duration = Duration::from_secs(300);
 
-/// Who may ask, and what answers carry.
+/// The users who may use the port, and the headers of its answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Web {
-    /// Users and the bcrypt hashes of their passwords; without any nobody is asked.
+    /// Users and the bcrypt hashes of their passwords; without any, no authentication.
     pub users: BTreeMap<String, String>,
     /// Headers of every answer.
     pub headers: HeaderMap,
 }
 
 impl Web {
-    /// Greatest cost of a hash; each step doubles the time of a comparison, which here is about a second.
+    /// Greatest cost of a hash. Each step doubles the time of a comparison, which is about a second at this cost.
     pub const COST_MAX: u32 = 14;
 
-    /// Whether this is a bcrypt hash that can be compared in an acceptable time.
+    /// Whether this is a bcrypt hash of at most [`COST_MAX`](Self::COST_MAX).
     #[must_use]
     pub fn is_usable(hash: &str) -> bool {
         bcrypt::HashParts::from_str(hash).is_ok_and(|parts| parts.get_cost() <= Self::COST_MAX)
     }
 }
 
-/// What is remembered of a password that was right.
+/// The digest of user, hash and password under a secret; the cache does not store the password.
 type Digest = [u8; 32];
 
 /// Compares passwords.
 pub(super) struct Passwords {
     clock: Clock,
     secret: ring::hmac::Key,
-    /// Digests of user, hash and password, and until when they count.
+    /// Digests of right passwords, and until when they are valid.
     // LIMIT: `REMEMBERED`.
     right: Mutex<LruCache<Digest, Mono>>,
-    /// Comparisons go one after the other.
+    /// Serializes comparisons.
     turn: Arc<Semaphore>,
 }
 
@@ -76,11 +76,11 @@ impl Passwords {
         }
     }
 
-    /// Whether the request has a user of `web` and the right password.
+    /// Whether the request has a user of `web` with the right password.
     pub(super) async fn are_right(&self, web: &Web, headers: &HeaderMap) -> bool {
         let Some((user, password)) = headers.get(AUTHORIZATION).and_then(basic) else { return false };
         let known = web.users.get(&user);
-        // An unknown user takes as long as a known one.
+        // Comparing with any hash makes an unknown user take as long as a known one.
         let Some(hash) = known.or_else(|| web.users.values().next()).cloned() else { return false };
         let digest = self.digest([&user, &hash, &password]);
         let is_remembered = || {
@@ -91,7 +91,7 @@ impl Passwords {
             return true;
         }
         let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await else { return false };
-        // Meanwhile another request may have had the same password.
+        // Another request may have compared the same password meanwhile.
         if known.is_some() && is_remembered() {
             return true;
         }
@@ -118,7 +118,7 @@ impl Passwords {
     }
 }
 
-/// User and password of a header.
+/// Returns user and password of a header.
 fn basic(header: &HeaderValue) -> Option<(String, String)> {
     let (scheme, text) = header.to_str().ok()?.split_once(' ')?;
     let text = String::from_utf8(STANDARD.decode(text.trim()).ok()?).ok()?;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_right_password_is_remembered_for_a_while_and_a_wrong_one_is_not() {
+    async fn right_passwords_are_cached_and_wrong_ones_are_not() {
         let clock = Clock::manual(0);
         let passwords = Passwords::new(clock.clone());
         let web =
@@ -152,7 +152,7 @@ mod tests {
         }
         assert_eq!(passwords.right.lock().len(), 1);
         assert!(!passwords.are_right(&new, &asking("ann:secret")).await, "the hash has changed");
-        // What is remembered needs no thread.
+        // A cached password needs no comparison.
         passwords.turn.close();
         assert!(passwords.are_right(&old, &asking("ann:secret")).await);
         clock.advance(REMEMBERED_FOR);

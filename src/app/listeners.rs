@@ -1,4 +1,4 @@
-//! The two listeners: their addresses, their certificates, and what they are told to refuse.
+//! The two listeners: their addresses, certificates, and the requests that they refuse.
 
 use std::net::SocketAddr;
 
@@ -13,12 +13,12 @@ use crate::config::{self, AdminWeb, Config};
 use crate::server::tls::{self, Fault, Limits, Tls};
 use crate::server::{Address, Listener, Origins};
 
-/// The two listeners, bound before anything else happens.
+/// The two listeners, which are bound first.
 #[derive(Debug)]
 pub struct Listeners {
-    /// For components.
+    /// Listener for components.
     pub face: Listener,
-    /// For metrics and health.
+    /// Listener for metrics and health.
     pub admin: TcpListener,
 }
 
@@ -26,7 +26,7 @@ impl Listeners {
     /// Binds the addresses of `config`.
     ///
     /// # Errors
-    /// When an address is taken or not ours.
+    /// When an address is in use or not one of this machine.
     pub async fn bind(config: &Config) -> Result<Self, Error> {
         let failed = |address: Address| |source| Error::Listen { address, source };
         let face = Listener::bind(&config.listen).await.map_err(failed(config.listen.clone()))?;
@@ -34,7 +34,7 @@ impl Listeners {
         Ok(Self { face, admin })
     }
 
-    /// The addresses that are bound.
+    /// Returns the bound addresses.
     pub(super) fn addresses(&self, config: &Config) -> Result<(Address, SocketAddr), Error> {
         let failed = |address: Address| |source| Error::Listen { address, source };
         let face = self.face.local().map_err(failed(config.listen.clone()))?;
@@ -43,7 +43,8 @@ impl Listeners {
     }
 }
 
-/// The requests that are taken at `address`. A name that a browser resolves to a loopback address may be anybody's.
+/// Returns which requests are accepted at `address`. A loopback address accepts only known hosts, because any name on
+/// the web may resolve to it in a browser.
 pub(super) fn origins(config: &Config, address: &Address) -> Origins {
     match address {
         Address::Tcp(_) if address.is_local() => Origins::hosts(&config.accept_hosts).unwrap_or_default(),
@@ -51,12 +52,12 @@ pub(super) fn origins(config: &Config, address: &Address) -> Origins {
     }
 }
 
-/// TLS of the listeners, and what the file of the admin port says.
+/// TLS of the listeners, and the web configuration of the admin port.
 #[derive(Debug)]
 pub(super) struct Secured {
     face: Option<Tls>,
     admin: Option<Tls>,
-    /// What was last read of the admin port's file, or why it could not be used.
+    /// The web configuration as last read, or its errors.
     web: Mutex<Result<AdminWeb, config::Errors>>,
 }
 
@@ -64,7 +65,7 @@ impl Secured {
     /// Reads all files.
     pub(super) fn new(config: &Config, now: Now, registry: &Registry) -> Result<Self, Error> {
         let web = config.admin_web_config_file.as_deref().map(config::load_web).transpose()?.unwrap_or_default();
-        let settings = [config.tls.settings(&config.auth), web.tls.clone()];
+        let settings = [config.tls.settings(), web.tls.clone()];
         let names = ["main", "admin"].into_iter().zip(&settings).filter(|(_, settings)| settings.is_some());
         let mut metrics = tls::Metrics::new(registry, names.map(|(name, _)| name))?.into_iter();
         let [face, admin] = settings;
@@ -91,18 +92,18 @@ impl Secured {
         self.admin.clone()
     }
 
-    /// Users and headers of the admin port.
+    /// Returns users and headers of the admin port.
     pub(super) fn web(&self) -> Web {
         self.web.lock().as_ref().map(|file| file.web.clone()).unwrap_or_default()
     }
 
-    /// Whether nobody reaches the admin port without a client certificate.
+    /// Whether the admin port requires a client certificate.
     pub(super) fn admin_requires_certificate(&self) -> bool {
         let web = self.web.lock();
         web.as_ref().is_ok_and(|file| file.tls.as_ref().is_some_and(|tls| tls.requires_certificate))
     }
 
-    /// Reads the admin port's file again. Returns users and headers if they are new and can be used.
+    /// Reads the web configuration again. Returns users and headers if they are new and valid.
     fn reread_web(&self, config: &Config) -> Option<Web> {
         let path = config.admin_web_config_file.as_deref()?;
         let new = config::load_web(path);
@@ -113,11 +114,11 @@ impl Secured {
         match &new {
             Ok(new) => {
                 if old.as_ref().is_ok_and(|old| old.tls != new.tls) {
-                    tracing::warn!("tls_server_config has changed; that applies after a restart");
+                    tracing::warn!("tls_server_config has changed; the change applies after a restart");
                 }
-                tracing::info!("the web configuration was read again");
+                tracing::info!("the web configuration was reloaded");
             }
-            Err(errors) => tracing::error!(%errors, "the web configuration cannot be used; the old one stays in force"),
+            Err(errors) => tracing::error!(%errors, "the new web configuration is refused; the old one stays in force"),
         }
         let web = new.as_ref().ok().map(|new| new.web.clone());
         *old = new;
@@ -126,7 +127,7 @@ impl Secured {
 }
 
 impl App {
-    /// Looks at the files of the listeners now and then, until the program stops.
+    /// Polls the files of the listeners until the program stops.
     pub(super) fn follow_files(self: &std::sync::Arc<Self>) {
         let (app, stop) = (std::sync::Arc::downgrade(self), self.stop_admin.clone());
         self.tasks.spawn(async move {
@@ -141,7 +142,7 @@ impl App {
         });
     }
 
-    /// Reads certificates, users and headers of the listeners again. What cannot be used changes nothing.
+    /// Reads certificates, users and headers of the listeners again. A file that cannot be used changes nothing.
     pub fn reread_files(&self) {
         let now = self.shards.clock().now();
         for tls in [&self.secured.face, &self.secured.admin].into_iter().flatten() {

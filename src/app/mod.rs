@@ -1,4 +1,4 @@
-//! Wiring: a checked configuration and bound listeners become a running program; it is reloaded, drained and stopped here.
+//! Wiring: starts the program from a checked configuration and bound listeners; reloads, drains and stops it.
 
 mod listeners;
 mod reload;
@@ -37,9 +37,9 @@ use crate::upstream::{self, Apiserver, Embedded, Upstream};
 pub use listeners::Listeners;
 use listeners::Secured;
 
-/// LIMIT: connections to the admin port.
+/// LIMIT: connections to the admin port; further ones wait to be accepted.
 const ADMIN_CONNECTIONS: usize = 64;
-/// Longest time for running requests once the listener is closed.
+/// Timeout for running requests after the listener is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the program cannot start.
@@ -53,22 +53,22 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// A listener's certificates cannot be used.
+    /// The certificates of a listener cannot be used.
     #[error("reading certificates: {0}")]
     Tls(String),
-    /// The configuration of the admin port has become wrong since it was checked.
+    /// The web configuration of the admin port has changed since it was checked, and is wrong.
     #[error("reading the web configuration: {0}")]
     Web(#[from] config::Errors),
-    /// There is no client for the apiserver.
+    /// The client of the apiserver cannot be created.
     #[error("connecting to the apiserver")]
     Upstream(#[from] upstream::apiserver::Error),
-    /// Pass-through without an apiserver to pass on to.
-    #[error("passing requests on: the upstream is not an apiserver that is reached over the network")]
+    /// Pass-through has no apiserver.
+    #[error("setting up pass-through: the upstream is not an apiserver that is reached over the network")]
     Passthrough,
     /// A metric was registered twice.
     #[error("registering metrics")]
     Metrics(#[from] prometheus::Error),
-    /// The operating system gives no random numbers, and secrets need them.
+    /// The operating system gives no random numbers, which secrets need.
     #[error("drawing random numbers")]
     Random(#[source] getrandom::Error),
 }
@@ -77,7 +77,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct App {
     config: Mutex<Config>,
-    /// What is in force of the fields that need a restart.
+    /// The configuration at the start; its fields that need a restart are still in force.
     started_with: Config,
     source: ConfigSource,
     shards: Shards,
@@ -92,30 +92,30 @@ pub struct App {
     registry: Registry,
     admin: Admin,
     tasks: TaskTracker,
-    /// Clients are asked to go elsewhere.
+    /// Cancelled when clients are asked to close their connections.
     closing: CancellationToken,
     stop_serving: CancellationToken,
-    /// Cancelled when the last request of a client has been answered, after `stop_serving`.
+    /// Cancelled when the last client request has been answered, after `stop_serving`.
     served: CancellationToken,
     stop_delivery: CancellationToken,
     stop_admin: CancellationToken,
-    /// Cancelled when a task ended that never should.
+    /// Cancelled when a task ended before the stop.
     broken: CancellationToken,
     secured: Secured,
     address: server::Address,
     admin_address: SocketAddr,
 }
 
-/// Where the configuration came from, for reloads.
+/// File and flags of the configuration, for reloads.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigSource {
     /// The file, if any.
     pub path: Option<PathBuf>,
-    /// The flags laid over it.
+    /// The flags that override it.
     pub overrides: config::Overrides,
 }
 
-/// The upstream that `config` names.
+/// Connects to the upstream of `config`.
 ///
 /// # Errors
 /// When the kubeconfig cannot be used.
@@ -131,7 +131,7 @@ pub async fn connect(config: &Config, clock: &Clock, metrics: upstream::Metrics)
 }
 
 impl App {
-    /// Starts everything. Tests hand in their own listeners, upstream and clock.
+    /// Starts the program. Tests pass their own listeners, upstream and clock.
     ///
     /// # Errors
     /// When a metric is registered twice, or a listener has no address.
@@ -201,15 +201,15 @@ impl App {
         Ok(app)
     }
 
-    /// Says in the log what an operator may not have meant.
+    /// Logs an address that is probably a mistake.
     fn warn_of_address(&self) {
         let address = &self.address;
         if let (server::Address::Tcp(_), true, 1) = (address, address.is_local(), std::process::id()) {
-            tracing::info!(listen = %address, "process 1 of a container listens on loopback, which nothing outside of its pod \
-                reaches; --listen '[::]:8080' listens on all addresses");
+            tracing::info!(listen = %address, "process 1 of a container listens on loopback, which only its pod can reach; \
+                --listen '[::]:8080' listens on all addresses");
         }
         if !address.is_local() && !self.access.authenticates() {
-            tracing::warn!(listen = %address, "other machines reach this address, and nobody is authenticated there");
+            tracing::warn!(listen = %address, "other machines reach this address, and callers are not authenticated there");
         }
     }
 
@@ -274,7 +274,7 @@ impl App {
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         self.guard(deliver::run(shards, upstream, self.monitor.clone(), self.stop_delivery.clone(), fastrand::u64(..)));
         self.guard(runner.run(self.stop_delivery.clone()));
-        self.shadow.set(config.shadow.as_ref().map(reload::rules));
+        self.shadow.set(config.shadow);
         self.follow_upstream(config.upstream.history);
         let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
@@ -283,7 +283,7 @@ impl App {
         Ok(())
     }
 
-    /// Follows what the upstream holds: an apiserver's events, or the time of the embedded store's.
+    /// Starts following the events of an apiserver, or expiring those of the embedded store.
     fn follow_upstream(self: &Arc<Self>, mode: history::Mode) {
         if let (Upstream::Apiserver(apiserver), history::Mode::Watch | history::Mode::List) = (&self.upstream, mode) {
             let following = history::follow(apiserver.clone(), self.shards.clone(), mode, self.history.clone());
@@ -309,7 +309,7 @@ impl App {
         Ok(())
     }
 
-    /// What stands in front of the face, if anything. Its metrics are there in any case.
+    /// Creates the pass-through, if it is enabled. Its metrics are registered in any case.
     fn passthrough(&self, config: &Config) -> Result<Option<Passthrough>, Error> {
         let metrics = passthrough::Metrics::new(&self.registry)?;
         if !config.passthrough.enabled {
@@ -327,12 +327,12 @@ impl App {
         Ok(Some(Passthrough::new(settings, forwarder, metrics, tasks, stop)))
     }
 
-    /// Runs a task that ends only when it is told to; if it ends otherwise, so does the program: a restarted pod is better
-    /// than one with a dead part.
+    /// Runs a task that must not end before the stop. If it does, the program ends: a restarted pod is better than one
+    /// with a dead part.
     fn guard(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         let broken = self.broken.clone();
         let stopping = [self.closing.clone(), self.stop_delivery.clone(), self.stop_admin.clone()];
-        // The guard also fires when the task panics, because it is dropped then.
+        // The guard also cancels `broken` when the task panics, because it is dropped then.
         let guard = broken.drop_guard();
         self.tasks.spawn(async move {
             task.await;
@@ -343,11 +343,7 @@ impl App {
     }
 
     fn start_event_log(&self, config: &Config) -> Result<EventLog, Error> {
-        let target = match &config.event_log {
-            config::EventLog::None => return Ok(EventLog::none()),
-            config::EventLog::Stdout => Target::Stdout,
-            config::EventLog::File(path) => Target::File(path.clone()),
-        };
+        let Some(target) = config.event_log.clone() else { return Ok(EventLog::none()) };
         let to = match &target {
             Target::Stdout => "stdout".to_owned(),
             Target::File(path) => path.display().to_string(),
@@ -355,65 +351,66 @@ impl App {
         let (log, writer) = EventLog::new(target, &self.registry)?;
         self.tasks.spawn(async move {
             if let Err(error) = writer.run().await {
-                tracing::error!(to, %error, "the event log cannot be written; its lines are left out from now on");
+                tracing::error!(to, %error, "the event log cannot be written; all further lines are left out");
             }
         });
         Ok(log)
     }
 
-    /// Where components post to, over TCP; an address of nobody where they do through a Unix domain socket.
+    /// Returns the TCP address to which components post; an unspecified one with a Unix domain socket.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address.tcp().unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
-    /// Where metrics and health are.
+    /// Returns the address of the admin port.
     #[must_use]
     pub const fn admin_address(&self) -> SocketAddr {
         self.admin_address
     }
 
-    /// The shards.
+    /// Returns the shards.
     #[must_use]
     pub const fn shards(&self) -> &Shards {
         &self.shards
     }
 
-    /// The upstream.
+    /// Returns the upstream.
     #[must_use]
     pub const fn upstream(&self) -> &Upstream {
         &self.upstream
     }
 
-    /// All metrics in Prometheus' text format.
+    /// Returns all metrics in Prometheus' text format.
     #[must_use]
     pub fn metrics_text(&self) -> String {
         crate::metrics::render(&self.registry)
     }
 
-    /// Runs a task that the end of the program waits for.
+    /// Runs a task for which the stop waits.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
 
-    /// The level of the log in force.
+    /// Returns the log level in force.
     #[must_use]
     pub fn log_level(&self) -> smol_str::SmolStr {
         self.config.lock().log.level.clone()
     }
 
-    /// Waits for a part that ended and never should have.
+    /// Waits until a task ended before the stop.
     pub async fn broken(&self) {
         self.broken.cancelled().await;
     }
 
-    /// Stops in order: clients are asked to go elsewhere, then there are no new requests, then what waits is written up to the deadline, then the rest stays in the spool, or
-    /// without one is counted as lost. Returns the final balance; what waits in it is in the spool.
+    /// Stops in order: asks clients to close their connections, accepts no more requests, and writes what waits until
+    /// the deadline. The rest stays in the spool, or is counted as lost without one. Returns the final balance;
+    /// occurrences that wait in it are in the spool.
     pub async fn stop(&self) -> Balance {
         let config::Shutdown { drain_timeout: deadline, grace } = self.config.lock().shutdown;
         self.admin.start_draining();
         self.closing.cancel();
-        // Without anybody connected serving ends at once. What comes meanwhile still keeps to its budget.
+        // Without connections, serving ends at once. Occurrences that arrive meanwhile still need their budget.
         let grace = grace.min(deadline / 2);
         if !grace.is_zero() {
             let _served = tokio::time::timeout(grace, self.served.cancelled()).await;
@@ -422,7 +419,7 @@ impl App {
         self.monitor.drain();
         self.shards.drain();
         let drained = tokio::time::timeout(deadline - grace, async {
-            // What running requests bring still belongs to the drain.
+            // Occurrences of running requests still belong to the drain.
             self.served.cancelled().await;
             while self.shards.owe() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -437,9 +434,9 @@ impl App {
         };
         let occurrences = self.shards.balance().total_waiting();
         if kept && occurrences > 0 {
-            tracing::warn!(occurrences, "occurrences are left in the spool, for the next start to write");
+            tracing::warn!(occurrences, "occurrences are left in the spool; the next start writes them");
         } else if !in_time {
-            tracing::error!(occurrences, "occurrences are lost: the upstream did not take them before the deadline");
+            tracing::error!(occurrences, "occurrences are lost: the upstream did not store them before the deadline");
         }
         if !kept {
             self.shards.abandon();
@@ -447,7 +444,7 @@ impl App {
         let balance = self.shards.balance();
         self.stop_admin.cancel();
         self.tasks.close();
-        // Connections and the event log end by themselves once nobody holds their other end.
+        // Connections and the event log end when their other end is dropped.
         if tokio::time::timeout(CLOSE_TIMEOUT, self.tasks.wait()).await.is_err() {
             tracing::debug!("some tasks were still running at the end");
         }
@@ -458,7 +455,7 @@ impl App {
     }
 }
 
-/// What decides who may use the listener; the apiserver is asked where it is the upstream.
+/// Creates the access control of the listener; it asks the apiserver, if that is the upstream.
 fn access(config: &Config, upstream: &Upstream, clock: Clock, registry: &Registry) -> Result<Access, Error> {
     let ask: access::Ask = match upstream {
         Upstream::Apiserver(apiserver) => {
@@ -477,12 +474,12 @@ fn access(config: &Config, upstream: &Upstream, clock: Clock, registry: &Registr
     Ok(Access::new(config.access.clone(), ask, clock, secret, access::Metrics::new(registry)?))
 }
 
-/// This process's name on the records that it writes; no other process ever has the same.
+/// Returns this process's name on the records that it writes, unique among all processes.
 fn instance() -> Result<String, Error> {
     Ok(format!("{:032x}", u128::from_ne_bytes(random()?)))
 }
 
-/// A secret that nobody can guess, not even from the names that are written upstream.
+/// Draws a secret, which cannot be guessed from the names that are written upstream either.
 fn secret() -> Result<KeySecret, Error> {
     Ok(KeySecret(u64::from_ne_bytes(random()?), u64::from_ne_bytes(random()?)))
 }

@@ -1,19 +1,18 @@
-//! A changed configuration file is taken over while the program runs: whole, or not at all.
+//! Reloads a changed configuration file while the program runs: all of it, or nothing.
 
-use crate::shadow::Rules;
 use std::time::Duration;
 
 use super::App;
 use crate::config;
 
-/// How often the configuration file is looked at.
+/// Time between two checks of the configuration file.
 const RELOAD_POLL: Duration = Duration::from_secs(5);
 
 impl App {
-    /// Follows the configuration file and requests to reload it, until a new configuration has been taken over.
+    /// Follows the configuration file and requests to reload it, until a new configuration has been applied.
     pub async fn follow_config(&self) {
         let Some(path) = &self.source.path else {
-            // There are flags alone, which do not change; whoever asks is told so by the metrics and the log.
+            // Flags do not change, but a requested reload still updates metrics and log.
             loop {
                 self.admin.reload_asked().await;
                 if self.reload() {
@@ -22,7 +21,7 @@ impl App {
             }
         };
         let mut stamp = config::FileStamp::of(path).ok();
-        // What is in force was loaded before the file was looked at: a change in between would be told by no later look.
+        // The stamp is newer than the configuration in force: it would hide a change in between.
         if self.is_behind() && self.reload() {
             return;
         }
@@ -44,13 +43,13 @@ impl App {
         }
     }
 
-    /// Whether the file has a good configuration other than what is in force.
+    /// Whether the file has a valid configuration that differs from the one in force.
     fn is_behind(&self) -> bool {
         config::load(self.source.path.as_deref(), &self.source.overrides)
             .is_ok_and(|new| !self.config.lock().reload_diff(&new).is_empty())
     }
 
-    /// Loads the configuration again. A bad one is refused and reported, and the old one stays in force.
+    /// Loads the configuration again. An invalid one is refused and logged, and the old one stays in force.
     pub fn reload(&self) -> bool {
         self.reread_files();
         let new = match config::load(self.source.path.as_deref(), &self.source.overrides) {
@@ -62,13 +61,13 @@ impl App {
             }
         };
         let mut config = self.config.lock();
-        // What a restart would change is told each time until there is one; what applies at once, by what it was before.
+        // Fields that need a restart are compared with the start, and logged at every reload until then.
         let at_restart = self.started_with.reload_diff(&new).at_restart;
         if !at_restart.is_empty() {
             tracing::warn!(fields = ?at_restart, "these fields of the configuration are not in force; they apply after a restart");
         }
         self.shards.reload(&new.shard, new.policy.clone());
-        self.shadow.set(new.shadow.as_ref().map(rules));
+        self.shadow.set(new.shadow.clone());
         self.monitor.set_settings(new.gate);
         self.access.reload(&new.access);
         self.collector.set_limits(new.shard.clone());
@@ -81,13 +80,7 @@ impl App {
     }
 }
 
-/// What a second configuration is tried with.
-pub(super) fn rules(shadow: &config::Shadow) -> Rules {
-    let config::Shadow { file, policy, shard } = shadow;
-    Rules { file: file.display().to_string(), policy: policy.clone(), settings: shard.clone() }
-}
-
-/// The configuration as it is shown, with the fields that are not in force yet.
+/// Returns the configuration as YAML, with a comment on the fields that are not in force yet.
 fn shown(config: &config::Config, at_restart: &[String]) -> String {
     let yaml = config.to_yaml();
     if at_restart.is_empty() {

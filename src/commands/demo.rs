@@ -1,11 +1,11 @@
-//! `demo`: a made-up hour through client-go's correlator and through eventweir's defaults, in simulated time.
+//! `demo`: simulates a generated hour with client-go's correlator and with eventweir's defaults.
 
 use std::collections::BTreeMap;
 
 use smol_str::{SmolStr, format_smolstr};
 
 use super::replay::compare;
-use super::report::{Compared, draw, length, plural, summary, thousands};
+use super::report::{Compared, draw, length, plural, summary, thousands, totals};
 use super::{Error, print, table};
 use crate::cli::Demo;
 use crate::event::{Event, ObjectReference};
@@ -14,10 +14,10 @@ use crate::replay::{Comparison, Fate, Until};
 /// 2026-03-01T08:00:00Z, where the simulated hour begins.
 const START: i64 = 1_772_352_000;
 const MINUTES: i64 = 60;
-/// Pods that crash, each reported every ten seconds for half an hour.
+/// Pods that crash; each is reported every ten seconds for half an hour.
 const CRASHING_PODS: i64 = 10;
 
-/// `demo`
+/// Runs `demo`.
 ///
 /// # Errors
 /// When the account does not balance, or the drawing cannot be written.
@@ -29,7 +29,7 @@ pub fn demo(demo: &Demo) -> Result<(), Error> {
     }
     let end = (START + MINUTES * 60 - 1) * 1_000_000_000;
     compared.comparison.run_on(Until::At(end));
-    let mut text = "A made-up hour through client-go's correlator and through eventweir, simulated.\n\n".to_owned();
+    let mut text = "A simulated hour with client-go's correlator and with eventweir.\n\n".to_owned();
     for (kind, title) in [
         (
             "CronJob",
@@ -41,7 +41,7 @@ pub fn demo(demo: &Demo) -> Result<(), Error> {
         text += &format!("{title}\n\n{}\n", rows(&compared.comparison, kind, end));
     }
     compared.until = compared.comparison.run_on(Until::Settled);
-    text += "The whole, when nothing waits any more:\n\n";
+    text += "All events, when nothing waits any more:\n\n";
     text += &summary(&compared);
     draw(&compared, demo.svg.as_deref())?;
     text += &conclusion(&compared);
@@ -49,7 +49,7 @@ pub fn demo(demo: &Demo) -> Result<(), Error> {
     if compared.comparison.balances() { Ok(()) } else { Err(Error::Unbalanced) }
 }
 
-/// A row for each reason on objects of this kind: what each correlator shows at `end`, and how many writes that took.
+/// Renders a row per reason on objects of this kind: what each correlator shows at `end`, and with how many writes.
 fn rows(comparison: &Comparison, kind: &str, end: i64) -> String {
     let columns: Vec<Vec<Fate>> = comparison.columns.iter().map(|column| column.fates()).collect();
     let mut reasons = BTreeMap::<SmolStr, (u64, Vec<Fate>)>::new();
@@ -79,12 +79,8 @@ fn rows(comparison: &Comparison, kind: &str, end: i64) -> String {
 fn conclusion(compared: &Compared) -> String {
     let comparison = &compared.comparison;
     let end = comparison.span().map_or(0, |(_, end)| end);
-    let total = |column: usize| {
-        let mut total = Fate::default();
-        comparison.columns[column].fates().iter().for_each(|fate| total.add(fate));
-        total
-    };
-    let (sent, client_go, ours) = (comparison.sent(), total(0), total(1));
+    let (_, totals) = totals(compared);
+    let (sent, client_go, ours) = (comparison.sent(), totals[0].fate, totals[1].fate);
     let text = format!(
         "{}: {} writes with client-go, {} with eventweir, {} without a correlator ({:.0} % fewer). \
          client-go never shows {} of them; eventweir shows all, the last {} after the last event.",
@@ -99,7 +95,7 @@ fn conclusion(compared: &Compared) -> String {
     format!("\n{}\n\nNext: kubectl get events -A -o json | eventweir replay -\n", table::wrap(&text))
 }
 
-/// The hour: a `CronJob` that runs each minute, and pods that crash. Seconds and events, in order.
+/// Generates the hour: a `CronJob` that runs each minute, and pods that crash. Seconds and events, in order.
 fn storm() -> Vec<(i64, Event)> {
     let mut storm = Vec::new();
     for minute in 0..MINUTES {
@@ -109,10 +105,8 @@ fn storm() -> Vec<(i64, Event)> {
             (7, "SawCompletedJob", format_smolstr!("Saw completed job: hello-{job}, status: Complete")),
             (7, "SuccessfulDelete", format_smolstr!("Deleted job hello-{}", job - 3)),
         ] {
-            storm.push((
-                minute * 60 + second,
-                event("CronJob", "hello", reason, message, "Normal", "cronjob-controller"),
-            ));
+            let event = event("CronJob", "hello", reason, message, "Normal", "cronjob-controller");
+            storm.push((minute * 60 + second, event));
         }
     }
     for pod in 0..CRASHING_PODS {

@@ -1,11 +1,11 @@
-//! Single keys from a terminal, as long as the program waits for them.
+//! Reads single keys from a terminal.
 
 use std::io::{IsTerminal as _, Read as _};
 
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::sync::mpsc;
 
-/// LIMIT: keys that wait to be looked at; then no more are read.
+/// LIMIT: keys in the queue; at the limit, no more are read.
 const QUEUE: usize = 16;
 
 /// A key.
@@ -19,14 +19,14 @@ pub(super) enum Key {
     Erase,
 }
 
-/// A terminal that hands on each key at once and shows none. It is as before when this is dropped.
+/// A terminal in which each key is delivered at once and not echoed. Dropping this restores the terminal.
 pub(super) struct Keys {
     before: Termios,
     pressed: mpsc::Receiver<Key>,
 }
 
 impl Keys {
-    /// The keys of standard input, if it is a terminal.
+    /// Opens standard input, if it is a terminal.
     pub(super) fn open() -> Option<Self> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
@@ -34,13 +34,13 @@ impl Keys {
         }
         let before = tcgetattr(&stdin).ok()?;
         let mut single = before.clone();
-        // Ctrl-C stays what it is.
+        // Ctrl-C still sends a signal.
         single.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
         single.special_codes[SpecialCodeIndex::VMIN] = 1;
         single.special_codes[SpecialCodeIndex::VTIME] = 0;
         tcsetattr(&stdin, OptionalActions::Now, &single).ok()?;
         let (sender, pressed) = mpsc::channel(QUEUE);
-        // Ends with the program, which does not wait for it.
+        // The program does not wait for this thread at its end.
         std::thread::spawn(move || {
             let mut bytes = [0; 64];
             while let Ok(length @ 1..) = std::io::stdin().lock().read(&mut bytes) {
@@ -52,7 +52,7 @@ impl Keys {
         Some(Self { before, pressed })
     }
 
-    /// The next key; never, once there are no more.
+    /// Returns the next key; never returns once the input has ended.
     pub(super) async fn next(&mut self) -> Key {
         match self.pressed.recv().await {
             Some(key) => key,
@@ -63,12 +63,12 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        // Nothing else can be done about a terminal that is gone.
+        // Fails only if the terminal is gone, and then there is nothing to restore.
         let _restored = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.before);
     }
 }
 
-/// The keys of what a terminal has sent at once: a key that is no letter is one sequence.
+/// Decodes what a terminal has sent at once: a key that is no letter is one escape sequence.
 fn keys(bytes: &[u8]) -> Vec<Key> {
     match bytes {
         b"\x1b[A" | b"\x1bOA" => vec![Key::Up],
@@ -89,7 +89,7 @@ fn keys(bytes: &[u8]) -> Vec<Key> {
     }
 }
 
-/// Columns and lines of the terminal that is printed to.
+/// Columns and lines of the terminal of standard output.
 pub(super) fn size() -> (usize, usize) {
     match tcgetwinsize(std::io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_sends_at_once_is_one_key_or_letters() {
+    fn input_is_one_escape_sequence_or_letters() {
         assert_eq!(keys(b"\x1b[A"), [Key::Up]);
         assert_eq!(keys(b"\x1bOB"), [Key::Down]);
         assert_eq!(keys(b"\x1b"), [Key::Escape]);

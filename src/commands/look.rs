@@ -1,9 +1,9 @@
-//! `explain` and `tap`: ask a running eventweir where events are.
+//! `explain` and `tap`: query a running eventweir.
 
 use std::io::Write as _;
+use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use rustls::pki_types::CertificateDer;
@@ -11,24 +11,24 @@ use rustls::pki_types::pem::PemObject as _;
 use serde_json::Value;
 
 use super::report::plural;
-use super::{Error, print, runtime, table};
+use super::{Error, end, print, runtime, table};
 use crate::cli::{Explain, Format, Remote, Tap};
 use crate::explain::clean;
 
-/// Longest width of a cell.
+/// Greatest width of a cell.
 pub(super) const WIDTH: usize = 60;
 
-/// A running eventweir.
+/// A client of a running eventweir.
 pub(super) struct Server {
     client: kube::Client,
     url: String,
 }
 
 impl Server {
-    /// The only server, and the runtime that its connection needs.
+    /// Connects to the only server, in a new runtime.
     pub(super) fn of(remote: &Remote) -> Result<(Self, tokio::runtime::Runtime), Error> {
         let [url] = &*remote.server else {
-            return Err(Error::Input("--server: only `explain` asks several".to_owned()));
+            return Err(Error::Input("--server: only `explain` accepts several".to_owned()));
         };
         let runtime = runtime()?;
         let within = runtime.enter();
@@ -37,7 +37,7 @@ impl Server {
         Ok((server, runtime))
     }
 
-    /// Needs a runtime.
+    /// Connects; call it in a runtime.
     fn connect(url: &str, remote: &Remote) -> Result<Self, Error> {
         let fault = |text: String| Error::Input(format!("--server {url}: {text}"));
         let mut config = kube::Config::new(url.parse().map_err(|error| fault(format!("{error}")))?);
@@ -75,26 +75,18 @@ impl Server {
         serde_json::from_slice(&body).map_err(|error| unread(error.to_string()))
     }
 
-    /// Prints the lines of the tap until it ends or Ctrl-C.
+    /// Prints the lines of the tap until `time` has passed or Ctrl-C.
     pub(super) async fn tap(&self, query: &[(&str, &str)], as_json: bool, time: Option<Duration>) -> Result<(), Error> {
-        let end = async {
-            match time {
-                Some(time) => tokio::time::sleep(time).await,
-                None => std::future::pending().await,
-            }
-        };
-        let (end, interrupt) = (end.fuse(), tokio::signal::ctrl_c().fuse());
-        tokio::pin!(end, interrupt);
+        let mut end = pin!(end(time));
         loop {
             let mut body = self.ask("tap", query).await?.into_body();
             let mut rest = Vec::new();
             loop {
                 let frame = tokio::select! {
                     () = &mut end => return Ok(()),
-                    _ = &mut interrupt => return Ok(()),
                     frame = body.frame() => frame,
                 };
-                // The server ends it after an hour; then it is asked again.
+                // The server ends a tap after an hour; begin the next one.
                 let Some(frame) = frame else { break };
                 let frame = frame.map_err(|error| Error::NotReady(format!("{}: {error}", self.url)))?;
                 rest.extend_from_slice(&frame.into_data().unwrap_or_default());
@@ -112,11 +104,11 @@ impl Server {
     }
 }
 
-/// A line of the tap for people; `None` for what only keeps the connection alive.
+/// Formats a line of the tap; `None` for a line that only keeps the connection alive.
 fn tap_line(line: &Value) -> Option<String> {
     if let Some(skipped) = line["skipped"].as_u64() {
         let why = match line["why"].as_str() {
-            Some("max-rate") => "more than --max-rate a second",
+            Some("max-rate") => "more than --max-rate per second",
             _ => "this reader is slower than the stream",
         };
         return Some(format!("-- {} skipped: {why} --\n", plural(skipped, "line")));
@@ -132,22 +124,21 @@ fn tap_line(line: &Value) -> Option<String> {
     Some(format!("{time} {verdict:<9} {namespace} {object} {reason}{number}  {source}{why}  {message}\n"))
 }
 
-/// `explain`
+/// Runs `explain`.
 ///
 /// # Errors
 /// When nothing is known, or the server does not answer.
 pub fn explain(explain: &Explain) -> Result<(), Error> {
     let runtime = runtime()?;
-    let text = |option: &Option<String>| option.clone().unwrap_or_default();
+    let [source, reason] = [&explain.source, &explain.reason].map(|option| option.as_deref().unwrap_or_default());
     let query = [
-        ("object", text(&explain.object)),
-        ("namespace", explain.namespace.clone()),
-        ("uid", text(&explain.uid)),
-        ("event", text(&explain.event)),
-        ("source", text(&explain.source)),
-        ("reason", text(&explain.reason)),
+        ("object", explain.object.as_deref().unwrap_or_default()),
+        ("namespace", &explain.namespace),
+        ("uid", explain.uid.as_deref().unwrap_or_default()),
+        ("event", explain.event.as_deref().unwrap_or_default()),
+        ("source", source),
+        ("reason", reason),
     ];
-    let query: Vec<(&str, &str)> = query.iter().map(|(key, value)| (*key, value.as_str())).collect();
     runtime.block_on(async {
         let replicas = Replicas::ask(&explain.remote, &query).await?;
         for (server, document) in &replicas.answers {
@@ -162,20 +153,20 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
         let first = &document["objects"][0];
         let asked = first["kind"].as_str().zip(first["name"].as_str()).map(|(kind, name)| format!("{kind}/{name}"));
         let object = asked.or_else(|| explain.object.clone()).unwrap_or_default();
-        let query = [("namespace", query[1].1), ("object", &object), ("source", query[4].1), ("reason", query[5].1)];
+        let query = [("namespace", &*explain.namespace), ("object", &object), ("source", source), ("reason", reason)];
         server.tap(&query, explain.output == Format::Json, None).await
     })
 }
 
-/// What several eventweirs say about an object.
+/// The answers of one or more replicas about an object.
 struct Replicas {
-    /// Of those that know of it; if none does, of all.
+    /// Answers of those that know the object; of all, if none does.
     answers: Vec<(Server, Value)>,
-    /// Whether any knows of it.
+    /// Whether any replica knows the object.
     know: bool,
-    /// Whether more than one was asked.
+    /// Whether there is more than one replica.
     are_several: bool,
-    /// Why the last one did not answer.
+    /// Error of the last replica that did not answer.
     silent: Option<Error>,
 }
 
@@ -187,7 +178,7 @@ impl Replicas {
             let server = Server::connect(url, remote)?;
             match server.document("explain", query).await {
                 Ok(document) => replicas.answers.push((server, document)),
-                // Another one may know.
+                // Another replica may know the object.
                 Err(error) => {
                     if are_several {
                         drop(writeln!(std::io::stderr(), "{error}"));
@@ -202,21 +193,23 @@ impl Replicas {
         Ok(replicas)
     }
 
-    /// One answer, with who gave it where several were asked.
+    /// Formats one answer, with the server's address if there are several.
     fn shown(&self, server: &Server, document: &Value, output: Format) -> String {
         let mut document = document.clone();
-        let heading = if self.are_several { format!("{}\n", server.url) } else { String::new() };
         if self.are_several && output != Format::Table {
             document["server"] = server.url.clone().into();
         }
-        match output {
+        let heading = match output {
+            Format::Yaml if self.are_several => "---\n".to_owned(),
+            Format::Table if self.are_several => format!("{}\n", server.url),
+            Format::Json | Format::Yaml | Format::Table => String::new(),
+        };
+        let text = match output {
             Format::Json => format!("{document:#}\n"),
-            Format::Yaml if self.are_several => {
-                format!("---\n{}", serde_saphyr::to_string(&document).unwrap_or_default())
-            }
             Format::Yaml => serde_saphyr::to_string(&document).unwrap_or_default(),
-            Format::Table => heading + &explained(&document),
-        }
+            Format::Table => explained(&document),
+        };
+        heading + &text
     }
 }
 
@@ -233,7 +226,7 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// The time of day.
+/// Returns the time of day.
 fn time(value: &Value) -> String {
     let text = value.as_str().unwrap_or("-");
     text.split_once('T').map_or(text, |(_, time)| time.get(..8).unwrap_or(time)).to_owned()
@@ -243,7 +236,7 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-/// What the budgets of an object have.
+/// Formats the budgets of an object.
 fn budgets(object: &Value) -> String {
     let mut text = String::new();
     for budget in list(&object["budgets"]) {
@@ -260,7 +253,7 @@ fn budgets(object: &Value) -> String {
     text
 }
 
-/// The answer for people: the first sentence, then the evidence, then what to do.
+/// Formats an answer: the first sentence, then the evidence, then what to do.
 pub(super) fn explained(document: &Value) -> String {
     let mut text = clean(document["answer"]["text"].as_str().unwrap_or_default(), 4000) + "\n";
     for object in list(&document["objects"]) {
@@ -313,24 +306,24 @@ pub(super) fn explained(document: &Value) -> String {
     }
 }
 
-/// `tap`
+/// Runs `tap`.
 ///
 /// # Errors
 /// When the server does not answer.
 pub fn tap(tap: &Tap) -> Result<(), Error> {
     let (server, runtime) = Server::of(&tap.remote)?;
-    let text = |option: &Option<String>| option.clone().unwrap_or_default();
+    let max_rate = Some(tap.max_rate.to_string());
     let query = [
-        ("namespace", text(&tap.namespace)),
-        ("object", text(&tap.object)),
-        ("reason", text(&tap.reason)),
-        ("source", text(&tap.source)),
-        ("type", text(&tap.event_type)),
-        ("verdict", text(&tap.verdict)),
-        ("message", text(&tap.message)),
-        ("max-rate", tap.max_rate.to_string()),
-    ];
-    let query: Vec<(&str, &str)> = query.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        ("namespace", &tap.namespace),
+        ("object", &tap.object),
+        ("reason", &tap.reason),
+        ("source", &tap.source),
+        ("type", &tap.event_type),
+        ("verdict", &tap.verdict),
+        ("message", &tap.message),
+        ("max-rate", &max_rate),
+    ]
+    .map(|(key, value)| (key, value.as_deref().unwrap_or_default()));
     runtime.block_on(server.tap(&query, tap.output == Format::Json, tap.time))
 }
 
@@ -341,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_events_say_cannot_command_a_terminal() {
+    fn texts_of_events_cannot_control_a_terminal() {
         let document = json!({
             "answer": { "text": "a\u{1b}[2J", "action": "" },
             "objects": [{ "kind": "Pod", "namespace": "shop", "name": "web\u{1b}[31m", "reasons": [], "budgets": [],
@@ -355,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tap_leaves_out_is_said_with_its_cause() {
+    fn lines_that_the_tap_skips_are_counted_with_the_cause() {
         for (why, said) in [("max-rate", "--max-rate"), ("slow", "slower than the stream")] {
             let line = tap_line(&json!({ "skipped": 4, "why": why })).unwrap();
             assert!(line.starts_with("-- 4 lines skipped: ") && line.contains(said), "{line}");

@@ -1,7 +1,6 @@
-//! What the commands do, between the command line and the library.
+//! The subcommands, between the command line and the library.
 
 mod demo;
-mod healthcheck;
 mod keys;
 mod look;
 mod observe;
@@ -12,67 +11,77 @@ mod suggest;
 mod table;
 mod top;
 
+use std::io::{ErrorKind, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 
 pub use demo::demo;
-pub use healthcheck::healthcheck;
 pub use look::{explain, tap};
 pub use observe::observe;
 pub use replay::replay;
 pub use serve::serve;
 pub use top::top;
 
-use crate::cli::CheckConfig;
+use crate::cli::{CheckConfig, Healthcheck};
 use crate::{app, config};
 
 /// Exit code for wrong flags and configurations (`EX_USAGE` of sysexits).
 const USAGE: u8 = 64;
 
-/// Exit code for an end with losses (`EX_TEMPFAIL` of sysexits).
+/// Exit code for an end with lost occurrences (`EX_TEMPFAIL` of sysexits).
 const LOST: u8 = 75;
+
+/// Longest wait for the answer of `healthcheck`.
+const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Why a command failed. The chain of causes is printed once, in `main`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Everything that is wrong with the configuration.
+    /// The errors of the configuration.
     #[error("{0}")]
     Config(#[from] config::Errors),
     /// The program cannot start.
     #[error("starting")]
     Start(#[from] app::Error),
-    /// A part ended that never should.
-    #[error("a part of the program ended abnormally; the log tells which")]
+    /// A task ended before the stop.
+    #[error("a part of the program ended abnormally; see the log")]
     Broken,
-    /// The drain's deadline passed, and nothing keeps what was left.
-    #[error("{0} occurrences were given up at the end")]
+    /// The drain's deadline passed, and there was no spool for what was left.
+    #[error("{0} occurrences were lost at the end")]
     Lost(u64),
     /// Reading or writing failed.
     #[error("{what}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: String,
         /// The system's reason.
         source: std::io::Error,
     },
-    /// The input is missing, or not what it should be.
+    /// The input is missing or invalid.
     #[error("{0}")]
     Input(String),
-    /// A simulated proxy did not account for each occurrence.
+    /// A simulated proxy did not account for every occurrence.
     #[error("the account does not balance; this is a bug")]
     Unbalanced,
     /// The events of the cluster cannot be read.
     #[error("cannot read the events of {0}")]
     Observe(String),
-    /// `explain` has found nothing.
+    /// `explain` found nothing.
     #[error("nothing is known")]
     NothingKnown,
-    /// The program that was asked is not ready, or did not answer.
+    /// The server is not ready, or did not answer.
     #[error("{0}")]
     NotReady(String),
 }
 
 impl Error {
-    /// The exit code of the program.
+    /// Returns the exit code of the program.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
@@ -89,7 +98,7 @@ impl Error {
     }
 }
 
-/// Prints what clap has to say: help and versions exit 0, wrong flags 64.
+/// Prints a message of clap: help and version exit 0, wrong flags 64.
 #[must_use]
 pub fn usage(error: &clap::Error) -> ExitCode {
     match error.print() {
@@ -98,7 +107,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// `check-config FILE`
+/// Runs `check-config FILE`.
 ///
 /// # Errors
 /// Everything that is wrong with the file.
@@ -114,23 +123,22 @@ pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
     }
 }
 
-/// Says on standard error what is allowed, and is hardly meant.
-fn warn(file: &std::path::Path, config: &config::Config) {
-    use std::io::Write as _;
+/// Warns on standard error about settings that are allowed and probably a mistake.
+fn warn(file: &Path, config: &config::Config) {
     for number in config.policy.across_objects() {
         let place = number.map_or_else(String::new, |number| format!(".rules[{number}].set"));
-        // Nobody may read it.
+        // A closed standard error is no failure.
         drop(writeln!(
             std::io::stderr(),
-            "warning: {}: correlation{place}.aggregateKey without involvedObject.name merges events of many objects into\n  \
+            "warning: {}: correlation{place}.aggregateKey without involvedObject.name combines events of many objects in\n  \
              the record of one of them; `kubectl describe` of the others shows nothing",
             file.display()
         ));
     }
 }
 
-/// Says of each event which rule matches, and why those before it do not.
-fn rules(config: &config::Config, path: &std::path::Path) -> Result<(), Error> {
+/// Prints which rule matches each event, and why the rules before it do not.
+fn rules(config: &config::Config, path: &Path) -> Result<(), Error> {
     let mut text = String::new();
     replay::each(path, |event| {
         let object = &event.involved_object;
@@ -150,7 +158,7 @@ fn rules(config: &config::Config, path: &std::path::Path) -> Result<(), Error> {
     print(&text)
 }
 
-/// `config-schema`
+/// Runs `config-schema`.
 ///
 /// # Errors
 /// When standard output cannot be written.
@@ -158,7 +166,31 @@ pub fn config_schema() -> Result<(), Error> {
     print(&format!("{:#}\n", config::Config::json_schema()))
 }
 
-/// `completions SHELL`
+/// Runs `healthcheck`.
+///
+/// # Errors
+/// When it is not ready, or does not answer within five seconds.
+pub fn healthcheck(check: &Healthcheck) -> Result<(), Error> {
+    let uri = format!("{}/readyz", check.admin.trim_end_matches('/'));
+    let answer = runtime()?.block_on(async { tokio::time::timeout(DEADLINE, ask(&uri)).await });
+    match answer {
+        Ok(Ok((true, body))) => print(&body),
+        Ok(Ok((false, body))) => Err(Error::NotReady(body.trim_end().to_owned())),
+        Ok(Err(error)) => Err(Error::NotReady(format!("{uri}: {error}"))),
+        Err(_elapsed) => Err(Error::NotReady(format!("{uri}: no answer within {} s", DEADLINE.as_secs()))),
+    }
+}
+
+/// Returns whether the answer is a success, and its body.
+async fn ask(uri: &str) -> Result<(bool, String), Box<dyn std::error::Error + Send + Sync>> {
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let answer = client.get(uri.parse()?).await?;
+    let ready = answer.status().is_success();
+    let body = answer.into_body().collect().await?.to_bytes();
+    Ok((ready, String::from_utf8_lossy(&body).into_owned()))
+}
+
+/// Runs `completions SHELL`.
 ///
 /// # Errors
 /// When standard output cannot be written.
@@ -168,18 +200,31 @@ pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> 
     print(&String::from_utf8_lossy(&script))
 }
 
-/// Writes to standard output. A reader that has gone away (`| head`) is no error.
+/// Writes to standard output. A closed pipe (`| head`) is no error.
 fn print(text: &str) -> Result<(), Error> {
-    use std::io::Write as _;
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::Io { what: "writing to standard output".to_owned(), source: error })
         }
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-/// The runtime that async commands run on.
+/// Waits until `time` has passed or Ctrl-C; without a time, until Ctrl-C.
+async fn end(time: Option<Duration>) {
+    let passed = async {
+        match time {
+            Some(time) => tokio::time::sleep(time).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = passed => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+/// Starts the runtime of async commands.
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,4 +1,5 @@
-//! `observe`: the events of a cluster as they are stored, through client-go's correlator and a configuration. Writes nothing there.
+//! `observe`: compares client-go's correlator and a configuration on the events that a cluster stores. Writes nothing
+//! there.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -13,7 +14,7 @@ use prometheus::Registry;
 
 use super::replay::{How, Progress, compare_and_try, read, reading};
 use super::report::{Compared, finish, length, plural};
-use super::{Error, runtime};
+use super::{Error, end, runtime};
 use crate::app;
 use crate::cli::Observe;
 use crate::clock::Clock;
@@ -22,10 +23,10 @@ use crate::replay::{Comparison, Recording, Seen, Until};
 use crate::upstream::apiserver::{self, News};
 use crate::upstream::{self, Apiserver};
 
-/// Between two looks of the progress line.
+/// Time between two updates of the progress line.
 const TICK: Duration = Duration::from_millis(500);
 
-/// `observe`
+/// Runs `observe`.
 ///
 /// # Errors
 /// When the configuration is wrong or the cluster cannot be read.
@@ -39,14 +40,15 @@ pub fn observe(observe: &Observe) -> Result<(), Error> {
     runtime()?.block_on(watch(observe, &mut compared))?;
     compared.until = compared.comparison.run_on(Until::Settled);
     compared.notes.push(
-        "Seen after the clients' own limits: what client-go never wrote is nowhere. An audit log at level Request \
-         has each request; replay reads it."
+        "Observed after the clients' own limits: events that client-go did not write are missing. An audit log at level \
+         Request has each request; replay reads it."
             .to_owned(),
     );
     finish(&compared, &observe.report)
 }
 
-/// Reports the requests that an audit log gets until the end. Their times are the log's, so it is read once, then.
+/// Reports the requests that are appended to an audit log until the end. Reads them once, at the end: they carry their
+/// times.
 fn appended(observe: &Observe, audit: &Path, compared: &mut Compared) -> Result<(), Error> {
     let begin = open(audit)?.metadata().map_err(|source| reading(&audit.display().to_string(), source))?.len();
     announce(observe);
@@ -63,10 +65,10 @@ fn since(observe: &Observe, audit: &Path, begin: u64, compared: &mut Compared) -
     let name = audit.display().to_string();
     let io = |source| reading(&name, source);
     let mut log = open(audit)?;
-    // A log that is shorter than before has been rotated; what went into the one before is not seen.
+    // A log that is shorter than before has been rotated; requests in the old file are not counted.
     let begin = if log.metadata().map_err(io)?.len() < begin { 0 } else { begin };
     log.seek(SeekFrom::Start(begin)).map_err(io)?;
-    // The last line may still be being written.
+    // The last line may be incomplete.
     let how = How { is_sorted: false, skip_bad: true, namespace: observe.namespace.as_deref() };
     let recording = Recording::new(log).map_err(io)?;
     read(compared, recording, &name, &how, Progress::new(observe.report.quiet)).map(drop)
@@ -78,21 +80,7 @@ fn announce(observe: &Observe) {
     }
 }
 
-/// The end of the time, or Ctrl-C.
-async fn end(time: Option<Duration>) {
-    let end = async {
-        match time {
-            Some(time) => tokio::time::sleep(time).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = end => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
-}
-
-/// The file of `--save`: JSON lines, as `replay` reads them.
+/// The file of `--save`: JSON lines for `replay`.
 struct Save(Option<GzEncoder<File>>);
 
 impl Save {
@@ -101,7 +89,7 @@ impl Save {
         path.map(create).transpose().map(Self).map_err(saving)
     }
 
-    /// Writes one event that stands for so many occurrences at a time.
+    /// Writes one event that stands for this many occurrences at one time.
     fn write(&mut self, event: &Event, occurrences: u32, at: i64) -> Result<(), Error> {
         let Some(file) = &mut self.0 else { return Ok(()) };
         let time = Some(Time(at.div_euclid(1_000_000_000)));
@@ -137,7 +125,7 @@ async fn watch(observe: &Observe, compared: &mut Compared) -> Result<(), Error> 
     save.finish()
 }
 
-/// Reports what is stored from the first whole list on, until `end`.
+/// Reports the events that are stored after the first complete list, until `end`.
 async fn follow(
     news: impl Stream<Item = News>,
     end: impl Future<Output = ()>,
@@ -167,7 +155,7 @@ async fn follow(
             Some(News::Complete) => is_listed = true,
             Some(News::Listed(event) | News::Stored(event)) => {
                 let occurrences = seen.change(&event);
-                // What is there at the beginning happened before.
+                // Events of the first list happened before.
                 if is_listed && occurrences > 0 {
                     let now = clock.now().wall;
                     save.write(&event, occurrences, now)?;
@@ -246,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_audit_log_what_is_appended_counts() {
+    fn only_appended_requests_of_an_audit_log_count() {
         let entry = |namespace: &str, name: &str| {
             format!(
                 r#"{{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"create","stageTimestamp":"2026-03-01T08:00:00.500000Z","objectRef":{{"resource":"events","namespace":"{namespace}","name":"{name}","apiVersion":"v1"}},"responseStatus":{{"code":201}},"requestObject":{{"metadata":{{"name":"{name}","namespace":"{namespace}"}},"involvedObject":{{"kind":"Pod","name":"web-0","namespace":"{namespace}"}},"reason":"R","type":"Normal"}}}}"#
@@ -269,9 +257,9 @@ mod tests {
         assert_eq!(count(&[], 1 << 20), 4, "a log that was rotated");
     }
 
-    /// The rule is taken as it is printed, and what is said of it is what a run with it shows.
+    /// Runs with the rule as it is printed, and compares the result with the printed promise.
     #[test]
-    fn a_rule_that_would_help_does_as_it_is_said_to() {
+    fn a_suggested_rule_has_the_printed_effect() {
         let entry = |second: i64, reason: &str| {
             let time =
                 format!("2026-03-01T{:02}:{:02}:{:02}.000000Z", 8 + second / 3600, second / 60 % 60, second % 60);
@@ -315,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_replays_as_it_was_observed() {
+    fn saved_events_replay_as_observed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut save = Save::create(Some(file.path())).unwrap();
         let at = 1_772_352_000_000_000_000;

@@ -1,4 +1,4 @@
-//! `replay`: recorded events through client-go's correlator and one or two configurations.
+//! `replay`: compares client-go's correlator and one or two configurations on recorded events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,16 +15,17 @@ use crate::event::Event;
 use crate::replay::{Bad, Comparison, Format, Recording, Report, client_go};
 use crate::upstream;
 
-/// LIMIT: steps in which the occurrences of one record are spread over its time.
+/// LIMIT: points in time over which the occurrences of one record are spread; one may get several occurrences.
 const STEPS: u32 = 10_000;
 
-/// Events between two looks at the clock.
+/// Events between two readings of the clock.
 const PROGRESS: u64 = 1024;
 
-/// `replay FILE`
+/// Runs `replay FILE`.
 ///
 /// # Errors
-/// When a configuration is wrong, the input cannot be read or holds something that is no event, or the account does not balance.
+/// When a configuration is wrong, the input cannot be read or contains a document that is no event, or the account does
+/// not balance.
 pub fn replay(replay: &Replay) -> Result<(), Error> {
     let mut compared = match &replay.against {
         Some(against) => compare(replay.report.config.as_deref(), Some(against))?,
@@ -45,11 +46,11 @@ pub fn replay(replay: &Replay) -> Result<(), Error> {
 
 /// How a recording is read.
 pub(super) struct How<'h> {
-    /// Whether its events have to be put into the order of their times.
+    /// Whether to sort the events by time.
     pub(super) is_sorted: bool,
-    /// Whether what is no event is left out.
+    /// Whether to skip documents that are no events.
     pub(super) skip_bad: bool,
-    /// The only namespace whose events count; all without one.
+    /// The only namespace whose events count; `None` for all.
     pub(super) namespace: Option<&'h str>,
 }
 
@@ -57,7 +58,8 @@ pub(super) fn reading(name: &str, source: std::io::Error) -> Error {
     Error::Io { what: format!("reading {name}"), source }
 }
 
-/// Reports the events of a recording. Returns how many requests of an audit log have no body.
+/// Reports the events of a recording. Returns the number of an audit log's requests that tell nothing about their
+/// event.
 pub(super) fn read(
     compared: &mut Compared,
     mut recording: Recording<'_>,
@@ -73,9 +75,7 @@ pub(super) fn read(
             Ok(Report { event, occurrences, at, .. }) => compared.comparison.report(event, occurrences, at),
             Err(Bad { .. }) if how.skip_bad => compared.bad += 1,
             Err(bad) => {
-                return Err(Error::Input(format!(
-                    "{name} {bad}\n  --skip-bad leaves such documents out and counts them"
-                )));
+                return Err(Error::Input(format!("{name} {bad}\n  --skip-bad skips and counts such documents")));
             }
         }
         progress.step(recording.bytes());
@@ -85,14 +85,14 @@ pub(super) fn read(
     let without = recording.without_body();
     if without > 0 {
         compared.notes.push(format!(
-            "{} of the audit log left out: they have no body, or patch a record that began before the log.",
+            "{} of the audit log skipped: they have no body, or patch a record that is older than the log.",
             plural(without, "request")
         ));
     }
     Ok(without)
 }
 
-/// A file, or standard input for `-`, with its name.
+/// Opens a file, or standard input for `-`, and returns its name.
 fn open(path: &Path) -> Result<(String, Box<dyn Read>), Error> {
     if path.as_os_str() == "-" {
         return Ok(("stdin".to_owned(), Box::new(std::io::stdin())));
@@ -102,7 +102,7 @@ fn open(path: &Path) -> Result<(String, Box<dyn Read>), Error> {
     Ok((name, Box::new(file)))
 }
 
-/// Looks at each event of a file in any form.
+/// Calls `see` for each event of a file in any format.
 pub(super) fn each(path: &Path, mut see: impl FnMut(&Event)) -> Result<(), Error> {
     let (name, input) = open(path)?;
     for found in Recording::new(input).map_err(|source| reading(&name, source))? {
@@ -114,7 +114,7 @@ pub(super) fn each(path: &Path, mut see: impl FnMut(&Event)) -> Result<(), Error
     Ok(())
 }
 
-/// client-go beside one configuration, and each rule that may help tried beside it.
+/// Compares client-go with one configuration, and tries each rule that may help.
 pub(super) fn compare_and_try(config: Option<&Path>) -> Result<Compared, Error> {
     let mut compared = compare(config, None)?;
     let Config { policy, shard, upstream, .. } = load(config)?;
@@ -124,12 +124,12 @@ pub(super) fn compare_and_try(config: Option<&Path>) -> Result<Compared, Error> 
 
 fn load(config: Option<&Path>) -> Result<Config, Error> {
     let mut config = config::load(config, &Overrides::default())?;
-    // Nobody asks.
+    // Explanations are not used here.
     config.shard.explain.enabled = false;
     Ok(config)
 }
 
-/// client-go beside one configuration or two.
+/// Compares client-go with one configuration or two.
 pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<Compared, Error> {
     let mut comparison = Comparison::default();
     let (policy, shard) = client_go();
@@ -145,16 +145,16 @@ pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<C
     Ok(Compared { comparison, names, configs, until: 0, bad: 0, notes: Vec::new() })
 }
 
-/// Reports events in the order of their times, the occurrences of one spread evenly from its first to its newest.
+/// Reports events in order of time, with the occurrences of each spread evenly from its first to its newest.
 fn spread(comparison: &mut Comparison, mut reports: Vec<Option<Box<Report>>>) {
     let mut next: BinaryHeap<Reverse<(i64, usize, u32)>> = BinaryHeap::new();
     let begin = |report: &Report| report.from.filter(|_| report.occurrences > 1).or(report.at).unwrap_or(i64::MIN);
     next.extend(reports.iter().flatten().enumerate().map(|(index, report)| Reverse((begin(report), index, 0))));
-    // Each is given up with its last step, as the simulated proxies grow meanwhile.
+    // Frees each event at its last step, because the simulated proxies grow meanwhile.
     while let Some(Reverse((at, index, step))) = next.pop() {
         let Some(report) = reports.get_mut(index).and_then(Option::take) else { continue };
         let steps = report.occurrences.clamp(1, STEPS);
-        // The first steps have the remainder.
+        // The first steps get the remainder.
         let number = (report.occurrences / steps + u32::from(step < report.occurrences % steps)).max(1);
         let time = (at != i64::MIN).then_some(at);
         if step + 1 == steps {
@@ -172,7 +172,7 @@ fn spread(comparison: &mut Comparison, mut reports: Vec<Option<Box<Report>>>) {
     }
 }
 
-/// A line for a person who waits, where standard error is a terminal.
+/// A progress line, if standard error is a terminal.
 pub(super) struct Progress {
     clock: Option<Clock>,
     events: u64,

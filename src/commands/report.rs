@@ -1,4 +1,4 @@
-//! What `replay`, `observe` and `demo` print of a comparison: a summary, rows, one JSON document, a drawing.
+//! The report of a comparison for `replay`, `observe` and `demo`: a summary, rows, one JSON document, a drawing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,22 +14,22 @@ use crate::replay::{Comparison, Fact, Fate, Sent};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// A comparison at its end.
+/// A finished comparison.
 pub(super) struct Compared {
     pub(super) comparison: Comparison,
-    /// Names of its columns; the first is client-go.
+    /// Names of the columns; the first is client-go.
     pub(super) names: Vec<String>,
-    /// Configuration files of its columns.
+    /// Configuration files of the columns.
     pub(super) configs: Vec<Option<String>>,
-    /// Unix nanoseconds at which it ended.
+    /// Unix nanoseconds of the end.
     pub(super) until: i64,
-    /// Documents that were left out.
+    /// Documents that were skipped.
     pub(super) bad: u64,
-    /// Things that a reader has to know of the input.
+    /// Notes about the input, for the reader.
     pub(super) notes: Vec<String>,
 }
 
-/// Facts that are shown in one row.
+/// Facts that share one row.
 #[derive(Default)]
 struct Row {
     name: String,
@@ -38,7 +38,7 @@ struct Row {
     wait: Option<i64>,
 }
 
-/// Prints a comparison as its flags say.
+/// Prints a comparison in the format of its flags.
 pub(super) fn finish(compared: &Compared, flags: &Report) -> Result<(), Error> {
     draw(compared, flags.svg.as_deref())?;
     let text = match flags.output {
@@ -52,14 +52,14 @@ pub(super) fn finish(compared: &Compared, flags: &Report) -> Result<(), Error> {
     if compared.comparison.balances() { Ok(()) } else { Err(Error::Unbalanced) }
 }
 
-/// Draws the writes per minute into a file, where one is named.
+/// Writes the drawing of the writes per minute to a file, if one is given.
 pub(super) fn draw(compared: &Compared, path: Option<&Path>) -> Result<(), Error> {
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, svg(compared))
         .map_err(|source| Error::Io { what: format!("writing {}", path.display()), source })
 }
 
-/// Each fact with what became of it in each column.
+/// Returns each fact with its fate in each column.
 fn fates(compared: &Compared) -> Vec<(&Fact, Sent, Vec<Fate>)> {
     let columns: Vec<Vec<Fate>> = compared.comparison.columns.iter().map(|column| column.fates()).collect();
     let facts = compared.comparison.facts().iter().enumerate().filter(|(_, (_, sent))| sent.number > 0);
@@ -71,19 +71,19 @@ fn fates(compared: &Compared) -> Vec<(&Fact, Sent, Vec<Fate>)> {
 pub(super) struct Total {
     pub(super) fate: Fate,
     pub(super) unseen: usize,
-    /// Longest time until a fact was shown; `None` when one never was.
+    /// Longest time until a fact was shown; `None` if one never was.
     pub(super) wait: Option<i64>,
-    /// By how much the newest shown occurrence of a fact is older than the newest sent one, at most.
+    /// Longest time by which a fact's newest shown occurrence is older than its newest sent one.
     pub(super) behind: i64,
 }
 
 impl Total {
-    /// The sum of no facts.
+    /// The total of no facts.
     pub(super) fn none() -> Self {
         Self { fate: Fate::default(), unseen: 0, wait: Some(0), behind: 0 }
     }
 
-    /// Adds a fact.
+    /// Adds a fact to the total.
     pub(super) fn add(&mut self, sent: &Sent, fate: &Fate) {
         self.fate.add(fate);
         self.unseen += usize::from(fate.shown == 0);
@@ -92,18 +92,18 @@ impl Total {
     }
 }
 
-fn totals(compared: &Compared) -> (usize, Vec<Total>) {
+/// Returns the number of facts, and the totals of each column.
+pub(super) fn totals(compared: &Compared) -> (usize, Vec<Total>) {
     let fates = fates(compared);
-    let mut totals = Vec::new();
-    for column in 0..compared.names.len() {
+    let of = |column: usize| {
         let mut total = Total::none();
         fates.iter().for_each(|(_, sent, fates)| total.add(sent, &fates[column]));
-        totals.push(total);
-    }
-    (fates.len(), totals)
+        total
+    };
+    (fates.len(), (0..compared.names.len()).map(of).collect())
 }
 
-/// The table of the columns, beside a client without a correlator.
+/// Renders the totals of the columns, beside those of a client without a correlator.
 pub(super) fn summary(compared: &Compared) -> String {
     let comparison = &compared.comparison;
     let sent = comparison.sent();
@@ -155,7 +155,7 @@ pub(super) fn summary(compared: &Compared) -> String {
     text
 }
 
-/// The names of the columns in few letters.
+/// Returns short names of the columns.
 fn short_names(compared: &Compared) -> Vec<String> {
     match &*compared.names {
         [client_go, first, second] => {
@@ -169,7 +169,7 @@ fn short_names(compared: &Compared) -> Vec<String> {
     }
 }
 
-/// What client-go never shows.
+/// Renders the facts that client-go never shows.
 fn never_shown(compared: &Compared, top: usize) -> String {
     let mut fates = fates(compared);
     fates.retain(|(_, _, fates)| fates[0].shown == 0);
@@ -211,13 +211,13 @@ fn rows(compared: &Compared, flags: &Report) -> String {
             ..Row::default()
         });
         row.sent.number += sent.number;
-        // Until it is shown, it goes on waiting.
+        // A fact that is not shown waits until the end.
         let wait = fates.last().and_then(|fate| fate.first_shown).unwrap_or(compared.until) - sent.first;
         row.wait = row.wait.max(Some(wait));
         row.fates.iter_mut().zip(&fates).for_each(|(row, fate)| row.add(fate));
     }
     let mut rows: Vec<Row> = groups.into_values().collect();
-    // Two configurations are compared: what they do alike says nothing.
+    // Rows in which two configurations do the same are left out.
     let names = short_names(compared);
     if let [_, first, second] = &*names {
         let all = rows.len();
@@ -267,7 +267,7 @@ fn rows(compared: &Compared, flags: &Report) -> String {
 fn notes(compared: &Compared) -> String {
     let mut notes = compared.notes.clone();
     if compared.comparison.is_cut() {
-        notes.push("The occurrences of facts beyond 100,000 are counted together, as (others).".to_owned());
+        notes.push("Occurrences of facts beyond the first 100,000 are counted together, as (others).".to_owned());
     }
     if compared.bad > 0 {
         notes.push(format!(
@@ -279,18 +279,18 @@ fn notes(compared: &Compared) -> String {
     let (late, sent) = (compared.comparison.out_of_order(), compared.comparison.sent());
     if late > 0 {
         notes.push(format!(
-            "{late} of {sent} events are older than one before them, and were taken as happening with that one; --sort-by-time sorts them."
+            "{late} of {sent} events are older than one before them, and were replayed at that one's time; --sort-by-time sorts them."
         ));
     }
     notes.iter().fold(String::new(), |text, note| text + "\n" + &table::wrap(note) + "\n")
 }
 
-/// Seconds, to the millisecond.
+/// Converts to seconds, rounded to milliseconds.
 pub(super) fn seconds(nanos: i64) -> f64 {
     (nanos as f64 / 1e6).round() / 1e3
 }
 
-/// The document that docs/replay.md describes.
+/// Returns the document that docs/replay.md describes.
 fn json_document(compared: &Compared) -> Value {
     let comparison = &compared.comparison;
     let (from, to) = comparison.span().unwrap_or_default();
@@ -340,7 +340,7 @@ fn json_document(compared: &Compared) -> Value {
     })
 }
 
-/// The writes per minute of each column, on a scale of powers of ten.
+/// Draws the writes per minute of each column on a logarithmic scale.
 fn svg(compared: &Compared) -> String {
     const STYLE: &str = "text{font:12px sans-serif;fill:#222}.axis{stroke:#888}.line{fill:none;stroke-width:2}\
         .c0{stroke:#777;stroke-dasharray:2 3}.c1{stroke:#b35900;stroke-dasharray:7 4}.c2{stroke:#0a6fb0}.c3{stroke:#7a2f9a}\
@@ -376,7 +376,7 @@ fn svg(compared: &Compared) -> String {
         }
     }
     for (number, (_, _, minutes)) in lines.iter().enumerate() {
-        // A long silence needs two points only.
+        // Minutes without a write need only two points.
         let mut points = String::new();
         let mut next = 0;
         for (minute, writes) in *minutes {
@@ -410,7 +410,7 @@ fn object(fact: &Fact) -> SmolStr {
     if kind.is_empty() { name.clone() } else { format_smolstr!("{namespace} {kind}/{name}") }
 }
 
-/// `how many of all`, where some are left out.
+/// Returns how many rows are shown, and of how many.
 fn of_how_many(shown: usize, all: usize) -> String {
     if shown == all { format!(" ({all})") } else { format!(" ({shown} of {all}; --top 0 lists all)") }
 }
@@ -423,7 +423,7 @@ pub(super) fn plural(number: u64, word: &str) -> String {
     format!("{} {word}{}", thousands(number), if number == 1 { "" } else { "s" })
 }
 
-/// Digits in groups of three.
+/// Formats digits in groups of three.
 pub(super) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -436,17 +436,17 @@ pub(super) fn thousands(number: u64) -> String {
     text
 }
 
-/// How much less `writes` are than `sent`.
+/// Returns by how many percent `writes` are fewer than `sent`.
 fn percent(sent: u64, writes: u64) -> String {
     if sent == 0 {
         return "-".to_owned();
     }
     let saved = 100.0 * (1.0 - writes as f64 / sent as f64);
-    // Not all is saved where something is written.
+    // 100 % would mean that nothing is written.
     if writes > 0 && saved >= 99.95 { "> 99.9 %".to_owned() } else { format!("{saved:.1} %") }
 }
 
-/// A length of time of so many seconds.
+/// Formats a duration of this many seconds.
 pub(super) fn length(seconds: i64) -> String {
     match seconds {
         ..60 => format!("{seconds}s"),
@@ -462,7 +462,7 @@ fn stamp(nanos: i64) -> String {
     String::from_utf8_lossy(&text).trim_matches('"').to_owned()
 }
 
-/// The time of day, with the day where that of `other` is another one.
+/// Formats the time of day, with the date if it differs from that of `other`.
 fn clock(nanos: i64, other: i64) -> String {
     let (text, other) = (stamp(nanos), stamp(other));
     match (text.split_once('T'), other.split_once('T')) {

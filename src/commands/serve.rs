@@ -1,4 +1,4 @@
-//! `serve`: run the proxy until a signal.
+//! `serve`: runs the proxy until a signal.
 
 use prometheus::Registry;
 use tokio::signal::unix::{SignalKind, signal};
@@ -11,7 +11,7 @@ use crate::config::{self, Config, Overrides};
 use crate::outbox::LostReason;
 use crate::{logging, upstream};
 
-/// `serve`
+/// Runs `serve`.
 ///
 /// # Errors
 /// When the configuration is wrong, an address is taken, the kubeconfig cannot be used, or a part ends abnormally.
@@ -26,13 +26,13 @@ pub fn serve(serve: Serve) -> Result<(), Error> {
     let logs = logging::start(&config.log);
     let runtime = runtime()?;
     let ended = runtime.block_on(run(config, source, logs));
-    // A thread may wait for a disk that does not answer.
+    // Does not wait for threads that a disk blocks.
     runtime.shutdown_background();
     ended
 }
 
 async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Result<(), Error> {
-    // Before anything listens: a signal that comes right after readiness must not end the process without a drain.
+    // Before anything listens: a signal right after readiness must not end the process without a drain.
     let handler =
         |kind, name: &str| signal(kind).map_err(|source| Error::Io { what: format!("handling {name}"), source });
     let mut terminate = handler(SignalKind::terminate(), "SIGTERM")?;

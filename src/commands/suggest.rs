@@ -1,4 +1,4 @@
-//! Which rules would help: each has been tried on the same events, and is judged component by component.
+//! Suggests rules: each was tried on the same events, and is judged per component.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use crate::replay::{Simulation, Trial};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// LIMIT: rules that are suggested; those that help most come first.
+/// LIMIT: suggested rules; those that help most come first.
 const SUGGESTIONS: usize = 3;
 
-/// A wait for a fact that is short enough, and the least that a rule must take away of a longer one.
+/// The wait for a fact that is acceptable, and the least by which a rule must shorten a longer one.
 const SHORT_WAIT: i64 = 60 * SECOND;
 
-/// Writes that a rule must save at least.
+/// The least number of writes that a rule must save.
 const FEW_WRITES: u64 = 50;
 
-/// Before each line of a rule.
+/// Indentation of a rule's lines.
 const INDENT: &str = "    ";
 
 /// A rule that helps a component.
@@ -29,14 +29,14 @@ struct Suggestion {
     component: SmolStr,
     /// The rule as a configuration.
     config: String,
-    /// Of the component, without the rule and with it.
+    /// Totals of the component without the rule, and with it.
     before: Total,
     after: Total,
 }
 
-/// How much a rule helps; `None` where it does not, or hides a fact.
+/// Returns how much a rule helps; `None` if it does not, or hides a fact.
 fn gain(rule: Trial, before: &Total, after: &Total) -> Option<i64> {
-    // What is never shown waits without end.
+    // A fact that is never shown waits forever.
     let wait = |total: &Total| total.wait.unwrap_or(i64::MAX);
     let shorter = wait(before).saturating_sub(wait(after));
     let fewer = before.fate.writes.saturating_sub(after.fate.writes);
@@ -50,7 +50,7 @@ fn gain(rule: Trial, before: &Total, after: &Total) -> Option<i64> {
     (helps && after.unseen <= before.unseen).then_some(gain)
 }
 
-/// What became of the facts of each component.
+/// Sums up the fates of the facts per component.
 fn by_component(compared: &Compared, simulation: &Simulation) -> BTreeMap<SmolStr, Total> {
     let mut components = BTreeMap::new();
     let facts = compared.comparison.facts().iter().zip(simulation.fates());
@@ -75,12 +75,12 @@ fn suggestions(compared: &Compared) -> Vec<Suggestion> {
         helpful.sort_by_key(|(gain, _)| std::cmp::Reverse(*gain));
         found.extend(helpful.into_iter().map(|(_, suggestion)| suggestion).enumerate());
     }
-    // The best of each rule before the second of one.
+    // The best component of each rule comes before the second best of any.
     found.sort_by_key(|(place, _)| *place);
     found.into_iter().map(|(_, suggestion)| suggestion).take(SUGGESTIONS).collect()
 }
 
-/// A rule that sets `keys` for one component, as a configuration.
+/// Writes a configuration whose rule sets `keys` for one component.
 fn configuration(component: &str, keys: &str) -> String {
     let mut text = format!("correlation:\n  rules:\n    - match: {{component: {}}}\n", Value::from(component));
     let mut line = "      set: {".to_owned();
@@ -96,13 +96,13 @@ fn configuration(component: &str, keys: &str) -> String {
     text + &line + "}\n"
 }
 
-/// Writes in all with a suggested rule, and without it.
+/// Total writes with a suggested rule, and without it.
 fn writes(compared: &Compared, suggestion: &Suggestion) -> (u64, u64) {
     let before = compared.comparison.columns[1].fates().iter().map(|fate| fate.writes).sum::<u64>();
     (before - suggestion.before.fate.writes + suggestion.after.fate.writes, before)
 }
 
-/// A list for people; empty where no rule helps.
+/// Returns the suggestions as text; empty if no rule helps.
 pub(super) fn text(compared: &Compared) -> String {
     let mut text = String::new();
     let wait = |total: &Total| total.wait.map_or_else(|| "never".to_owned(), |wait| length(wait / SECOND));
@@ -129,7 +129,7 @@ pub(super) fn text(compared: &Compared) -> String {
     }
 }
 
-/// The same for programs.
+/// Returns the suggestions as JSON.
 pub(super) fn json(compared: &Compared) -> Vec<Value> {
     let each = |suggestion: &Suggestion| {
         let Suggestion { rule, component, config, after, .. } = suggestion;

@@ -1,17 +1,17 @@
-//! Tables for people: the first column to the left, numbers to the right.
+//! Text tables: texts are aligned left, numbers right.
 
-/// Columns that people have at least.
+/// Columns of the narrowest terminal that tables are made for.
 pub(super) const WIDTH: usize = 80;
 
-/// Columns that a text keeps, however little room there is.
+/// Columns to which a text is cut at most.
 const LEAST: usize = 8;
 
-/// Rows under headings; columns as wide as their widest cell.
+/// Renders rows under headings; each column is as wide as its widest cell.
 pub(super) fn render(headings: &[&str], left_columns: usize, rows: &[Vec<String>]) -> String {
     render_within(usize::MAX, headings, left_columns, rows)
 }
 
-/// The same in at most so many columns, where numbers leave them: the widest texts are cut.
+/// Does the same in at most `width` columns, by cutting the widest texts; numbers are never cut.
 pub(super) fn render_within(width: usize, headings: &[&str], left_columns: usize, rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count()).collect();
     for row in rows {
@@ -48,7 +48,7 @@ pub(super) fn render_within(width: usize, headings: &[&str], left_columns: usize
     text
 }
 
-/// At most `width` characters.
+/// Cuts a text to `width` characters.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -56,7 +56,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Words in lines of at most [`WIDTH`] columns.
+/// Wraps words into lines of at most [`WIDTH`] columns.
 pub(super) fn wrap(text: &str) -> String {
     let (mut wrapped, mut column) = (String::new(), 0);
     for word in text.split(' ') {

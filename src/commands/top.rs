@@ -1,4 +1,4 @@
-//! `top`: the noisiest, live in the terminal.
+//! `top`: shows the noisiest objects, reasons, components or namespaces, live in the terminal.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -12,45 +12,45 @@ use super::{Error, print, table};
 use crate::cli::{By, Format, Top};
 use crate::explain::{Window, clean};
 
-/// What the keys are, under a live table.
+/// Help for the keys, below a live table.
 const HELP: &str = "o object  r reason  c component  n namespace  tab next  1 2 3 last 1m, 10m, 1h\n\
     j k move  enter explain  t tap  / filter  s sort  S reverse  p pause  q quit";
 
-/// Lines around the rows of a live table.
+/// Lines of the screen that are not rows of the table.
 const FRAME: usize = 10;
 
-/// LIMIT: characters of a filter.
+/// LIMIT: characters of a filter; further ones are ignored.
 const FILTER: usize = 60;
 
-/// Empties the screen.
+/// Escape sequence that clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
-/// The numbers that rows can be sorted by, and their names.
+/// Numbers by which rows can be sorted, with their headings.
 const COLUMNS: [(&str, &str); 4] =
     [("received", "RECV"), ("perSecond", "RECV/s"), ("writes", "WRITES"), ("lost", "LOST")];
 
-/// Which table is shown, and how.
+/// The table that is shown, and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct View {
     by: By,
     window: Window,
-    /// What rows contain.
+    /// Text that rows must contain.
     filter: String,
-    /// A filter that is being typed.
+    /// The filter while it is being typed.
     typed: Option<String>,
-    /// The number that rows are sorted by; one behind the last are the names.
+    /// Index of the sort number in `COLUMNS`; the next index after the last sorts by name.
     sort: usize,
     is_reversed: bool,
     is_paused: bool,
-    /// The row that keys are about.
+    /// The selected row.
     marked: usize,
 }
 
-/// What a key asks for.
+/// The effect of a key.
 #[derive(Debug, PartialEq, Eq)]
 enum Action {
     Draw,
-    /// Other numbers of the server.
+    /// Query the server again.
     Look,
     Explain,
     Tap,
@@ -58,14 +58,11 @@ enum Action {
 }
 
 impl View {
-    fn new(top: &Top) -> Result<Self, Error> {
-        let window = Window::parse(&top.window).map_err(Error::Input)?;
-        let filter = top.filter.clone().unwrap_or_default();
-        let (typed, sort, is_reversed, is_paused, marked) = (None, 0, false, false, 0);
-        Ok(Self { by: top.by, window, filter, typed, sort, is_reversed, is_paused, marked })
+    const fn new(by: By, window: Window, filter: String) -> Self {
+        Self { by, window, filter, typed: None, sort: 0, is_reversed: false, is_paused: false, marked: 0 }
     }
 
-    /// Takes a key, where so many rows are listed.
+    /// Applies a key, with this many rows in the table.
     fn press(&mut self, key: Key, rows: usize) -> Action {
         if let Some(typed) = self.typed.take() {
             return self.type_on(typed, key);
@@ -107,7 +104,7 @@ impl View {
         Action::Draw
     }
 
-    /// Takes a key of a filter.
+    /// Applies a key to the filter that is being typed.
     fn type_on(&mut self, mut typed: String, key: Key) -> Action {
         match key {
             Key::Enter => return self.look_for(typed),
@@ -138,7 +135,7 @@ impl View {
         COLUMNS.get(self.sort).map_or("name".to_owned(), |(member, _)| self.heading(member))
     }
 
-    /// The heading of a number.
+    /// Returns the heading of a number.
     fn heading(&self, member: &str) -> String {
         let name = COLUMNS.into_iter().find(|(known, _)| *known == member).map_or("", |(_, name)| name);
         let is_of_window = matches!(member, "received" | "writes");
@@ -149,7 +146,7 @@ impl View {
         matches!(self.by, By::Object | By::Type)
     }
 
-    /// The rows, in order.
+    /// Returns the rows, sorted.
     fn rows(&self, document: &Value, most: usize) -> Vec<Value> {
         let member = match self.by {
             By::Object | By::Type => "objects",
@@ -172,7 +169,7 @@ impl View {
         rows
     }
 
-    /// The table of these rows, in so many columns.
+    /// Renders these rows in a table of at most `columns`.
     fn table(&self, rows: &[Value], columns: usize) -> String {
         let number = |value: &Value| value.as_f64().unwrap_or_default();
         let whole = |value: &Value| thousands(value.as_u64().unwrap_or_default());
@@ -196,7 +193,7 @@ impl View {
         table::render_within(columns, headings, if self.is_of_objects() { 2 } else { 1 }, &rows.collect::<Vec<_>>())
     }
 
-    /// One screen of so many columns and lines: as many rows as it has room for, around the one that is marked.
+    /// Renders one screen of this size: the page of rows with the selected one.
     fn screen(&self, document: &Value, rows: &[Value], (columns, lines): (usize, usize)) -> String {
         let room = lines.saturating_sub(FRAME).max(1);
         let first = self.marked / room * room;
@@ -217,7 +214,7 @@ impl View {
         text + &table::cut(&format!("\nsorted by {}{filter}{state}", self.sorted_by()), columns)
     }
 
-    /// What an explanation or the tap is asked about a row, and `None` for what stands for many.
+    /// Returns the query of a row for `explain` or the tap; `None` for a row that sums up several.
     fn question<'a>(&self, row: &'a Value) -> Option<Vec<(&'static str, &'a str)>> {
         let text = |member: &str| row[member].as_str().filter(|text| !text.starts_with('('));
         let parameter = match self.by {
@@ -236,14 +233,15 @@ impl View {
     }
 }
 
-/// `top`
+/// Runs `top`.
 ///
 /// # Errors
 /// When the server does not answer.
 pub fn top(top: &Top) -> Result<(), Error> {
     let (server, runtime) = Server::of(&top.remote)?;
     let is_live = std::io::stdout().is_terminal() && !top.once && top.output == Format::Table;
-    let view = View::new(top)?;
+    let window = Window::parse(&top.window).map_err(Error::Input)?;
+    let view = View::new(top.by, window, top.filter.clone().unwrap_or_default());
     let ended = runtime.block_on(async {
         if is_live {
             return live(&server, top, view).await;
@@ -258,7 +256,7 @@ pub fn top(top: &Top) -> Result<(), Error> {
             }
         }
     });
-    // A thread may wait for a key.
+    // Does not wait for the thread that reads keys.
     runtime.shutdown_background();
     ended
 }
@@ -282,7 +280,7 @@ fn draw(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Shows one table after the other until `q` or Ctrl-C.
+/// Refreshes the table until `q` or Ctrl-C.
 async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
     let (mut keys, mut document) = (Keys::open(), look(server, top, &view).await?);
     let pause = top.interval.max(Duration::from_millis(500));
@@ -306,14 +304,14 @@ async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
                     return Ok(());
                 }
             }
-            // What reports or has this reason: the objects.
+            // Lists the objects with this reason, component or namespace.
             (Action::Explain, Some(question)) => {
                 view.filter = question[0].1.to_owned();
                 view.show(By::Object);
                 document = look(server, top, &view).await?;
             }
             (Action::Tap, Some(question)) => {
-                draw("Any key goes back.")?;
+                draw("Press any key to go back.")?;
                 let question: Vec<_> = question.into_iter().chain([("max-rate", "100")]).collect();
                 tokio::select! {
                     ended = server.tap(&question, false, None) => return ended,
@@ -325,7 +323,7 @@ async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
     }
 }
 
-/// Shows a text until a key that does not scroll. Returns whether to go on after it.
+/// Shows a text until a key that does not scroll it. Returns `false` on Ctrl-C.
 async fn read(text: &str, keys: &mut Option<Keys>) -> Result<bool, Error> {
     let mut first = 0;
     loop {
@@ -347,7 +345,7 @@ async fn read(text: &str, keys: &mut Option<Keys>) -> Result<bool, Error> {
     }
 }
 
-/// Lines of at most so many columns.
+/// Folds a text into lines of at most `columns`.
 fn folded(text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -360,7 +358,7 @@ fn folded(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// The numbers above the table.
+/// Formats the totals above the table.
 fn totals(document: &Value) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or_default();
     let saved = 100.0 * (1.0 - number(&document["writtenLastHour"]) / number(&document["receivedLastHour"]).max(1.0));
@@ -384,9 +382,8 @@ mod tests {
 
     use super::*;
 
-    fn view(by: By) -> View {
-        let (typed, sort, is_reversed, is_paused, marked) = (None, 0, false, false, 0);
-        View { by, window: Window::Hour, filter: String::new(), typed, sort, is_reversed, is_paused, marked }
+    const fn view(by: By) -> View {
+        View::new(by, Window::Hour, String::new())
     }
 
     fn press(view: &mut View, keys: &str) -> Action {

@@ -1,18 +1,21 @@
-//! The admin port's `--web.config.file`: the format of Prometheus' exporter-toolkit, read as strictly as our own file.
+//! Reads the admin port's `--web.config.file` in the format of Prometheus' exporter-toolkit, as strictly as our own
+//! file.
 
 use std::path::Path;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value as Json;
 
-use super::raw::{Node, Value};
-use super::section::{Collector, Section};
-use super::{Errors, Overrides, values};
+use super::raw::Value;
+use super::section::Section;
+use super::values::{self, Form};
+use super::{Errors, Overrides};
 use crate::admin::Web;
-use crate::server::tls::{self, CipherSuite, Identity, MinVersion, Part};
+use crate::server::tls::{self, Identity, MinVersion, Part};
 
 const MIN_VERSION: [(&str, MinVersion); 2] = [("TLS12", MinVersion::Tls12), ("TLS13", MinVersion::Tls13)];
 
-/// What is done about client certificates. Certificates that nobody verifies are of no use, and are not asked for.
+/// Whether client certificates are requested. The types that request one without verifying it are not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientAuth {
     None,
@@ -26,7 +29,7 @@ const CLIENT_AUTH: [(&str, ClientAuth); 3] = [
     ("RequireAndVerifyClientCert", ClientAuth::Required),
 ];
 
-/// The headers that answers may be given.
+/// The headers that answers may have.
 const HEADERS: [&str; 5] = [
     "Content-Security-Policy",
     "Strict-Transport-Security",
@@ -35,10 +38,10 @@ const HEADERS: [&str; 5] = [
     "X-XSS-Protection",
 ];
 
-/// What the file says.
+/// The settings of the file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct AdminWeb {
-    /// How TLS is spoken; without it in plain.
+    /// TLS; `None` for plain HTTP.
     pub tls: Option<tls::Settings>,
     /// Users and headers.
     pub web: Web,
@@ -52,38 +55,28 @@ pub fn load_web(path: &Path) -> Result<AdminWeb, Errors> {
     load(path, false)
 }
 
-/// Does the same, and also looks whether the files that it names can be used.
+/// Does the same, and also checks that the files that it names can be used.
 pub(super) fn load_for_start(path: &Path) -> Result<AdminWeb, Errors> {
     load(path, true)
 }
 
 fn load(path: &Path, checks_files: bool) -> Result<AdminWeb, Errors> {
-    let raw = super::read_raw(Some(path))?;
-    let name = raw.file().to_owned();
-    let (root, twice) = raw.overlaid(&Overrides::default());
-    let collector = Collector::new(&name, twice, checks_files);
     let folder = path.parent().unwrap_or(Path::new(""));
-    let file = read(&collector, &root, folder);
-    let errors = collector.into_errors();
-    if errors.is_empty() { Ok(file) } else { Err(errors) }
-}
-
-fn read(collector: &Collector, root: &Node, folder: &Path) -> AdminWeb {
-    collector.read(root, String::new(), |section| {
-        let tls = section.has("tls_server_config");
-        let settings = section.within("tls_server_config", |section| tls_settings(section, folder, tls));
-        let users = section.entries("basic_auth_users", hash).into_iter().collect();
+    super::read_raw(Some(path))?.read_through(&Overrides::default(), checks_files, |section| {
+        let is_given = section.has("tls_server_config");
+        let tls = section.within("tls_server_config", |section| tls_settings(section, folder, is_given));
+        let users = section.entries("basic_auth_users", &hash()).into_iter().collect();
         let headers = section.within("http_server_config", |section| section.within("headers", headers));
-        AdminWeb { tls: settings, web: Web { users, headers } }
+        AdminWeb { tls, web: Web { users, headers } }
     })
 }
 
 fn tls_settings(section: &mut Section<'_>, folder: &Path, is_given: bool) -> Option<tls::Settings> {
-    let mut file = |key| section.optional(key, values::text(4096)).map(|path| folder.join(path.as_str()));
+    let mut file = |key| section.given(key, &values::path()).map(|path| folder.join(path));
     let (certificate, key, client_ca) = (file("cert_file"), file("key_file"), file("client_ca_file"));
-    let client_auth = section.value("client_auth_type", ClientAuth::None, values::choice(&CLIENT_AUTH));
-    let min_version = section.value("min_version", MinVersion::Tls12, values::choice(&MIN_VERSION));
-    let cipher_suites = section.value("cipher_suites", Vec::<CipherSuite>::new(), values::cipher_suites);
+    let client_auth = section.given("client_auth_type", &values::choice(&CLIENT_AUTH)).unwrap_or(ClientAuth::None);
+    let min_version = section.given("min_version", &values::choice(&MIN_VERSION)).unwrap_or(MinVersion::Tls12);
+    let cipher_suites = section.given("cipher_suites", &values::cipher_suites()).unwrap_or_default();
     if !is_given {
         return None;
     }
@@ -122,20 +115,24 @@ fn tls_settings(section: &mut Section<'_>, folder: &Path, is_given: bool) -> Opt
     Some(settings)
 }
 
-fn hash(value: &Value) -> Result<String, String> {
-    let text = values::text(100)(value).ok().filter(|text| Web::is_usable(text));
-    text.map(|text| text.to_string())
-        .ok_or_else(|| format!("a bcrypt hash such as htpasswd -nB makes, of a cost of at most {}", Web::COST_MAX))
+fn hash() -> Form<'static, String> {
+    Form::of_text(
+        Json::Null,
+        |text| (text.len() <= 100 && Web::is_usable(text)).then(|| text.to_owned()),
+        |_secret| Json::Null,
+        |_refused| format!("a bcrypt hash such as htpasswd -nB makes, of a cost of at most {}", Web::COST_MAX),
+    )
 }
 
 fn headers(section: &mut Section<'_>) -> HeaderMap {
+    let read = |value: &Value| {
+        let text: String = values::text(values::TEXT_MAX).read(value)?;
+        HeaderValue::from_str(&text).map_err(|_invalid| "the value of a header".to_owned())
+    };
+    let value = Form::new(Json::Null, read, |_value| Json::Null);
     let mut headers = HeaderMap::new();
     for name in HEADERS {
-        let value = section.optional(name, |value| {
-            let text = values::text(4096)(value)?;
-            HeaderValue::from_str(&text).map_err(|_invalid| "the value of a header".to_owned())
-        });
-        if let (Some(value), Ok(name)) = (value, HeaderName::try_from(name)) {
+        if let (Some(value), Ok(name)) = (section.given(name, &value), HeaderName::try_from(name)) {
             headers.insert(name, value);
         }
     }

@@ -1,22 +1,22 @@
-//! What is wrong with a configuration: one line an error, each naming file, line, path, value and what is allowed.
+//! The errors of a configuration, one line per error, with file, line, path, value and what is allowed.
 
 use std::fmt;
 
 use super::raw::Origin;
 
-/// LIMIT: errors that are kept; further ones are only counted.
+/// LIMIT: errors of one file; further ones are only counted.
 const ERRORS_MAX: usize = 100;
-/// LIMIT: characters of a value that an error repeats; the rest is cut off.
+/// LIMIT: characters of a value in an error; the rest is cut off.
 const VALUE_MAX: usize = 80;
 
-/// Everything that is wrong with a configuration, in the order in which it was found.
+/// All errors of a configuration, in the order in which they were found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Errors {
     kept: Vec<Error>,
     further: usize,
 }
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     file: String,
@@ -25,23 +25,23 @@ pub struct Error {
     problem: Problem,
 }
 
-/// What is wrong with a value.
+/// The kinds of errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Problem {
-    /// The file cannot be read; says why.
+    /// The file cannot be read, with the reason.
     File(String),
-    /// It is no YAML that we read; says why.
+    /// The file is no YAML, or uses a feature that is not supported.
     Syntax(String),
-    /// No such key here.
+    /// The section has no such key.
     UnknownKey { near: Option<&'static str>, known: Vec<&'static str> },
     /// The value is not one of the allowed ones.
     Value { value: String, allowed: String },
-    /// Values that are fine by themselves do not go together; says why.
+    /// Values that are allowed by themselves conflict, with the reason.
     Conflict(String),
 }
 
 impl Errors {
-    /// True when nothing is wrong.
+    /// Whether there is no error.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
@@ -53,12 +53,12 @@ impl Errors {
         self.kept.len().saturating_add(self.further)
     }
 
-    /// The errors; beyond the first hundred they are only counted.
+    /// The first hundred errors; further ones are only counted.
     pub fn iter(&self) -> impl Iterator<Item = &Error> {
         self.kept.iter()
     }
 
-    /// Puts them in the order of the file, then those of flags.
+    /// Sorts by line of the file, then by flag.
     pub(super) fn sort(&mut self) {
         self.kept.sort_by_key(|error| error.origin);
     }
@@ -92,7 +92,7 @@ impl Error {
         Self { file: file.to_owned(), origin, path, problem }
     }
 
-    /// Path of the field, such as `correlation.rules[2].set.burstSize`; empty when the whole file is meant.
+    /// Path of the field, such as `correlation.rules[2].set.burstSize`; empty for the whole file.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
@@ -153,7 +153,7 @@ fn cut(text: &str) -> String {
     shown
 }
 
-/// The key that `written` was probably meant to be.
+/// Returns the known key that is nearest to `written`, if one is near.
 pub(super) fn near_match(written: &str, known: &[&'static str]) -> Option<&'static str> {
     let lower: String = written.chars().take(64).filter(|c| !matches!(c, '_' | '-')).collect::<String>().to_lowercase();
     let prefix = |key: &str| {

@@ -1,9 +1,10 @@
-//! The configuration: a YAML file and the flags become one checked [`Config`], or a list of everything that is wrong.
+//! The configuration: a YAML file and the flags become one checked [`Config`], or a list of all errors.
 //!
-//! [`RawConfig`] is what the user wrote, [`Config`] what the program runs on: no absent values, every number within its
-//! range. [`Config::from_raw`] is the one way between them and is pure; only [`load`] and [`FileStamp`] touch a file.
-//! Defaults come from each module's own `Settings`; a key, its default and its range stand in one line in `read.rs` or
-//! `correlation.rs`. `docs/configuration.md` describes every key, and a test compares it with [`Config::to_yaml`].
+//! [`RawConfig`] is what the user wrote. [`Config`] is what the program runs on: no absent values, every number within
+//! its range. [`Config::from_raw`] turns one into the other and is pure; only [`load`] and [`FileStamp`] read files.
+//! Defaults come from each module's own `Settings`. One line in `read.rs`, `auth.rs` or `correlation.rs` per key gives
+//! its member and its form, and serves reading, `--print-config`, the differences at a reload, and the schema.
+//! `docs/configuration.md` describes every key, and a test compares it with [`Config::to_yaml`].
 
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -16,8 +17,6 @@ mod memory;
 mod parts;
 mod raw;
 mod read;
-mod reload;
-mod schema;
 mod section;
 mod tls;
 mod units;
@@ -29,80 +28,78 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 pub use admin_web::{AdminWeb, load_web};
+pub use effective::{FileStamp, ReloadDiff};
 pub use error::{Error, Errors};
 pub use memory::{Memory, container_memory};
-pub use parts::{
-    Admission, Auth, Backend, EventLog, Ingest, Log, LogFormat, Passthrough, Shadow, Shards, Shutdown, Tls, Upstream,
-    Writes,
-};
+pub use parts::{Admission, Backend, Ingest, Log, LogFormat, Passthrough, Shards, Shutdown, Tls, Upstream, Writes};
 pub use raw::RawConfig;
-pub use reload::{FileStamp, ReloadDiff};
 
 use crate::access;
 use crate::correlator::Policy;
 use crate::deliver::GateSettings;
+use crate::event_log::Target;
 use crate::server::Address;
+use crate::shadow;
 use crate::shard;
 use crate::spool;
 use error::Problem;
 use raw::Origin;
 use smol_str::SmolStr;
 
-/// LIMIT: bytes of the configuration file; a larger one is refused unread.
+/// LIMIT: bytes of the configuration file; a larger one is refused.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The whole configuration, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Where components post their events. Default `127.0.0.1:8080`.
+    /// Address to which components post their events. Default `127.0.0.1:8080`.
     pub listen: Address,
-    /// Whether `listen` may be reachable from other machines although nobody is authenticated. Default `false`.
+    /// Whether other machines may reach `listen` without authentication. Default `false`.
     pub insecure_listen: bool,
-    /// Where metrics and health are served. Default `127.0.0.1:9090`.
+    /// Address of metrics and health. Default `127.0.0.1:9090`.
     pub admin_listen: SocketAddr,
-    /// The file with TLS, users and headers of `admin_listen`, in Prometheus' format.
+    /// File with TLS, users and headers of `admin_listen`, in Prometheus' format.
     pub admin_web_config_file: Option<PathBuf>,
-    /// Hosts that requests to a loopback address may name, as regular expressions. Default its names and addresses.
+    /// Regular expressions of the hosts that requests to a loopback address may name. Default its names and addresses.
     pub accept_hosts: Vec<SmolStr>,
     /// TLS for clients. Default none.
     pub tls: Tls,
-    /// Who clients are.
-    pub auth: Auth,
     /// The program's own log.
     pub log: Log,
-    /// Where every occurrence is written as a JSON line. Default nowhere.
-    pub event_log: EventLog,
-    /// Where records live.
+    /// Where to write every occurrence as a JSON line. Default nowhere.
+    pub event_log: Option<Target>,
+    /// The upstream, which stores records.
     pub upstream: Upstream,
-    /// Who may go to the upstream now; `upstream.maxInFlight`, `qps`, `burst` and `backoff` in the file.
+    /// How many requests the upstream gets, and when; `upstream.maxInFlight`, `qps`, `burst` and `backoff` in the file.
     pub gate: GateSettings,
     /// How events are correlated.
     pub policy: Policy,
-    /// The shards together, with the outbox, whose backoff is the gate's.
+    /// The shards with their outbox, whose backoff is the gate's.
     pub shard: shard::Settings,
-    /// What waits, on a disk.
+    /// The spool, which keeps what waits on a disk.
     pub spool: spool::Settings,
-    /// What clients may send.
+    /// Limits and answers of client requests.
     pub ingest: Ingest,
-    /// Standing where the apiserver stood.
+    /// Pass-through of requests to the apiserver.
     pub passthrough: Passthrough,
-    /// Answering the apiserver's admission for events.
+    /// The admission webhook for events.
     pub admission: Admission,
-    /// Who may use `listen`, and how much; `auth`, `limits` and `fairness` in the file. Default everybody, without limits.
+    /// Who may use `listen`, and how much; `auth`, `limits` and `fairness` in the file. Default every caller, without
+    /// limits.
     pub access: access::Settings,
-    /// The file that `access.limits` were read from. Default none.
+    /// File of `access.limits`. Default none.
     pub limits_file: Option<PathBuf>,
-    /// A second configuration beside this one, which writes nothing. Default none.
-    pub shadow: Option<Shadow>,
-    /// How much memory the program may take: the limits that the file does not set follow from it. Default the container's.
+    /// A second configuration, which writes nothing. Default none.
+    pub shadow: Option<shadow::Rules>,
+    /// Memory that the program may take; limits that the file does not set follow from it. Default the container's.
     pub memory: Memory,
-    /// The orderly stop.
+    /// Timeouts of the orderly stop.
     pub shutdown: Shutdown,
     /// Number of shards. Default eight per core.
     pub shards: Shards,
 }
 
-/// What the command line says; each member that is given overrides the file's value and is checked like it.
+/// The flags of the command line. Each given one overrides the file's value and is checked in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Overrides {
     /// `--listen`
@@ -146,7 +143,7 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// Flag, path of the field and value of each.
+    /// Returns flag, path of the field and value of each.
     fn entries(&self) -> [(&'static str, &'static [&'static str], Option<String>); 18] {
         [
             ("--listen", &["listen"], self.listen.clone()),
@@ -171,7 +168,7 @@ impl Overrides {
     }
 }
 
-/// Reads the file at `path`, or nothing but defaults without one, and lays the flags over it.
+/// Reads the file at `path`, or only defaults without one, and applies the flags.
 ///
 /// # Errors
 /// Everything that is wrong, at once: the file cannot be read, is larger than [`FILE_BYTES_MAX`], is no YAML, or holds
@@ -180,7 +177,7 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors
     with_files(Config::from_raw(read_raw(path)?, overrides)?)
 }
 
-/// Does the same before the start, and also looks whether the files of the listeners can be used.
+/// Does the same before the start, and also checks that the files of the listeners can be used.
 ///
 /// # Errors
 /// Everything that is wrong, at once.
@@ -188,7 +185,7 @@ pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Conf
     with_files(Config::from_raw_and_files(read_raw(path)?, overrides)?)
 }
 
-/// LIMIT: memory that a shadow configuration divides, where it does not say itself; its limits follow from it.
+/// LIMIT: memory of a shadow configuration that does not set `memory`; its limits follow from this.
 const SHADOW_MEMORY: NonZeroUsize = const { NonZeroUsize::new(256 << 20).unwrap() };
 
 /// Reads the files of limits and of the shadow configuration, if they are named.
@@ -198,9 +195,9 @@ fn with_files(mut config: Config) -> Result<Config, Errors> {
     }
     if let Some(shadow) = &mut config.shadow {
         let overrides = Overrides { container_memory: Some(SHADOW_MEMORY), ..Overrides::default() };
-        let Config { policy, shard, .. } = Config::from_raw(read_raw(Some(&shadow.file))?, &overrides)?;
-        (shadow.policy, shadow.shard) = (policy, shard);
-        shadow.shard.explain.enabled = true;
+        let Config { policy, shard, .. } = Config::from_raw(read_raw(Some(Path::new(&shadow.file)))?, &overrides)?;
+        (shadow.policy, shadow.settings) = (policy, shard);
+        shadow.settings.explain.enabled = true;
     }
     Ok(config)
 }
@@ -219,7 +216,7 @@ fn read_file(path: &Path) -> Result<String, String> {
     let read = file.take(FILE_BYTES_MAX.saturating_add(1)).read_to_end(&mut bytes);
     read.map_err(|error| format!("cannot be read: {error}"))?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
-        return Err("is larger than 1 MiB, which is the most a configuration file may have".to_owned());
+        return Err("is larger than 1 MiB, the limit of a configuration file".to_owned());
     }
     String::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))
 }

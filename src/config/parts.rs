@@ -1,4 +1,4 @@
-//! The parts of [`Config`](super::Config) that no other module owns, with their defaults.
+//! The sections of [`Config`](super::Config) that no other module owns, with their defaults.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -6,35 +6,36 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::correlator::Policy;
 use crate::history;
 use crate::ingest::{Ack, Repair};
 use crate::server::tls::{self, CipherSuite, Identity, MinVersion};
-use crate::shard;
 use crate::upstream::{apiserver, store};
 
-/// Default of the bytes that an old-style event's message keeps.
+/// Default of the bytes to which repair cuts an event's message.
 pub(super) const MESSAGE_BYTES: NonZeroUsize = const { NonZeroUsize::new(16 << 10).unwrap() };
 
 /// TLS for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// Files of a certificate and its key; without these and `self_signed_dir` clients speak in plain.
+    /// Files of a certificate and its key. Without these and `self_signed_dir` there is no TLS.
     pub files: Option<(PathBuf, PathBuf)>,
-    /// The oldest version that is spoken. Default 1.2.
+    /// The oldest version that is accepted. Default 1.2.
     pub min_version: MinVersion,
-    /// Suites of TLS 1.2. Default all that are known.
+    /// Cipher suites of TLS 1.2. Default all supported ones.
     pub cipher_suites: Vec<CipherSuite>,
-    /// The folder of an authority of our own, used instead of `files`.
+    /// The folder of a self-signed authority, used instead of `files`.
     pub self_signed_dir: Option<PathBuf>,
-    /// What a certificate of our own is good for. Default `localhost`, `127.0.0.1` and `::1`.
+    /// Names and addresses in a self-signed certificate. Default `localhost`, `127.0.0.1` and `::1`.
     pub self_signed_hosts: Vec<SmolStr>,
+    /// The authorities of client certificates, `auth.clientCAFile` in the file. Without them the listener requests no
+    /// certificate.
+    pub client_ca_file: Option<PathBuf>,
 }
 
 impl Tls {
-    /// What the listener works with, with the authorities of client certificates; nothing where clients speak in plain.
+    /// Returns the settings of the listener; `None` without TLS.
     #[must_use]
-    pub fn settings(&self, auth: &Auth) -> Option<tls::Settings> {
+    pub fn settings(&self) -> Option<tls::Settings> {
         let identity = match (&self.files, &self.self_signed_dir) {
             (Some((certificate, key)), _) => Identity::Files { certificate: certificate.clone(), key: key.clone() },
             (None, Some(dir)) => Identity::SelfSigned {
@@ -47,64 +48,46 @@ impl Tls {
             identity,
             min_version: self.min_version,
             cipher_suites: self.cipher_suites.clone(),
-            client_ca: auth.client_ca_file.clone(),
+            client_ca: self.client_ca_file.clone(),
             requires_certificate: false,
         })
     }
 }
 
-/// Who clients are.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Auth {
-    /// The authorities of client certificates; without them none is asked for.
-    pub client_ca_file: Option<PathBuf>,
-}
-
 /// The program's own log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// How lines look. Default text.
+    /// Format of a line. Default text.
     pub format: LogFormat,
     /// A level, or directives such as `info,eventweir::upstream=debug`. Default `info`.
     pub level: SmolStr,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Where every occurrence is written as a JSON line, as client-go's `StartLogging` does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EventLog {
-    /// Nowhere.
-    None,
-    /// Standard output.
-    Stdout,
-    /// Appended to this file.
-    File(PathBuf),
-}
-
-/// Where records live.
+/// The upstream, which stores records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
-    /// Which of the two implementations. Default embedded.
+    /// Which implementation. Default embedded.
     pub backend: Backend,
     /// The apiserver; used when `backend` is `Apiserver`.
     pub apiserver: apiserver::Settings,
     /// How records are written to an apiserver. Default exact.
     pub writes: Writes,
-    /// What is asked of an apiserver about the events that it holds. Default watch.
+    /// How to follow the events that an apiserver stores. Default watch.
     pub history: history::Mode,
     /// The embedded store; used when `backend` is `Embedded`.
     pub store: store::Settings,
 }
 
-/// The two implementations of the upstream.
+/// The implementations of the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// The store inside this process.
@@ -116,98 +99,80 @@ pub enum Backend {
 /// How records are written to an apiserver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
-    /// With this process's own tally on each record and the version that a patch was made for: every occurrence counts once,
-    /// although answers get lost and others write too.
+    /// With this process's tally on each record, and with the version that a patch was computed from: every occurrence
+    /// counts once, even when answers are lost and other writers change the record.
     Exact,
     /// As client-go writes them, byte for byte.
     Plain,
 }
 
-/// What clients may send.
+/// Limits and answers of client requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ingest {
-    /// LIMIT: bytes of a request's body; larger ones are refused with 413. Default 3 MiB, as the apiserver.
+    /// LIMIT: bytes of a request body; a larger one gets 413. Default 3 MiB, as the apiserver.
     pub max_body_bytes: NonZeroUsize,
-    /// LIMIT: connections at once; further ones wait to be accepted. Default 10,000.
+    /// LIMIT: concurrent connections; further ones wait to be accepted. Default 10,000.
     pub max_connections: NonZeroUsize,
-    /// Longest time for a request's header and body to arrive. Default 60 s.
+    /// Timeout for receiving a request's header and body. Default 60 s.
     pub request_timeout: Duration,
-    /// LIMIT: names under which clients know events whose record has another name; the oldest is forgotten. Default 100,000.
+    /// LIMIT: client names of events whose record has another name; the oldest is evicted. Default 100,000.
     pub max_aliases: NonZeroUsize,
-    /// LIMIT: watches at once; further ones are refused with 429. Default 1,000.
+    /// LIMIT: concurrent watches; further ones get 429. Default 1,000.
     pub max_watches: NonZeroUsize,
-    /// When a client is answered. Default accepted.
+    /// When to answer a client. Default accepted.
     pub ack: Ack,
-    /// Whether events are mended that the apiserver would refuse. Default on, with messages of at most 16 KiB.
+    /// Whether to repair events that the apiserver would refuse. Default on, with messages of at most 16 KiB.
     pub repair: Repair,
 }
 
-/// A second configuration that is tried on the same events without writing.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Shadow {
-    /// Its file.
-    pub file: PathBuf,
-    /// Its rules.
-    pub policy: Policy,
-    /// Its limits and its outbox.
-    pub shard: shard::Settings,
-}
-
-impl Shadow {
-    /// What stands for a file that has not been read yet.
-    pub(super) fn of_file(path: &str) -> Self {
-        Self { file: PathBuf::from(path), policy: Policy::default(), shard: shard::Settings::default() }
-    }
-}
-
-/// Standing where the apiserver stood.
+/// Pass-through of requests to the apiserver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passthrough {
-    /// Whether everything but events goes on to the apiserver. Default off.
+    /// Whether all requests but those for events are passed to the apiserver. Default off.
     pub enabled: bool,
-    /// Whether callers may write events although nobody has asked who they are. Default `false`.
+    /// Whether callers that are not authenticated may write events. Default `false`.
     pub insecure: bool,
-    /// LIMIT: requests at the apiserver at once; further ones are refused with 429. Default 10,000.
+    /// LIMIT: concurrent requests to the apiserver; further ones get 429. Default 10,000.
     pub max_in_flight: NonZeroUsize,
-    /// LIMIT: upgraded connections at once; further ones are refused with 429. Default 1,000.
+    /// LIMIT: concurrent upgraded connections; further ones get 429. Default 1,000.
     pub max_upgrades: NonZeroUsize,
 }
 
-/// Answering the apiserver's admission for events.
+/// The admission webhook for events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Admission {
-    /// Whether it may ask. Default off.
+    /// Whether the webhook is served. Default off.
     pub enabled: bool,
-    /// How it is answered.
+    /// How it answers.
     pub settings: crate::ingest::Admission,
 }
 
 /// The orderly stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown {
-    /// Longest time to write what waits. Default 20 s; zero writes nothing more.
+    /// Timeout for writing what waits. Default 20 s; zero writes nothing more.
     pub drain_timeout: Duration,
-    /// How long clients are asked to close their connections before idle ones are closed; at most half of `drain_timeout`,
-    /// of which it is a part. Default 1 s.
+    /// How long clients are asked to close their connections, before idle ones are closed. It is a part of
+    /// `drain_timeout`, at most half of it. Default 1 s.
     pub grace: Duration,
 }
 
 /// Number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shards {
-    /// Eight a core, 64 at most, but never fewer than cores.
+    /// Eight per core, at most 64, but at least one per core.
     Auto,
-    /// This many.
+    /// A fixed number.
     Fixed(NonZeroUsize),
 }
 
 impl Shards {
-    /// Shards a core: so many that two threads seldom meet at the lock of one.
+    /// Shards per core, so that two threads seldom wait for the same lock.
     const PER_CORE: usize = 8;
-    /// Beyond so many, delivery would look through more of them than threads could meet.
+    /// Upper end of `Auto`: delivery scans all shards, and more of them do not reduce waiting any further.
     const AUTO_MAX: usize = 64;
 
-    /// The number on a machine with `cores`.
+    /// Returns the number on a machine with `cores`.
     #[must_use]
     pub fn count(self, cores: NonZeroUsize) -> NonZeroUsize {
         match self {
@@ -228,6 +193,7 @@ impl Default for Tls {
             cipher_suites: Vec::new(),
             self_signed_dir: None,
             self_signed_hosts: ["localhost", "127.0.0.1", "::1"].map(SmolStr::new_static).to_vec(),
+            client_ca_file: None,
         }
     }
 }

@@ -1,28 +1,28 @@
-//! What the user wrote: the YAML file as a tree that knows its lines, with the flags laid over it.
+//! What the user wrote: the YAML file as a tree with line numbers, overridden by the flags.
 //!
-//! Built from the events of serde-saphyr's parser rather than through serde, because serde stops at the first error, loses
-//! line and path, and turns `0.1` into a double before anybody asks; here every value stays the text that was written.
-//! Anchors, aliases and tags are refused: nothing in this file needs them, and without them a small file is a small tree.
+//! Built from the events of serde-saphyr's parser and not through serde, which stops at the first error, loses line and
+//! path, and turns `0.1` into a double. Here every value stays the text that was written. Anchors, aliases and tags are
+//! refused: a configuration does not need them, and without them a small file is a small tree.
 
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Span, StrInput};
 
 use super::Overrides;
 use super::error::{Error, Errors, Problem};
 
-/// LIMIT: nesting of a configuration file; deeper files are refused. The deepest key there is has seven levels.
+/// LIMIT: nesting of a configuration file; deeper files are refused. The deepest key has seven levels.
 const DEPTH_MAX: usize = 16;
 /// LIMIT: keys of one section; longer ones are refused. The largest section has fewer than twenty.
 const KEYS_MAX: usize = 100;
 /// LIMIT: members of one list; longer ones are refused.
 const MEMBERS_MAX: usize = 1000;
 
-/// What the user wrote, unchecked: everything optional, every value a text with its origin.
+/// The unchecked configuration: everything is optional, every value is a text with its origin.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawConfig {
-    /// The file's name as errors show it.
+    /// Name of the file in errors.
     file: String,
     root: Node,
-    /// The keys that are given twice: reported with whatever else is wrong.
+    /// Errors of keys that are given twice, reported with all other errors.
     twice: Errors,
 }
 
@@ -45,13 +45,13 @@ pub(super) enum Origin {
     Flag(&'static str),
 }
 
-/// The shapes of YAML.
+/// The kinds of YAML nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Value {
-    /// Nothing, `~` or `null`: the same as leaving the key out.
+    /// Nothing, `~` or `null`: the same as an absent key.
     #[default]
     Null,
-    /// A text, number or truth value, as it was written.
+    /// A text, number or boolean, as it was written.
     Scalar(String),
     /// A list.
     List(Vec<Node>),
@@ -68,8 +68,8 @@ pub(super) struct Entry {
 }
 
 impl RawConfig {
-    /// Reads YAML; `file` is what errors call it. The error is the first fault of syntax, with all duplicate keys before it; duplicate
-    /// keys alone are told by [`Config::from_raw`](super::Config::from_raw), with all else that is wrong.
+    /// Parses YAML; errors name it `file`. The error is the first syntax error, with all duplicate keys before it.
+    /// Duplicate keys alone are reported by [`Config::from_raw`](super::Config::from_raw) with all other errors.
     ///
     /// # Errors
     /// When `text` is not one YAML document of plain maps, lists and scalars within the limits.
@@ -97,8 +97,8 @@ impl RawConfig {
         &self.file
     }
 
-    /// The tree with the flags laid over it, and the keys that are given twice. What is no map where the file should have one stays and is
-    /// reported later.
+    /// Returns the tree with the flags applied, and the errors of duplicate keys. A flag's section that is no map in
+    /// the file stays as it is, and is reported later.
     pub(super) fn overlaid(mut self, overrides: &Overrides) -> (Node, Errors) {
         for (flag, path, value) in overrides.entries() {
             if let Some(text) = value {
@@ -128,7 +128,7 @@ fn overlay(at: &mut Node, path: &[&str], node: Node) {
     }
 }
 
-/// Builds the tree; `path` follows the value that is being read, for errors.
+/// Builds the tree; `path` is that of the current value, for errors.
 struct Tree<'t> {
     parser: Parser<'t, StrInput<'t>>,
     file: &'t str,

@@ -1,45 +1,70 @@
-//! From what the user wrote to the checked configuration: every key, its default and its range. Pure.
+//! Reads what the user wrote into the checked configuration: every key, its member and its range. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use super::auth;
+use serde_json::{Value as Json, json};
+use smol_str::SmolStr;
+
 use super::correlation::correlation;
 use super::parts::MESSAGE_BYTES;
 use super::raw::{Node, Value};
-use super::section::{Collector, Section};
+use super::section::{Collector, Section, Shown};
 use super::units::duration_text;
+use super::values::{self, Form};
 use super::{
-    Admission, Auth, Backend, Config, Errors, EventLog, Ingest, Log, LogFormat, Memory, Overrides, Passthrough,
-    RawConfig, Shadow, Shards, Shutdown, Tls, Upstream, Writes, memory, schema, tls, values,
+    Admission, Backend, Config, Errors, Ingest, Log, LogFormat, Memory, Overrides, Passthrough, RawConfig, Shards,
+    Shutdown, Tls, Upstream, Writes, auth, memory, tls,
 };
 use crate::access;
-use crate::correlator::{Pattern, Rate};
+use crate::correlator::Rate;
 use crate::deliver::GateSettings;
 use crate::event::ApiGroup;
+use crate::event_log::Target;
 use crate::explain;
 use crate::history;
-use crate::ingest::{self, Ack, Repair};
+use crate::ingest::{Ack, Repair};
 use crate::outbox::{self, UpstreamGroup};
 use crate::server::{self, Address};
+use crate::shadow;
 use crate::shard;
 use crate::spool;
-use crate::upstream::store::Namespaces;
-use crate::upstream::{apiserver, store};
-use smol_str::SmolStr;
+use crate::upstream::store::{self, Namespaces};
 
-const WEEK: Duration = Duration::from_secs(7 * 86_400);
+pub(super) const WEEK: Duration = Duration::from_secs(7 * 86_400);
+const HOUR: Duration = Duration::from_secs(3600);
+const MINUTE: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// LIMIT: upper end of counts that memory has to hold; more is refused as a slip of the pen.
+/// LIMIT: upper end of counts that memory has to hold; a larger number is refused as a typing error.
 const COUNT_MAX: usize = 100_000_000;
 /// LIMIT: upper end of byte limits that memory has to hold (64 GiB).
 const MEMORY_MAX: usize = 64 << 30;
+/// LIMIT: bytes of an annotation. All annotations of an object take at most 256 KiB, and its tallies need some of them.
+const ANNOTATION_MAX: usize = 32 << 10;
+
+/// The limit of all writes: a rate that hardly loads an apiserver of 5,000 nodes.
+const CEILING: Rate = Rate { qps: 40.0, burst: 400 };
+/// How the file writes that there is no such limit.
+const UNLIMITED: Rate = Rate { qps: 0.0, burst: 0 };
+
+const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
+const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+const BACKENDS: [(&str, Backend); 2] = [("embedded", Backend::Embedded), ("apiserver", Backend::Apiserver)];
+const WRITES: [(&str, Writes); 2] = [("exact", Writes::Exact), ("plain", Writes::Plain)];
+const UPSTREAM_GROUP: [(&str, UpstreamGroup); 3] =
+    [("preserve", UpstreamGroup::Preserve), ("core", UpstreamGroup::Core), ("events", UpstreamGroup::Events)];
+const ACK: [(&str, Ack); 3] = [("accepted", Ack::Accepted), ("durable", Ack::Durable), ("written", Ack::Written)];
+const HISTORY: [(&str, history::Mode); 3] =
+    [("watch", history::Mode::Watch), ("list", history::Mode::List), ("off", history::Mode::Off)];
 
 impl Default for Config {
     fn default() -> Self {
+        let mut shard = shard::Settings::default();
+        shard.outbox.groups.ceiling = Some(CEILING);
+        shard.explain.enabled = true;
         Self {
             listen: Address::Tcp(SocketAddr::new(LOOPBACK, 8080)),
             insecure_listen: false,
@@ -47,13 +72,12 @@ impl Default for Config {
             admin_web_config_file: None,
             accept_hosts: server::ACCEPT_HOSTS.map(SmolStr::new_static).to_vec(),
             tls: Tls::default(),
-            auth: Auth::default(),
             log: Log::default(),
-            event_log: EventLog::None,
+            event_log: None,
             upstream: Upstream::default(),
             gate: GateSettings { rate: Some(CEILING), ..GateSettings::default() },
             policy: super::correlation::default_policy(),
-            shard: default_shard(),
+            shard,
             spool: spool::Settings::default(),
             ingest: Ingest::default(),
             passthrough: Passthrough::default(),
@@ -68,16 +92,8 @@ impl Default for Config {
     }
 }
 
-/// The limits of shards, with a ceiling for all writes.
-fn default_shard() -> shard::Settings {
-    let mut shard = shard::Settings::default();
-    shard.outbox.groups.ceiling = Some(CEILING);
-    shard.explain.enabled = true;
-    shard
-}
-
 impl Config {
-    /// Lays the flags over the file, fills in the defaults and checks everything.
+    /// Applies the flags to the file, fills in the defaults and checks everything.
     ///
     /// # Errors
     /// Everything that is wrong, at once.
@@ -85,17 +101,28 @@ impl Config {
         Self::checked(raw, overrides, false)
     }
 
-    /// Does the same, and also looks whether the files of the listeners can be used.
+    /// Does the same, and also checks that the files of the listeners can be used.
     pub(super) fn from_raw_and_files(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
         Self::checked(raw, overrides, true)
     }
 
-    /// The JSON schema of the file.
+    fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> Result<Self, Errors> {
+        raw.read_through(overrides, checks_files, |section| {
+            let mut config = Self::default();
+            read(section, &mut config, |config| {
+                if let Some(bytes) = config.memory.bytes(overrides.container_memory) {
+                    memory::divide(config, bytes);
+                }
+            });
+            config
+        })
+    }
+
+    /// The JSON schema of the file, for editors and the Helm chart. It refuses unknown keys, wrong types, and numbers out of
+    /// range. Only the program checks ranges of durations, sizes and rates, and conflicts between values.
     #[must_use]
-    pub fn json_schema() -> serde_json::Value {
-        let collector = Collector::of_questions();
-        collector.read(&Node::default(), String::new(), |section| config(section, None));
-        let mut schema = schema::schema(&collector.into_asked());
+    pub fn json_schema() -> Json {
+        let mut schema = Self::default().read_nothing(&Collector::of_schema()).schema();
         if let Some(root) = schema.as_object_mut() {
             root.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
             root.insert("title".to_owned(), "eventweir's configuration".into());
@@ -103,198 +130,174 @@ impl Config {
         schema
     }
 
-    fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> Result<Self, Errors> {
-        let file = if raw.file().is_empty() { "defaults" } else { raw.file() }.to_owned();
-        let (root, twice) = raw.overlaid(overrides);
-        let collector = Collector::new(&file, twice, checks_files);
-        let config = collector.read(&root, String::new(), |section| config(section, overrides.container_memory));
-        let errors = collector.into_errors();
-        if errors.is_empty() { Ok(config) } else { Err(errors) }
+    /// The effective values. Fields without a value of their own, such as the path of a kubeconfig, are left out.
+    pub(super) fn tree(&self) -> Json {
+        let collector = Collector::new("", Errors::default(), false);
+        let mut tree = self.clone().read_nothing(&collector).values;
+        if let Some(correlation) = tree.get_mut("correlation").and_then(Json::as_object_mut) {
+            let base = correlation.clone();
+            for rule in correlation.get_mut("rules").and_then(Json::as_array_mut).into_iter().flatten() {
+                // A rule sets only what differs from the base.
+                if let Some(set) = rule.get_mut("set").and_then(Json::as_object_mut) {
+                    set.retain(|key, value| base.get(key) != Some(value));
+                }
+            }
+        }
+        Json::Object(tree)
+    }
+
+    /// Reads an empty file over these values, which changes nothing and shows them.
+    fn read_nothing(mut self, collector: &Collector) -> Shown {
+        collector.read(&Node::default(), String::new(), |section| read(section, &mut self, |_| ())).1
     }
 }
 
 impl RawConfig {
     /// The limits of an EventRateLimit plugin's file.
     pub(super) fn limits(self) -> Result<Vec<access::Limit>, Errors> {
-        let file = self.file().to_owned();
-        let (root, twice) = self.overlaid(&Overrides::default());
-        let collector = Collector::new(&file, twice, false);
-        let limits = collector.read(&root, String::new(), auth::plugin);
-        let errors = collector.into_errors();
-        if errors.is_empty() { Ok(limits) } else { Err(errors) }
+        self.read_through(&Overrides::default(), false, |section| {
+            let mut limits = Vec::new();
+            auth::plugin(section, &mut limits);
+            limits
+        })
+    }
+
+    /// Applies the flags, reads the whole file through `read`, and reports everything that is wrong.
+    pub(super) fn read_through<T>(
+        self,
+        overrides: &Overrides,
+        checks_files: bool,
+        read: impl FnOnce(&mut Section<'_>) -> T,
+    ) -> Result<T, Errors> {
+        let file = if self.file().is_empty() { "defaults" } else { self.file() }.to_owned();
+        let (root, twice) = self.overlaid(overrides);
+        let collector = Collector::new(&file, twice, checks_files);
+        let (value, _) = collector.read(&root, String::new(), read);
+        collector.finish(value)
     }
 }
 
-const BEYOND_LOOPBACK: &str = "can be reached from other machines, and nobody is authenticated there; \
+const BEYOND_LOOPBACK: &str = "can be reached from other machines, and callers are not authenticated there; \
     allowed: a loopback address such as 127.0.0.1:8080, a Unix domain socket such as unix:/run/eventweir.sock, any with \
     auth.tokenReview.enabled: true or auth.clientCAFile, or any with insecureListen: true (--insecure-listen)";
 const TOKENS_IN_CLEAR: &str = "can be reached from other machines, and without TLS the network reads the callers' tokens; \
     allowed: any with tls.certFile (--tls-cert-file) or tls.selfSigned.dir, a loopback address such as 127.0.0.1:8080, \
     or any with insecureListen: true (--insecure-listen)";
+const WITHOUT_APISERVER: &str = "needs an apiserver; allowed: off, or on with upstream.kind: apiserver (--upstream)";
 
-#[expect(clippy::too_many_lines, reason = "a line or two for each section")]
-fn config(section: &mut Section<'_>, container_memory: Option<NonZeroUsize>) -> Config {
-    let mut default = Config::default();
-    let memory = section.value("memory", default.memory, memory::memory);
-    if let Some(bytes) = memory.bytes(container_memory) {
-        let Config { shard, upstream: Upstream { store, .. }, ingest: Ingest { max_aliases, .. }, .. } = &mut default;
-        memory::Limits { shard, store, max_aliases }.divide(bytes);
-    }
-    let listen = section.value("listen", default.listen, values::listen_address);
-    let insecure_listen = section.value("insecureListen", default.insecure_listen, values::truth);
-    let admin_listen = section.value("adminListen", default.admin_listen, values::address);
-    if listen == Address::Tcp(admin_listen) && admin_listen.port() != 0 {
+/// Reads every section over `config`. `divide` derives the default limits from the memory, which is read first.
+fn read(section: &mut Section<'_>, config: &mut Config, divide: impl FnOnce(&mut Config)) {
+    section.set("memory", &mut config.memory, &memory::memory());
+    divide(config);
+    listeners(section, config);
+    section.within("tls", |section| tls::tls(section, &mut config.tls));
+    section.within("log", |section| log(section, &mut config.log));
+    section.set("eventLog", &mut config.event_log, &event_log());
+    section.within("upstream", |section| upstream(section, config));
+    let backend = config.upstream.backend;
+    section.within("auth", |section| {
+        section.set_optional("clientCAFile", &mut config.tls.client_ca_file, &values::path());
+        auth::auth(section, &mut config.access, backend);
+    });
+    tls::check(section, &config.listen, &config.tls);
+    check_listen(section, config);
+    section.within("correlation", |section| correlation(section, &mut config.policy, &mut config.shard));
+    section.within("outbox", |section| outbox(section, &mut config.shard.outbox));
+    section.within("spool", |section| spool(section, &mut config.spool));
+    section.within("explain", |section| explain(section, &mut config.shard.explain));
+    section.within("ingest", |section| ingest(section, &mut config.ingest, config.spool.dir.is_some()));
+    config.shard.outbox.repair = config.ingest.repair != Repair::Off;
+    passthrough(section, &mut config.passthrough, backend, &config.access);
+    admission(section, &mut config.admission, backend);
+    limits(section, config);
+    shadow(section, config);
+    section.within("shutdown", |section| shutdown(section, &mut config.shutdown));
+    section.set("shards", &mut config.shards, &shards());
+}
+
+fn listeners(section: &mut Section<'_>, config: &mut Config) {
+    section.set("listen", &mut config.listen, &values::listen_address());
+    section.set("insecureListen", &mut config.insecure_listen, &values::truth());
+    section.set("adminListen", &mut config.admin_listen, &values::address());
+    if config.listen == Address::Tcp(config.admin_listen) && config.admin_listen.port() != 0 {
         let key = if section.has("adminListen") { "adminListen" } else { "listen" };
         section.conflict(key, "is the address of both listeners; allowed: two different ones");
     }
-    let admin_web_config_file = tls::web_config_file(section);
-    let accept_hosts = section.value("acceptHosts", default.accept_hosts, values::expressions);
-    let tls = section.within("tls", tls::tls);
-    let log = section.within("log", log);
-    let event_log = section.value("eventLog", default.event_log, event_log);
-    let Config { mut gate, mut shard, .. } = default;
-    let upstream = section.within("upstream", |section| {
-        shard.outbox.group = section.value("group", shard.outbox.group, values::choice(&UPSTREAM_GROUP));
-        let mut upstream = upstream(section, default.upstream, &mut gate);
-        // The outbox shares it out to what is owed, the gate holds each request to it, also those that repeat.
-        gate.rate = ceiling(section);
-        shard.outbox.groups.ceiling = gate.rate;
-        // A role may name that group alone.
-        if shard.outbox.group == UpstreamGroup::Events {
-            upstream.apiserver.group = ApiGroup::Events;
-        }
-        upstream
-    });
-    let (auth, access) = section.within("auth", |section| (tls::auth(section), auth::auth(section, upstream.backend)));
-    tls::check(section, &listen, &tls, &auth);
-    let may_bind = |is_safe: bool| server::may_bind(&listen, is_safe, insecure_listen);
-    if !may_bind(keeps_out(&access)) {
+    tls::web_config_file(section, &mut config.admin_web_config_file);
+    section.set("acceptHosts", &mut config.accept_hosts, &values::expressions());
+}
+
+/// Reports an address at which callers need to be authenticated, or their tokens encrypted.
+fn check_listen(section: &Section<'_>, config: &Config) {
+    let may_bind = |is_safe: bool| server::may_bind(&config.listen, is_safe, config.insecure_listen);
+    if !may_bind(keeps_out(&config.access)) {
         section.conflict("listen", BEYOND_LOOPBACK);
-    } else if access.tokens.is_on && !may_bind(tls.settings(&auth).is_some()) {
+    } else if config.access.tokens.is_on && !may_bind(config.tls.settings().is_some()) {
         section.conflict("listen", TOKENS_IN_CLEAR);
     }
-    let policy = section.within("correlation", |section| correlation(section, &mut shard));
-    section.within("outbox", |section| outbox(section, &mut shard.outbox));
-    // The same pauses for a record that failed and for an upstream that is down.
-    (shard.outbox.first_backoff, shard.outbox.max_backoff) = (gate.first_backoff, gate.max_backoff);
-    let spool = section.within("spool", spool);
-    section.within("explain", |section| explain(section, &mut shard.explain));
-    let ingest = section.within("ingest", |section| ingest(section, &default.ingest, spool.dir.is_some()));
-    shard.outbox.repair = ingest.repair != Repair::Off;
-    let (passthrough, admission) =
-        (passthrough(section, upstream.backend, &access), admission(section, upstream.backend));
-    let (access, limits_file) = limited(section, access);
-    let shadow = section.optional("shadowFile", values::text(4096)).map(|path| Shadow::of_file(path.as_str()));
-    if shadow.is_some() && !shard.explain.enabled {
-        section.conflict("shadowFile", "needs explain.enabled: true; allowed without it: no file");
-    }
-    Config {
-        listen,
-        insecure_listen,
-        admin_listen,
-        admin_web_config_file,
-        accept_hosts,
-        tls,
-        auth,
-        log,
-        event_log,
-        upstream,
-        gate,
-        policy,
-        shard,
-        spool,
-        ingest,
-        passthrough,
-        admission,
-        access,
-        limits_file,
-        shadow,
-        memory,
-        shutdown: section.within("shutdown", shutdown),
-        shards: section.value("shards", default.shards, shards),
-    }
 }
 
-/// Adds how much callers may do, and the file that says so.
-fn limited(section: &mut Section<'_>, access: access::Settings) -> (access::Settings, Option<PathBuf>) {
-    let access = access::Settings {
-        limits: auth::limits(section),
-        fairness: section.within("fairness", auth::fairness),
-        ..access
-    };
-    let limits_file = section.optional("limitsFile", values::text(4096)).map(|path| PathBuf::from(path.as_str()));
-    if limits_file.is_some() && !access.limits.is_empty() {
-        section.conflict("limitsFile", "stands beside limits; allowed: one of the two");
-    }
-    (access, limits_file)
+fn log(section: &mut Section<'_>, log: &mut Log) {
+    section.set("format", &mut log.format, &values::choice(&FORMATS));
+    section.set("level", &mut log.level, &values::log_level());
 }
 
-fn log(section: &mut Section<'_>) -> Log {
-    let default = Log::default();
-    let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
-    Log {
-        format: section.value("format", default.format, values::choice(&formats)),
-        level: section.value("level", default.level, values::log_level),
-    }
+fn event_log() -> Form<'static, Option<Target>> {
+    Form::of_text(
+        values::mixed(),
+        |text| match text {
+            "none" => Some(None),
+            "stdout" => Some(Some(Target::Stdout)),
+            // A slash is required, so that `stdot` is an error and not a file.
+            path if path.contains('/') && path.len() <= values::TEXT_MAX => Some(Some(Target::File(path.into()))),
+            _ => None,
+        },
+        |target| match target {
+            None => json!("none"),
+            Some(Target::Stdout) => json!("stdout"),
+            Some(Target::File(path)) => values::path().write(path),
+        },
+        |_refused| "none, stdout or the path of a file, with a / in it".to_owned(),
+    )
 }
 
-fn event_log(value: &Value) -> Result<EventLog, String> {
-    let text = values::text(4096)(value);
-    let text = text.map_err(|_too_long| "none, stdout or the path of a file, with a / in it".to_owned())?;
-    match text.as_str() {
-        "none" => Ok(EventLog::None),
-        "stdout" => Ok(EventLog::Stdout),
-        // A slash is asked for, so that `stdot` is an error and not a file.
-        path if path.contains('/') => Ok(EventLog::File(PathBuf::from(path))),
-        _ => Err("none, stdout or the path of a file, with a / in it".to_owned()),
+fn upstream(section: &mut Section<'_>, config: &mut Config) {
+    let Config { upstream, gate, shard: shard::Settings { outbox, .. }, .. } = config;
+    section.set("group", &mut outbox.group, &values::choice(&UPSTREAM_GROUP));
+    section.set("kind", &mut upstream.backend, &values::choice(&BACKENDS));
+    let apiserver = &mut upstream.apiserver;
+    section.set_optional("kubeconfig", &mut apiserver.kubeconfig, &values::path());
+    section.set_optional("context", &mut apiserver.context, &values::text(253));
+    section.set("timeout", &mut apiserver.timeout, &values::duration(MILLISECOND..=Duration::from_secs(600)));
+    // The service account may have access to that API group only.
+    if outbox.group == UpstreamGroup::Events {
+        apiserver.group = ApiGroup::Events;
     }
-}
-
-fn upstream(section: &mut Section<'_>, default: Upstream, gate: &mut GateSettings) -> Upstream {
-    let kinds = [("embedded", Backend::Embedded), ("apiserver", Backend::Apiserver)];
-    let backend = section.value("kind", default.backend, values::choice(&kinds));
-    let timeouts = MILLISECOND..=Duration::from_secs(600);
-    let apiserver = apiserver::Settings {
-        kubeconfig: section.optional("kubeconfig", values::text(4096)).map(|path| PathBuf::from(path.as_str())),
-        context: section.optional("context", values::text(253)).map(|context| context.to_string()),
-        timeout: section.value("timeout", default.apiserver.timeout, values::duration(timeouts)),
-        group: default.apiserver.group,
-    };
-    let writes = section.value("writes", default.writes, values::choice(&WRITES));
-    let history = section.value("history", default.history, values::choice(&HISTORY));
-    gate.max_in_flight = section.value("maxInFlight", gate.max_in_flight, values::whole(1..=10_000));
+    section.set("writes", &mut upstream.writes, &values::choice(&WRITES));
+    section.set("history", &mut upstream.history, &values::choice(&HISTORY));
+    section.set("maxInFlight", &mut gate.max_in_flight, &values::whole(1..=10_000));
     section.within("backoff", |section| backoff(section, gate));
-    Upstream {
-        backend,
-        apiserver,
-        writes,
-        history,
-        store: section.within("embedded", |section| store(section, default.store)),
-    }
+    section.within("embedded", |section| store(section, &mut upstream.store));
+    ceiling(section, &mut gate.rate);
+    // The outbox divides the rate among records; the gate limits each request to it, retries included.
+    outbox.groups.ceiling = gate.rate;
+    // The backoff of a record that failed is that of an upstream that is down.
+    (outbox.first_backoff, outbox.max_backoff) = (gate.first_backoff, gate.max_backoff);
 }
 
-/// All writes in a second: what an apiserver of 5,000 nodes hardly notices.
-pub(super) const CEILING: Rate = Rate { qps: 40.0, burst: 400 };
-
-/// LIMIT: bytes of an annotation; all of an object take at most 256 KiB, and its tallies need some of them.
-const ANNOTATION_MAX: usize = 32 << 10;
-
-/// What stands for no ceiling.
-pub(super) const UNLIMITED: Rate = Rate { qps: 0.0, burst: 0 };
-
-fn ceiling(section: &mut Section<'_>) -> Option<Rate> {
-    let qps = section.value("qps", CEILING.qps, values::rate(1_000_000.0, Some("with burst: 0, unlimited")));
-    let burst = section.value("burst", CEILING.burst, values::whole_32(0..=1_000_000));
+fn ceiling(section: &mut Section<'_>, ceiling: &mut Option<Rate>) {
+    let Rate { mut qps, mut burst } = ceiling.unwrap_or(UNLIMITED);
+    section.set("qps", &mut qps, &values::rate(1_000_000.0, Some("with burst: 0, unlimited")));
+    section.set("burst", &mut burst, &values::whole(0..=1_000_000));
     if burst > 0 && qps <= 0.0 {
         section.conflict("qps", "is 0 with a burst; allowed: a rate above 0, or burst: 0 for an unlimited one");
     }
-    (burst > 0).then_some(Rate { qps, burst })
+    *ceiling = (burst > 0).then_some(Rate { qps, burst });
 }
 
 fn backoff(section: &mut Section<'_>, gate: &mut GateSettings) {
-    let [firsts, longests] = [60, 3600].map(|most| MILLISECOND..=Duration::from_secs(most));
-    gate.first_backoff = section.value("initial", gate.first_backoff, values::duration(firsts));
-    gate.max_backoff = section.value("max", gate.max_backoff, values::duration(longests));
+    section.set("initial", &mut gate.first_backoff, &values::duration(MILLISECOND..=MINUTE));
+    section.set("max", &mut gate.max_backoff, &values::duration(MILLISECOND..=HOUR));
     if gate.first_backoff > gate.max_backoff {
         let [initial, max] = [gate.first_backoff, gate.max_backoff].map(duration_text);
         if section.has("initial") {
@@ -305,201 +308,176 @@ fn backoff(section: &mut Section<'_>, gate: &mut GateSettings) {
     }
 }
 
-fn store(section: &mut Section<'_>, default: store::Settings) -> store::Settings {
-    store::Settings {
-        ttl: section.value("ttl", default.ttl, values::duration(Duration::ZERO..=WEEK)),
-        namespaces: section.value("namespaces", default.namespaces, namespaces),
-        max_events: section.value("maxEvents", default.max_events, values::positive(COUNT_MAX)),
-        max_bytes: section.value("maxBytes", default.max_bytes, values::size(1 << 20..=MEMORY_MAX)),
-        max_changes: section.value("maxChanges", default.max_changes, values::positive(COUNT_MAX)),
-    }
+fn store(section: &mut Section<'_>, store: &mut store::Settings) {
+    section.set("ttl", &mut store.ttl, &values::duration(Duration::ZERO..=WEEK));
+    section.set("namespaces", &mut store.namespaces, &namespaces());
+    section.set("maxEvents", &mut store.max_events, &values::positive(COUNT_MAX));
+    section.set("maxBytes", &mut store.max_bytes, &values::size(1 << 20..=MEMORY_MAX));
+    section.set("maxChanges", &mut store.max_changes, &values::positive(COUNT_MAX));
 }
 
-fn namespaces(value: &Value) -> Result<Namespaces, String> {
-    if values::choice(&[("auto", ())])(value).is_ok() {
-        return Ok(Namespaces::Auto);
-    }
-    values::namespaces(value).map(|names| Namespaces::List(names.into_iter().collect())).ok_or_else(|| {
-        "auto (every one), or a list of names of lower-case letters, digits and -, one or more".to_owned()
-    })
+fn namespaces() -> Form<'static, Namespaces> {
+    Form::new(
+        values::mixed(),
+        |value: &Value| {
+            if values::choice(&[("auto", ())]).read(value).is_ok() {
+                return Ok(Namespaces::Auto);
+            }
+            values::namespaces(value).map(|names| Namespaces::List(names.into_iter().collect())).ok_or_else(|| {
+                "auto (every one), or a list of names of lower-case letters, digits and -, one or more".to_owned()
+            })
+        },
+        |namespaces| match namespaces {
+            Namespaces::Auto => json!("auto"),
+            Namespaces::List(names) => names.iter().map(SmolStr::as_str).collect(),
+        },
+    )
 }
 
-/// Reads the section; its backoff stands under `upstream`.
 fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
-    let intervals = Duration::ZERO..=Duration::from_secs(3600);
-    outbox.coalesce_interval = section.value("coalesceInterval", outbox.coalesce_interval, values::duration(intervals));
-    outbox.max_records = section.value("maxRecords", outbox.max_records, values::positive(COUNT_MAX));
-    outbox.source_percent = section.value("sourcePercent", outbox.source_percent, values::positive(100));
-    outbox.max_bytes = section.value("maxBytes", outbox.max_bytes, values::size(1 << 20..=MEMORY_MAX));
-    outbox.max_budgets = section.value("maxBudgets", outbox.max_budgets, values::positive(COUNT_MAX));
-    outbox.max_age = section.value("maxAge", outbox.max_age, values::duration(Duration::from_secs(1)..=WEEK));
+    section.set("coalesceInterval", &mut outbox.coalesce_interval, &values::duration(Duration::ZERO..=HOUR));
+    section.set("maxRecords", &mut outbox.max_records, &values::positive(COUNT_MAX));
+    section.set("sourcePercent", &mut outbox.source_percent, &values::positive(100));
+    section.set("maxBytes", &mut outbox.max_bytes, &values::size(1 << 20..=MEMORY_MAX));
+    section.set("maxBudgets", &mut outbox.max_budgets, &values::positive(COUNT_MAX));
+    section.set("maxAge", &mut outbox.max_age, &values::duration(SECOND..=WEEK));
     section.within("digest", |section| {
-        let ages = Duration::from_secs(1)..=WEEK;
-        outbox.digest_after = section.value("after", outbox.digest_after, values::whole(0..=1_000_000));
-        outbox.digest_max_age = section.value("maxAge", outbox.digest_max_age, values::duration(ages));
-        outbox.digest_message_bytes =
-            section.value("messageBytes", outbox.digest_message_bytes, values::whole(128..=1024));
-        outbox.digest_reasons = section.value("reasons", outbox.digest_reasons, values::whole(1..=1000));
+        section.set("after", &mut outbox.digest_after, &values::whole(0..=1_000_000));
+        section.set("maxAge", &mut outbox.digest_max_age, &values::duration(SECOND..=WEEK));
+        section.set("messageBytes", &mut outbox.digest_message_bytes, &values::whole(128..=1024));
+        section.set("reasons", &mut outbox.digest_reasons, &values::whole(1..=1000));
     });
-    let groups = &mut outbox.groups;
     section.within("storm", |section| {
-        let ages = Duration::from_secs(1)..=WEEK;
-        groups.fold_after = section.value("after", groups.fold_after, values::duration(ages));
-        groups.max_groups = section.value("maxGroups", groups.max_groups, values::positive(1_000_000));
+        section.set("after", &mut outbox.groups.fold_after, &values::duration(SECOND..=WEEK));
+        section.set("maxGroups", &mut outbox.groups.max_groups, &values::positive(1_000_000));
     });
 }
 
 fn explain(section: &mut Section<'_>, explain: &mut explain::Settings) {
-    explain.enabled = section.value("enabled", explain.enabled, values::truth);
-    explain.max_bytes = section.value("maxBytes", explain.max_bytes, values::size(1 << 20..=MEMORY_MAX));
-    explain.series = section.value("series", explain.series, values::whole(0..=10_000));
-    explain.messages = section.value("messages", explain.messages, values::whole(1..=100));
-    explain.annotation_bytes =
-        section.value("annotationBytes", explain.annotation_bytes, values::whole(0..=ANNOTATION_MAX));
+    section.set("enabled", &mut explain.enabled, &values::truth());
+    section.set("maxBytes", &mut explain.max_bytes, &values::size(1 << 20..=MEMORY_MAX));
+    section.set("series", &mut explain.series, &values::whole(0..=10_000));
+    section.set("messages", &mut explain.messages, &values::whole(1..=100));
+    section.set("annotationBytes", &mut explain.annotation_bytes, &values::whole(0..=ANNOTATION_MAX));
 }
 
-pub(super) const UPSTREAM_GROUP: [(&str, UpstreamGroup); 3] =
-    [("preserve", UpstreamGroup::Preserve), ("core", UpstreamGroup::Core), ("events", UpstreamGroup::Events)];
-
-fn spool(section: &mut Section<'_>) -> spool::Settings {
-    let intervals = Duration::ZERO..=Duration::from_secs(60);
-    let commit_interval = spool::Settings::default().commit_interval;
-    spool::Settings {
-        dir: section.optional("dir", values::text(4096)).map(|path| PathBuf::from(path.as_str())),
-        commit_interval: section.value("commitInterval", commit_interval, values::duration(intervals)),
-    }
+fn spool(section: &mut Section<'_>, spool: &mut spool::Settings) {
+    section.set_optional("dir", &mut spool.dir, &values::path());
+    section.set("commitInterval", &mut spool.commit_interval, &values::duration(Duration::ZERO..=MINUTE));
 }
 
-pub(super) const ACK: [(&str, Ack); 3] =
-    [("accepted", Ack::Accepted), ("durable", Ack::Durable), ("written", Ack::Written)];
-
-pub(super) const HISTORY: [(&str, history::Mode); 3] =
-    [("watch", history::Mode::Watch), ("list", history::Mode::List), ("off", history::Mode::Off)];
-
-pub(super) const WRITES: [(&str, Writes); 2] = [("exact", Writes::Exact), ("plain", Writes::Plain)];
-
-/// On or off.
-pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
-
-fn ingest(section: &mut Section<'_>, default: &Ingest, has_spool: bool) -> Ingest {
-    let ack = section.value("ack", default.ack, values::choice(&ACK));
-    if ack == Ack::Durable && !has_spool {
+fn ingest(section: &mut Section<'_>, ingest: &mut Ingest, has_spool: bool) {
+    section.set("ack", &mut ingest.ack, &values::choice(&ACK));
+    if ingest.ack == Ack::Durable && !has_spool {
         section.conflict("ack", "needs spool.dir (--spool-dir); allowed without it: accepted, written");
     }
-    let timeouts = MILLISECOND..=Duration::from_secs(3600);
-    Ingest {
-        max_body_bytes: section.value("maxBodyBytes", default.max_body_bytes, values::size(1 << 10..=64 << 20)),
-        max_connections: section.value("maxConnections", default.max_connections, values::positive(1_000_000)),
-        request_timeout: section.value("requestTimeout", default.request_timeout, values::duration(timeouts)),
-        max_aliases: section.value("maxAliases", default.max_aliases, values::positive(COUNT_MAX)),
-        max_watches: section.value("maxWatches", default.max_watches, values::positive(1_000_000)),
-        ack,
-        repair: repair(section),
-    }
-}
-
-fn repair(section: &mut Section<'_>) -> Repair {
-    let repairs = section.value("repair", true, values::choice(&SWITCH));
-    let message_bytes = section.value("messageBytes", MESSAGE_BYTES, values::size(128..=3 << 20)).get();
-    if repairs { Repair::On { message_bytes } } else { Repair::Off }
-}
-
-/// A section, or `on` or `off` alone.
-fn passthrough(section: &mut Section<'_>, backend: Backend, access: &access::Settings) -> Passthrough {
-    const KEY: &str = "passthrough";
-    if !section.is_scalar(KEY) {
-        return section.within(KEY, |section| {
-            let default = Passthrough::default();
-            let passthrough = Passthrough {
-                enabled: section.value("enabled", default.enabled, values::choice(&SWITCH)),
-                insecure: section.value("insecure", default.insecure, values::truth),
-                max_in_flight: section.value("maxInFlight", default.max_in_flight, values::positive(16_000)),
-                max_upgrades: section.value("maxUpgrades", default.max_upgrades, values::positive(100_000)),
-            };
-            check_passthrough(section, "enabled", &passthrough, backend, access);
-            passthrough
-        });
-    }
-    let passthrough = Passthrough { enabled: section.value(KEY, false, switch), ..Passthrough::default() };
-    check_passthrough(section, KEY, &passthrough, backend, access);
-    passthrough
-}
-
-/// `on` or `off` alone, in the place of a section.
-fn switch(value: &Value) -> Result<bool, String> {
-    values::choice(&SWITCH)(value).map_err(|names| format!("{names}, or a section of keys and values"))
-}
-
-/// A section, or `on` or `off` alone.
-fn admission(section: &mut Section<'_>, backend: Backend) -> Admission {
-    const KEY: &str = "admission";
-    let default = ingest::Admission::default();
-    let check = |section: &Section<'_>, key: &str, enabled: bool| {
-        if enabled && backend != Backend::Apiserver {
-            section.conflict(key, "needs an apiserver; allowed: off, or on with upstream.kind: apiserver (--upstream)");
-        }
+    section.set("maxBodyBytes", &mut ingest.max_body_bytes, &values::size(1 << 10..=64 << 20));
+    section.set("maxConnections", &mut ingest.max_connections, &values::positive(1_000_000));
+    section.set("requestTimeout", &mut ingest.request_timeout, &values::duration(MILLISECOND..=HOUR));
+    section.set("maxAliases", &mut ingest.max_aliases, &values::positive(COUNT_MAX));
+    section.set("maxWatches", &mut ingest.max_watches, &values::positive(1_000_000));
+    let (mut repairs, mut message_bytes) = match ingest.repair {
+        Repair::On { message_bytes } => (true, NonZeroUsize::new(message_bytes).unwrap_or(MESSAGE_BYTES)),
+        Repair::Off => (false, MESSAGE_BYTES),
     };
-    if section.is_scalar(KEY) {
-        let enabled = section.value(KEY, false, switch);
-        check(section, KEY, enabled);
-        return Admission { enabled, settings: default };
-    }
-    section.within(KEY, |section| {
-        let enabled = section.value("enabled", false, values::choice(&SWITCH));
-        check(section, "enabled", enabled);
-        let timeouts = MILLISECOND..=Duration::from_secs(30);
-        let intervals = Duration::ZERO..=Duration::from_secs(3600);
-        let settings = ingest::Admission {
-            timeout: section.value("timeout", default.timeout, values::duration(timeouts)),
-            series_interval: section.value("seriesInterval", default.series_interval, values::duration(intervals)),
-            callers: section.value("callers", Vec::new(), users),
-            exempt_users: section.value("exemptUsers", Vec::new(), users),
-        };
-        Admission { enabled, settings }
-    })
+    section.set("repair", &mut repairs, &values::choice(&SWITCH));
+    section.set("messageBytes", &mut message_bytes, &values::size(128..=3 << 20));
+    ingest.repair = if repairs { Repair::On { message_bytes: message_bytes.get() } } else { Repair::Off };
 }
 
-/// Names of users, or none.
-fn users(value: &Value) -> Result<Vec<Pattern>, String> {
-    if matches!(value, Value::List(members) if members.is_empty()) { Ok(Vec::new()) } else { values::patterns(value) }
+/// Reads a section with a key `enabled`, or `on` or `off` alone in its place. Returns the path of the switch.
+fn switched(
+    section: &mut Section<'_>,
+    key: &'static str,
+    enabled: &mut bool,
+    rest: impl FnOnce(&mut Section<'_>),
+) -> String {
+    let switch = values::choice(&SWITCH);
+    if section.is_scalar(key) {
+        section.set(key, enabled, &switch.allowed(|names| format!("{names}, or a section of keys and values")));
+        return key.to_owned();
+    }
+    section.within(key, |section| {
+        section.set("enabled", enabled, &switch);
+        rest(section);
+    });
+    format!("{key}.enabled")
 }
 
-fn check_passthrough(
-    section: &Section<'_>,
-    key: &str,
-    passthrough: &Passthrough,
-    backend: Backend,
-    access: &access::Settings,
-) {
-    if passthrough.enabled && backend != Backend::Apiserver {
-        section.conflict(key, "needs an apiserver; allowed: off, or on with upstream.kind: apiserver (--upstream)");
+fn passthrough(section: &mut Section<'_>, settings: &mut Passthrough, backend: Backend, access: &access::Settings) {
+    let Passthrough { enabled, insecure, max_in_flight, max_upgrades } = settings;
+    let switch = switched(section, "passthrough", enabled, |section| {
+        section.set("insecure", insecure, &values::truth());
+        section.set("maxInFlight", max_in_flight, &values::positive(16_000));
+        section.set("maxUpgrades", max_upgrades, &values::positive(100_000));
+    });
+    if *enabled && backend != Backend::Apiserver {
+        section.conflict(&switch, WITHOUT_APISERVER);
     }
-    if passthrough.enabled && !passthrough.insecure && !keeps_out(access) {
+    if *enabled && !*insecure && !keeps_out(access) {
         section.conflict(
-            key,
-            "would let everybody who reaches this listener write events; allowed: off, or on with \
+            &switch,
+            "would let every caller that reaches this listener write events; allowed: off, or on with \
              auth.tokenReview.enabled: true, with auth.clientCAFile (--client-ca-file), or with \
              passthrough.insecure: true",
         );
     }
 }
 
-/// Whether callers have to show who they are, or are allowed only what a rule or the apiserver allows them.
+fn admission(section: &mut Section<'_>, Admission { enabled, settings }: &mut Admission, backend: Backend) {
+    let switch = switched(section, "admission", enabled, |section| {
+        section.set("timeout", &mut settings.timeout, &values::duration(MILLISECOND..=Duration::from_secs(30)));
+        section.set("seriesInterval", &mut settings.series_interval, &values::duration(Duration::ZERO..=HOUR));
+        section.set("callers", &mut settings.callers, &values::patterns().or_empty());
+        section.set("exemptUsers", &mut settings.exempt_users, &values::patterns().or_empty());
+    });
+    if *enabled && backend != Backend::Apiserver {
+        section.conflict(&switch, WITHOUT_APISERVER);
+    }
+}
+
+/// Whether callers have to authenticate, or may do only what a rule or the apiserver allows.
 const fn keeps_out(access: &access::Settings) -> bool {
     access.authenticates() && (access.authorizes() || !access.anonymous)
 }
 
-fn shutdown(section: &mut Section<'_>) -> Shutdown {
-    let default = Shutdown::default();
-    let [drains, graces] = [3600, 60].map(|most| Duration::ZERO..=Duration::from_secs(most));
-    Shutdown {
-        drain_timeout: section.value("drainTimeout", default.drain_timeout, values::duration(drains)),
-        grace: section.value("grace", default.grace, values::duration(graces)),
+/// Reads how much callers may do, or the file that says so; the limits of a file are not shown.
+fn limits(section: &mut Section<'_>, config: &mut Config) {
+    if config.limits_file.is_none() {
+        auth::limits(section, &mut config.access.limits);
+    }
+    section.within("fairness", |section| auth::fairness(section, &mut config.access.fairness));
+    section.set_optional("limitsFile", &mut config.limits_file, &values::path());
+    if config.limits_file.is_some() && !config.access.limits.is_empty() {
+        section.conflict("limitsFile", "is given together with limits; allowed: one of the two");
     }
 }
 
-fn shards(value: &Value) -> Result<Shards, String> {
-    let auto = values::choice(&[("auto", Shards::Auto)])(value);
-    auto.or_else(|_other| values::positive(1024)(value).map(Shards::Fixed))
-        .map_err(|range| format!("auto (eight per core), or {range}"))
+fn shadow(section: &mut Section<'_>, config: &mut Config) {
+    let read = |value: &Value| {
+        values::text(values::TEXT_MAX).read(value).map(|file| shadow::Rules { file, ..Default::default() })
+    };
+    let file = Form::new(values::path().schema(), read, |shadow: &shadow::Rules| json!(shadow.file));
+    section.set_optional("shadowFile", &mut config.shadow, &file);
+    if config.shadow.is_some() && !config.shard.explain.enabled {
+        section.conflict("shadowFile", "needs explain.enabled: true; allowed without it: no file");
+    }
+}
+
+fn shutdown(section: &mut Section<'_>, shutdown: &mut Shutdown) {
+    section.set("drainTimeout", &mut shutdown.drain_timeout, &values::duration(Duration::ZERO..=HOUR));
+    section.set("grace", &mut shutdown.grace, &values::duration(Duration::ZERO..=MINUTE));
+}
+
+fn shards() -> Form<'static, Shards> {
+    let read = |value: &Value| {
+        let auto = values::choice(&[("auto", Shards::Auto)]).read(value);
+        auto.or_else(|_other| values::positive(1024).read(value).map(Shards::Fixed))
+            .map_err(|range| format!("auto (eight per core), or {range}"))
+    };
+    let schema = json!({ "anyOf": [{ "const": "auto" }, { "type": "integer", "minimum": 1, "maximum": 1024 }] });
+    Form::new(schema, read, |shards| match shards {
+        Shards::Auto => json!("auto"),
+        Shards::Fixed(number) => json!(number),
+    })
 }

@@ -1,23 +1,33 @@
-//! Reading a section key by key: default, what is allowed and the error stand together in one line a key.
+//! Reads a section key by key: one line per key has its name, its member and its form.
 //!
-//! A section remembers which keys it was asked for, so that every other key is an error, with the nearest known key beside
-//! it. A value that is not allowed is reported and read as its default, so that one run finds all errors.
+//! A section remembers which keys it was asked for, so that every other key is an error, with the nearest known key. A value
+//! that is not allowed is reported and its member keeps its default, so that one run finds all errors. Reading also shows the
+//! effective values and the JSON schema. An empty file, read over a configuration, shows that configuration.
 
 use std::cell::RefCell;
 
+use serde_json::{Map, Value as Json, json};
+
 use super::error::{Error, Errors, Problem, near_match};
 use super::raw::{Entry, Node, Origin, Value};
-use super::schema::Asked;
+use super::values::Form;
 
-/// Where errors are collected during one reading of a file.
+/// Collects errors during one reading of a file.
 #[derive(Debug)]
 pub(super) struct Collector {
     file: String,
     errors: RefCell<Errors>,
-    /// Whether the files that the configuration names are looked at.
+    /// Whether to check the files that the configuration names.
     checks_files: bool,
-    /// Everything that is asked for, where that is to be known.
-    asked: Option<RefCell<Vec<(String, Asked)>>>,
+    /// Whether to build the schema, which takes longer than reading.
+    builds_schema: bool,
+}
+
+/// The result of reading a section: the values that its members have afterwards, and the JSON schemas of its keys.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    pub(super) values: Map<String, Json>,
+    properties: Map<String, Json>,
 }
 
 /// One map of the file, or nothing where the file has none.
@@ -28,78 +38,99 @@ pub(super) struct Section<'a> {
     origin: Origin,
     entries: &'a [Entry],
     asked: Vec<&'static str>,
+    shown: Shown,
+}
+
+impl Shown {
+    /// The JSON schema of the section.
+    pub(super) fn schema(self) -> Json {
+        json!({ "type": "object", "additionalProperties": false, "properties": self.properties })
+    }
 }
 
 impl Collector {
-    /// With what is known to be wrong already.
+    /// Begins with errors that are known already.
     pub(super) fn new(file: &str, errors: Errors, checks_files: bool) -> Self {
-        Self { file: file.to_owned(), errors: RefCell::new(errors), checks_files, asked: None }
+        Self { file: file.to_owned(), errors: RefCell::new(errors), checks_files, builds_schema: false }
     }
 
-    /// For an empty file, of which only what the reader asks for is of interest.
-    pub(super) fn of_questions() -> Self {
-        Self { asked: Some(RefCell::default()), ..Self::new("", Errors::default(), false) }
+    /// Builds the schema while reading an empty file, and ignores the errors.
+    pub(super) fn of_schema() -> Self {
+        Self { builds_schema: true, ..Self::new("", Errors::default(), false) }
     }
 
-    /// What the reader asked for, in that order.
-    pub(super) fn into_asked(self) -> Vec<(String, Asked)> {
-        self.asked.map(RefCell::into_inner).unwrap_or_default()
-    }
-
-    fn note(&self, path: String, asked: impl FnOnce() -> Asked) {
-        if let Some(all) = &self.asked {
-            all.borrow_mut().push((path, asked()));
-        }
-    }
-
-    /// The errors in the order of the file, then those of flags.
-    pub(super) fn into_errors(self) -> Errors {
+    /// `value` if nothing is wrong, or else the errors in the order of the file, then those of flags.
+    pub(super) fn finish<T>(self, value: T) -> Result<T, Errors> {
         let mut errors = self.errors.into_inner();
         errors.sort();
-        errors
+        if errors.is_empty() { Ok(value) } else { Err(errors) }
     }
 
     fn push(&self, origin: Origin, path: String, problem: Problem) {
         self.errors.borrow_mut().push(Error::new(&self.file, origin, path, problem));
     }
 
+    fn refuse(&self, node: &Node, path: String, allowed: String) {
+        self.push(node.origin, path, Problem::Value { value: shown(&node.value), allowed });
+    }
+
     /// Reads the map `node` through `read`, then reports the keys that `read` did not ask for.
-    pub(super) fn read<T>(&self, node: &Node, path: String, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
+    pub(super) fn read<T>(&self, node: &Node, path: String, read: impl FnOnce(&mut Section<'_>) -> T) -> (T, Shown) {
         let entries: &[Entry] = match &node.value {
             Value::Map(entries) => entries,
             Value::Null => &[],
             Value::Scalar(_) | Value::List(_) => {
-                let value = shown(&node.value);
-                let allowed = "a section of keys and values".to_owned();
-                self.push(node.origin, path.clone(), Problem::Value { value, allowed });
+                self.refuse(node, path.clone(), SECTION.to_owned());
                 &[]
             }
         };
-        let mut section = Section { collector: self, path, origin: node.origin, entries, asked: Vec::new() };
+        let (asked, shown) = (Vec::new(), Shown::default());
+        let mut section = Section { collector: self, path, origin: node.origin, entries, asked, shown };
         let value = read(&mut section);
         section.report_unknown_keys();
-        value
+        (value, section.shown)
     }
 }
 
+/// The text of what is allowed instead of a value that is no section.
+const SECTION: &str = "a section of keys and values";
+
 impl<'a> Section<'a> {
-    /// The value of `key` as `parse` understands it; `default` when it is absent, or reported as not allowed.
-    pub(super) fn value<T>(&mut self, key: &'static str, default: T, parse: impl Fn(&Value) -> Result<T, String>) -> T {
-        self.optional(key, parse).unwrap_or(default)
+    /// The value of `key`; `None` when it is absent, or reported as not allowed. It is not shown as an effective value.
+    pub(super) fn given<T>(&mut self, key: &'static str, form: &Form<'_, T>) -> Option<T> {
+        if self.collector.builds_schema {
+            self.shown.properties.insert(key.to_owned(), form.schema());
+        }
+        let node = self.take(key)?;
+        let refuse = |allowed| self.collector.refuse(node, self.path_of(key), allowed);
+        form.read(&node.value).map_err(refuse).ok()
     }
 
-    /// The value of `key` as `parse` understands it; `None` when it is absent, or reported as not allowed.
-    pub(super) fn optional<T>(&mut self, key: &'static str, parse: impl Fn(&Value) -> Result<T, String>) -> Option<T> {
-        // No single value is a section, so the error says what is allowed.
-        self.collector.note(self.path_of(key), || Asked::Value(parse(&Value::Map(Vec::new())).err()));
-        let node = self.take(key)?;
-        match parse(&node.value) {
-            Ok(value) => Some(value),
-            Err(allowed) => {
-                let value = shown(&node.value);
-                self.collector.push(node.origin, self.path_of(key), Problem::Value { value, allowed });
-                None
-            }
+    /// Sets `member` to the value of `key`; leaves it when the key is absent, or reported as not allowed.
+    pub(super) fn set<T>(&mut self, key: &'static str, member: &mut T, form: &Form<'_, T>) {
+        if let Some(given) = self.given(key, form) {
+            *member = given;
+        }
+        self.show(key, form.write(member));
+    }
+
+    /// Sets a member that may be absent.
+    pub(super) fn set_optional<T>(&mut self, key: &'static str, member: &mut Option<T>, form: &Form<'_, T>) {
+        if let Some(given) = self.given(key, form) {
+            *member = Some(given);
+        }
+        if let Some(member) = member {
+            self.show(key, form.write(member));
+        }
+    }
+
+    /// Sets a list that is not shown while it is empty.
+    pub(super) fn set_list<T>(&mut self, key: &'static str, list: &mut Vec<T>, form: &Form<'_, Vec<T>>) {
+        if let Some(given) = self.given(key, form) {
+            *list = given;
+        }
+        if !list.is_empty() {
+            self.show(key, form.write(list));
         }
     }
 
@@ -107,70 +138,72 @@ impl<'a> Section<'a> {
     pub(super) fn within<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
         let nothing = Node::default();
         let node = self.take(key).unwrap_or(&nothing);
-        self.collector.read(node, self.path_of(key), read)
+        let (value, mut shown) = self.collector.read(node, self.path_of(key), read);
+        self.show(key, Json::Object(std::mem::take(&mut shown.values)));
+        self.shown.properties.insert(key.to_owned(), shown.schema());
+        value
     }
 
-    /// Reads each member of the list of sections under `key`, of which there may be at most `most`.
-    pub(super) fn each<T>(
+    /// Reads each section of the list under `key`, of which there may be at most `most`, over a copy of `new`.
+    pub(super) fn each<T: Clone>(
         &mut self,
         key: &'static str,
         most: usize,
-        mut read: impl FnMut(&mut Section<'_>) -> T,
-    ) -> Vec<T> {
-        self.collector.note(self.path_of(key), || Asked::List(most));
-        if self.collector.asked.is_some() {
-            self.collector.read(&Node::default(), format!("{}[]", self.path_of(key)), &mut read);
+        list: &mut Vec<T>,
+        new: &T,
+        mut read: impl FnMut(&mut Section<'_>, &mut T),
+    ) {
+        let (path, nothing) = (self.path_of(key), Node::default());
+        if self.collector.builds_schema {
+            let (_, sample) = self.collector.read(&nothing, path.clone(), |section| read(section, &mut new.clone()));
+            let schema = json!({ "type": "array", "maxItems": most, "items": sample.schema() });
+            self.shown.properties.insert(key.to_owned(), schema);
         }
-        let Some(node) = self.take(key) else { return Vec::new() };
-        let path = self.path_of(key);
-        match &node.value {
-            Value::List(members) if members.len() <= most => members
-                .iter()
-                .enumerate()
-                .map(|(number, member)| self.collector.read(member, format!("{path}[{number}]"), &mut read))
-                .collect(),
-            value => {
-                let problem =
-                    Problem::Value { value: shown(value), allowed: format!("a list of at most {most} sections") };
-                self.collector.push(node.origin, path, problem);
+        let nodes = match self.take(key) {
+            None => vec![&nothing; list.len()],
+            Some(Node { value: Value::List(members), .. }) if members.len() <= most => {
+                *list = vec![new.clone(); members.len()];
+                members.iter().collect()
+            }
+            Some(node) => {
+                self.collector.refuse(node, path.clone(), format!("a list of at most {most} sections"));
+                list.clear();
                 Vec::new()
             }
-        }
+        };
+        let members = list.iter_mut().zip(nodes).enumerate().map(|(number, (member, node))| {
+            let path = format!("{path}[{number}]");
+            Json::Object(self.collector.read(node, path, |section| read(section, member)).1.values)
+        });
+        let members = members.collect();
+        self.show(key, members);
     }
 
     /// Reads each value of the map under `key`, whose keys are free.
-    pub(super) fn entries<T>(
-        &mut self,
-        key: &'static str,
-        parse: impl Fn(&Value) -> Result<T, String>,
-    ) -> Vec<(String, T)> {
-        self.collector.note(self.path_of(key), || Asked::Entries(parse(&Value::Map(Vec::new())).err()));
+    pub(super) fn entries<T>(&mut self, key: &'static str, form: &Form<'_, T>) -> Vec<(String, T)> {
         let Some(node) = self.take(key) else { return Vec::new() };
         let path = self.path_of(key);
         let Value::Map(entries) = &node.value else {
-            let allowed = "a section of keys and values".to_owned();
-            self.collector.push(node.origin, path, Problem::Value { value: shown(&node.value), allowed });
+            self.collector.refuse(node, path, SECTION.to_owned());
             return Vec::new();
         };
-        let mut read = Vec::new();
-        for Entry { key, node, .. } in entries {
-            match parse(&node.value) {
-                Ok(value) => read.push((key.clone(), value)),
-                Err(allowed) => {
-                    let problem = Problem::Value { value: shown(&node.value), allowed };
-                    self.collector.push(node.origin, format!("{path}.{key}"), problem);
-                }
-            }
-        }
-        read
+        let read = |Entry { key, node, .. }: &Entry| {
+            let refuse = |allowed| self.collector.refuse(node, format!("{path}.{key}"), allowed);
+            form.read(&node.value).map(|value| (key.clone(), value)).map_err(refuse).ok()
+        };
+        entries.iter().filter_map(read).collect()
     }
 
-    /// Whether the files that are named are to be looked at.
+    fn show(&mut self, key: &str, value: Json) {
+        self.shown.values.insert(key.to_owned(), value);
+    }
+
+    /// Whether to check the files that are named.
     pub(super) const fn checks_files(&self) -> bool {
         self.collector.checks_files
     }
 
-    /// Reports what is wrong with another file.
+    /// Reports the errors of another file.
     pub(super) fn report(&self, errors: Errors) {
         self.collector.errors.borrow_mut().append(errors);
     }
@@ -190,32 +223,15 @@ impl<'a> Section<'a> {
         self.find(key).is_some_and(|node| matches!(node.value, Value::Map(_)))
     }
 
-    /// Reports that the value of `key` does not go together with another one; `reason` continues the sentence that the
-    /// value begins. Without a value, or with an empty `key` for the section itself, it is the whole sentence.
+    /// Reports that the value of `key` conflicts with another one; `key` may lead into a section below, as
+    /// `tls.certFile`. `reason` continues the sentence that the value begins. Without a value, or with an empty `key`
+    /// for the section itself, it is the whole sentence.
     pub(super) fn conflict(&self, key: &str, reason: &str) {
         let (origin, value) = match self.find(key) {
             Some(node) => (node.origin, format!("{} ", shown(&node.value))),
             None => (self.origin, String::new()),
         };
         self.collector.push(origin, self.path_of(key), Problem::Conflict(format!("{value}{reason}")));
-    }
-
-    /// Reports the same of a value in a section below this one.
-    pub(super) fn conflict_at(&self, keys: &[&str], reason: &str) {
-        let mut found = None;
-        let mut entries = self.entries;
-        for key in keys {
-            found = entries.iter().find(|entry| entry.key == *key).map(|entry| &entry.node);
-            entries = match found.map(|node| &node.value) {
-                Some(Value::Map(entries)) => entries,
-                _ => &[],
-            };
-        }
-        let (origin, value) = match found {
-            Some(node) => (node.origin, format!("{} ", shown(&node.value))),
-            None => (self.origin, String::new()),
-        };
-        self.collector.push(origin, self.path_of(&keys.join(".")), Problem::Conflict(format!("{value}{reason}")));
     }
 
     /// Path of `key` in this section; of the section itself when `key` is empty.
@@ -227,9 +243,14 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn find(&self, key: &str) -> Option<&'a Node> {
-        let entry = self.entries.iter().find(|entry| entry.key == key)?;
-        (entry.node.value != Value::Null).then_some(&entry.node)
+    fn find(&self, path: &str) -> Option<&'a Node> {
+        let (mut entries, mut found) = (self.entries, None);
+        for key in path.split('.') {
+            let node = &entries.iter().find(|entry| entry.key == key)?.node;
+            entries = if let Value::Map(entries) = &node.value { entries } else { &[] };
+            found = Some(node);
+        }
+        found.filter(|node| node.value != Value::Null)
     }
 
     fn take(&mut self, key: &'static str) -> Option<&'a Node> {

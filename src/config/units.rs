@@ -22,7 +22,7 @@ const SIZE_UNITS: [(&str, u64); 8] = [
     ("k", 1_000),
 ];
 
-/// Numbers with units in a row, such as `1h30m` or `1.5s`; `None` for anything else, also for a number without a unit.
+/// Parses numbers with units, such as `1h30m` or `1.5s`; `None` for anything else, also for a number without a unit.
 pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut nanos: u64 = 0;
@@ -38,7 +38,7 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     (!text.is_empty()).then(|| Duration::from_nanos(nanos))
 }
 
-/// A decimal number times `unit`; what is smaller than one is cut off.
+/// Multiplies a decimal number by `unit`, rounding down.
 fn scaled(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') {
@@ -54,7 +54,7 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
     whole.checked_add(u64::try_from(fraction).ok()?)
 }
 
-/// The shortest text with whole numbers that [`parse_duration`] reads as `duration`.
+/// Returns the shortest text with whole numbers that [`parse_duration`] reads as `duration`.
 pub(super) fn duration_text(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     if rest == 0 {
@@ -72,7 +72,7 @@ pub(super) fn duration_text(duration: Duration) -> String {
     text
 }
 
-/// Plain bytes or a quantity: `1024`, `256Mi`, `3M`.
+/// Parses plain bytes or a quantity: `1024`, `256Mi`, `3M`.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, suffix) = text.split_at_checked(end)?;
@@ -83,7 +83,7 @@ pub(super) fn parse_size(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// The text with the largest binary unit that loses nothing.
+/// Returns the text with the largest binary unit that divides `bytes`.
 pub(super) fn size_text(bytes: u64) -> String {
     let fits = |unit: u64| bytes > 0 && bytes.checked_rem(unit) == Some(0);
     match SIZE_UNITS.iter().find(|(name, unit)| name.ends_with('i') && fits(*unit)) {
@@ -92,8 +92,8 @@ pub(super) fn size_text(bytes: u64) -> String {
     }
 }
 
-/// A 32-bit rate as client-go holds it: a decimal number, or a fraction such as `1/300`, divided in 32 bits as Go's
-/// `float32(1. / 300.)` is after rounding. Negative numbers, infinities and NaN are none.
+/// Parses a 32-bit rate as client-go holds it: a decimal number, or a fraction such as `1/300`, which is divided in 64
+/// bits and rounded as Go's `float32(1. / 300.)`. Negative numbers, infinities and NaN are refused.
 pub(super) fn parse_rate(text: &str) -> Option<f32> {
     let number = |text: &str| {
         let text = text.trim();
@@ -102,7 +102,7 @@ pub(super) fn parse_rate(text: &str) -> Option<f32> {
     };
     let rate = match text.split_once('/') {
         Some((above, below)) => narrow(number(above)? / number(below).filter(|below| *below > 0.0)?),
-        // Parsed as 32 bits at once: by way of 64 bits some texts would be rounded twice.
+        // Parsed directly as 32 bits, because by way of 64 bits some texts would be rounded twice.
         None => number(text).and_then(|_| text.trim().parse::<f32>().ok())?,
     };
     rate.is_finite().then_some(rate)

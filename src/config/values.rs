@@ -1,10 +1,15 @@
-//! What a value may be: each function makes a parser whose error text says what is allowed.
+//! The forms of values. A form reads one value, or says what is allowed; and writes it back for `--print-config`.
 
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::{Value as Json, json};
 use smol_str::SmolStr;
 
 use super::raw::Value;
@@ -15,11 +20,90 @@ use crate::server::tls::CipherSuite;
 use crate::server::{Address, Origins};
 
 /// LIMIT: bytes of a text value; longer ones are refused.
-const TEXT_MAX: usize = 4096;
+pub(super) const TEXT_MAX: usize = 4096;
 /// LIMIT: patterns of one condition, and names of one list; more are refused.
 const LIST_MAX: usize = 256;
 
+/// A value, or what is allowed instead.
 type Parsed<T> = Result<T, String>;
+/// Reads a value.
+type Read<'f, T> = Box<dyn Fn(&Value) -> Parsed<T> + 'f>;
+
+/// A form of values: how one is read, how it is written, and its JSON schema.
+pub(super) struct Form<'f, T> {
+    schema: Json,
+    read: Read<'f, T>,
+    write: Box<dyn Fn(&T) -> Json + 'f>,
+}
+
+impl<'f, T: 'f> Form<'f, T> {
+    pub(super) fn new(schema: Json, read: impl Fn(&Value) -> Parsed<T> + 'f, write: impl Fn(&T) -> Json + 'f) -> Self {
+        Self { schema, read: Box::new(read), write: Box::new(write) }
+    }
+
+    /// A form of single texts. `allowed` is given the refused text, which is empty for a list or a section.
+    pub(super) fn of_text(
+        schema: Json,
+        read: impl Fn(&str) -> Option<T> + 'f,
+        write: impl Fn(&T) -> Json + 'f,
+        allowed: impl Fn(&str) -> String + 'f,
+    ) -> Self {
+        let read = move |value: &Value| {
+            let text = scalar(value);
+            text.and_then(&read).ok_or_else(|| allowed(text.unwrap_or_default()))
+        };
+        Self::new(schema, read, write)
+    }
+
+    pub(super) fn read(&self, value: &Value) -> Parsed<T> {
+        (self.read)(value)
+    }
+
+    pub(super) fn write(&self, value: &T) -> Json {
+        (self.write)(value)
+    }
+
+    /// The JSON schema of a value, described by the text of what is allowed.
+    pub(super) fn schema(&self) -> Json {
+        let mut schema = self.schema.clone();
+        // Few values are sections, so the error says what is allowed.
+        if let (Err(allowed), Some(schema)) = (self.read(&Value::Map(Vec::new())), schema.as_object_mut()) {
+            schema.insert("description".to_owned(), json!(allowed));
+        }
+        schema
+    }
+
+    /// The same form with another text for what is allowed.
+    pub(super) fn allowed(self, allowed: impl Fn(String) -> String + 'f) -> Self {
+        let Self { schema, read, write } = self;
+        Self { schema, read: Box::new(move |value| read(value).map_err(&allowed)), write }
+    }
+}
+
+impl<'f, T: 'f> Form<'f, Vec<T>> {
+    /// The same form, in which a list may be empty.
+    pub(super) fn or_empty(self) -> Self {
+        let is_empty = |value: &Value| matches!(value, Value::List(members) if members.is_empty());
+        let Self { schema, read, write } = self;
+        let read = Box::new(move |value: &Value| if is_empty(value) { Ok(Vec::new()) } else { read(value) });
+        Self { schema, read, write }
+    }
+}
+
+/// The schema of values that have several forms.
+pub(super) fn mixed() -> Json {
+    json!({ "type": ["array", "boolean", "number", "string"] })
+}
+
+/// The schema of a text that is not empty.
+fn string() -> Json {
+    json!({ "type": "string", "minLength": 1 })
+}
+
+/// The schema of a list of texts, or one text alone.
+pub(super) fn strings() -> Json {
+    json!({ "type": ["array", "string"], "items": { "type": "string" } })
+}
 
 fn scalar(value: &Value) -> Option<&str> {
     match value {
@@ -37,136 +121,160 @@ fn texts(value: &Value) -> Option<Vec<&str>> {
     }
 }
 
-/// A text, where YAML 1.1 has made truth values of `off` and `on`: Helm reads that, and hands on what it has read.
-fn switch(value: &Value) -> Option<&str> {
-    scalar(value).map(|text| match text {
-        "false" => "off",
-        "true" => "on",
-        other => other,
-    })
-}
-
-/// One of the named choices.
-pub(super) fn choice<T: Copy>(choices: &[(&'static str, T)]) -> impl Fn(&Value) -> Parsed<T> {
-    move |value| {
-        let named = |text: &str| choices.iter().find(|(name, _)| *name == text);
-        let found = scalar(value).and_then(named).or_else(|| switch(value).and_then(named));
-        found.map(|(_, choice)| *choice).ok_or_else(|| {
-            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            names.join(", ")
-        })
-    }
-}
-
-/// `true` or `false`.
-pub(super) fn truth(value: &Value) -> Parsed<bool> {
-    choice(&[("true", true), ("false", false)])(value)
-}
-
-/// A whole number within `range`.
-pub(super) fn whole(range: RangeInclusive<usize>) -> impl Fn(&Value) -> Parsed<usize> {
-    move |value| {
-        let number = scalar(value).and_then(|text| text.parse::<usize>().ok());
-        number
-            .filter(|number| range.contains(number))
-            .ok_or_else(|| format!("a whole number from {} to {}", range.start(), range.end()))
-    }
-}
-
-/// A whole number from 1 to `most`.
-pub(super) fn positive(most: usize) -> impl Fn(&Value) -> Parsed<NonZeroUsize> {
-    move |value| {
-        let refused = || format!("a whole number from 1 to {most}");
-        whole(1..=most)(value).and_then(|number| NonZeroUsize::new(number).ok_or_else(refused))
-    }
-}
-
-/// A whole number from `least` to `most`, in 32 bits.
-pub(super) fn whole_32(range: RangeInclusive<u32>) -> impl Fn(&Value) -> Parsed<u32> {
-    move |value| {
-        let number = scalar(value).and_then(|text| text.parse::<u32>().ok());
-        number
-            .filter(|number| range.contains(number))
-            .ok_or_else(|| format!("a whole number from {} to {}", range.start(), range.end()))
-    }
-}
-
-/// A duration within `range`.
-pub(super) fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value) -> Parsed<Duration> {
-    move |value| {
-        let text = scalar(value).unwrap_or_default();
-        parse_duration(text).filter(|duration| range.contains(duration)).ok_or_else(|| {
-            let (least, most) = (duration_text(*range.start()), duration_text(*range.end()));
-            let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            let hint = if number { format!("; a number needs its unit: {text}s?") } else { String::new() };
-            format!("a duration such as 1h30m, 10s or 500ms, from {least} to {most}{hint}")
-        })
-    }
-}
-
-/// A size within `range`, in bytes.
-pub(super) fn size(range: RangeInclusive<usize>) -> impl Fn(&Value) -> Parsed<NonZeroUsize> {
-    move |value| {
-        let bytes = scalar(value).and_then(parse_size).and_then(|bytes| usize::try_from(bytes).ok());
-        let text = |bytes: usize| size_text(u64::try_from(bytes).unwrap_or(u64::MAX));
-        bytes.filter(|bytes| range.contains(bytes)).and_then(NonZeroUsize::new).ok_or_else(|| {
-            format!("bytes such as 65536, 64Ki or 3Mi, from {} to {}", text(*range.start()), text(*range.end()))
-        })
-    }
-}
-
-/// A rate per second: a number or a fraction, up to `most`; zero only where `zero` says what it means.
-pub(super) fn rate(most: f32, zero: Option<&'static str>) -> impl Fn(&Value) -> Parsed<f32> {
-    move |value| {
-        let rate = scalar(value).and_then(parse_rate);
-        rate.filter(|rate| *rate <= most && (*rate > 0.0 || zero.is_some())).ok_or_else(|| match zero {
-            Some(meaning) => format!("a rate per second such as 0.5 or 1/300, from 0 ({meaning}) to {most}"),
-            None => format!("a rate per second such as 50 or 1/300, above 0 and up to {most}"),
-        })
-    }
-}
-
-/// An IP address and a port, or a Unix domain socket.
-pub(super) fn listen_address(value: &Value) -> Parsed<Address> {
-    scalar(value).and_then(|text| text.parse().ok()).ok_or_else(|| {
-        "an IP address and a port such as 127.0.0.1:8080 or [::]:8080, or unix: and an absolute path".to_owned()
-    })
-}
-
 /// A list of texts, or one text with commas between them.
-pub(super) fn listed(value: &Value) -> Option<Vec<&str>> {
+fn listed(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::Scalar(text) => Some(text.split(',').map(str::trim).filter(|text| !text.is_empty()).collect()),
         Value::Null | Value::List(_) | Value::Map(_) => texts(value),
     }
 }
 
+/// Maps YAML 1.1's truth values back to `on` and `off`: Helm reads those, and writes `true` and `false`.
+fn switch(text: &str) -> &str {
+    match text {
+        "false" => "off",
+        "true" => "on",
+        other => other,
+    }
+}
+
+fn smol_strs(texts: Vec<&str>) -> Vec<SmolStr> {
+    texts.into_iter().map(SmolStr::new).collect()
+}
+
+fn written(texts: &[SmolStr]) -> Json {
+    texts.iter().map(SmolStr::as_str).collect()
+}
+
+/// One of the named choices.
+pub(super) fn choice<'f, T: Copy + PartialEq>(choices: &'f [(&'static str, T)]) -> Form<'f, T> {
+    let named = |text: &str| choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice);
+    // YAML 1.1 reads these two as booleans.
+    let truths = [("on", true), ("off", false)].into_iter().filter(|(word, _)| named(word).is_some());
+    let names = choices.iter().map(|(name, _)| json!(name)).chain(truths.map(|(_, truth)| json!(truth)));
+    Form::of_text(
+        json!({ "enum": names.collect::<Vec<_>>() }),
+        move |text| named(text).or_else(|| named(switch(text))),
+        |chosen| choices.iter().find(|(_, choice)| choice == chosen).map_or(Json::Null, |(name, _)| json!(name)),
+        |_refused| choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
+    )
+}
+
+/// `true` or `false`.
+pub(super) fn truth() -> Form<'static, bool> {
+    let read = choice(&[("true", true), ("false", false)]).read;
+    Form { schema: json!({ "type": "boolean" }), read, write: Box::new(|value| json!(value)) }
+}
+
+/// A whole number within `range`.
+pub(super) fn whole<N>(range: RangeInclusive<N>) -> Form<'static, N>
+where
+    N: FromStr + PartialOrd + Display + Serialize + Clone + 'static,
+{
+    let allowed = format!("a whole number from {} to {}", range.start(), range.end());
+    let schema = json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() });
+    let read = move |text: &str| text.parse().ok().filter(|number| range.contains(number));
+    Form::of_text(schema, read, |number| json!(number), move |_refused| allowed.clone())
+}
+
+/// A whole number from 1 to `most`.
+pub(super) fn positive(most: usize) -> Form<'static, NonZeroUsize> {
+    whole(NonZeroUsize::MIN..=NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN))
+}
+
+/// A duration within `range`.
+pub(super) fn duration(range: RangeInclusive<Duration>) -> Form<'static, Duration> {
+    let [least, most] = [range.start(), range.end()].map(|end| duration_text(*end));
+    Form::of_text(
+        json!({ "type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(h|m|s|ms|us|ns))+$" }),
+        move |text| parse_duration(text).filter(|duration| range.contains(duration)),
+        |duration| json!(duration_text(*duration)),
+        move |refused| {
+            let number = !refused.is_empty() && refused.bytes().all(|byte| byte.is_ascii_digit());
+            let hint = if number { format!("; a number needs its unit: {refused}s?") } else { String::new() };
+            format!("a duration such as 1h30m, 10s or 500ms, from {least} to {most}{hint}")
+        },
+    )
+}
+
+/// A size within `range`, in bytes.
+pub(super) fn size(range: RangeInclusive<usize>) -> Form<'static, NonZeroUsize> {
+    let shown = |bytes: usize| size_text(u64::try_from(bytes).unwrap_or(u64::MAX));
+    let allowed =
+        format!("bytes such as 65536, 64Ki or 3Mi, from {} to {}", shown(*range.start()), shown(*range.end()));
+    Form::of_text(
+        json!({ "type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+([KMGT]i|[kMGT])?$" }),
+        move |text| {
+            let bytes = parse_size(text).and_then(|bytes| usize::try_from(bytes).ok());
+            bytes.filter(|bytes| range.contains(bytes)).and_then(NonZeroUsize::new)
+        },
+        move |bytes| json!(shown(bytes.get())),
+        move |_refused| allowed.clone(),
+    )
+}
+
+/// A rate per second: a number or a fraction, up to `most`; zero only if `zero` gives its meaning.
+pub(super) fn rate(most: f32, zero: Option<&'static str>) -> Form<'static, f32> {
+    Form::of_text(
+        json!({ "type": ["number", "string"], "minimum": 0, "pattern": r"^[0-9.eE+-]+( */ *[0-9.eE+-]+)?$" }),
+        move |text| parse_rate(text).filter(|rate| *rate <= most && (*rate > 0.0 || zero.is_some())),
+        // The shortest decimal that reads back as this 32-bit number.
+        |rate| rate.to_string().parse::<f64>().map_or(Json::Null, |rate| json!(rate)),
+        move |_refused| match zero {
+            Some(meaning) => format!("a rate per second such as 0.5 or 1/300, from 0 ({meaning}) to {most}"),
+            None => format!("a rate per second such as 50 or 1/300, above 0 and up to {most}"),
+        },
+    )
+}
+
+/// A value that `FromStr` reads and `Display` writes.
+fn parsed<T: FromStr + Display + 'static>(allowed: &'static str) -> Form<'static, T> {
+    let write = |value: &T| json!(value.to_string());
+    Form::of_text(string(), |text| text.parse().ok(), write, |_refused| allowed.to_owned())
+}
+
+/// An IP address and a port, or a Unix domain socket.
+pub(super) fn listen_address() -> Form<'static, Address> {
+    parsed("an IP address and a port such as 127.0.0.1:8080 or [::]:8080, or unix: and an absolute path")
+}
+
+/// An IP address and a port.
+pub(super) fn address() -> Form<'static, SocketAddr> {
+    parsed("an IP address and a port such as 127.0.0.1:8080 or [::]:8080")
+}
+
 /// Regular expressions.
-pub(super) fn expressions(value: &Value) -> Parsed<Vec<SmolStr>> {
-    let expressions = listed(value).filter(|texts| Origins::hosts(texts).is_ok());
-    expressions.map(|texts| texts.into_iter().map(SmolStr::new).collect()).ok_or_else(|| {
-        format!(
-            "a list of up to {LIST_MAX} regular expressions such as ^localhost$, or one text with commas between them"
-        )
-    })
+pub(super) fn expressions() -> Form<'static, Vec<SmolStr>> {
+    let read = |value: &Value| {
+        listed(value).filter(|texts| Origins::hosts(texts).is_ok()).map(smol_strs).ok_or_else(|| {
+            format!(
+                "a list of up to {LIST_MAX} regular expressions such as ^localhost$, or one text with commas between them"
+            )
+        })
+    };
+    Form::new(strings(), read, |texts| written(texts))
 }
 
 /// Cipher suites by Go's names.
-pub(super) fn cipher_suites(value: &Value) -> Parsed<Vec<CipherSuite>> {
-    let suites = listed(value).and_then(|names| names.into_iter().map(CipherSuite::of).collect::<Option<Vec<_>>>());
-    suites.ok_or_else(|| {
-        let known: Vec<String> = CipherSuite::all().map(CipherSuite::name).collect();
-        format!("a list of, or one text with commas between, {}", known.join(", "))
-    })
+pub(super) fn cipher_suites() -> Form<'static, Vec<CipherSuite>> {
+    let read = |value: &Value| {
+        let suites = listed(value).and_then(|names| names.into_iter().map(CipherSuite::of).collect());
+        suites.ok_or_else(|| {
+            let known: Vec<String> = CipherSuite::all().map(CipherSuite::name).collect();
+            format!("a list of, or one text with commas between, {}", known.join(", "))
+        })
+    };
+    Form::new(strings(), read, |suites: &Vec<CipherSuite>| suites.iter().map(|suite| suite.name()).collect())
 }
 
 /// Names of hosts and IP addresses; one at least.
-pub(super) fn hosts(value: &Value) -> Parsed<Vec<SmolStr>> {
+pub(super) fn hosts() -> Form<'static, Vec<SmolStr>> {
     let is_host = |text: &&str| text.parse::<IpAddr>().is_ok() || is_host_name(text);
-    let hosts = listed(value).filter(|hosts| !hosts.is_empty() && hosts.iter().all(is_host));
-    hosts
-        .map(|hosts| hosts.into_iter().map(SmolStr::new).collect())
-        .ok_or_else(|| format!("a list of 1 to {LIST_MAX} names of hosts and IP addresses"))
+    let read = move |value: &Value| {
+        let hosts = listed(value).filter(|hosts| !hosts.is_empty() && hosts.iter().all(is_host));
+        hosts.map(smol_strs).ok_or_else(|| format!("a list of 1 to {LIST_MAX} names of hosts and IP addresses"))
+    };
+    Form::new(strings(), read, |hosts| written(hosts))
 }
 
 fn is_host_name(text: &str) -> bool {
@@ -178,58 +286,67 @@ fn is_host_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
-/// An IP address and a port.
-pub(super) fn address(value: &Value) -> Parsed<SocketAddr> {
-    scalar(value)
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| "an IP address and a port such as 127.0.0.1:8080 or [::]:8080".to_owned())
+/// A text that is not empty, of at most `most` bytes.
+pub(super) fn text<T: Serialize + for<'t> From<&'t str> + 'static>(most: usize) -> Form<'static, T> {
+    Form::of_text(
+        string(),
+        move |text| (!text.is_empty() && text.len() <= most).then(|| T::from(text)),
+        |text| serde_json::to_value(text).unwrap_or_default(),
+        move |_refused| format!("a text of 1 to {most} bytes"),
+    )
 }
 
-/// A text that is not empty, of at most `most` bytes.
-pub(super) fn text(most: usize) -> impl Fn(&Value) -> Parsed<SmolStr> {
-    move |value| {
-        let text = scalar(value).filter(|text| !text.is_empty() && text.len() <= most.min(TEXT_MAX));
-        text.map(SmolStr::new).ok_or_else(|| format!("a text of 1 to {most} bytes"))
-    }
+/// The path of a file or folder.
+pub(super) fn path() -> Form<'static, PathBuf> {
+    text(TEXT_MAX)
 }
 
 /// Fields of an event that make up a key; one at least, none twice.
-pub(super) fn fields(value: &Value) -> Parsed<Vec<Field>> {
-    let fields: Option<Vec<Field>> = texts(value).and_then(|texts| texts.into_iter().map(Field::from_path).collect());
-    let distinct = |fields: &Vec<Field>| {
+pub(super) fn fields() -> Form<'static, Vec<Field>> {
+    let is_distinct = |fields: &Vec<Field>| {
         !fields.is_empty()
             && fields.iter().enumerate().all(|(number, field)| !fields.iter().take(number).any(|f| f == field))
     };
-    fields.filter(distinct).ok_or_else(|| {
-        let known = Field::ALL.map(Field::path).join(", ");
-        format!("a list of one field or more, none twice, of {known}")
-    })
+    let read = move |value: &Value| {
+        let fields: Option<Vec<Field>> =
+            texts(value).and_then(|texts| texts.into_iter().map(Field::from_path).collect());
+        fields.filter(is_distinct).ok_or_else(|| {
+            let known = Field::ALL.map(Field::path).join(", ");
+            format!("a list of one field or more, none twice, of {known}")
+        })
+    };
+    Form::new(strings(), read, |fields: &Vec<Field>| fields.iter().map(|field| field.path()).collect())
 }
 
-/// Texts, none empty; `allowed` says so in an error.
-pub(super) fn texts_of(allowed: &'static str) -> impl Fn(&Value) -> Parsed<Vec<SmolStr>> {
-    move |value| {
-        let fine = |texts: &Vec<&str>| texts.iter().all(|text| !text.is_empty() && text.len() <= TEXT_MAX);
-        let texts = texts(value).filter(fine).ok_or_else(|| allowed.to_owned())?;
-        Ok(texts.into_iter().map(SmolStr::new).collect())
-    }
+/// Texts, none empty; `allowed` is the text of an error.
+pub(super) fn texts_of(allowed: &'static str) -> Form<'static, Vec<SmolStr>> {
+    let is_fine = |texts: &Vec<&str>| texts.iter().all(|text| !text.is_empty() && text.len() <= TEXT_MAX);
+    let read = move |value: &Value| texts(value).filter(is_fine).map(smol_strs).ok_or_else(|| allowed.to_owned());
+    Form::new(strings(), read, |texts| written(texts))
 }
 
 /// Patterns to match: exact, or a prefix with a trailing `*`.
-pub(super) fn patterns(value: &Value) -> Parsed<Vec<Pattern>> {
+pub(super) fn patterns() -> Form<'static, Vec<Pattern>> {
     let pattern = |text: &str| {
         let (body, prefix) = text.strip_suffix('*').map_or((text, false), |body| (body, true));
         let fine = !text.is_empty() && text.len() <= TEXT_MAX && !body.contains('*');
         let body = SmolStr::new(body);
         fine.then_some(if prefix { Pattern::Prefix(body) } else { Pattern::Exact(body) })
     };
-    let patterns: Option<Vec<Pattern>> = texts(value).and_then(|texts| texts.into_iter().map(pattern).collect());
-    patterns
-        .filter(|patterns| !patterns.is_empty())
-        .ok_or_else(|| format!("a text or a list of 1 to {LIST_MAX} texts, none empty, with * only at the end"))
+    let read = move |value: &Value| {
+        let patterns: Option<Vec<Pattern>> = texts(value).and_then(|texts| texts.into_iter().map(pattern).collect());
+        patterns
+            .filter(|patterns| !patterns.is_empty())
+            .ok_or_else(|| format!("a text or a list of 1 to {LIST_MAX} texts, none empty, with * only at the end"))
+    };
+    let text = |pattern: &Pattern| match pattern {
+        Pattern::Exact(text) => text.to_string(),
+        Pattern::Prefix(text) => format!("{text}*"),
+    };
+    Form::new(strings(), read, move |patterns: &Vec<Pattern>| patterns.iter().map(text).collect())
 }
 
-/// Names of namespaces.
+/// Names of namespaces, in a list.
 pub(super) fn namespaces(value: &Value) -> Option<Vec<SmolStr>> {
     let label = |text: &&str| {
         let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -237,23 +354,30 @@ pub(super) fn namespaces(value: &Value) -> Option<Vec<SmolStr>> {
     };
     let Value::List(members) = value else { return None };
     let names = texts(value)?;
-    (!members.is_empty() && names.iter().all(label)).then(|| names.into_iter().map(SmolStr::new).collect())
+    (!members.is_empty() && names.iter().all(label)).then(|| smol_strs(names))
 }
 
-/// What is logged: levels and `target=level` directives, separated by commas.
-pub(super) fn log_level(value: &Value) -> Parsed<SmolStr> {
+/// Levels and `target=level` directives of the log, separated by commas.
+pub(super) fn log_level() -> Form<'static, SmolStr> {
     let level = |text: &str| {
         ["off", "error", "warn", "info", "debug", "trace"].iter().any(|level| level.eq_ignore_ascii_case(text))
     };
     let target = |text: &str| {
         !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-'))
     };
-    let directive = |text: &str| match text.trim().split_once('=') {
+    let directive = move |text: &str| match text.trim().split_once('=') {
         Some((name, of)) => target(name) && level(of),
         None => level(text.trim()),
     };
-    let text = switch(value).filter(|text| text.len() <= TEXT_MAX && text.split(',').all(directive));
-    text.map(SmolStr::new).ok_or_else(|| {
-        "off, error, warn, info, debug or trace, or directives such as info,eventweir::upstream=debug".to_owned()
-    })
+    Form::of_text(
+        mixed(),
+        move |text| {
+            let text = switch(text);
+            (text.len() <= TEXT_MAX && text.split(',').all(directive)).then(|| SmolStr::new(text))
+        },
+        |text| json!(text.as_str()),
+        |_refused| {
+            "off, error, warn, info, debug or trace, or directives such as info,eventweir::upstream=debug".to_owned()
+        },
+    )
 }

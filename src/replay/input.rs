@@ -1,7 +1,6 @@
-//! Recorded events as people have them, read one by one: JSON lines, arrays, Lists, documents one after another, events of both API
-//! groups and audit logs of the API server, each also compressed by gzip. Memory does not grow with the length of the input.
+//! Reads recorded events one by one: JSON lines, arrays, Lists, documents one after another, events of both API groups
+//! and audit logs of the API server, each also compressed by gzip. Memory does not grow with the length of the input.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
@@ -15,24 +14,25 @@ use super::{Seen, time_of};
 use crate::event::patching::{PatchType, apply};
 use crate::event::{ApiGroup, Event, MicroTime, json, spelling};
 
-/// LIMIT: bytes of a document; an event has no more than a request's body, and an audit line has it twice.
+/// LIMIT: bytes of a document; a longer one is bad. An event is no longer than a request's body, and an audit line has
+/// it twice.
 const DOCUMENT_BYTES: usize = 8 << 20;
 
-/// By how many bytes the format is told.
+/// Bytes from which the format is detected.
 const HEAD_BYTES: u64 = 64 << 10;
 
-/// LIMIT: requests of an audit log that are held back, and their bytes: the API server logs a request after it has answered, so
-/// that a client's next one can stand before it.
+/// LIMIT: requests of an audit log that are held back to sort them, and their bytes; at the limit, the oldest is
+/// released. The API server logs a request after it has answered, so that a client's next request may be logged first.
 const HELD: usize = 256;
 const HELD_BYTES: usize = 8 << 20;
 
-/// LIMIT: characters of a bad line that are quoted.
+/// LIMIT: characters of a bad line in an error.
 const QUOTED: usize = 60;
 
-/// What the input is taken for.
+/// The detected format of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One document a line, in the order of their times.
+    /// One document per line, in order of time.
     Lines,
     /// A List, an array or documents one after another, in any order.
     Documents,
@@ -43,11 +43,11 @@ pub enum Format {
 pub struct Report {
     /// The event as it is after the newest of its occurrences.
     pub event: Event,
-    /// How many occurrences it brings.
+    /// Number of its occurrences.
     pub occurrences: u32,
-    /// Unix nanoseconds of the first of them; they are spread evenly from there to `at`.
+    /// Unix nanoseconds of the first; they are spread evenly from there to `at`.
     pub from: Option<i64>,
-    /// Unix nanoseconds of the newest of them.
+    /// Unix nanoseconds of the newest.
     pub at: Option<i64>,
 }
 
@@ -55,9 +55,9 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} {fault}")]
 pub struct Bad {
-    /// The line that it begins in, from 1.
+    /// The line of its beginning, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The reason.
     pub fault: String,
 }
 
@@ -66,18 +66,18 @@ pub struct Recording<'r> {
     input: Box<dyn BufRead + 'r>,
     format: Format,
     line: u64,
-    /// In what the next document stands.
+    /// The lists that contain the next document.
     within: Vec<Within>,
     buffer: Vec<u8>,
     seen: Seen,
-    // LIMIT: `HELD`. By the time at which the request ended, and the line.
+    // LIMIT: `HELD`. By end of the request, and line.
     held: BTreeMap<(MicroTime, u64), Logged>,
     held_bytes: usize,
     bytes: u64,
     without_body: u64,
 }
 
-/// A request of an audit log that has written an event.
+/// A request of an audit log that wrote an event.
 struct Logged {
     at: Option<i64>,
     is_patch: bool,
@@ -91,25 +91,20 @@ struct Logged {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     Array,
-    /// The items of a List, of which more follows.
+    /// The items of a List, which has more members after them.
     Items,
 }
 
-/// The members that say what a document is.
+/// The members that tell the kind of a document.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Head<'a> {
-    #[serde(borrow)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    api_version: Cow<'a, str>,
-    #[serde(borrow)]
-    verb: Cow<'a, str>,
-    #[serde(borrow)]
-    stage: Cow<'a, str>,
-    #[serde(borrow)]
-    stage_timestamp: Cow<'a, str>,
-    object_ref: Option<ObjectRef<'a>>,
+    kind: SmolStr,
+    api_version: SmolStr,
+    verb: SmolStr,
+    stage: SmolStr,
+    stage_timestamp: SmolStr,
+    object_ref: Option<ObjectRef>,
     response_status: Option<ResponseStatus>,
     #[serde(borrow)]
     request_object: Option<&'a RawValue>,
@@ -119,17 +114,12 @@ struct Head<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct ObjectRef<'a> {
-    #[serde(borrow)]
-    resource: Cow<'a, str>,
-    #[serde(borrow)]
-    subresource: Cow<'a, str>,
-    #[serde(borrow)]
-    namespace: Cow<'a, str>,
-    #[serde(borrow)]
-    name: Cow<'a, str>,
-    #[serde(borrow)]
-    api_group: Cow<'a, str>,
+struct ObjectRef {
+    resource: SmolStr,
+    subresource: SmolStr,
+    namespace: SmolStr,
+    name: SmolStr,
+    api_group: SmolStr,
 }
 
 #[derive(Deserialize, Default)]
@@ -145,7 +135,7 @@ impl std::fmt::Debug for Recording<'_> {
 }
 
 impl<'r> Recording<'r> {
-    /// Begins to read.
+    /// Detects the format and begins to read.
     ///
     /// # Errors
     /// When the input cannot be read.
@@ -161,19 +151,20 @@ impl<'r> Recording<'r> {
         Ok(Self { input, format, line: 0, within, buffer, seen, held, held_bytes: 0, bytes: 0, without_body: 0 })
     }
 
-    /// What the input is taken for.
+    /// Returns the detected format.
     #[must_use]
     pub const fn format(&self) -> Format {
         self.format
     }
 
-    /// Bytes of documents read so far.
+    /// Returns the bytes of the documents read so far.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Requests of an audit log that say nothing about their event: without a body, or a patch of an event that was not in it.
+    /// Returns the number of an audit log's requests that tell nothing about their event: they have no body, or patch
+    /// an event that is not in the log.
     #[must_use]
     pub const fn without_body(&self) -> u64 {
         self.without_body
@@ -205,7 +196,7 @@ impl<'r> Recording<'r> {
         }
     }
 
-    /// The event of the first request that is held and says something about one.
+    /// Releases held requests up to the first that has an event.
     fn release(&mut self) -> Option<Result<Report, Bad>> {
         while let Some(((_, line), logged)) = self.held.pop_first() {
             self.held_bytes -= logged.body.len();
@@ -218,7 +209,7 @@ impl<'r> Recording<'r> {
         None
     }
 
-    /// Reads a line that is not blank into the buffer.
+    /// Reads the next line that is not blank into the buffer.
     fn next_line(&mut self) -> io::Result<Option<Result<u64, Bad>>> {
         loop {
             self.buffer.clear();
@@ -266,19 +257,17 @@ impl<'r> Recording<'r> {
                     self.buffer.clear();
                     self.buffer.push(byte);
                     self.input.by_ref().take(4 * QUOTED as u64).read_until(b'\n', &mut self.buffer)?;
-                    if self.buffer.ends_with(b"\n") {
-                        self.line += 1;
-                    } else {
+                    if !self.buffer.ends_with(b"\n") {
                         self.skip_line()?;
-                        self.line += 1;
                     }
+                    self.line += 1;
                     return Ok(Some(Err(Bad { line, fault: format!("is not JSON: {}", quoted(&self.buffer)) })));
                 }
             }
         }
     }
 
-    /// Reads an object of which the first brace has been read. `None` when it is a List: its items come next.
+    /// Reads an object after its first brace. `None` for a List: its items come next.
     fn object(&mut self) -> io::Result<Option<Result<u64, Bad>>> {
         let line = self.line;
         self.buffer.clear();
@@ -298,10 +287,10 @@ impl<'r> Recording<'r> {
         })
     }
 
-    /// Reads on to the end of the object that is `depth` deep, or to the items of a List.
+    /// Reads to the end of the object at this `depth`, or to the items of a List.
     fn rest_of_object(&mut self, mut depth: u32, looks_for_items: bool) -> io::Result<End> {
         let (mut in_string, mut is_escaped) = (false, false);
-        // How much of `"items": [` has just been read.
+        // Progress in `"items": [`: 1 after the key, 2 after the colon.
         let mut items = 0;
         loop {
             let Some(byte) = self.byte()? else { return Ok(End::Missing) };
@@ -353,7 +342,7 @@ impl<'r> Recording<'r> {
         Bad { line, fault: format!("is longer than {DOCUMENT_BYTES} bytes") }
     }
 
-    /// Reads a document; `None` when it is none of an event, or a request that is held.
+    /// Reads a document; `None` if it is a request of an audit log, which is held or skipped.
     fn read(&mut self, document: &[u8], line: u64) -> Result<Option<Report>, String> {
         let text = String::from_utf8_lossy(document);
         let head: Head<'_> = serde_json::from_str(&text).map_err(|error| {
@@ -378,14 +367,14 @@ impl<'r> Recording<'r> {
         Ok(Some(Report { at: time_of(&event), from, occurrences, event }))
     }
 
-    /// Holds a line of an audit log: a create, patch or update of an event that was not refused.
+    /// Holds a request of an audit log, if it is a create, patch or update of an event and was not refused.
     fn hold(&mut self, head: &Head<'_>, line: u64) {
         let nothing = ObjectRef::default();
         let object = head.object_ref.as_ref().unwrap_or(&nothing);
         let is_event = object.resource == "events" && object.subresource.is_empty();
         let code = head.response_status.as_ref().map_or(0, |status| status.code);
         let is_write = matches!(&*head.verb, "create" | "patch" | "update");
-        // A request has a line for each of its stages.
+        // A request has a line per stage.
         if !is_event || !is_write || head.stage != "ResponseComplete" || code >= 400 {
             return;
         }
@@ -398,8 +387,8 @@ impl<'r> Recording<'r> {
             at: ended.map(|time| time.0.saturating_mul(1000)),
             is_patch: head.verb == "patch",
             is_create: head.verb == "create",
-            namespace: object.namespace.as_ref().into(),
-            name: object.name.as_ref().into(),
+            namespace: object.namespace.clone(),
+            name: object.name.clone(),
             group: if object.api_group.is_empty() { ApiGroup::Core } else { ApiGroup::Events },
             body: body.get().to_owned(),
         };
@@ -407,7 +396,7 @@ impl<'r> Recording<'r> {
         self.held.insert((ended.unwrap_or_default(), line), logged);
     }
 
-    /// The event as a request has written it.
+    /// Returns the event as the request wrote it.
     fn written(&mut self, logged: Logged) -> Result<Option<Report>, String> {
         let Logged { at, is_patch, is_create, namespace, name, group, body, .. } = logged;
         let mut event = if is_patch {
@@ -437,7 +426,8 @@ impl<'r> Recording<'r> {
 }
 
 impl Iterator for Recording<'_> {
-    /// The outer error is the input's, and ends it; the inner one is about one document, and the next call goes on after it.
+    /// The outer error is one of the input, and ends it; the inner one is about one document, and the next call
+    /// continues after it.
     type Item = io::Result<Result<Report, Bad>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -445,14 +435,14 @@ impl Iterator for Recording<'_> {
     }
 }
 
-/// How an object ended.
+/// The end of an object.
 enum End {
     Whole,
     Items,
     Missing,
 }
 
-/// The first bytes, and what follows them.
+/// Reads the first bytes, and returns them with the rest of the input.
 fn peek<'r>(mut input: Box<dyn Read + 'r>) -> io::Result<(Vec<u8>, Box<dyn Read + 'r>)> {
     let mut head = Vec::new();
     input.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
@@ -470,9 +460,9 @@ fn format_of(head: &[u8]) -> Format {
         Some(b'{') => match serde_json::from_slice::<Head<'_>>(first) {
             Ok(head) if head.items.is_some() => Format::Documents,
             Ok(_) => Format::Lines,
-            // The head of a list, with an item a line below it.
+            // The head of a list, with one item per line below it.
             Err(_) if first.ends_with(b"[") || first.ends_with(b",") => Format::Documents,
-            // One bad line does not make it another format.
+            // One bad line does not change the format.
             Err(_) if second.is_some_and(|second| second.starts_with(b"{\"")) => Format::Lines,
             Err(_) => Format::Documents,
         },
@@ -480,7 +470,7 @@ fn format_of(head: &[u8]) -> Format {
     }
 }
 
-/// The beginning of a line, in quotes.
+/// Quotes the beginning of a line.
 fn quoted(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line.trim_ascii());
     let short: String = text.chars().take(QUOTED).collect();

@@ -1,8 +1,9 @@
-//! Recorded events through the same core in simulated time: what would be written and shown, what waits and what is lost. Pure.
+//! Simulates the core on recorded events: what it would write and show, what waits and what is lost. Pure.
 //!
-//! A [`Comparison`] hands each occurrence to several simulated proxies. Each drives the same [`Shard`] as `serve` does, in front of
-//! an API server that answers at once; every timer fires at its own instant between two events. Occurrences are followed from
-//! record to record, so that `sent = shown + waiting + lost + rejected` holds for each [`Fact`] and not only in the ledger.
+//! A [`Comparison`] passes each occurrence to several simulated proxies. Each drives the same [`Shard`] as `serve`, in
+//! front of an API server that answers at once; every timer fires at its own instant between two events. Occurrences
+//! are tracked from record to record, so that `sent = shown + waiting + lost + rejected` holds for each [`Fact`] and
+//! not only in the ledger.
 
 mod input;
 mod records;
@@ -27,18 +28,19 @@ use crate::shard::{self, Outcome, Shard};
 
 use records::Records;
 
-/// LIMIT: facts that are told apart; the occurrences of further ones are counted together.
+/// LIMIT: facts that are counted separately; the occurrences of further ones are counted together.
 const FACTS: usize = 100_000;
 
-/// LIMIT: facts up to which trials go on. With more of them it is many objects that cost, and no rule for one object helps.
+/// LIMIT: facts up to which trials run. With more of them the cost comes from many objects, and a rule for one object
+/// does not help.
 const TRIAL_FACTS: usize = 20_000;
 
-/// LIMIT: how long a run goes on after the last event, for what waits.
+/// LIMIT: how long a run continues after the last event, for what waits.
 const RUN_ON: Duration = Duration::from_secs(30 * 24 * 3600);
 
 const MINUTE: i64 = 60_000_000_000;
 
-/// An object with a reason: what people look for.
+/// An object with a reason: what operators look for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Fact {
     /// Namespace of the event.
@@ -51,7 +53,7 @@ pub struct Fact {
     pub reason: SmolStr,
     /// `Normal` or `Warning`.
     pub event_type: SmolStr,
-    /// Who reports.
+    /// The reporting component.
     pub component: SmolStr,
 }
 
@@ -66,7 +68,7 @@ pub struct Sent {
     pub newest: i64,
 }
 
-/// What became of the occurrences of one fact, or of several.
+/// The fate of the occurrences of one fact, or of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fate {
     /// Creates and patches.
@@ -75,11 +77,11 @@ pub struct Fate {
     pub shown: u64,
     /// Those of them that are shown in a digest or a storm record.
     pub folded: u64,
-    /// Occurrences that still wait.
+    /// Occurrences that wait.
     pub waiting: u64,
-    /// Occurrences that were accepted, and that no record counts.
+    /// Occurrences that were accepted and that no record counts.
     pub lost: u64,
-    /// Occurrences that were refused: the event is invalid, or the outbox was full.
+    /// Occurrences that were refused: the event was invalid, or the outbox full.
     pub rejected: u64,
     /// Unix nanoseconds at which the first occurrence was shown.
     pub first_shown: Option<i64>,
@@ -88,13 +90,13 @@ pub struct Fate {
 }
 
 impl Fate {
-    /// All occurrences that are accounted for.
+    /// Returns all occurrences that are accounted for.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.shown + self.waiting + self.lost + self.rejected
     }
 
-    /// Adds what became of other occurrences.
+    /// Adds the fate of other occurrences.
     pub fn add(&mut self, other: &Self) {
         self.writes += other.writes;
         self.shown += other.shown;
@@ -113,15 +115,15 @@ struct Part {
     fact: u32,
     number: u64,
     newest: i64,
-    /// How many of them found no token before, so that the ledger has them as lost.
+    /// How many of them were dropped before, so that the ledger counts them as lost.
     dropped: u64,
 }
 
-/// What a record does not show yet.
+/// Occurrences that a record does not show yet.
 #[derive(Debug, Default)]
 struct Owed {
     waiting: Vec<Part>,
-    /// Found no token under `suppression: drop`; the record's next write counts them.
+    /// Dropped under `suppression: drop`; the record's next write counts them.
     dropped: Vec<Part>,
 }
 
@@ -135,19 +137,20 @@ pub struct Simulation {
     start: Option<i64>,
     now: i64,
     names: i64,
-    // LIMIT: the records in the outbox, and those that the correlators remember and have dropped occurrences.
+    // LIMIT: the records in the outbox, and those with dropped occurrences that the correlators remember.
     owed: HashMap<RecordId, Owed, foldhash::fast::FixedState>,
     waiting: u64,
-    /// How many of those that wait the ledger has as lost: they found no token, and the record's next write counts them.
+    /// How many of the waiting occurrences the ledger counts as lost: they were dropped, and the record's next write
+    /// counts them.
     revived: u64,
-    /// By the number of the fact.
+    /// By number of the fact.
     fates: Vec<Fate>,
-    /// Writes by the minute since the start.
-    // LIMIT: minutes in which something was written.
+    /// Writes by minute since the start.
+    // LIMIT: minutes with a write.
     writes: BTreeMap<i64, u64>,
 }
 
-/// Simulated proxies that are sent the same events.
+/// Simulated proxies that get the same events.
 #[derive(Debug, Default)]
 pub struct Comparison {
     // LIMIT: `FACTS`.
@@ -155,28 +158,28 @@ pub struct Comparison {
     facts: Vec<(Arc<Fact>, Sent)>,
     /// The proxies.
     pub columns: Vec<Simulation>,
-    /// Proxies that try a [`Trial`], and are no columns. None beyond `TRIAL_FACTS`.
+    /// Proxies that try a [`Trial`] and are no columns; none beyond `TRIAL_FACTS`.
     pub trials: Vec<Simulation>,
-    /// Occurrences by the minute since the first.
-    // LIMIT: minutes in which something was sent.
+    /// Occurrences by minute since the first.
+    // LIMIT: minutes with an occurrence.
     sent: BTreeMap<i64, u64>,
     /// Unix nanoseconds of the first and of the newest occurrence.
     span: Option<(i64, i64)>,
     out_of_order: u64,
 }
 
-/// How long a run goes on after the last event.
+/// How long a run continues after the last event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// Until nothing waits that could still be written.
+    /// Until nothing waits that can be written.
     Settled,
-    /// For so long.
+    /// For this long.
     After(Duration),
-    /// Until so many unix nanoseconds.
+    /// Until this time in unix nanoseconds.
     At(i64),
 }
 
-/// Settings with which a proxy does as client-go does: nothing is deferred, nothing is coalesced.
+/// Returns settings that equal client-go's behaviour: nothing is deferred or coalesced.
 #[must_use]
 pub fn client_go() -> (Policy, shard::Settings) {
     let settings = crate::correlator::Settings {
@@ -189,7 +192,7 @@ pub fn client_go() -> (Policy, shard::Settings) {
     (Policy { base: settings.into(), rules: Vec::new() }, shard::Settings { outbox, ..Default::default() })
 }
 
-/// When an event happened, by its own account: lastTimestamp, eventTime or firstTimestamp, as unix nanoseconds.
+/// Returns the time of an event by its members lastTimestamp, eventTime or firstTimestamp, as unix nanoseconds.
 #[must_use]
 pub fn time_of(event: &Event) -> Option<i64> {
     let seconds = |time: Time| time.0.saturating_mul(1_000_000_000);
@@ -220,18 +223,18 @@ impl Fact {
 }
 
 impl Comparison {
-    /// Adds a proxy with these settings, in front of an API server whose events live for `ttl` (zero: without end).
+    /// Adds a proxy with these settings, in front of an API server whose events live for `ttl` (zero: forever).
     pub fn add(&mut self, policy: Policy, shard: shard::Settings, ttl: Duration) {
         self.columns.push(Simulation::new(policy, shard, ttl));
     }
 
-    /// Tries rules beside a configuration: adds a proxy for each.
+    /// Adds a proxy for each rule to try with this configuration.
     pub fn try_rules(&mut self, policy: &Policy, shard: &shard::Settings, ttl: Duration) {
         let trials = Trial::ALL.map(|trial| Simulation::new(trial.apply(policy), shard.clone(), ttl));
         self.trials = trials.into();
     }
 
-    /// Reports `number` equal occurrences of an event at a time (unix nanoseconds); one in the past happens now.
+    /// Reports `number` equal occurrences of an event at a time (unix nanoseconds); a time in the past counts as now.
     pub fn report(&mut self, mut event: Event, number: u32, at: Option<i64>) {
         let now = self.span.map_or(0, |(_, newest)| newest);
         self.out_of_order += u64::from(at.is_some_and(|at| at < now));
@@ -254,14 +257,14 @@ impl Comparison {
         }
         if let Some((last, others)) = self.columns.split_last_mut() {
             for column in others.iter_mut().chain(&mut self.trials) {
-                // Each proxy has its own copy to merge.
+                // Each proxy changes its own copy.
                 column.report(event.clone(), fact, number, at);
             }
             last.report(event, fact, number, at);
         }
     }
 
-    /// Lets time pass after the last event. Returns until when.
+    /// Advances the time after the last event, and returns the time of the end.
     pub fn run_on(&mut self, until: Until) -> i64 {
         let end = self.span.map_or(0, |(_, newest)| newest);
         let limit = match until {
@@ -282,43 +285,43 @@ impl Comparison {
         limit
     }
 
-    /// The facts, by number.
+    /// Returns the facts, by number.
     #[must_use]
     pub fn facts(&self) -> &[(Arc<Fact>, Sent)] {
         &self.facts
     }
 
-    /// Occurrences in all.
+    /// Returns the number of all occurrences.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.facts.iter().map(|(_, sent)| sent.number).sum()
     }
 
-    /// Occurrences by the minute since the first.
+    /// Returns the occurrences by minute since the first.
     #[must_use]
     pub const fn sent_per_minute(&self) -> &BTreeMap<i64, u64> {
         &self.sent
     }
 
-    /// Unix nanoseconds of the first and of the newest occurrence.
+    /// Returns the unix nanoseconds of the first and of the newest occurrence.
     #[must_use]
     pub const fn span(&self) -> Option<(i64, i64)> {
         self.span
     }
 
-    /// Whether there were more facts than are told apart.
+    /// Whether there were more facts than are counted separately.
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.facts.len() >= FACTS
     }
 
-    /// Events that carried an older time than one before them.
+    /// Returns the number of events with an older time than one before them.
     #[must_use]
     pub const fn out_of_order(&self) -> u64 {
         self.out_of_order
     }
 
-    /// Whether each column accounts for each occurrence of each fact.
+    /// Whether every column accounts for every occurrence of every fact.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.columns.iter().chain(&self.trials).all(|column| {
@@ -343,7 +346,7 @@ impl Comparison {
         let (fact, number) = (Arc::new(fact), u32::try_from(self.facts.len()).unwrap_or(u32::MAX));
         self.facts.push((Arc::clone(&fact), Sent::default()));
         self.numbers.insert(fact, number);
-        // Its place is there from the beginning, also when all others are taken.
+        // Reserves the last number for the facts that are counted together.
         if self.facts.len() + 1 == FACTS {
             self.number(Fact::others());
         }
@@ -353,7 +356,7 @@ impl Comparison {
 
 impl Simulation {
     fn new(policy: Policy, settings: shard::Settings, ttl: Duration) -> Self {
-        // The keys are secret from nobody here, and equal runs shall be equal.
+        // A fixed secret makes equal runs equal; keys need not be secret here.
         let mut shard = Shard::new(KeySecret(0, 0), settings, 0);
         shard.note_folds();
         Self {
@@ -384,7 +387,7 @@ impl Simulation {
             self.fate(fact).rejected += u64::from(number);
             return;
         }
-        // Recorded names repeat where one record stands for many occurrences.
+        // Recorded names repeat if one record stands for many occurrences.
         self.names += 1;
         event.metadata.name =
             record_name(&event.involved_object.name, Now { wall: self.now.saturating_add(self.names), ..self.now() });
@@ -396,7 +399,7 @@ impl Simulation {
                 if accepted.outcome == Outcome::Dropped {
                     add(&mut owed.dropped, Part { dropped: part.number, ..part });
                 } else {
-                    // The record's count is the whole one, what was dropped included.
+                    // The record's count includes the dropped occurrences.
                     let dropped = std::mem::take(&mut owed.dropped);
                     let revived = dropped.iter().map(|part| part.number).sum::<u64>();
                     self.waiting += revived + part.number;
@@ -408,7 +411,7 @@ impl Simulation {
         self.deliver();
     }
 
-    /// Lets time pass until `until` (unix nanoseconds).
+    /// Advances the time to `until` (unix nanoseconds).
     fn advance(&mut self, until: i64) {
         while let Some(at) = self.next_wakeup()
             && at <= until
@@ -419,7 +422,7 @@ impl Simulation {
         self.now = self.now.max(until);
     }
 
-    /// Lets time pass until nothing waits, or can be written.
+    /// Advances the time until nothing waits that can be written.
     fn settle_all(&mut self, limit: i64) {
         while self.waiting > 0
             && let Some(at) = self.next_wakeup()
@@ -482,7 +485,7 @@ impl Simulation {
         }
     }
 
-    /// What has folded is shown with the record that it has folded into.
+    /// Moves the occurrences of folded records to the records that show them.
     fn follow_folds(&mut self) {
         for (from, into) in self.shard.take_folds() {
             let Some(owed) = self.owed.remove(&from) else { continue };
@@ -500,7 +503,7 @@ impl Simulation {
         &mut self.fates[index]
     }
 
-    /// What has become of everything so far, by the number of the fact.
+    /// Returns the current fates, by number of the fact.
     #[must_use]
     pub fn fates(&self) -> Vec<Fate> {
         let mut fates = self.fates.clone();
@@ -513,20 +516,20 @@ impl Simulation {
         fates
     }
 
-    /// What a trial sets, as keys of a configuration that is like this one otherwise.
+    /// Returns the keys with which a trial changes this configuration.
     #[must_use]
     pub fn keys_of(&self, trial: Trial) -> String {
         trial.keys(&self.policy)
     }
 
-    /// Writes by the minute since the first occurrence.
+    /// Returns the writes by minute since the first occurrence.
     #[must_use]
     pub const fn writes_per_minute(&self) -> &BTreeMap<i64, u64> {
         &self.writes
     }
 }
 
-/// Adds occurrences to those of the same fact, if they are near: a digest may hold very many.
+/// Adds occurrences to those of the same fact, if it is among the last 16 parts: a digest may have very many.
 fn add(parts: &mut Vec<Part>, part: Part) {
     match parts.iter_mut().rev().take(16).find(|known| known.fact == part.fact) {
         Some(known) => {
@@ -535,7 +538,7 @@ fn add(parts: &mut Vec<Part>, part: Part) {
             known.newest = known.newest.max(part.newest);
         }
         None => {
-            // Most records have one.
+            // Most records have one part.
             if parts.is_empty() {
                 parts.reserve_exact(1);
             }

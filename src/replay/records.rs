@@ -1,4 +1,4 @@
-//! What an API server would answer, without keeping the events: for each name how often it counts, and when it expires.
+//! Simulates the answers of an API server without storing the events: only the count and the expiry of each record.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher as _;
@@ -16,16 +16,16 @@ pub(super) struct Records {
     ttl: i64,
     // LIMIT: records written within `ttl`.
     known: HashMap<Name, Kept, foldhash::fast::FixedState>,
-    /// When to look at which record again.
+    /// When which record may have expired.
     // LIMIT: writes within `ttl`.
     expiries: VecDeque<(i64, Name)>,
     revision: u64,
-    /// The newest event that was not created because its name was taken: a record of that name has that content, because
-    /// only names that are made of the content meet.
+    /// The newest event whose name was taken. The record of that name has the same content, because only names that are
+    /// derived from the content can be equal.
     refused: Option<Box<Event>>,
 }
 
-/// A namespace with a name, hashed: many records are known, and nobody asks for their names.
+/// A hash of namespace and name, which saves memory with many records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Name(u64);
 
@@ -43,7 +43,7 @@ struct Kept {
 }
 
 impl Records {
-    /// None yet. Records live for `ttl` nanoseconds, or without end if that is 0.
+    /// Creates an empty store. Records live for `ttl` nanoseconds, or forever if it is 0.
     pub(super) fn new(ttl: i64) -> Self {
         let ttl = if ttl == 0 { i64::MAX } else { ttl };
         Self { ttl, known: HashMap::default(), expiries: VecDeque::new(), revision: 0, refused: None }

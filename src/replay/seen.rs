@@ -1,4 +1,4 @@
-//! Records as their readers see them, in a watch or in an audit log: how many occurrences each change of one brings.
+//! Counts the occurrences that each change of a record adds, as seen in a watch or in an audit log.
 
 use std::num::NonZeroUsize;
 
@@ -7,10 +7,10 @@ use smol_str::SmolStr;
 
 use crate::event::{Event, spelling};
 
-/// LIMIT: records whose counts are remembered; a change of one that was forgotten counts as one occurrence.
+/// LIMIT: cached records; a change of an evicted one counts as one occurrence.
 const RECORDS: NonZeroUsize = NonZeroUsize::new(50_000).unwrap();
 
-/// The counts of records.
+/// A cache of records with their counts.
 #[derive(Debug)]
 pub struct Seen {
     // LIMIT: `RECORDS`.
@@ -24,22 +24,22 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Remembers a record as it is now. Returns by how many occurrences its count has grown.
+    /// Caches the current record, and returns by how many occurrences its count has grown.
     pub fn change(&mut self, event: &Event) -> u32 {
         let count = spelling::occurrences(event);
         let before = self.records.get(&key(event)).map_or(count - 1, |known| spelling::occurrences(known));
-        // A copy without what is large and not needed.
+        // The copy leaves out large members that are not needed.
         let metadata = crate::event::ObjectMeta { managed_fields: None, rare: None, ..event.metadata.clone() };
         self.records.put(key(event), Box::new(Event { metadata, ..event.clone() }));
         u32::try_from(count.saturating_sub(before)).unwrap_or(0)
     }
 
-    /// A record by namespace and name.
+    /// Returns a record by namespace and name.
     pub fn get(&mut self, namespace: &str, name: &str) -> Option<&Event> {
         self.records.get(&(namespace.into(), name.into())).map(|event| &**event)
     }
 
-    /// A record is gone: one of the same name begins again.
+    /// Removes a deleted record; one of the same name counts from the beginning.
     pub fn forget(&mut self, event: &Event) {
         self.records.pop(&key(event));
     }

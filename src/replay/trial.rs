@@ -1,5 +1,4 @@
-//! Rules that are tried beside a comparison, for all components at once: whether they would help is judged from what becomes of
-//! the same events.
+//! Rules that a comparison tries for all components on the same events, to find out which of them help.
 
 use std::sync::Arc;
 
@@ -8,20 +7,20 @@ use crate::correlator::{Field, Policy, Settings};
 /// Tokens per second of a small budget.
 const SMALL_QPS: f32 = 1.0 / 900.0;
 
-/// A rule that is tried.
+/// A rule to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trial {
-    /// Each reason has a budget of its own.
+    /// Each reason gets its own budget.
     ReasonInSpamKey,
-    /// The budget is smaller.
+    /// Budgets are smaller.
     SmallBudget,
 }
 
 impl Trial {
-    /// Each, in the order of [`Comparison::trials`](super::Comparison::trials).
+    /// All rules, in the order of [`Comparison::trials`](super::Comparison::trials).
     pub const ALL: [Self; 2] = [Self::ReasonInSpamKey, Self::SmallBudget];
 
-    /// What the rule sets.
+    /// Returns the name, which says what the rule sets.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -30,7 +29,7 @@ impl Trial {
         }
     }
 
-    /// What the rule sets, as keys of a configuration.
+    /// Returns the keys of a configuration that the rule sets.
     pub(super) fn keys(self, policy: &Policy) -> String {
         let Settings { spam_key, burst_size, qps, .. } = &*self.apply(policy).base;
         match self {
@@ -42,7 +41,7 @@ impl Trial {
         }
     }
 
-    /// The policy with the rule for every component.
+    /// Returns the policy with the rule applied to every component.
     pub(super) fn apply(self, policy: &Policy) -> Policy {
         let mut tried = policy.clone();
         tried.base = Arc::new(self.set(&tried.base));

@@ -135,9 +135,9 @@ async fn an_address_that_other_machines_reach_needs_authentication() {
     let files = Files::new();
     let (tls, certificates) = (files.tls(), format!("clientCAFile: {}/clients.crt", files.path().display()));
     for (yaml, reason) in [
-        (String::new(), "nobody is authenticated there"),
-        (tls.clone(), "nobody is authenticated there"),
-        (format!("{tls}auth: {{{certificates}, anonymous: true}}\n"), "nobody is authenticated there"),
+        (String::new(), "callers are not authenticated there"),
+        (tls.clone(), "callers are not authenticated there"),
+        (format!("{tls}auth: {{{certificates}, anonymous: true}}\n"), "callers are not authenticated there"),
         (
             "upstream: {kind: apiserver}\nauth: {tokenReview: {enabled: true}}\n".to_owned(),
             "without TLS the network reads the callers' tokens",

@@ -1,4 +1,4 @@
-//! What was received and written in each minute of the last hour, drawn by the server; a table says the same.
+//! A drawing of the occurrences received and writes made per minute in the last hour, with the same numbers in a table.
 
 use std::fmt::Write as _;
 
@@ -9,12 +9,12 @@ use super::{Cell, Html};
 const WIDTH: usize = 600;
 const HEIGHT: usize = 100;
 
-/// The numbers of a line, the oldest first.
+/// Returns the numbers of a line, the oldest first.
 fn numbers(line: &Value) -> Vec<u64> {
     line.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
 }
 
-/// Where a line goes; the largest number is at the top.
+/// Returns the points of a line; the largest number is at the top.
 fn points(numbers: &[u64], largest: u64) -> String {
     let step = WIDTH / numbers.len().saturating_sub(1).max(1);
     let mut points = String::new();
@@ -26,7 +26,7 @@ fn points(numbers: &[u64], largest: u64) -> String {
     points
 }
 
-/// Adds the drawing, if there is something to draw.
+/// Adds the drawing, if there were any occurrences or writes.
 pub(super) fn per_minute(html: &mut Html, minutes: &Value) {
     let [received, written] = ["received", "written"].map(|line| numbers(&minutes[line]));
     let largest = received.iter().chain(&written).copied().max().unwrap_or(0);

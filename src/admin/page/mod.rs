@@ -1,7 +1,7 @@
-//! The page: what flows, what waits and what is lost, the noisiest, and where an object's events are. Whole HTML from the server;
-//! a script fetches it again.
+//! The web page: rates, what waits and what is lost, the noisiest objects, and the explanation of an object. The server
+//! renders the whole HTML; a script refreshes it.
 //!
-//! Everything that events say is text that somebody else wrote: [`Html::text`] is the only way in for it, and escapes it.
+//! Texts of events come from clients and are not trusted: only [`Html::text`] may write them, and it escapes them.
 
 mod drawing;
 mod shadow;
@@ -26,24 +26,24 @@ const ICON: &str =
     "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'><path d='M0 2h8M0 4h5M0 6h2' stroke='#1f6feb'/></svg>";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
-/// Rows of a table.
+/// Most rows of a table.
 const ROWS: usize = 15;
-/// What an open port says instead of events.
-const HIDDEN: &str = "Other machines reach this port without showing who they are, so it shows no events; \
-    see --web.config.file.";
+/// Shown instead of events if the port is open.
+const HIDDEN: &str =
+    "Other machines reach this port without authentication, so it shows no events; see --web.config.file.";
 
-/// HTML that is being written.
+/// A buffer of HTML.
 #[derive(Default)]
 struct Html(String);
 
 impl Html {
-    /// Adds markup of ours.
+    /// Adds trusted markup.
     fn tag(&mut self, markup: &str) -> &mut Self {
         self.0.push_str(markup);
         self
     }
 
-    /// Adds text, whoever wrote it.
+    /// Adds escaped text.
     fn text(&mut self, text: &str) -> &mut Self {
         for c in clean(text, 2000).chars() {
             match c {
@@ -58,7 +58,7 @@ impl Html {
         self
     }
 
-    /// Adds a table; the columns whose heading begins with `-` are left out where there is little room.
+    /// Adds a table. Columns whose heading begins with `-` are hidden on narrow screens.
     fn table(&mut self, title: &str, headings: &[&str], rows: &[Vec<Cell>]) -> &mut Self {
         self.tag("<h2>").text(title).tag("</h2>");
         if rows.is_empty() {
@@ -113,7 +113,7 @@ fn rows(value: &Value, members: &[&str]) -> Vec<Vec<Cell>> {
     value.as_array().into_iter().flatten().map(row).collect()
 }
 
-/// The whole page around its main part.
+/// Renders the page with this main part.
 fn page(title: &str, is_live: bool, main: &str) -> Response {
     let pause = if is_live {
         "<button id=\"pause\" type=\"button\" hidden>pause</button> <span id=\"age\" class=\"faint\"></span>"
@@ -214,17 +214,17 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     page("eventweir", true, &html.0)
 }
 
-/// All occurrences of a part of the account.
+/// Returns the sum of a part of the account.
 fn total(account: &Value, what: &str) -> u64 {
     account[what].as_object().into_iter().flat_map(|members| members.values()).filter_map(Value::as_u64).sum()
 }
 
-/// How full the outbox is, in percent.
+/// Returns how full the outbox is, in percent.
 fn full(admin: &Admin) -> usize {
     100 * admin.0.shards.sizes().records / admin.0.limits.load().outbox.max_records.get()
 }
 
-/// The numbers of the first screen.
+/// Returns the numbers at the top of the page.
 fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 11] {
     let number = |member: &str| top[member].as_f64().unwrap_or_default();
     let account = &top["account"];
@@ -250,7 +250,7 @@ fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 
     ]
 }
 
-/// A length of time in a word.
+/// Formats a duration, rounded down to one unit.
 fn span(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..=119 => format!("{seconds} s"),
@@ -259,7 +259,7 @@ fn span(time: Duration) -> String {
     }
 }
 
-/// Facts of which nothing is shown yet, and how long the oldest has waited.
+/// Formats the number of facts without a shown occurrence, and how long the oldest has waited.
 fn unseen(unseen: &Value, now: i64) -> String {
     let facts = &unseen["facts"];
     let since = unseen["oldest"]["since"].as_str().and_then(|since| MicroTime::parse(since).ok());
@@ -270,7 +270,7 @@ fn unseen(unseen: &Value, now: i64) -> String {
     since.map_or_else(|| facts.to_string(), |since| format!("{facts}, {}", span(waited(since))))
 }
 
-/// The rules in force with how often each was chosen.
+/// Returns the rules in force, with the number of events that each matched.
 fn rules(admin: &Admin) -> Vec<Vec<Cell>> {
     let (policy, hits) = (admin.0.shards.policy(), admin.0.shards.rule_hits());
     let row = |(place, text): (usize, String)| {
@@ -282,7 +282,7 @@ fn rules(admin: &Admin) -> Vec<Vec<Cell>> {
     texts.enumerate().map(|(place, text)| row((place, text))).collect()
 }
 
-/// What a rule matches, in words.
+/// Formats the conditions of a rule.
 fn conditions(rule: &Rule) -> String {
     let matches = &rule.matches;
     let lists = [
@@ -302,12 +302,12 @@ fn conditions(rule: &Rule) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-/// The worst of what is wrong, in a line.
+/// Returns the most severe problem in one line.
 fn alarm(admin: &Admin, lost: u64, full: usize) -> String {
     let monitor = &admin.0.monitor;
     let failed = admin.checks().into_iter().find(|(_, passed)| !passed);
     if !monitor.is_up() {
-        "! DOWN: the upstream does not answer; what comes waits in the outbox.".to_owned()
+        "! DOWN: the upstream does not answer; events wait in the outbox.".to_owned()
     } else if full >= 80 {
         format!("! FULL: the outbox is {full} % full; at 100 % new records are refused with 429.")
     } else if let Some((check, _)) = failed {

@@ -1,5 +1,5 @@
 "use strict";
-// The server makes the page, here it is fetched again. What comes is parsed without being run, and put in place whole.
+// Refreshes the page: fetches it again, parses it without running scripts, and replaces the changed parts.
 (() => {
   const pause = document.getElementById("pause");
   const age = document.getElementById("age");
@@ -9,7 +9,7 @@
   let last = Date.now();
   const toggle = () => {
     paused = !paused;
-    pause.textContent = paused ? "go on" : "pause";
+    pause.textContent = paused ? "resume" : "pause";
   };
   const refresh = async () => {
     try {

@@ -1,4 +1,4 @@
-//! What a second configuration would have done with the same occurrences.
+//! The section of the page that compares the shadow configuration with the live one.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub(super) fn section(html: &mut Html, difference: &Value, shows_events: bool) {
     let text = |member: &str| difference[member].as_str().unwrap_or_default().to_owned();
     html.tag("<p class=\"faint\">").text(&format!("{}, since {}", text("file"), text("since")));
     if difference["missed"].as_u64().unwrap_or_default() > 0 {
-        html.text(&format!("; {} occurrences were left out, so that nothing waits for it", difference["missed"]));
+        html.text(&format!("; {} occurrences were left out, so that clients do not wait for it", difference["missed"]));
     }
     html.tag("</p>");
     if shows_events {

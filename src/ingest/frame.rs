@@ -31,7 +31,7 @@ pub(super) const fn content_type(form: Form) -> HeaderValue {
 /// Appends a frame: a line of JSON, or a length and protobuf.
 pub(super) fn write(form: Form, event: &WatchEvent, columns: Columns, out: &mut Vec<u8>) {
     match form.media {
-        Media::Protobuf => protobuf::write_watch_frame(form.group, as_protobuf(event), out),
+        Media::Protobuf => protobuf::write_watch_frame(form.group, event, out),
         Media::Json | Media::Yaml => {
             out.extend_from_slice(br#"{"type":""#);
             out.extend_from_slice(event.label().as_bytes());
@@ -56,15 +56,5 @@ fn write_object(form: Form, event: &Event, columns: Columns, out: &mut Vec<u8>) 
             let table = table::Table { group: form.group, version, include, columns, now: form.now };
             table::write(&table, &respond::one(event), out);
         }
-    }
-}
-
-fn as_protobuf(event: &WatchEvent) -> protobuf::WatchEvent<'_> {
-    match event {
-        WatchEvent::Added(event) => protobuf::WatchEvent::Added(event),
-        WatchEvent::Modified(event) => protobuf::WatchEvent::Modified(event),
-        WatchEvent::Deleted(event) => protobuf::WatchEvent::Deleted(event),
-        WatchEvent::Bookmark(event) => protobuf::WatchEvent::Bookmark(event),
-        WatchEvent::Error(status) => protobuf::WatchEvent::Error(status),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::event::ApiGroup;
-use crate::upstream::{ListOptions, Version};
+use crate::upstream::{FieldSelector, ListOptions, Version};
 
 fn at(seconds: i64) -> Now {
     Now::at(seconds * 1_000_000_000)
@@ -115,6 +115,7 @@ fn listed_namespaces_and_those_of_the_server_exist() {
 fn expired_events_are_removed_with_a_change() {
     let mut store = store();
     store.create(named("shop", "a"), at(0)).unwrap();
+    assert_eq!(store.next_expiry(), Some(at(3600).mono));
     assert_eq!(store.expire(at(3599)), 0);
     assert_eq!(store.expire(at(3600)), 1);
     let page = store.list(None, &ListOptions::default(), at(3600)).unwrap();
@@ -232,6 +233,21 @@ fn pages_end_with_the_window_of_changes_but_can_be_continued() {
     options.continue_token = status.continue_token;
     let page = store.list(None, &options, at(0)).unwrap();
     assert_eq!((names(&page), page.resource_version.as_str()), (vec!["shop/b".into()], "6"));
+}
+
+#[test]
+fn a_selector_leaves_the_remaining_count_out() {
+    let mut store = store();
+    for (name, event_type) in [("a1", "Warning"), ("a2", "Normal"), ("a3", "Normal")] {
+        store.create(Event { event_type: event_type.into(), ..named("shop", name) }, at(0)).unwrap();
+    }
+    let field_selector = FieldSelector::parse("type=Normal", ApiGroup::Core).unwrap();
+    let options = ListOptions { limit: 1, field_selector, ..ListOptions::default() };
+    let page = store.list(None, &options, at(0)).unwrap();
+    assert_eq!((names(&page), page.remaining_item_count), (vec!["shop/a2".into()], None));
+    let options = ListOptions { continue_token: page.continue_token.into(), ..options };
+    let page = store.list(None, &options, at(0)).unwrap();
+    assert_eq!((names(&page), page.continue_token.as_str()), (vec!["shop/a3".into()], ""));
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! History: keeps the correlators' baselines equal to what the apiserver holds, by one LIST at the start and a WATCH.
+//! History: keeps the correlators' baselines equal to the apiserver's events, by a LIST at the start and a WATCH.
 //!
-//! It only tells the shards (`shard/history.rs`), which decide what follows. While it has nothing to tell, after a restart for
-//! example, a repeat begins a new record.
+//! It passes events to the shards (`shard/history.rs`), which decide what follows. Until the first list is complete, a repeat
+//! begins a new record.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use crate::clock::{Mono, Now};
 use crate::shard::{Listed, Shards};
 use crate::upstream::{Apiserver, News};
 
-/// Longest time that readiness waits for the first list: late history is better than no proxy.
+/// How long readiness waits for the first list. Afterwards eventweir works without it.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What is asked of the apiserver; `upstream.history`.
+/// The requests to the apiserver; `upstream.history`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// A LIST at the start, then a WATCH.
     Watch,
     /// A LIST at the start.
     List,
-    /// Nothing: every process starts without any.
+    /// None: every process starts without history.
     Off,
 }
 
-/// Metrics, and whether the first list is there.
+/// Metrics, and the state of history.
 #[derive(Debug, Clone)]
 pub struct Monitor {
     ready: Arc<AtomicBool>,
     synced: IntGauge,
     news: IntCounterVec,
-    /// When the upstream said something last, in nanoseconds of monotonic time; 0 before.
+    /// Time of the last message from the upstream, in nanoseconds of monotonic time; 0 before the first.
     heard: Arc<AtomicI64>,
 }
 
@@ -43,14 +43,14 @@ impl Monitor {
     /// Registers the metrics.
     ///
     /// # Errors
-    /// When they are registered already.
+    /// When the registry already has metrics of these names.
     pub fn new(registry: &Registry, mode: Mode) -> Result<Self, prometheus::Error> {
         let synced = IntGauge::new(
             "eventweir_history_synced",
             "1 while the upstream's list is known and, with history: watch, followed; 0 before and in trouble",
         )?;
         let news = IntCounterVec::new(
-            Opts::new("eventweir_history_news_total", "What the upstream has told of its events, by kind"),
+            Opts::new("eventweir_history_news_total", "Messages about events from the upstream, by kind"),
             &["kind"],
         )?;
         registry.register(Box::new(synced.clone()))?;
@@ -61,19 +61,19 @@ impl Monitor {
         Ok(Self { ready: Arc::new(AtomicBool::new(mode == Mode::Off)), synced, news, heard: Arc::default() })
     }
 
-    /// Whether new events should be sent here: history is known, or not to be waited for.
+    /// Whether eventweir may get events: the first list is complete, or no longer waited for.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Whether the upstream's events are known, and followed.
+    /// Whether the upstream's events are known and followed.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.synced.get() == 1
     }
 
-    /// How long ago the upstream said something of its events; `None` where it has not yet.
+    /// Returns the time since the last message about events from the upstream; `None` before the first.
     #[must_use]
     pub fn heard(&self, now: Now) -> Option<Duration> {
         let heard = self.heard.load(Ordering::Relaxed);
@@ -93,13 +93,13 @@ impl Monitor {
     }
 }
 
-/// Follows the apiserver until dropped; with [`Mode::List`] until the list is whole. Dropping it loses nothing.
+/// Follows the apiserver until dropped; with [`Mode::List`], until the list is complete. Dropping it is safe.
 pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: Monitor) {
     let clock = shards.clock().clone();
     let deadline = clock.now().mono.after(DEADLINE);
     let mut news = pin!(apiserver.history());
     let mut listed = Listed::default();
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         let next = tokio::select! {
             next = news.next() => next,
@@ -124,7 +124,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                 monitor.count("relist");
                 monitor.synced.set(1);
                 monitor.set_ready();
-                is_told = false;
+                is_logged = false;
                 if mode == Mode::List {
                     return;
                 }
@@ -133,7 +133,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                 shards.learn(&event);
                 monitor.count("stored");
                 monitor.synced.set(1);
-                is_told = false;
+                is_logged = false;
             }
             Some(News::Gone(event)) => {
                 shards.learn_gone(&event);
@@ -146,11 +146,11 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                 if is_forbidden {
                     monitor.set_ready();
                 }
-                // One line when it begins; the counter tells how long it lasts.
-                if !is_told {
+                // Logged once, at the beginning; the counter shows the duration.
+                if !is_logged {
                     tracing::warn!(error, "the upstream's events cannot be followed; asking again");
                 }
-                is_told = true;
+                is_logged = true;
                 monitor.count("error");
                 monitor.synced.set(0);
             }

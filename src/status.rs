@@ -1,9 +1,9 @@
-//! `metav1.Status`: how the Kubernetes API says no. Constructors give the apiserver's own words
+//! `metav1.Status`, the failure document of the Kubernetes API. Constructors use the apiserver's words
 //! (`k8s.io/apimachinery/pkg/api/errors/errors.go`). Pure values.
 
 use serde::{Deserialize, Serialize};
 
-/// A failure in the apiserver's own form. Field order is the apiserver's.
+/// A failure, with its fields in the apiserver's order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -13,13 +13,13 @@ pub struct Status {
     /// Machine-readable reason, `NotFound` for example; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What it is about.
+    /// The object it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<StatusDetails>,
     /// HTTP status code.
     #[serde(default)]
     pub code: u16,
-    /// Where a list that cannot be consistent any more can go on (`metadata.continue`).
+    /// The token to continue a list that is no longer consistent (`metadata.continue`).
     #[serde(skip)]
     pub continue_token: String,
 }
@@ -31,10 +31,10 @@ pub struct StatusDetails {
     /// Name of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Its API group.
+    /// API group of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
-    /// Its kind, or the resource's plural.
+    /// Kind of the object, or the plural of its resource.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// Uid of the object.
@@ -55,7 +55,7 @@ pub struct StatusCause {
     /// `FieldValueInvalid`, `FieldValueRequired`, …
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What is wrong.
+    /// Description of the fault.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Path of the field.
@@ -69,36 +69,50 @@ const fn is_zero(number: &u32) -> bool {
 }
 
 impl Status {
-    /// A failure with a code, a reason and a message.
+    /// Returns a failure with a code, a reason and a message.
     #[must_use]
     pub fn new(code: u16, reason: &str, message: impl Into<String>) -> Self {
         Self { message: message.into(), reason: reason.to_owned(), details: None, code, continue_token: String::new() }
     }
 
-    /// The same with details.
+    /// Adds details.
     #[must_use]
     pub fn with_details(mut self, details: StatusDetails) -> Self {
         self.details = Some(details);
         self
     }
 
-    /// 404 `events "x" not found` (`resource` is `events` or `events.events.k8s.io`, as the API group words it).
+    /// Returns the 404 `events "x" not found`. `resource` is `events` or `namespaces`, `group` its API group.
     #[must_use]
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
-        let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-        Self::new(404, "NotFound", format!("{qualified} \"{name}\" not found")).with_details(StatusDetails {
-            name: name.to_owned(),
-            group: group.to_owned(),
-            kind: resource.to_owned(),
-            ..StatusDetails::default()
-        })
+        Self::about(404, "NotFound", [group, resource, name], |resource| format!("{resource} \"{name}\" not found"))
     }
 
-    /// 409 `events "x" already exists`.
+    /// Returns the 409 `events "x" already exists`.
     #[must_use]
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
+        let say = |resource: &str| format!("{resource} \"{name}\" already exists");
+        Self::about(409, "AlreadyExists", [group, resource, name], say)
+    }
+
+    /// Returns the 409 `Operation cannot be fulfilled on events "x": …`.
+    #[must_use]
+    pub fn conflict(group: &str, name: &str, text: &str) -> Self {
+        let say = |resource: &str| format!("Operation cannot be fulfilled on {resource} \"{name}\": {text}");
+        Self::about(409, "Conflict", [group, "events", name], say)
+    }
+
+    /// Returns the 409 of a write that states another version than the stored one.
+    #[must_use]
+    pub fn outdated(group: &str, name: &str) -> Self {
+        let text = "the object has been modified; please apply your changes to the latest version and try again";
+        Self::conflict(group, name, text)
+    }
+
+    /// Returns a failure about one object. `say` makes the message from the resource, qualified by its API group.
+    fn about(code: u16, reason: &str, [group, resource, name]: [&str; 3], say: impl FnOnce(&str) -> String) -> Self {
         let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-        Self::new(409, "AlreadyExists", format!("{qualified} \"{name}\" already exists")).with_details(StatusDetails {
+        Self::new(code, reason, say(&qualified)).with_details(StatusDetails {
             name: name.to_owned(),
             group: group.to_owned(),
             kind: resource.to_owned(),
@@ -106,39 +120,26 @@ impl Status {
         })
     }
 
-    /// 409 `Operation cannot be fulfilled on events "x": …`.
-    #[must_use]
-    pub fn conflict(group: &str, resource: &str, name: &str, text: &str) -> Self {
-        let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-        Self::new(409, "Conflict", format!("Operation cannot be fulfilled on {qualified} \"{name}\": {text}"))
-            .with_details(StatusDetails {
-                name: name.to_owned(),
-                group: group.to_owned(),
-                kind: resource.to_owned(),
-                ..StatusDetails::default()
-            })
-    }
-
-    /// 400 `BadRequest`.
+    /// Returns the 400 `BadRequest`.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// 429 with `retryAfterSeconds`; the HTTP face adds the `Retry-After` header, without which clients give up.
+    /// Returns a 429 with `retryAfterSeconds`. Ingest adds the `Retry-After` header, without which clients do not retry.
     #[must_use]
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Self::new(429, "TooManyRequests", message)
             .with_details(StatusDetails { retry_after_seconds, ..StatusDetails::default() })
     }
 
-    /// True when one of the causes has this reason (`NamespaceTerminating` for example).
+    /// Whether one of the causes has this reason, such as `NamespaceTerminating`.
     #[must_use]
     pub fn has_cause(&self, reason: &str) -> bool {
         self.details.as_ref().is_some_and(|details| details.causes.iter().any(|cause| cause.reason == reason))
     }
 
-    /// The complete document, `kind` and `apiVersion` first, as the apiserver orders it.
+    /// Returns the whole document, with `kind` and `apiVersion` first, as the apiserver does.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         #[derive(Serialize)]
@@ -162,7 +163,7 @@ impl Status {
     }
 }
 
-/// A `Status` that tells of a success, as a DELETE is answered.
+/// Returns the `Status` of a success, which answers a DELETE.
 #[must_use]
 pub fn success_json(details: &StatusDetails) -> Vec<u8> {
     let document = serde_json::json!({

@@ -1,52 +1,37 @@
-//! What eventweir adds to DELETE, PUT and WATCH: records that are forgotten or followed, limits, a clean end. What a real
-//! apiserver was recorded to answer is replayed in `tests/api`.
+//! What eventweir adds to DELETE, PUT and WATCH: effects on records, limits, a clean end. `tests/api` replays the recorded answers
+//! of a real apiserver.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use eventweir::app::{App, ConfigSource, Listeners};
+use client::{Answer, Asked, DEADLINE};
 use eventweir::clock::Clock;
-use eventweir::config::{Config, Overrides, RawConfig};
 use eventweir::event::Event;
 use eventweir::outbox::LostReason;
 use eventweir::upstream::store::{self, Store};
 use eventweir::upstream::{Embedded, ListOptions, Metrics, Upstream, Version, Watch, WatchEvent, WatchOptions};
+use program::Program;
 use prometheus::Registry;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+
+#[expect(dead_code, reason = "frames of protobuf are read in tests/api")]
+#[path = "api/client.rs"]
+mod client;
+#[path = "api/program.rs"]
+mod program;
 
 const START: i64 = 1_772_352_000 * 1_000_000_000;
-const DEADLINE: Duration = Duration::from_secs(20);
 
-struct Program {
-    app: Arc<App>,
-    embedded: Embedded,
-    clock: Clock,
+async fn start(yaml: &str) -> Program {
+    start_at(START, yaml).await
+}
+
+async fn start_at(wall: i64, yaml: &str) -> Program {
+    Program::start(yaml, wall, |settings, clock| Store::started(settings, 1, clock.now())).await
 }
 
 impl Program {
-    async fn start(yaml: &str) -> Self {
-        Self::start_at(START, yaml).await
-    }
-
-    async fn start_at(wall: i64, yaml: &str) -> Self {
-        let local = || Some("127.0.0.1:0".to_owned());
-        let overrides = Overrides { listen: local(), admin_listen: local(), ..Overrides::default() };
-        let mut config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
-        // Nobody is late here.
-        config.shutdown.grace = std::time::Duration::ZERO;
-        let (clock, registry) = (Clock::manual(wall), Registry::new());
-        let embedded = Embedded::new(store::Settings::default(), clock.clone(), Metrics::new(&registry).unwrap());
-        let listeners = Listeners::bind(&config).await.unwrap();
-        let upstream = Upstream::Embedded(embedded.clone());
-        let app = App::start(config, ConfigSource::default(), listeners, upstream, registry, clock.clone()).unwrap();
-        Self { app, embedded, clock }
-    }
-
     /// Waits until nothing is owed.
     async fn settle(&self) {
         let settling = async {
@@ -62,81 +47,31 @@ impl Program {
         self.embedded.list(None, &ListOptions::default()).unwrap().items
     }
 
-    async fn send(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
-        let headers = vec![("Content-Type".to_owned(), "application/json".to_owned())];
-        let mut answer = Answer::ask(self.app.address(), method, path, &headers, body.as_bytes()).await;
-        let text = answer.rest().await;
-        (answer.status, serde_json::from_str(&text).unwrap_or(Value::Null))
+    async fn ask(&self, method: &str, target: &str, body: &str) -> Answer {
+        let asked = Asked {
+            method: method.to_owned(),
+            target: target.to_owned(),
+            headers: vec![("Content-Type".to_owned(), "application/json".to_owned())],
+            body: body.as_bytes().to_vec(),
+            http1: true,
+        };
+        Answer::of(self.app.address(), &asked).await.unwrap()
+    }
+
+    async fn watch(&self, query: &str) -> Answer {
+        self.ask("GET", &format!("{EVENTS}?watch=true{query}"), "").await
+    }
+
+    async fn send(&self, method: &str, target: &str, body: &str) -> (u16, Value) {
+        let mut answer = self.ask(method, target, body).await;
+        let body = answer.rest().await.unwrap();
+        (answer.status, serde_json::from_slice(&body).unwrap_or(Value::Null))
     }
 }
 
-/// An answer whose body is read piece by piece.
-struct Answer {
-    status: u16,
-    headers: HashMap<String, String>,
-    stream: BufReader<TcpStream>,
-    unread: Vec<u8>,
-}
-
-impl Answer {
-    async fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(String, String)], body: &[u8]) -> Self {
-        let mut stream = BufReader::new(TcpStream::connect(address).await.unwrap());
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n", body.len());
-        for (name, value) in headers {
-            head += &format!("{name}: {value}\r\n");
-        }
-        stream.get_mut().write_all(&[head.as_bytes(), b"\r\n", body].concat()).await.unwrap();
-        let mut lines = Vec::new();
-        loop {
-            let mut line = String::new();
-            assert_ne!(stream.read_line(&mut line).await.unwrap(), 0, "the connection ended");
-            if line.trim().is_empty() {
-                break;
-            }
-            lines.push(line.trim().to_owned());
-        }
-        let status = lines[0].split(' ').nth(1).unwrap().parse().unwrap();
-        let headers = lines[1..].iter().map(|line| {
-            let (name, value) = line.split_once(": ").unwrap();
-            (name.to_ascii_lowercase(), value.to_owned())
-        });
-        Self { status, headers: headers.collect(), stream, unread: Vec::new() }
-    }
-
-    /// Reads one more chunk; false at the end.
-    async fn chunk(&mut self) -> bool {
-        let mut line = String::new();
-        let read = tokio::time::timeout(DEADLINE, self.stream.read_line(&mut line)).await.unwrap().unwrap();
-        assert_ne!(read, 0, "the stream broke");
-        let length = usize::from_str_radix(line.trim(), 16).unwrap();
-        let mut chunk = vec![0; length + 2];
-        self.stream.read_exact(&mut chunk).await.unwrap();
-        self.unread.extend_from_slice(&chunk[..length]);
-        length > 0
-    }
-
-    /// The next frame of a watch; `None` at its clean end.
-    async fn frame(&mut self) -> Option<Value> {
-        loop {
-            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
-                let frame: Vec<u8> = self.unread.drain(..=end).collect();
-                return Some(serde_json::from_slice(&frame).unwrap());
-            }
-            if !self.chunk().await {
-                return None;
-            }
-        }
-    }
-
-    async fn rest(&mut self) -> String {
-        if let Some(length) = self.headers.get("content-length") {
-            let mut body = vec![0; length.parse().unwrap()];
-            self.stream.read_exact(&mut body).await.unwrap();
-            return String::from_utf8(body).unwrap();
-        }
-        while self.chunk().await {}
-        String::from_utf8(std::mem::take(&mut self.unread)).unwrap()
-    }
+/// Returns the next event of a watch; `None` at its clean end.
+async fn next_frame(watch: &mut Answer) -> Option<Value> {
+    watch.line().await.unwrap().map(|line| serde_json::from_slice(&line).unwrap())
 }
 
 const EVENTS: &str = "/api/v1/namespaces/shop/events";
@@ -151,8 +86,8 @@ fn event(name: &str, count: i32) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_deleted_does_not_come_back_and_its_next_occurrence_begins_anew() {
-    let program = Program::start("{}").await;
+async fn a_deleted_record_stays_deleted_and_the_next_occurrence_begins_a_new_one() {
+    let program = start("{}").await;
     for name in ["a", "b", "c"] {
         assert_eq!(program.send("POST", EVENTS, &event(name, 1).to_string()).await.0, 201);
         if name == "a" {
@@ -191,7 +126,7 @@ async fn what_is_deleted_does_not_come_back_and_its_next_occurrence_begins_anew(
 
 #[tokio::test]
 async fn a_refused_delete_changes_nothing() {
-    let program = Program::start("{}").await;
+    let program = start("{}").await;
     for name in ["a", "b"] {
         program.send("POST", EVENTS, &event(name, 1).to_string()).await;
     }
@@ -203,8 +138,8 @@ async fn a_refused_delete_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_put_is_no_occurrence_and_counting_goes_on_from_it() {
-    let program = Program::start("{}").await;
+async fn a_put_is_not_an_occurrence_and_counting_continues_from_it() {
+    let program = start("{}").await;
     program.send("POST", EVENTS, &event("a", 1).to_string()).await;
     program.settle().await;
     let (code, put) = program.send("PUT", &format!("{EVENTS}/a"), &event("a", 10).to_string()).await;
@@ -214,17 +149,17 @@ async fn a_put_is_no_occurrence_and_counting_goes_on_from_it() {
     program.settle().await;
     let stored = program.stored();
     assert_eq!((stored.len(), stored[0].count), (1, 11));
-    // An event that nobody had reported is created, and counts when it is reported.
+    // A PUT of an unknown event creates it; its occurrences count once they are reported.
     assert_eq!(program.send("PUT", &format!("{EVENTS}/x"), &event("x", 5).to_string()).await.0, 201);
     let balance = program.app.stop().await;
     assert_eq!((balance.ledger.received(), balance.ledger.total_written()), (2, 2));
 }
 
-/// As Python's `replace` and fabric8's `edit` do it, while an occurrence still waits for the coalescing interval.
-/// Fault: what waited counted on top although the GET had shown it.
+/// As Python's `replace` and fabric8's `edit`, while an occurrence waits for the coalescing interval.
+/// Fault: waiting occurrences were added although the GET had included them.
 #[tokio::test]
-async fn what_a_put_says_after_a_get_is_what_is_shown() {
-    let program = Program::start("{}").await;
+async fn a_put_after_a_get_states_the_whole_count() {
+    let program = start("{}").await;
     let path = format!("{EVENTS}/a");
     program.send("POST", EVENTS, &event("a", 1).to_string()).await;
     program.settle().await;
@@ -246,8 +181,8 @@ async fn what_a_put_says_after_a_get_is_what_is_shown() {
 }
 
 #[tokio::test]
-async fn a_list_is_the_newest_and_an_exact_version_from_before_is_gone() {
-    let program = Program::start("{}").await;
+async fn a_list_is_the_newest_and_an_older_exact_version_is_gone() {
+    let program = start("{}").await;
     let first = program.send("PUT", &format!("{EVENTS}/a"), &event("a", 1).to_string()).await.1;
     program.send("PUT", &format!("{EVENTS}/b"), &event("b", 1).to_string()).await;
     let version = first["metadata"]["resourceVersion"].as_str().unwrap();
@@ -263,87 +198,77 @@ async fn a_list_is_the_newest_and_an_exact_version_from_before_is_gone() {
 
 #[tokio::test]
 async fn watches_are_limited_counted_and_ended_by_a_stop() {
-    let program = Program::start("ingest: {maxWatches: 1}").await;
-    let address = program.app.address();
-    let mut watch = Answer::ask(address, "GET", &format!("{EVENTS}?watch=true"), &[], b"").await;
+    let program = start("ingest: {maxWatches: 1}").await;
+    let mut watch = program.watch("").await;
     assert_eq!(watch.status, 200);
     assert!(program.app.metrics_text().contains("eventweir_ingest_watches 1"));
-    let refused = Answer::ask(address, "GET", "/api/v1/watch/events", &[], b"").await;
-    assert_eq!((refused.status, refused.headers.get("retry-after").map(String::as_str)), (429, Some("1")));
+    let refused = program.ask("GET", "/api/v1/watch/events", "").await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
     program.send("POST", EVENTS, &event("a", 1).to_string()).await;
-    assert_eq!(watch.frame().await.unwrap()["object"]["metadata"]["name"], "a");
-    let (balance, end) = tokio::join!(program.app.stop(), watch.frame());
+    assert_eq!(next_frame(&mut watch).await.unwrap()["object"]["metadata"]["name"], "a");
+    let (balance, end) = tokio::join!(program.app.stop(), next_frame(&mut watch));
     assert_eq!(end, None, "a clean end");
     assert!(balance.is_exact());
     assert!(program.app.metrics_text().contains("eventweir_ingest_watches 0"));
 }
 
 #[tokio::test]
-async fn a_watch_from_an_earlier_start_is_gone_and_a_list_leads_on() {
+async fn a_watch_from_an_earlier_start_is_gone_and_continues_after_a_list() {
     let list = async |program: &Program| {
         let list = program.send("GET", EVENTS, "").await.1;
         let names = list["items"].as_array().unwrap().iter().map(|event| event["metadata"]["name"].to_string());
         (names.collect::<Vec<_>>(), list["metadata"]["resourceVersion"].as_str().unwrap().to_owned())
     };
-    let watch = async |program: &Program, version: &str| {
-        let path = format!("{EVENTS}?watch=true&resourceVersion={version}");
-        Answer::ask(program.app.address(), "GET", &path, &[], b"").await
-    };
-    let first = Program::start("{}").await;
+    let watch = async |program: &Program, version: &str| program.watch(&format!("&resourceVersion={version}")).await;
+    let first = start("{}").await;
     let (none, empty) = list(&first).await;
     assert!(none.is_empty());
     for number in 0..3 {
-        first
-            .send(
-                "PUT",
-                &format!("{EVENTS}/a{number}"),
-                &event("a", 1).to_string().replace("\"a\"", &format!("\"a{number}\"")),
-            )
-            .await;
+        let name = format!("a{number}");
+        first.send("PUT", &format!("{EVENTS}/{name}"), &event(&name, 1).to_string()).await;
     }
     let (_, last) = list(&first).await;
     first.app.stop().await;
 
     // A second later, and with a clock that went back by one.
     for wall in [START + 1_000_000_000, START - 1_000_000_000] {
-        let second = Program::start_at(wall, "{}").await;
+        let second = start_at(wall, "{}").await;
         for version in [&empty, &last] {
             let mut gone = watch(&second, version).await;
-            let frame = gone.frame().await.unwrap();
+            let frame = next_frame(&mut gone).await.unwrap();
             assert_eq!((&frame["type"], &frame["object"]["code"]), (&json!("ERROR"), &json!(410)), "{frame}");
-            assert_eq!((&frame["object"]["reason"], gone.frame().await), (&json!("Expired"), None));
+            assert_eq!((&frame["object"]["reason"], next_frame(&mut gone).await), (&json!("Expired"), None));
         }
         let (names, version) = list(&second).await;
         assert!(names.is_empty());
         let mut goes_on = watch(&second, &version).await;
         second.send("PUT", &format!("{EVENTS}/b"), &event("b", 1).to_string()).await;
-        let frame = goes_on.frame().await.unwrap();
+        let frame = next_frame(&mut goes_on).await.unwrap();
         assert_eq!((&frame["type"], &frame["object"]["metadata"]["name"]), (&json!("ADDED"), &json!("b")));
         second.app.stop().await;
     }
 }
 
 #[tokio::test]
-async fn what_is_there_is_watched_in_pieces() {
-    let program = Program::start("correlation: {enabled: false}").await;
+async fn existing_events_are_watched_in_several_chunks() {
+    let program = start("correlation: {enabled: false}").await;
     for number in 0..60 {
         let mut large = event(&format!("e{number}"), 1);
         large["message"] = "<".repeat(3000).into();
         program.send("POST", EVENTS, &large.to_string()).await;
     }
     program.settle().await;
-    let address = program.app.address();
-    let mut watch = Answer::ask(address, "GET", &format!("{EVENTS}?watch=true"), &[], b"").await;
+    let mut watch = program.watch("").await;
     let mut names = std::collections::BTreeSet::new();
     while names.len() < 60 {
-        let frame = watch.frame().await.unwrap();
+        let frame = next_frame(&mut watch).await.unwrap();
         assert!(names.insert(frame["object"]["metadata"]["name"].to_string()), "{frame}");
     }
     program.app.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_begins_with_all_that_was_there_and_goes_on_with_what_changed_meanwhile() {
+async fn a_watch_begins_with_existing_events_and_continues_with_later_changes() {
     let clock = Clock::manual(START);
     let embedded = Embedded::new(store::Settings::default(), clock, Metrics::new(&Registry::new()).unwrap());
     let named = |number: usize| {
@@ -357,8 +282,8 @@ async fn a_watch_begins_with_all_that_was_there_and_goes_on_with_what_changed_me
     let version = embedded.list(None, &ListOptions::default()).unwrap().resource_version;
     let options = WatchOptions { send_initial_events: Some(true), bookmarks: true, ..WatchOptions::default() };
     let mut watch = Upstream::Embedded(embedded.clone()).watch(None, options).await.unwrap();
-    let mut told = watch.next().await.unwrap();
-    assert!(told.len() < all.len(), "not all at once");
+    let mut events = watch.next().await.unwrap();
+    assert!(events.len() < all.len(), "not all at once");
     let count = |event: &mut Event| {
         event.count += 1;
         Ok(())
@@ -368,11 +293,11 @@ async fn a_watch_begins_with_all_that_was_there_and_goes_on_with_what_changed_me
         store.update("shop", "e1199", now, count).unwrap();
         store.delete("shop", "e0600", now).unwrap();
     });
-    while told.len() < all.len() + 4 {
-        told.extend(watch.next().await.unwrap());
+    while events.len() < all.len() + 4 {
+        events.extend(watch.next().await.unwrap());
     }
-    let changes = told.split_off(all.len());
-    for (number, event) in told.iter().enumerate() {
+    let changes = events.split_off(all.len());
+    for (number, event) in events.iter().enumerate() {
         let WatchEvent::Added(event) = event else { panic!("{event:?}") };
         assert_eq!((&event.metadata.name, event.count), (&named(number).metadata.name, 0));
     }
@@ -381,7 +306,7 @@ async fn a_watch_begins_with_all_that_was_there_and_goes_on_with_what_changed_me
     assert_eq!(changes, ["BOOKMARK", "MODIFIED", "MODIFIED", "DELETED"]);
 }
 
-/// A client that keeps a copy of all events by LIST and WATCH, and notices what it missed or heard twice.
+/// A client that keeps a copy of all events by LIST and WATCH, and detects missed and duplicate changes.
 struct Mirror {
     upstream: Upstream,
     events: BTreeMap<String, Event>,
@@ -404,7 +329,7 @@ impl Mirror {
         self.watch = Some(self.upstream.watch(None, options).await.unwrap());
     }
 
-    /// Takes what is there; false when nothing is.
+    /// Takes the available events; false when there are none.
     async fn take(&mut self) -> bool {
         let next = self.watch.as_mut().unwrap().next();
         let Ok(Some(events)) = tokio::time::timeout(Duration::from_millis(1), next).await else { return false };
@@ -429,10 +354,10 @@ impl Mirror {
                     self.list().await;
                     return true;
                 }
-                WatchEvent::Bookmark(_) => panic!("nobody asked for bookmarks"),
+                WatchEvent::Bookmark(_) => panic!("bookmarks were not requested"),
             };
             let version = event.metadata.resource_version.parse().unwrap();
-            assert!(version > self.version, "told twice or out of order");
+            assert!(version > self.version, "sent twice or out of order");
             self.version = version;
             let name = event.metadata.name.to_string();
             if there {
@@ -446,7 +371,7 @@ impl Mirror {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_cut_or_falls_behind_misses_nothing_and_doubles_nothing() {
+async fn a_watch_that_is_cut_or_falls_behind_misses_and_duplicates_nothing() {
     let mut behind = 0;
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -483,7 +408,7 @@ async fn a_watch_that_is_cut_or_falls_behind_misses_nothing_and_doubles_nothing(
             clock.advance(Duration::from_secs(random.u64(..8)));
             match random.u8(..20) {
                 0 => mirror.resume().await,
-                // Slow: takes nothing for a while.
+                // Slow: does not read for a while.
                 1..=15 => {}
                 _ => while mirror.take().await {},
             }
@@ -499,8 +424,8 @@ async fn a_watch_that_is_cut_or_falls_behind_misses_nothing_and_doubles_nothing(
 }
 
 #[tokio::test]
-async fn where_nothing_is_correlated_an_event_of_a_batch_is_stored_as_that_of_a_post() {
-    let program = Program::start("correlation: {enabled: false}").await;
+async fn without_correlation_an_event_of_a_batch_is_stored_like_that_of_a_post() {
+    let program = start("correlation: {enabled: false}").await;
     let event = |name: &str| {
         let event = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": name, "namespace": "default" },

@@ -2,8 +2,9 @@
 //! the same, alone, in a list and in a frame of a watch.
 #![no_main]
 
-use eventweir::event::protobuf::{self, WatchEvent};
-use eventweir::event::{ApiGroup, Event, validate};
+use std::sync::Arc;
+
+use eventweir::event::{ApiGroup, Event, WatchEvent, protobuf, validate};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|body: &[u8]| {
@@ -29,7 +30,7 @@ fuzz_target!(|body: &[u8]| {
 /// Four bytes of length, then a type and the object.
 fn frame(group: ApiGroup, event: &Event) {
     let mut frame = Vec::new();
-    protobuf::write_watch_frame(group, WatchEvent::Modified(event), &mut frame);
+    protobuf::write_watch_frame(group, &WatchEvent::Modified(Arc::new(event.clone())), &mut frame);
     let (length, rest) = frame.split_first_chunk::<4>().expect("a frame begins with its length");
     assert_eq!(usize::try_from(u32::from_be_bytes(*length)), Ok(rest.len()));
     let at = rest.windows(4).position(|window| window == b"k8s\0").expect("the object is there");

@@ -1,5 +1,5 @@
-//! `metadata.managedFields`: carried between a real apiserver and its clients as the JSON that it is. Its entries are not
-//! looked at; the embedded store keeps none.
+//! `metadata.managedFields`: passed between an apiserver and its clients as JSON, without decoding. The embedded store keeps
+//! none.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use smol_str::SmolStr;
 /// `metadata.managedFields` as compact JSON; `None` when absent.
 pub type ManagedFields = Option<Arc<str>>;
 
-/// The one entry of an event that is to be created in its client's name.
+/// The only entry of an event that is to be created under its client's name.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Claim {
     manager: String,
 }
 
-/// Returns what an event carries on its way to the upstream when it is to be created in its client's name.
+/// Returns the managed fields of an event that is to be created under its client's name.
 #[must_use]
 pub fn claim(manager: &str) -> ManagedFields {
     serde_json::to_string(&[Claim { manager: manager.to_owned() }]).ok().map(Arc::from)

@@ -1,8 +1,8 @@
-//! The noun: one Kubernetes Event, whichever API group it came through. Pure values, no I/O.
+//! The Kubernetes Event, in either API group. Pure values, no I/O.
 //!
-//! core/v1 and events.k8s.io/v1 are two spellings of one stored object (`docs/semantics.md`, "One object, two API groups"); this
-//! type holds every field of either under core/v1's names. Wire forms live in [`core_v1`] and [`events_v1`], the apiserver's
-//! rules in [`validate`].
+//! core/v1 and events.k8s.io/v1 are two forms of one stored object (`docs/semantics.md`, "One object, two API groups").
+//! [`Event`] holds the fields of both, under core/v1's names where they differ. `schema` lists them for everything that reads or
+//! writes all fields: [`json`], [`protobuf`], [`selector`] and [`validate`].
 
 pub mod core_v1;
 pub mod events_v1;
@@ -12,16 +12,19 @@ pub mod patching;
 pub mod protobuf;
 pub mod repair;
 mod schema;
+pub mod selector;
 pub mod spelling;
 mod time;
 pub mod validate;
+mod watch;
 
 pub use managed_fields::ManagedFields;
 pub use time::{MicroTime, Time, TimeError};
+pub use watch::WatchEvent;
 
 use smol_str::SmolStr;
 
-/// Which of the two API groups a wire form belongs to: the one that an event came by or is shown in.
+/// The API group of a wire form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ApiGroup {
     /// `v1`, the legacy core group: `/api/v1`.
@@ -31,7 +34,7 @@ pub enum ApiGroup {
 }
 
 impl ApiGroup {
-    /// The group's name: empty for the core group.
+    /// Returns the group's name, which is empty for the core group.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,7 +43,7 @@ impl ApiGroup {
         }
     }
 
-    /// The `apiVersion` of objects in this group.
+    /// Returns the `apiVersion` of objects in this group.
     #[must_use]
     pub const fn api_version(self) -> &'static str {
         match self {
@@ -50,7 +53,7 @@ impl ApiGroup {
     }
 }
 
-/// An Event. Empty strings, `0` and `None` stand for absent fields, as in Kubernetes' own Go type.
+/// An Event. Empty strings, `0` and `None` are absent fields, as in Kubernetes' Go type.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Event {
     /// First occurrence, whole seconds.
@@ -59,69 +62,77 @@ pub struct Event {
     pub last_timestamp: Option<Time>,
     /// Number of occurrences; 0 when absent.
     pub count: i32,
-    /// The `kind` and `apiVersion` the body carried, as the group they name; `None` when it carried neither.
-    /// client-go's correlator keeps them on plain events and loses them on combined ones.
+    /// The API group that `kind` and `apiVersion` of the body name; `None` when it had neither.
+    /// client-go's correlator keeps them on plain events and drops them on combined ones.
     pub type_meta: Option<ApiGroup>,
     /// Standard object metadata.
     pub metadata: ObjectMeta,
-    /// What the event is about (`regarding` in events.k8s.io/v1).
+    /// The involved object (`regarding` in events.k8s.io/v1).
     pub involved_object: ObjectReference,
     /// Short, machine-readable cause.
     pub reason: SmolStr,
     /// Human-readable description (`note` in events.k8s.io/v1).
     pub message: SmolStr,
-    /// Who reports, old style (`deprecatedSource` in events.k8s.io/v1).
+    /// The source, old style (`deprecatedSource` in events.k8s.io/v1).
     pub source: EventSource,
     /// `Normal` or `Warning`; free text through core/v1.
     pub event_type: SmolStr,
-    /// When the event was first observed; its presence makes the event "new style".
+    /// First observation. An event with it is "new style".
     pub event_time: Option<MicroTime>,
     /// The series the event represents, if any.
     pub series: Option<EventSeries>,
-    /// What was attempted or failed (new style).
+    /// The action that was taken or failed (new style).
     pub action: SmolStr,
     /// A second object (new style).
     pub related: Option<Box<ObjectReference>>,
-    /// Who reports, new style: `reportingComponent` in core/v1, `reportingController` in events.k8s.io/v1.
+    /// The reporting controller (new style): `reportingComponent` in core/v1, `reportingController` in events.k8s.io/v1.
     pub reporting_controller: SmolStr,
-    /// Which instance reports, new style.
+    /// The instance of the reporting controller (new style).
     pub reporting_instance: SmolStr,
 }
 
-/// Object metadata, with the rarely used members boxed away.
+/// Object metadata. Rarely used members are in a box of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ObjectMeta {
     /// Name, unique within the namespace.
     pub name: SmolStr,
     /// Namespace.
     pub namespace: SmolStr,
-    /// Version of the stored object, opaque; empty when not stored yet.
+    /// Version of the stored object, opaque; empty before it is stored.
     pub resource_version: SmolStr,
     /// Unique id given by the apiserver.
     pub uid: SmolStr,
     /// When the apiserver stored the object.
     pub creation_timestamp: Option<Time>,
-    /// Which manager set which field.
+    /// The fields that each manager set.
     pub managed_fields: ManagedFields,
-    /// Everything that events seldom carry.
+    /// The rarely used members; `None` when all are empty.
     pub rare: Option<Box<RareMeta>>,
 }
 
-/// The members of object metadata that events seldom carry. Maps are sorted by key, as the apiserver writes them.
+impl ObjectMeta {
+    /// Changes the rarely used members, and drops their box if all of them are empty afterwards.
+    pub fn change_rare(&mut self, change: impl FnOnce(&mut RareMeta)) {
+        change(self.rare.get_or_insert_default());
+        schema::Object::settle(self);
+    }
+}
+
+/// The rarely used members of object metadata. Maps are sorted by key, as the apiserver writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RareMeta {
     /// Prefix for a server-made name.
     pub generate_name: SmolStr,
-    /// Old link to the object itself; dropped by the apiserver.
+    /// Obsolete link to the object; dropped by the apiserver.
     pub self_link: SmolStr,
     /// Generation of the desired state.
     pub generation: i64,
-    /// When deletion was asked for.
+    /// Time of the deletion request.
     pub deletion_timestamp: Option<Time>,
-    /// Grace period of a deletion.
+    /// Grace period of the deletion.
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
-    // LIMIT: here and below what the body had, which is read up to `max_body_bytes`.
+    // LIMIT: maps and lists are as long as the body had them, which is read up to `max_body_bytes`.
     pub labels: std::collections::BTreeMap<SmolStr, SmolStr>,
     /// Annotations.
     pub annotations: std::collections::BTreeMap<SmolStr, SmolStr>,
@@ -144,7 +155,7 @@ pub struct OwnerReference {
     pub uid: SmolStr,
     /// Whether the owner is the managing controller.
     pub controller: Option<bool>,
-    /// Whether the owner's foreground deletion waits for this object.
+    /// Whether a foreground deletion of the owner waits for this object.
     pub block_owner_deletion: Option<bool>,
 }
 
@@ -161,13 +172,13 @@ pub struct ObjectReference {
     pub uid: SmolStr,
     /// API version.
     pub api_version: SmolStr,
-    /// Version of the object the event was made for.
+    /// Version of the object when the event was made.
     pub resource_version: SmolStr,
     /// Part of the object, such as `spec.containers{web}`.
     pub field_path: SmolStr,
 }
 
-/// Who reports, old style.
+/// The source of an event, old style.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventSource {
     /// Component, such as `kubelet`.
@@ -185,41 +196,37 @@ pub struct EventSeries {
     pub last_observed_time: Option<MicroTime>,
 }
 
-/// LIMIT: bytes of a new-style event's message that the apiserver takes.
+/// LIMIT: bytes of a new-style event's message that the apiserver accepts.
 pub const NEW_STYLE_MESSAGE_MAX: usize = 1024;
 
-/// The longest beginning of `text` that ends on a character boundary and has at most `limit` bytes.
+/// Returns the longest prefix of `text` that ends at a character boundary and has at most `limit` bytes.
 #[must_use]
 pub fn cut(text: &str, limit: usize) -> SmolStr {
-    if text.len() <= limit {
-        return text.into();
-    }
-    let end = (0..=limit).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0);
-    text.split_at(end).0.into()
+    text.split_at(text.floor_char_boundary(limit)).0.into()
 }
 
 impl Event {
-    /// Whether the apiserver takes this event without an eventTime: an old-style event lives in its object's namespace, or
-    /// in `default` (`validation/events.go`, `legacyValidateEvent`).
+    /// Whether the apiserver accepts this event without an eventTime: its namespace must be that of the involved object, or
+    /// `default` if that has none (`validation/events.go`, `legacyValidateEvent`).
     #[must_use]
     pub fn can_be_old_style(&self) -> bool {
         let (object, own) = (&self.involved_object.namespace, &self.metadata.namespace);
         if object.is_empty() { own == "default" } else { object == own }
     }
 
-    /// True for an event whose type asks for attention first.
+    /// Whether the type is `Warning`.
     #[must_use]
     pub fn is_warning(&self) -> bool {
         self.event_type == "Warning"
     }
 
-    /// The reporting component: `source.component`, or the reporting controller where that is empty.
+    /// Returns the reporting component: `source.component`, or the reporting controller if that is empty.
     #[must_use]
     pub fn component(&self) -> &str {
         if self.source.component.is_empty() { &self.reporting_controller } else { &self.source.component }
     }
 
-    /// The reporting instance: `source.host`, or the reporting instance where no source is given.
+    /// Returns the reporting instance: `source.host`, or the reporting instance if there is no source.
     #[must_use]
     pub fn host(&self) -> &str {
         if self.source.component.is_empty() && self.source.host.is_empty() {
@@ -229,10 +236,10 @@ impl Event {
         }
     }
 
-    /// Rough bytes this event holds on the heap and inline; what memory limits are counted in.
+    /// Returns roughly the bytes of this event, inline and on the heap. Memory limits count in these.
     #[must_use]
     pub fn approximate_size(&self) -> usize {
-        // A text on the heap has two counters beside it.
+        // A text on the heap has two reference counts beside it.
         let heap = |text: &SmolStr| if text.is_heap_allocated() { text.len().saturating_add(16) } else { 0 };
         let reference = |object: &ObjectReference| {
             [
@@ -255,9 +262,12 @@ impl Event {
                 .chain(&rare.annotations)
                 .map(|(key, value)| 64 + key.len() + value.len())
                 .sum::<usize>();
-            let owners = rare.owner_references.len().saturating_mul(256);
+            let texts = |owner: &OwnerReference| {
+                [&owner.api_version, &owner.kind, &owner.name, &owner.uid].into_iter().map(heap).sum::<usize>()
+            };
+            let owners = rare.owner_references.iter().map(|owner| 256 + texts(owner)).sum::<usize>();
             let finalizers = rare.finalizers.iter().map(|text| 24 + text.len()).sum::<usize>();
-            size_of::<RareMeta>() + pairs + owners + finalizers
+            size_of::<RareMeta>() + heap(&rare.generate_name) + heap(&rare.self_link) + pairs + owners + finalizers
         });
         let strings = [
             &self.metadata.name,

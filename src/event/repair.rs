@@ -1,40 +1,41 @@
-//! Repair instead of loss: what the apiserver would refuse and a client would then drop is mended, and the client told so.
-//! Pure; the present is handed in. `repair: off` leaves everything to validation.
+//! Repairs of events that the apiserver would refuse and their clients would then drop. Each repair is reported to the client.
+//! Pure; the caller passes the time. `repair: off` leaves everything to validation.
 
 use smol_str::format_smolstr;
 
 use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, RareMeta, cut, spelling, validate};
 
-/// LIMIT: bytes of a new-style event's reportingInstance that the apiserver takes.
+/// LIMIT: bytes of a new-style event's reportingInstance that the apiserver accepts; longer ones are cut.
 const REPORTING_INSTANCE_MAX: usize = 128;
 
-/// What was mended.
+/// A repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Repair {
-    /// The message (note) was cut on a character boundary.
+    /// The message (note) was cut at a character boundary.
     Message,
-    /// The reportingInstance was cut on a character boundary.
+    /// The reportingInstance was cut at a character boundary.
     ReportingInstance,
     /// The name was replaced.
     Name,
-    /// A new-style event without eventTime got the present.
+    /// The missing eventTime of a new-style event was set to the current time.
     EventTime,
     /// An old-style event outside its object's namespace became a new-style one.
     Style,
-    /// Labels, annotations, owners and finalizers were left out.
+    /// Labels, annotations, owners and finalizers were removed.
     Metadata,
 }
 
-/// What an upstream has against an event.
+/// The reason why an upstream refused an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Objection<'a> {
-    /// The fields that the causes of its 422 name.
+    /// The fields in the causes of a 422.
     Fields(&'a [&'a str]),
-    /// It is too large as a whole.
+    /// The whole event is too large.
     TooLarge,
 }
 
 impl Objection<'_> {
+    /// Whether one of the fields is among `fields`.
     fn is_about(&self, fields: &[&str]) -> bool {
         match self {
             Self::Fields(named) => named.iter().any(|field| fields.contains(field)),
@@ -42,7 +43,7 @@ impl Objection<'_> {
         }
     }
 
-    /// Whether one of the fields is this or a member of it.
+    /// Whether one of the fields is `parent` or a member of it.
     fn is_within(&self, parent: &str) -> bool {
         let is_member = |field: &str| {
             field.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -55,7 +56,7 @@ impl Objection<'_> {
 }
 
 impl Repair {
-    /// Every repair, for zero-initialised metrics.
+    /// Every repair, for metrics that start at zero.
     pub const ALL: [Self; 6] =
         [Self::Message, Self::ReportingInstance, Self::Name, Self::EventTime, Self::Style, Self::Metadata];
 
@@ -72,7 +73,7 @@ impl Repair {
         }
     }
 
-    /// What the client is told in a `Warning` header.
+    /// Returns the text of the client's `Warning` header.
     #[must_use]
     pub const fn warning(self) -> &'static str {
         match self {
@@ -86,8 +87,8 @@ impl Repair {
     }
 }
 
-/// Mends an event that came by `group`. `message_max` is the most bytes that an old-style message keeps;
-/// `now` tells the time in unix nanoseconds, which few repairs need.
+/// Repairs an event of `group`. `message_max` limits the bytes of an old-style message. `now` returns the time in unix
+/// nanoseconds; few repairs call it.
 pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl Fn() -> i64) -> Vec<Repair> {
     let mut repairs = Vec::new();
     if group == ApiGroup::Events && event.event_time.is_none() {
@@ -111,8 +112,8 @@ pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl 
     repairs
 }
 
-/// Mends an event that an upstream has refused to create: nothing but what it objects to, and only where that helps. `now` is
-/// in unix nanoseconds. Events that an upstream keeps the usual rules for never need this; webhooks and other versions may.
+/// Repairs a new event that the upstream refused: only the fields it objects to, and only if that can help. `now` is in unix
+/// nanoseconds. Valid events are refused only by admission webhooks and other versions of Kubernetes.
 pub fn refused(event: &mut Event, objection: &Objection<'_>, now: i64) -> Vec<Repair> {
     let mut repairs: Vec<Repair> = refused_message(event, objection).into_iter().collect();
     if objection.is_about(&["reportingInstance"]) && event.reporting_instance.len() > REPORTING_INSTANCE_MAX {
@@ -149,7 +150,7 @@ pub fn refused(event: &mut Event, objection: &Objection<'_>, now: i64) -> Vec<Re
     repairs
 }
 
-/// Mends the message alone, which is also part of a patch.
+/// Repairs the message only, which a patch has too.
 pub fn refused_message(event: &mut Event, objection: &Objection<'_>) -> Option<Repair> {
     let is_meant = *objection == Objection::TooLarge || objection.is_about(&["message", "note"]);
     if !is_meant || event.message.len() <= NEW_STYLE_MESSAGE_MAX {
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_upstream_refuses_is_mended_only_where_it_objects_and_is_valid_afterwards() {
+    fn a_refused_event_is_repaired_only_where_the_upstream_objects_and_is_valid_afterwards() {
         let mut event = new_style();
         event.event_time = None;
         event.message = "m".repeat(2000).into();

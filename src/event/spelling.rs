@@ -1,5 +1,5 @@
-//! An event in the terms of events.k8s.io/v1, whatever it came as: what that group's rules ask for is made up from what the
-//! event tells, and what they forbid is left out. The number of occurrences stands in `series`. Pure.
+//! Converts any event to the rules of events.k8s.io/v1: required fields are derived from other fields, forbidden ones are
+//! dropped. The number of occurrences moves to `series`. Pure.
 
 use smol_str::SmolStr;
 
@@ -7,20 +7,20 @@ use super::{ApiGroup, Event, EventSeries, EventSource, MicroTime, NEW_STYLE_MESS
 
 /// LIMIT: bytes of reportingInstance, action and reason of a new-style event; longer ones are cut.
 const SHORT_TEXT_MAX: usize = 128;
-/// LIMIT: bytes of a reporting controller that is made from a source; longer ones are cut.
+/// LIMIT: bytes of a reporting controller that is derived from a source; longer ones are cut.
 const CONTROLLER_MAX: usize = 63;
 /// LIMIT: bytes of a name; longer ones are cut.
 const NAME_MAX: usize = 253;
-/// What stands where an event that must name something names nothing.
+/// The value of a required field that cannot be derived.
 const UNKNOWN: &str = "Unknown";
 
-/// The event as events.k8s.io/v1 takes it for a create. Valid if it was valid in either API group. Its `count` becomes a series;
-/// `wall`, in unix nanoseconds, is when it happened if it does not tell.
+/// Returns the event as a create through events.k8s.io/v1, valid if it was valid in either API group. Its `count` becomes a
+/// series. `wall`, in unix nanoseconds, is its time if it has none.
 #[must_use]
 pub fn to_events_v1(event: &Event, wall: i64) -> Event {
     let mut spelled = event.clone();
-    let told = event.first_timestamp.or(event.last_timestamp).map(micro);
-    spelled.event_time = event.event_time.or(told).or(Some(MicroTime::from_unix_nanos(wall)));
+    let stated = event.first_timestamp.or(event.last_timestamp).map(micro);
+    spelled.event_time = event.event_time.or(stated).or(Some(MicroTime::from_unix_nanos(wall)));
     spelled.series = series(event.count, event.last_timestamp, wall);
     spelled.count = 0;
     spelled.first_timestamp = None;
@@ -54,21 +54,21 @@ pub fn to_events_v1(event: &Event, wall: i64) -> Event {
     spelled
 }
 
-/// The series of so many occurrences; `None` for one, which the event itself stands for.
+/// Returns the series of `count` occurrences; `None` for fewer than 2.
 #[must_use]
 pub fn series(count: i32, last: Option<Time>, wall: i64) -> Option<EventSeries> {
     let last_observed_time = Some(last.map_or_else(|| MicroTime::from_unix_nanos(wall), micro));
     (count >= 2).then_some(EventSeries { count, last_observed_time })
 }
 
-/// How many occurrences a stored event tells of, in whichever API group it was written: its series, else its count, else
-/// itself.
+/// Returns the number of occurrences of a stored event, which either API group may have written: the count of its series, else
+/// its count, at least 1.
 #[must_use]
 pub fn occurrences(stored: &Event) -> i32 {
     stored.series.as_ref().map_or(stored.count, |series| series.count).max(1)
 }
 
-/// Lays a newer count, time and message over a stored event, as a patch through the group that it was written through would.
+/// Writes a newer count, time and message into a stored event, like a patch through the API group that wrote it.
 pub fn advance(stored: &mut Event, newer: &Event) {
     let by_series = stored.series.is_some() || (stored.event_time.is_some() && stored.count == 0);
     if by_series {
@@ -89,22 +89,22 @@ fn is_controller(name: &str) -> bool {
     !name.is_empty() && validate::label_key_faults(name).is_empty()
 }
 
-/// The nearest qualified name, without a prefix.
+/// Returns the nearest qualified name, without a prefix.
 fn controller(text: &str) -> SmolStr {
     let name = masked(text, CONTROLLER_MAX, |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     if name.is_empty() { SmolStr::new_static(UNKNOWN) } else { name }
 }
 
-/// The nearest DNS subdomain.
+/// Returns the nearest DNS subdomain.
 fn name(text: &str) -> SmolStr {
     let masked = masked(&text.to_ascii_lowercase(), NAME_MAX, |c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.'));
-    // Between two dots there has to be a label that begins and ends as the whole does.
+    // Each label between dots must begin and end with a letter or digit.
     let labels: Vec<&str> =
         masked.split('.').map(|label| label.trim_matches('-')).filter(|label| !label.is_empty()).collect();
     if labels.is_empty() { SmolStr::new_static("event") } else { labels.join(".").into() }
 }
 
-/// The text with a dash for each character that is not `good`, cut, and without what is no letter or digit at its ends.
+/// Replaces each character that is not `good` by a dash, cuts the text, and trims characters other than letters and digits.
 fn masked(text: &str, limit: usize, good: impl Fn(char) -> bool) -> SmolStr {
     let masked: String = text.chars().map(|c| if good(c) { c } else { '-' }).collect();
     let is_edge = |c: char| !c.is_ascii_alphanumeric();
@@ -153,11 +153,11 @@ mod tests {
             event.event_type = text.into();
             event.metadata.name = format!("a{}", text.replace('/', "")).into();
             validate::create(ApiGroup::Core, &event).unwrap();
-            let told = validate::create(ApiGroup::Events, &to_events_v1(&event, 7));
-            assert!(told.is_ok(), "{text:?}: {told:?}");
+            let checked = validate::create(ApiGroup::Events, &to_events_v1(&event, 7));
+            assert!(checked.is_ok(), "{text:?}: {checked:?}");
             event.metadata.name = if text.is_empty() { "---".into() } else { text.replace(['/', '.'], "").into() };
-            let told = validate::create(ApiGroup::Events, &to_events_v1(&event, 7));
-            assert!(told.is_ok() || event.metadata.name.is_empty(), "{text:?}: {told:?}");
+            let checked = validate::create(ApiGroup::Events, &to_events_v1(&event, 7));
+            assert!(checked.is_ok() || event.metadata.name.is_empty(), "{text:?}: {checked:?}");
         }
     }
 

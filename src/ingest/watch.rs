@@ -172,7 +172,7 @@ impl Stream {
     /// Appends the frame of an event: a line of JSON, or a length and protobuf.
     pub(super) fn write(&mut self, event: &WatchEvent, out: &mut Vec<u8>) {
         match self.form.media {
-            Media::Protobuf => protobuf::write_watch_frame(self.form.group, as_protobuf(event), out),
+            Media::Protobuf => protobuf::write_watch_frame(self.form.group, event, out),
             Media::Json | Media::Yaml => {
                 out.extend_from_slice(br#"{"type":""#);
                 out.extend_from_slice(event.label().as_bytes());
@@ -208,15 +208,5 @@ const fn content_type(form: Form) -> HeaderValue {
     match form.media {
         Media::Json | Media::Yaml => HeaderValue::from_static("application/json"),
         Media::Protobuf => HeaderValue::from_static("application/vnd.kubernetes.protobuf;stream=watch"),
-    }
-}
-
-fn as_protobuf(event: &WatchEvent) -> protobuf::WatchEvent<'_> {
-    match event {
-        WatchEvent::Added(event) => protobuf::WatchEvent::Added(event),
-        WatchEvent::Modified(event) => protobuf::WatchEvent::Modified(event),
-        WatchEvent::Deleted(event) => protobuf::WatchEvent::Deleted(event),
-        WatchEvent::Bookmark(event) => protobuf::WatchEvent::Bookmark(event),
-        WatchEvent::Error(status) => protobuf::WatchEvent::Error(status),
     }
 }

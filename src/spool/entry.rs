@@ -1,5 +1,5 @@
-//! An entry as bytes. Each carries its own length and checksum, so that entries are found and told from rubbish even in a
-//! file whose structure is damaged.
+//! An entry as bytes. Each has its own length and checksum, so that valid entries are found even in a file whose structure is
+//! damaged.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::io::Read;
@@ -10,32 +10,42 @@ use crate::correlator::Key;
 use crate::event::{Event, core_v1};
 use crate::outbox::{ClientLine, Entry, Kind, Occurrences, WrittenAs};
 
-/// Begins every entry; the digit is the version of what follows.
+/// Begins every entry; the digit is the version of the format.
 const MAGIC: &[u8; 8] = b"eventwe2";
-/// The same of version 0.1, which counted all records of a process under one annotation. Read, and written no more.
+/// The magic of version 0.1, which counted all records of a process under one annotation. Read, but no longer written.
 const OLD_MAGIC: &[u8; 8] = b"eventwe1";
-/// Magic, checksum and length.
+/// Bytes of magic, checksum and length.
 const FRAME: usize = 16;
-/// LIMIT: bytes of an entry; a longer length is taken for rubbish. A request's body has at most 64 MiB.
+/// LIMIT: bytes of an entry; a longer length counts as damage. A request's body has at most 64 MiB.
 const ENTRY_BYTES: usize = 128 << 20;
-/// Bytes read from a damaged file at once.
+/// Bytes of one read of a damaged file.
 const CHUNK: usize = 1 << 20;
 
-/// What stands beside the event.
+/// The part of an entry beside the event. Aliases are the names of version 0.1.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
-    /// Which record it is, as the file's key says too.
+    /// The id of the record, which is also its key in the file.
     id: String,
-    /// The commit that wrote it.
+    /// The number of the commit that wrote it.
     round: u64,
     source: String,
     key: String,
     budget: Option<String>,
-    kind: Kind,
+    #[serde(default)]
+    kind: Option<Kind>,
+    /// Whether the record is a digest or its message varies; version 0.1 wrote these in place of the kind.
+    #[serde(default, skip_serializing)]
+    digest: bool,
+    #[serde(default, skip_serializing)]
+    varies: bool,
     stored: bool,
+    #[serde(alias = "writer")]
     tag: String,
+    #[serde(alias = "tally")]
     settled: u64,
+    #[serde(alias = "occurrences")]
     owed: Numbers,
+    #[serde(default)]
     later: Numbers,
     #[serde(default)]
     carried: u64,
@@ -48,50 +58,16 @@ struct Head {
 /// How far a client has counted: its name, the checksum, and the total.
 type Line = (String, u32, i32);
 
-/// Occurrences by how they will show. A version that knew fewer ways wrote fewer numbers.
+/// Occurrences by how they are written. An older version may have written fewer numbers.
 type Numbers = Vec<u64>;
 
-/// A head of version 0.1.
-#[derive(Debug, Deserialize)]
-struct OldHead {
-    id: String,
-    round: u64,
-    source: String,
-    key: String,
-    budget: Option<String>,
-    occurrences: Vec<u64>,
-    stored: bool,
-    tally: u64,
-    writer: String,
-    digest: bool,
-    varies: bool,
-}
-
-impl From<OldHead> for Head {
-    fn from(old: OldHead) -> Self {
-        let OldHead { id, round, source, key, budget, occurrences, stored, tally, writer, digest, varies } = old;
-        let kind = match (digest, varies) {
+impl Head {
+    fn kind(&self) -> Kind {
+        self.kind.unwrap_or(match (self.digest, self.varies) {
             (true, _) => Kind::Digest,
             (false, true) => Kind::Combined,
             (false, false) => Kind::Plain,
-        };
-        let (tag, settled, owed, later) = (writer, tally, occurrences, Vec::new());
-        Self {
-            id,
-            round,
-            source,
-            key,
-            budget,
-            kind,
-            stored,
-            tag,
-            settled,
-            owed,
-            later,
-            carried: 0,
-            lines: Vec::new(),
-            later_lines: Vec::new(),
-        }
+        })
     }
 }
 
@@ -111,7 +87,7 @@ fn occurrences(numbers: Numbers) -> Occurrences {
     occurrences
 }
 
-/// An entry that was found in a damaged file.
+/// A decoded entry, with its id and the number of its commit.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) id: String,
@@ -119,7 +95,7 @@ pub(super) struct Found {
     pub(super) entry: Entry,
 }
 
-/// The entry of the record `id` as bytes.
+/// Encodes the entry of the record `id`.
 pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
     let numbers = |occurrences: Occurrences| WrittenAs::ALL.map(|shown| occurrences.get(shown)).to_vec();
     let head = Head {
@@ -128,7 +104,9 @@ pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
         source: hex(entry.source),
         key: hex(entry.key),
         budget: entry.budget.map(hex),
-        kind: entry.kind,
+        kind: Some(entry.kind),
+        digest: false,
+        varies: false,
         stored: entry.stored,
         tag: entry.tag.to_string(),
         settled: entry.settled,
@@ -149,7 +127,7 @@ pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
     bytes
 }
 
-/// The entry that `bytes` begin with; `None` when they are damaged.
+/// Decodes the entry at the beginning of `bytes`; `None` when it is damaged.
 pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
     let (sum, length) = frame(bytes)?;
     let body = bytes.get(FRAME..)?.get(..length)?;
@@ -158,10 +136,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
     }
     let end = body.iter().position(|byte| *byte == b'\n')?;
     let (head, event) = body.split_at_checked(end)?;
-    let head: Head = match bytes.get(..MAGIC.len())? == OLD_MAGIC {
-        true => serde_json::from_slice::<OldHead>(head).ok()?.into(),
-        false => serde_json::from_slice(head).ok()?,
-    };
+    let head: Head = serde_json::from_slice(head).ok()?;
     let event = core_v1::from_json(event).ok()?;
     let entry = Entry {
         source: key(&head.source)?,
@@ -170,7 +145,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
             Some(budget) => Some(key(budget)?),
             None => None,
         },
-        kind: head.kind,
+        kind: head.kind(),
         event: Event { type_meta: None, ..event },
         stored: head.stored,
         tag: head.tag.into(),
@@ -184,7 +159,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
     Some(Found { id: head.id, round: head.round, entry })
 }
 
-/// Looks for whole entries in a damaged file, one after the other; of a record the newest counts.
+/// Finds the valid entries of a damaged file, in its order. A record may have several; the newest counts.
 pub(super) fn salvage(file: &mut dyn Read, mut found: impl FnMut(Found)) {
     let mut window: Vec<u8> = Vec::new();
     let mut chunk = vec![0; CHUNK];
@@ -199,13 +174,13 @@ pub(super) fn salvage(file: &mut dyn Read, mut found: impl FnMut(Found)) {
     }
 }
 
-/// Returns how many bytes have been dealt with.
+/// Returns the number of bytes that were searched to the end.
 fn scan(window: &[u8], is_end: bool, found: &mut impl FnMut(Found)) -> usize {
     let mut at = 0_usize;
     loop {
         let rest = window.get(at..).unwrap_or_default();
         let Some(offset) = rest.windows(MAGIC.len()).position(|bytes| bytes == MAGIC || bytes == OLD_MAGIC) else {
-            // Its beginning may be the end of this window.
+            // The magic may begin at the end of this window.
             return window.len().saturating_sub(MAGIC.len()).max(at);
         };
         at = at.saturating_add(offset);
@@ -224,13 +199,13 @@ fn scan(window: &[u8], is_end: bool, found: &mut impl FnMut(Found)) -> usize {
     }
 }
 
-/// Checksum and length of the body.
+/// Returns checksum and length of the body.
 fn frame(bytes: &[u8]) -> Option<(u32, usize)> {
     let rest = bytes.strip_prefix(MAGIC).or_else(|| bytes.strip_prefix(OLD_MAGIC))?;
     let (sum, rest) = rest.split_first_chunk::<4>()?;
     let (length, _) = rest.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-    // What claims to be longer than any entry is none; as an empty one it fails its checksum.
+    // A length beyond the limit is damage: an entry without a body fails its checksum.
     Some((u32::from_le_bytes(*sum), if length > ENTRY_BYTES { 0 } else { length }))
 }
 
@@ -281,7 +256,7 @@ mod tests {
         assert_eq!((found.id.as_str(), found.round, found.entry), ("0-1", 5, entry("öä\n\"")));
     }
 
-    /// As version 0.1 has left it.
+    /// As version 0.1 wrote it.
     #[test]
     fn an_entry_of_the_old_format_is_read() {
         let head = concat!(
@@ -309,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_entries_are_found_among_rubbish_wherever_a_chunk_ends() {
+    fn valid_entries_are_found_in_damage_wherever_a_chunk_ends() {
         let long = "x".repeat(CHUNK + CHUNK / 2);
         let mut file = b"rubbish eventwe eventwe1eventwe2".to_vec();
         for (number, message) in ["a", &long, "b", "c"].into_iter().enumerate() {

@@ -1,5 +1,4 @@
-//! The side that touches the disk: opens what there is, begins again where it is damaged, commits. It blocks; nothing here
-//! knows of tasks.
+//! The blocking part of the spool: opens the file, replaces a damaged one, and commits.
 
 use std::sync::Arc;
 
@@ -13,37 +12,37 @@ use crate::outbox::{Changes, Entry};
 pub struct Keeper {
     medium: Arc<dyn Medium>,
     store: Option<Store>,
-    /// Tells this process's commits from those of others.
+    /// Identifies the commits of this process.
     process: u64,
     secret: KeySecret,
-    /// The secret is in use and cannot change any more.
+    /// Whether the secret is in use and can no longer change.
     secret_taken: bool,
-    /// The file holds what this process has committed and nothing else.
+    /// Whether the file holds only the commits of this process.
     begun: bool,
-    /// What earlier processes have left has been handed out.
+    /// Whether the entries of earlier processes have been returned.
     restored: bool,
     round: u64,
     entries: u64,
-    /// A commit found the file damaged, although it could be read.
+    /// The damage that a commit found in a file that could be read.
     distrusted: Option<String>,
     is_closed: bool,
 }
 
-/// What opening the file has brought.
+/// The result of opening the file.
 #[derive(Debug, Default)]
 pub struct Opened {
-    /// What earlier processes have left.
+    /// The entries of earlier processes.
     pub entries: Vec<Entry>,
-    /// Entries that are damaged, where the file as a whole is not.
+    /// Number of damaged entries in a file that is not damaged as a whole.
     pub torn: u64,
-    /// What was wrong with the file, and under which name it is now.
+    /// The damage of the file, and the name under which it was set aside.
     pub damaged: Option<(String, String)>,
-    /// What this process has committed before is not in it: everything has to be committed again.
+    /// Whether the commits of this process are missing, so that everything must be committed again.
     pub is_anew: bool,
 }
 
 impl Keeper {
-    /// A keeper that has not opened its file yet. `secret` is taken where the file brings none.
+    /// Returns a keeper without an open file. Uses `secret` if the file has none.
     #[must_use]
     pub fn new(medium: Arc<dyn Medium>, process: u64, secret: KeySecret) -> Self {
         Self {
@@ -61,7 +60,7 @@ impl Keeper {
         }
     }
 
-    /// What keys are to be hashed with, so that records of the earlier process are found again. Fixed from now on.
+    /// Returns the secret to hash keys with, and fixes it. With that of the file, records of an earlier process are found.
     pub fn take_secret(&mut self) -> KeySecret {
         self.secret_taken = true;
         self.secret
@@ -73,10 +72,10 @@ impl Keeper {
         self.store.is_some()
     }
 
-    /// Opens the file. One that is damaged is set aside, and what is whole in it is taken over.
+    /// Opens the file. Sets a damaged one aside and recovers its valid entries.
     ///
     /// # Errors
-    /// When it cannot be used now.
+    /// When the file cannot be used now.
     pub fn open(&mut self) -> Result<Opened, Error> {
         let mut opened = Opened::default();
         let read = match self.distrusted.take() {
@@ -119,7 +118,7 @@ impl Keeper {
         let unavailable = |error: std::io::Error| Error::Unavailable(error.to_string());
         let name = self.medium.set_aside().map_err(unavailable)?;
         let salvaged = if self.restored {
-            // This process knows everything that it had committed.
+            // This process has all its commits in memory.
             Vec::new()
         } else {
             store::salvage(&mut *self.medium.aside().map_err(unavailable)?)
@@ -127,7 +126,7 @@ impl Keeper {
         Ok((name, salvaged))
     }
 
-    /// Commits changes; after an error the file has to be opened again.
+    /// Commits changes. Open the file again after an error.
     ///
     /// # Errors
     /// When they are not durable.
@@ -153,7 +152,7 @@ impl Keeper {
         }
     }
 
-    /// Closes the file for good, so that the next process can have it.
+    /// Closes the file for good, so that the next process can open it.
     pub fn close(&mut self) {
         self.store = None;
         self.is_closed = true;
@@ -165,13 +164,13 @@ impl Keeper {
         self.is_closed
     }
 
-    /// Entries in the file.
+    /// Returns the number of entries in the file.
     #[must_use]
     pub const fn entries(&self) -> u64 {
         self.entries
     }
 
-    /// Bytes of the file.
+    /// Returns the bytes of the file.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.medium.bytes()

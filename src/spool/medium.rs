@@ -1,4 +1,4 @@
-//! Where the spool's file is.
+//! The location of the spool's file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -7,34 +7,34 @@ use std::path::{Path, PathBuf};
 
 use redb::{Builder, Database, DatabaseError};
 
-/// Bytes of pages that redb keeps in memory.
+/// Bytes of redb's page cache.
 const CACHE: usize = 8 << 20;
 
-/// A place for the file; tests have one that fails as a disk fails.
+/// The location of the file. Tests have one that fails like a disk.
 pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
-    /// Opens the file, or begins one.
+    /// Opens or creates the file.
     ///
     /// # Errors
-    /// redb's.
+    /// The errors of redb.
     fn open(&self) -> Result<Database, DatabaseError>;
 
-    /// Puts the file out of the way under another name, which is returned.
+    /// Renames the file, and returns the new name.
     ///
     /// # Errors
     /// When it cannot be renamed.
     fn set_aside(&self) -> io::Result<String>;
 
-    /// The file that was set aside, from its beginning.
+    /// Opens the file that was set aside.
     ///
     /// # Errors
     /// When it cannot be read.
     fn aside(&self) -> io::Result<Box<dyn Read + '_>>;
 
-    /// Bytes of the file.
+    /// Returns the bytes of the file.
     fn bytes(&self) -> u64;
 }
 
-/// A directory with `spool.redb`, and `spool.redb.damaged` when that could not be read.
+/// A directory with `spool.redb`, and `spool.redb.damaged` if that was damaged.
 #[derive(Debug)]
 pub struct Directory(pub PathBuf);
 
@@ -43,13 +43,13 @@ impl Directory {
         self.0.join("spool.redb")
     }
 
-    // LIMIT: one damaged file is kept; a second one takes its place.
+    // LIMIT: one damaged file is kept; the next one replaces it.
     fn damaged(&self) -> PathBuf {
         self.0.join("spool.redb.damaged")
     }
 }
 
-/// An error that names the path it is about.
+/// Adds the path to an error.
 fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -57,12 +57,12 @@ fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
 impl Medium for Directory {
     fn open(&self) -> Result<Database, DatabaseError> {
         fs::create_dir_all(&self.0).map_err(named(&self.0))?;
-        // Events may tell what is nobody else's business.
+        // Only for the owner, because events may be confidential.
         let (mut options, path) = (OpenOptions::new(), self.file());
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&path).map_err(named(&path))?;
         let database = Builder::new().set_cache_size(CACHE).create_file(file)?;
-        // The file's name has to outlive a crash too.
+        // The directory entry must survive a crash too.
         File::open(&self.0).and_then(|directory| directory.sync_all()).map_err(named(&self.0))?;
         Ok(database)
     }

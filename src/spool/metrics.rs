@@ -1,10 +1,10 @@
-//! What the spool counts.
+//! Metrics of the spool.
 
 use std::time::Duration;
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Registry};
 
-/// Metrics of the spool; clones count together.
+/// Metrics of the spool; clones share their values.
 #[derive(Debug, Clone)]
 pub(super) struct Metrics {
     pub(super) entries: IntGauge,
@@ -17,7 +17,7 @@ pub(super) struct Metrics {
     commits: Histogram,
 }
 
-/// Upper bounds in seconds: a commit is mostly one fsync, 0.1 ms on a good disk, 10 ms and more on a network's.
+/// Upper bounds in seconds: a commit is mostly one fsync, about 0.1 ms on a fast disk and 10 ms or more on a network disk.
 const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
 impl Metrics {
@@ -34,7 +34,7 @@ impl Metrics {
             let counter = IntCounter::new(name, help)?;
             registry.register(Box::new(counter.clone())).map(|()| counter)
         };
-        let duration = "Time of one commit, which makes the changes of a moment durable together.";
+        let duration = "Duration of a commit, which makes several changes durable.";
         let duration = HistogramOpts::new("eventweir_spool_commit_duration_seconds", duration);
         let commits = Histogram::with_opts(duration.buckets(BUCKETS.to_vec()))?;
         registry.register(Box::new(commits.clone()))?;
@@ -43,20 +43,17 @@ impl Metrics {
             bytes: gauge("eventweir_spool_file_bytes", "Bytes of the spool's file.")?,
             degraded: gauge(
                 "eventweir_spool_degraded",
-                "1 while what waits is in memory only, 0 while it is in the spool.",
+                "1 while waiting writes are in memory only, 0 while they are in the spool.",
             )?,
-            errors: counter("eventweir_spool_errors_total", "Commits that failed, and vain tries to open the spool.")?,
+            errors: counter("eventweir_spool_errors_total", "Failed commits, and failed attempts to open the spool.")?,
             restored: counter(
                 "eventweir_spool_restored_occurrences_total",
-                "Occurrences that an earlier process has left in the spool.",
+                "Occurrences restored from the spool of an earlier process.",
             )?,
-            torn: counter(
-                "eventweir_spool_torn_entries_total",
-                "Entries of the spool that were damaged, and are lost.",
-            )?,
+            torn: counter("eventweir_spool_torn_entries_total", "Damaged entries of the spool, which are lost.")?,
             damaged: counter(
                 "eventweir_spool_damaged_files_total",
-                "Files of the spool that were damaged and set aside, after what was whole in them was taken over.",
+                "Damaged files of the spool, set aside after their valid entries were recovered.",
             )?,
             commits,
         })
@@ -67,7 +64,7 @@ impl Metrics {
     }
 }
 
-/// As a gauge takes it.
+/// Converts a size to the value of a gauge.
 pub(super) fn size(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }

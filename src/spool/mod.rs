@@ -1,14 +1,14 @@
-//! The spool: what waits in the outbox is also on a disk, so that it outlives a crash.
+//! The spool: persists the outbox's waiting writes on a disk, so that they survive a crash.
 //!
-//! One entry a record that owes something, in an embedded store (redb). A task commits the changes of all shards together:
-//! at once when a client waits for it (`ack: durable`), otherwise a moment after the first of them. What cannot be kept stays
-//! in memory and is tried again (`eventweir_spool_degraded`); nothing that is wrong with the disk keeps events from being
-//! taken in, delivered, or the program from starting. A disk that does not answer counts as one that cannot be used: what it was
-//! asked goes on in its thread, which keeps the lock, and its changes are committed once more when the lock is free.
+//! It has one entry per record that owes a write, in redb. A task commits the changes of all shards together: at once if a
+//! client waits for it (`ack: durable`), otherwise shortly after the first change. Changes that cannot be committed stay in
+//! memory and are retried (`eventweir_spool_degraded`). No fault of the disk prevents the program from starting, or from
+//! accepting and delivering events. A disk that does not answer counts as unusable: its thread continues and keeps the lock, and
+//! the changes are committed again when the lock is free.
 //!
-//! Why nothing counts twice after a crash: an entry is what its record owed at its last commit, and the tally on the record
-//! upstream (`outbox/claim.rs`) tells how much of that has arrived since. Where one record comes to stand for another – a
-//! digest, a new name – its write waits for the commit (`outbox/journal.rs`).
+//! Nothing counts twice after a crash: an entry has what its record owed at the last commit, and the tag on the record upstream
+//! (`outbox/tag.rs`) shows how much of that has arrived since. A write by which one record replaces another (a digest, a new
+//! name) waits for the commit (`outbox/journal.rs`).
 
 mod entry;
 mod keeper;
@@ -38,9 +38,9 @@ use metrics::{Metrics, size};
 /// Settings of the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The directory of its file; without one there is no spool.
+    /// The directory of the file; `None` disables the spool.
     pub dir: Option<PathBuf>,
-    /// How long a change waits for others to be committed with, when no client waits. Default 10 ms.
+    /// Delay of a commit after a change, if no client waits for it; changes meanwhile share the commit. Default 10 ms.
     pub commit_interval: Duration,
 }
 
@@ -50,10 +50,10 @@ impl Default for Settings {
     }
 }
 
-/// Pause between tries while the spool cannot be used.
+/// Interval between retries while the spool cannot be used.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the disk may take for what it is asked, before what waits counts as in memory only.
+/// Timeout of an operation on the disk; then the changes count as in memory only.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The spool of a running program; clones share it.
@@ -65,34 +65,34 @@ struct Inner {
     disk: Arc<Mutex<Disk>>,
     metrics: Metrics,
     commit_interval: Duration,
-    /// The number of the newest round that may have taken changes.
+    /// The number of the last round that may have taken changes.
     started: AtomicU64,
     progress: watch::Sender<Progress>,
-    /// Somebody waits for a commit.
+    /// Notified when a client waits for a commit.
     asked: Notify,
     degraded: AtomicBool,
 }
 
-/// What only one thread at a time may touch.
+/// The state that only one thread uses at a time.
 #[derive(Debug)]
 struct Disk {
     keeper: Keeper,
-    /// What opening has brought, until it is handed on: perhaps nobody waited for it any more.
+    /// The result of opening, which the next round restores: the round that opened the file may have timed out.
     opened: Option<Opened>,
 }
 
-/// The right to touch it.
+/// The locked disk.
 type Locked = OwnedMutexGuard<Disk>;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
-    /// The number of the newest round that has ended.
+    /// The number of the last round that has ended.
     ended: u64,
-    /// Whether everything was durable then.
+    /// Whether all changes were durable then.
     kept: bool,
 }
 
-/// A spool that is open, or cannot be yet, and what it held.
+/// A spool at the start of the program, with the entries of the file if it could be opened.
 #[derive(Debug)]
 pub struct Beginning {
     spool: Spool,
@@ -101,23 +101,23 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// The spool that `settings` ask for; its metrics are there without one, too.
+    /// Opens the spool of `settings`; `None` without a directory. Registers the metrics in any case.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// When the registry already has metrics of these names.
     pub fn of(settings: &Settings, secret: KeySecret, registry: &Registry) -> Result<Option<Self>, prometheus::Error> {
         let Some(dir) = settings.dir.clone() else {
-            // They stay 0, so that an alert on them is no alert on nothing.
+            // They stay 0, so that alerts on them have data.
             Metrics::new(registry)?;
             return Ok(None);
         };
         Self::new(Arc::new(Directory(dir)), settings.commit_interval, secret, registry).map(Some)
     }
 
-    /// Opens what is there. A spool that cannot be used is no error: it is tried again while the program runs.
+    /// Opens the spool. One that cannot be used is not an error: it is retried while the program runs.
     ///
     /// # Errors
-    /// When a metric is registered twice.
+    /// When the registry already has metrics of these names.
     pub fn new(
         medium: Arc<dyn Medium>,
         commit_interval: Duration,
@@ -147,13 +147,13 @@ impl Beginning {
         Ok(Self { spool, entries, secret })
     }
 
-    /// What the shards have to hash keys with, so that records of an earlier process are found again.
+    /// Returns the secret that the shards must hash keys with to find the records of an earlier process.
     #[must_use]
     pub const fn secret(&self) -> KeySecret {
         self.secret
     }
 
-    /// Hands the shards what an earlier process has left; from now on their changes are kept.
+    /// Restores the entries of an earlier process, and starts to record the changes of the shards.
     #[must_use]
     pub fn restore(self, shards: &Shards) -> Spool {
         shards.keep_journal();
@@ -163,9 +163,9 @@ impl Beginning {
 }
 
 impl Spool {
-    /// Keeps the changes of `shards` until `stop` is cancelled.
+    /// Commits the changes of `shards` until `stop` is cancelled.
     pub async fn run(self, shards: Shards, stop: CancellationToken) {
-        // At once: what was restored is not safe before it is committed in the place of what was there.
+        // At once: restored entries are only safe after a commit of this process.
         self.round(&shards, PATIENCE).await;
         loop {
             if self.is_degraded() {
@@ -184,31 +184,31 @@ impl Spool {
                     },
                 }
             }
-            // While it hangs, what newly waits for it goes on at once.
+            // While the disk hangs, new rounds fail at once.
             let patience = if self.is_degraded() { Duration::ZERO } else { PATIENCE };
             self.round(&shards, patience).await;
         }
     }
 
-    /// Waits until everything that is in the shards now is durable. False when it is in memory only.
+    /// Waits until the current state of the shards is durable. False when it is in memory only.
     pub async fn durable(&self) -> bool {
-        // The round after this one begins later, and so takes all that is there now.
+        // The next round begins later, and therefore takes all current changes.
         let round = self.0.started.load(Ordering::SeqCst) + 1;
         let mut progress = self.0.progress.subscribe();
         self.0.asked.notify_one();
         progress.wait_for(|progress| progress.ended >= round).await.is_ok_and(|progress| progress.kept)
     }
 
-    /// Whether what waits is in memory only, because the spool cannot be used.
+    /// Whether waiting writes are in memory only, because the spool cannot be used.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.0.degraded.load(Ordering::Relaxed)
     }
 
-    /// The last round; then the file is closed, unless the disk does not answer. False when what waits is in memory only.
+    /// Runs the last round, then closes the file, unless the disk does not answer. False when waiting writes are in memory only.
     pub async fn finish(&self, shards: &Shards) -> bool {
         let kept = self.round(shards, PATIENCE).await;
-        // A disk that hangs has been waited for.
+        // The round above has waited for a disk that hangs.
         if let Ok(disk) = timeout(Duration::ZERO, Arc::clone(&self.0.disk).lock_owned()).await {
             let close = |disk: &mut Disk| {
                 disk.keeper.close();
@@ -219,8 +219,8 @@ impl Spool {
         kept
     }
 
-    /// Takes all changes and makes them durable. False when they are in memory only. Waits so long for what the disk was asked
-    /// before.
+    /// Takes all changes and commits them. False when they are in memory only. Waits for an earlier operation on the disk for
+    /// `patience`.
     async fn round(&self, shards: &Shards, patience: Duration) -> bool {
         let disk = timeout(patience, Arc::clone(&self.0.disk).lock_owned()).await;
         if disk.as_ref().is_ok_and(|disk| disk.keeper.is_closed()) {
@@ -243,7 +243,7 @@ impl Spool {
         kept
     }
 
-    /// Opens the file, unless it is open, and hands on what was in it.
+    /// Opens the file, unless it is open, and restores its entries.
     async fn opened(&self, mut disk: Locked, shards: &Shards) -> Result<Locked, Error> {
         if !disk.keeper.is_open() {
             let open = |disk: &mut Disk| {
@@ -290,14 +290,14 @@ impl Spool {
             return;
         }
         let occurrences = entries.iter().map(|entry| entry.occurrences().total()).sum();
-        tracing::info!(records = entries.len(), occurrences, "an earlier process has left these to be written");
+        tracing::info!(records = entries.len(), occurrences, "restored the writes of an earlier process");
         self.0.metrics.restored.inc_by(occurrences);
         for entry in entries {
             shards.restore(entry);
         }
     }
 
-    /// Says what was wrong with a file that could be opened in the end.
+    /// Logs and counts damage of an opened file, and returns its entries.
     fn report(&self, opened: Opened) -> Vec<Entry> {
         self.0.metrics.torn.inc_by(opened.torn);
         if opened.torn > 0 {
@@ -310,18 +310,18 @@ impl Spool {
                 damage,
                 file,
                 records,
-                "the spool is damaged; it was set aside, and whole entries taken over"
+                "the spool is damaged; it was set aside, and its valid entries were recovered"
             );
         }
         opened.entries
     }
 
-    /// Goes on in memory.
+    /// Continues in memory.
     fn degrade(&self, error: &Error) {
         self.0.metrics.errors.inc();
         self.0.metrics.degraded.set(1);
         if !self.0.degraded.swap(true, Ordering::Relaxed) {
-            tracing::error!(%error, "the spool cannot be used; what waits is in memory only until it can");
+            tracing::error!(%error, "the spool cannot be used; waiting writes are in memory only until it can");
         }
     }
 }
@@ -330,7 +330,7 @@ fn no_answer() -> Error {
     Error::Unavailable(format!("the disk has not answered for {PATIENCE:?}"))
 }
 
-/// Runs `act` where it may block. Where that takes too long it goes on there, and keeps the lock until it has ended.
+/// Runs `act` on a thread for blocking calls. After the timeout it continues there, and keeps the lock until it ends.
 async fn blocking<T: Send + 'static>(
     disk: Locked,
     act: impl FnOnce(&mut Disk) -> Result<T, Error> + Send + 'static,
@@ -343,7 +343,7 @@ async fn blocking<T: Send + 'static>(
     });
     match timeout(PATIENCE, task).await {
         Ok(Ok(done)) => Ok(done),
-        // It panicked, and has let go of the lock.
+        // It panicked and released the lock.
         Ok(Err(error)) => Ok((lock.lock_owned().await, Err(Error::Unavailable(error.to_string())))),
         Err(_) => Err(no_answer()),
     }

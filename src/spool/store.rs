@@ -1,4 +1,4 @@
-//! The entries in redb: one table for them, one for what is known of the file as a whole.
+//! The spool's file in redb: a table of entries, and a table of facts about the file.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,20 +13,20 @@ use crate::outbox::{Changes, Entry};
 const ENTRIES: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("entries");
 const FACTS: TableDefinition<'static, &str, u64> = TableDefinition::new("facts");
 
-/// Who wrote the file last.
+/// The process that wrote the file last.
 const PROCESS: &str = "process";
 const SECRET: [&str; 2] = ["secret.0", "secret.1"];
 
-/// Why something could not be kept, or what is kept cannot be had.
+/// Why the spool cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another process has the file.
+    /// Another process has opened the file.
     #[error("another process uses the spool")]
     Busy,
-    /// What the file holds makes no sense.
+    /// The content of the file is invalid.
     #[error("the spool is damaged: {0}")]
     Damaged(String),
-    /// The disk, the directory or the rights do not let us.
+    /// The disk, the directory or the permissions prevent it.
     #[error("the spool cannot be used: {0}")]
     Unavailable(String),
 }
@@ -37,7 +37,7 @@ impl<T: Into<redb::Error>> From<T> for Error {
         match &error {
             redb::Error::DatabaseAlreadyOpen => Self::Busy,
             redb::Error::Io(cause) if !is_damage(cause) => Self::Unavailable(error.to_string()),
-            // After a failed write redb wants to be opened again.
+            // After a failed write, redb must be opened again.
             redb::Error::PreviousIo | redb::Error::DatabaseClosed => Self::Unavailable(error.to_string()),
             _ => Self::Damaged(error.to_string()),
         }
@@ -52,16 +52,16 @@ fn is_damage(error: &io::Error) -> bool {
 #[derive(Debug)]
 pub(super) struct Store(Database);
 
-/// What an open spool holds.
+/// The content of the file.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     /// The entries, the newest record first.
     pub(super) entries: Vec<Entry>,
-    /// Entries that are damaged.
+    /// Number of damaged entries.
     pub(super) torn: u64,
-    /// Who wrote it; `None` when nobody has.
+    /// The process that wrote it; `None` for a new file.
     pub(super) process: Option<u64>,
-    /// What its keys were hashed with.
+    /// The secret that its keys were hashed with.
     pub(super) secret: Option<KeySecret>,
 }
 
@@ -70,9 +70,9 @@ impl Store {
         Self(database)
     }
 
-    /// Everything in the file.
+    /// Reads the whole file.
     pub(super) fn load(&self) -> Result<Content, Error> {
-        // A damaged page can make redb panic.
+        // redb may panic over a damaged page.
         contained(|| {
             let reading = self.0.begin_read()?;
             let mut content = Content::default();
@@ -97,14 +97,14 @@ impl Store {
             if counted != entries.len()? {
                 return Err(Error::Damaged("its entries cannot all be reached".to_owned()));
             }
-            // Keys sort as numbers do; where two records stand under one key of the correlator, the newer is remembered.
+            // The newest record first: if two have the same key of the correlator, the newer one is remembered.
             content.entries.reverse();
             Ok(content)
         })
     }
 
-    /// Writes changes in one transaction, and makes them durable. With `begin`, everything that was there before goes in the
-    /// same transaction. Returns how many entries there are now.
+    /// Writes changes durably in one transaction. With `begin`, the same transaction removes all earlier entries. Returns the
+    /// number of entries.
     pub(super) fn commit(
         &self,
         changes: &[Changes],
@@ -138,7 +138,7 @@ impl Store {
     }
 }
 
-/// The newest whole entry of each record in a damaged file.
+/// Returns the newest valid entry of each record in a damaged file.
 pub(super) fn salvage(file: &mut dyn io::Read) -> Vec<Entry> {
     let mut newest: HashMap<String, (u64, Entry)> = HashMap::new();
     entry::salvage(file, |found| {
@@ -156,7 +156,7 @@ fn id(shard: usize, record: RecordId) -> String {
     format!("{shard:04x}-{:016x}", record.0)
 }
 
-/// Runs `act` and makes an error of a panic.
+/// Runs `act`, and converts a panic to an error.
 fn contained<T>(act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_panic| Err(Error::Damaged("redb panicked over it".to_owned())))
 }

@@ -1,9 +1,9 @@
-//! The table from what came back for a request to the [`Answer`] that the outbox understands. One function, [`judge`]; the
-//! embedded store's failures go through the same table as the apiserver's. Unlike client-go (`recordEvent` in `tools/record/event.go`), which drops
-//! an event on any API status, passing faults are told apart here.
+//! The table from the result of a request to the outbox's [`Answer`]: one function, [`judge`], for the apiserver and the embedded
+//! store. client-go drops an event on any API status (`recordEvent` in `tools/record/event.go`); this table retries temporary
+//! faults.
 //!
-//! Final is only a `Status` of a failure that fits what was asked. A page of a load balancer or a proxy, and the answer of an
-//! apiserver that does not serve events yet, say nothing of the event: the request is repeated.
+//! Only the `Status` of a failure that fits the request is final. An error page of a load balancer or a proxy, and the answer of
+//! an apiserver that does not serve events yet, say nothing about the event, so the request is retried.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::time::Duration;
@@ -15,43 +15,43 @@ use super::Verb;
 use crate::outbox::{Answer, Applied, Fault, Refusal, RefusalReason, Retry};
 use crate::status::Status;
 
-/// LIMIT: longest `Retry-After` that is believed; longer ones are cut to this.
+/// LIMIT: longest `Retry-After`; longer ones are reduced to this.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
-/// LIMIT: bytes of an upstream's message that are kept, for logs and for the texts of statuses.
+/// LIMIT: bytes of an upstream's message, for logs and for the texts of statuses; the rest is cut.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// An answer other than 2xx: its status, and when to try again.
+/// An answer other than 2xx: its status, and when to retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Denial {
-    /// The upstream's Status; made up from the body's text where the body is none. Its `code` is the HTTP status.
+    /// The upstream's Status, or one made from the text of another body. Its `code` is the HTTP status.
     pub(super) status: Status,
-    /// Whether the body was a Status of a failure with the code of the answer, which only an apiserver sends.
+    /// Whether the body was the Status of a failure with the code of the answer. Only an apiserver sends that.
     pub(super) is_status: bool,
-    /// The upstream's `Retry-After`, limited.
+    /// The upstream's `Retry-After`, within the limit.
     pub(super) after: Option<Duration>,
 }
 
-/// Why no good answer came.
+/// The failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// The request was answered with something other than 2xx.
+    /// The answer was not 2xx.
     Denied(Box<Denial>),
-    /// No request can be made of it: a name too long for a URL.
+    /// The request cannot be built: a name is too long for a URL.
     Unsendable(String),
     /// The deadline passed.
     Deadline,
-    /// The request never left: no connection, a failed TLS handshake.
+    /// The request was not sent: no connection, or a failed TLS handshake.
     NotSent(String),
-    /// No credentials could be had: a token file or an exec plugin failed. The request never left.
+    /// A token file or an exec plugin gave no credentials. The request was not sent.
     NoCredentials(String),
-    /// The connection broke after the request may have left.
+    /// The connection broke when the request may have been sent.
     Lost(String),
     /// A 2xx whose body could not be read.
     Unreadable(String),
 }
 
 impl Failure {
-    /// What happened, in the words of whoever said so.
+    /// Returns the text of the failure.
     pub(super) fn words(&self) -> &str {
         match self {
             Self::Denied(denial) => &denial.status.message,
@@ -66,9 +66,9 @@ impl Failure {
 }
 
 impl Denial {
-    /// Reads an answer whose status is not 2xx.
+    /// Parses an answer other than 2xx.
     pub(super) fn read(code: StatusCode, headers: &http::HeaderMap, body: &[u8]) -> Self {
-        // Not every refusal carries a Status: 429 is plain text, and 504 a Status labelled text/plain.
+        // Not every refusal has a Status: 429 is plain text, and 504 a Status with Content-Type text/plain.
         let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| {
             let text = String::from_utf8_lossy(body);
             Status::new(0, "", if text.trim().is_empty() { code.to_string() } else { text.trim().to_owned() })
@@ -94,7 +94,7 @@ impl From<Status> for Box<Denial> {
     }
 }
 
-/// What tells a Status from other documents.
+/// The members that distinguish a Status from other documents.
 #[derive(Deserialize, Default)]
 struct Head {
     #[serde(default)]
@@ -103,9 +103,9 @@ struct Head {
     status: String,
 }
 
-/// The table.
+/// Classifies a failure. This is the table.
 pub(super) fn judge(verb: Verb, failure: &Failure) -> Answer {
-    // A read changes nothing, so nothing of it can have been applied.
+    // A read changes nothing.
     let perhaps = if verb.writes() { Applied::Perhaps } else { Applied::No };
     let retry = |fault, applied| Answer::Retry(Retry { after: None, applied, fault });
     match failure {
@@ -128,7 +128,7 @@ fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
     let retry = |fault, applied| Answer::Retry(Retry { after: *after, applied, fault });
     let about = status.details.as_ref().map_or("", |details| details.kind.as_str());
     match (status.code, status.reason.as_str()) {
-        // These pass, whoever answers. An apiserver's 429 is plain text.
+        // These are temporary, with or without a Status. An apiserver's 429 is plain text.
         (401, _) => retry(Fault::Unauthorized, Applied::No),
         (408 | 504, _) => retry(Fault::Timeout, perhaps),
         (429, _) => retry(Fault::Overloaded, Applied::No),
@@ -139,14 +139,14 @@ fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
         (500..=599, _) => retry(Fault::ServerError, perhaps),
         _ if !is_status => retry(Fault::NotApiserver, perhaps),
         (400 | 405 | 406 | 415 | 422, _) => refused(RefusalReason::Invalid),
-        // Admission may forbid in words of its own, so the reason is not looked at.
+        // Admission plugins use reasons of their own, so the reason is ignored.
         (403, _) if status.has_cause("NamespaceTerminating") => refused(RefusalReason::NamespaceGone),
         (403, _) => refused(RefusalReason::Forbidden),
         (404, "NotFound") if verb == Verb::Create && about == "namespaces" => refused(RefusalReason::NamespaceGone),
         (404, "NotFound") if verb != Verb::Create && matches!(about, "" | "events" | "namespaces") => Answer::Missing,
-        // The resource is not served: not yet, or not in this group.
+        // The resource is not served, or not yet.
         (404, _) => retry(Fault::NotApiserver, perhaps),
-        // A taken name is the usual 409 of a create, a status without a reason included: reading it tells.
+        // A 409 of a create means that the name exists, also without a reason. The outbox then reads the record.
         (409, reason) if verb == Verb::Create && reason != "Conflict" => Answer::Exists,
         (409, _) => retry(Fault::Conflict, Applied::No),
         (413, _) => refused(RefusalReason::TooLarge),
@@ -155,19 +155,19 @@ fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
     }
 }
 
-/// etcd's and gRPC's own limits come as a 500 without a reason. Not every `ResourceExhausted` is one of them: "database
-/// space exceeded" passes when an operator makes room.
+/// Whether the message is that of a size limit of etcd or gRPC, which is a 500 without a reason. Another `ResourceExhausted`,
+/// "database space exceeded", is temporary.
 fn too_large_for_etcd(message: &str) -> bool {
     message.contains("etcdserver: request is too large") || message.contains("message larger than max")
 }
 
-/// A failure in the words of the API, for the readers behind eventweir.
+/// Converts a failure to a Status for eventweir's clients.
 pub(super) fn status_of(failure: Failure) -> Status {
     match failure {
         Failure::Denied(denial) if denial.is_status || matches!(denial.status.code, 401 | 408 | 429 | 500..=599) => {
             denial.status
         }
-        // A client would take it for the apiserver's verdict, and delete or post again.
+        // Not passed on: a client would take it for the apiserver's answer, and delete or post again.
         Failure::Denied(denial) => {
             let Status { code, message, .. } = denial.status;
             Status::new(503, "ServiceUnavailable", shorten(format!("not an apiserver's answer: {code} {message}")))
@@ -209,7 +209,7 @@ mod tests {
         let check = |verb, code, reason: &str, message: &str, expected: Answer| {
             assert_eq!(judge(verb, &denied(code, reason, message)), expected, "{verb:?} {code} {reason}");
         };
-        // A refusal carries the upstream's own words.
+        // A refusal has the upstream's own words.
         let check_refused = |verb, code, reason: &str, message: &str, why| {
             let status = Box::new(Status::new(code, reason, message));
             check(verb, code, reason, message, Answer::Refused(Refusal { reason: why, status }));
@@ -220,6 +220,11 @@ mod tests {
         }
         check(Create, 401, "Unauthorized", "m", retry(Fault::Unauthorized, Applied::No));
         check_refused(Create, 403, "Forbidden", "m", Forbidden);
+        let cause = StatusCause { reason: "NamespaceTerminating".into(), message: String::new(), field: String::new() };
+        let details = StatusDetails { causes: vec![cause], ..StatusDetails::default() };
+        let status = Status::new(403, "Forbidden", "m").with_details(details);
+        let gone = Refusal { reason: NamespaceGone, status: Box::new(status.clone()) };
+        assert_eq!(judge(Create, &Failure::Denied(status.into())), Answer::Refused(gone));
         let about = |kind: &str| Status::not_found("", kind, "x");
         let gone = Refusal { reason: NamespaceGone, status: Box::new(about("namespaces")) };
         for (verb, kind, expected) in [
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_status_of_a_failure_is_a_verdict() {
+    fn only_a_status_of_a_failure_is_final() {
         let page = "<html><body><h1>404 Not Found</h1></body></html>";
         let status = |kind: &str, status: &str, code: u16| {
             let details = r#""details":{"kind":"namespaces"}"#;
@@ -298,32 +303,14 @@ mod tests {
         let body = status("Status", "Failure", 404);
         let denial = Denial::read(StatusCode::NOT_FOUND, &http::HeaderMap::new(), body.as_bytes());
         assert!(matches!(judge(Verb::Create, &Failure::Denied(denial.into())), Answer::Refused(_)));
-        // Too large is told by an apiserver, whatever the text of a gateway's page says.
-        let denial = Denial::read(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            &http::HeaderMap::new(),
-            b"etcdserver: request is too large",
-        );
+        // A gateway's page with the text of etcd is not a Status.
+        let text = b"etcdserver: request is too large";
+        let denial = Denial::read(StatusCode::INTERNAL_SERVER_ERROR, &http::HeaderMap::new(), text);
         assert_eq!(judge(Verb::Create, &Failure::Denied(denial.into())), retry(Fault::ServerError, Applied::Perhaps));
     }
 
     #[test]
-    fn a_terminating_namespace_is_gone() {
-        let cause = StatusCause { reason: "NamespaceTerminating".into(), message: String::new(), field: String::new() };
-        let details = StatusDetails { causes: vec![cause], ..StatusDetails::default() };
-        let failure = Failure::Denied(Status::new(403, "Forbidden", "m").with_details(details).into());
-        let answer = judge(Verb::Create, &failure);
-        assert!(matches!(answer, Answer::Refused(Refusal { reason: RefusalReason::NamespaceGone, .. })), "{answer:?}");
-    }
-
-    #[test]
-    fn what_cannot_be_asked_is_refused() {
-        let answer = judge(Verb::Patch, &Failure::Unsendable("m".into()));
-        assert!(matches!(answer, Answer::Refused(Refusal { reason: RefusalReason::Invalid, .. })), "{answer:?}");
-    }
-
-    #[test]
-    fn each_failure_without_a_status_has_its_answer() {
+    fn each_failure_without_an_answer_has_its_answer() {
         let check = |failure: Failure, fault, write, read| {
             assert_eq!(judge(Verb::Patch, &failure), retry(fault, write), "{failure:?}");
             assert_eq!(judge(Verb::Get, &failure), retry(fault, read), "{failure:?}");
@@ -333,6 +320,8 @@ mod tests {
         check(Failure::NoCredentials("x".into()), Fault::Unauthorized, Applied::No, Applied::No);
         check(Failure::Lost("x".into()), Fault::Transport, Applied::Perhaps, Applied::No);
         check(Failure::Unreadable("x".into()), Fault::BadAnswer, Applied::Perhaps, Applied::No);
+        let answer = judge(Verb::Patch, &Failure::Unsendable("m".into()));
+        assert!(matches!(answer, Answer::Refused(Refusal { reason: RefusalReason::Invalid, .. })), "{answer:?}");
     }
 
     #[test]
@@ -358,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_are_no_status_are_told_as_text() {
+    fn other_bodies_become_the_message() {
         let check = |body: &[u8], expected: &str| {
             let denial = Denial::read(StatusCode::GATEWAY_TIMEOUT, &http::HeaderMap::new(), body);
             assert_eq!((denial.status.message.as_str(), denial.status.code), (expected, 504));
@@ -370,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_hear_of_failures_in_the_words_of_the_api() {
+    fn clients_get_failures_as_a_status() {
         let check = |failure, code, reason: &str| {
             let status = status_of(failure);
             assert_eq!((status.code, status.reason.as_str()), (code, reason));

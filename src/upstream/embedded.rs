@@ -1,4 +1,4 @@
-//! The embedded store behind a lock and a clock: the upstream of a process without a cluster.
+//! The embedded store as an upstream: a lock and a clock around [`Store`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::clock::{Clock, Mono, Now};
 use crate::event::Event;
-use crate::event::core_v1::EventList;
+use crate::event::json::EventList;
 use crate::event::patching::{self, Patched};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
@@ -25,26 +25,26 @@ use crate::status::Status;
 pub struct Embedded {
     /// The lock is held for one operation at a time and never over an await.
     store: Arc<Mutex<Store>>,
-    /// The newest revision, for watches that wait for it.
+    /// The newest revision, which watches wait for.
     newest: Arc<watch::Sender<u64>>,
     clock: Clock,
     metrics: Metrics,
 }
 
-/// Shortest pause between two looks for expired events, so that many expiries near each other share one.
+/// Shortest interval between two removals of expired events, so that one removes many.
 const EXPIRY_PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Longest pause: how long an event put into an empty store can outstay a TTL shorter than this. Reads never see it.
+/// Longest interval: with a shorter TTL, an expired event can stay in the store this long. Reads never return it.
 const EXPIRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 impl Embedded {
-    /// An empty store with random uids and names, whose versions begin above those of every earlier start.
+    /// Returns an empty store with random uids and names. Its versions begin above those of every earlier start.
     #[must_use]
     pub fn new(settings: Settings, clock: Clock, metrics: Metrics) -> Self {
         let store = Store::started(settings, fastrand::u64(..), clock.now());
         Self::with_store(store, clock, metrics)
     }
 
-    /// A store made elsewhere, with a known seed for example.
+    /// Returns an upstream over `store`, which may have a known seed.
     #[must_use]
     pub fn with_store(store: Store, clock: Clock, metrics: Metrics) -> Self {
         let newest = Arc::new(watch::Sender::new(store.revision()));
@@ -57,38 +57,23 @@ impl Embedded {
         self.store.lock().has_namespace(namespace)
     }
 
-    /// Carries out what a record needs.
-    #[must_use]
-    pub fn write(&self, request: &Request) -> Answer {
+    /// Carries out the request of a record.
+    pub(super) fn write(&self, request: &Request) -> Answer {
         let verb = Verb::of(request);
         sorted(verb, self.with(verb, |store, now| ask(store, request, now)))
     }
 
-    /// Reads one event.
-    ///
-    /// # Errors
-    /// 404 when it is missing.
-    pub fn get(&self, namespace: &str, name: &str) -> Result<Event, Status> {
-        self.with(Verb::Get, |store, now| store.get(namespace, name, now))
-    }
-
-    /// Reads one event from a state that is not older than this version.
-    ///
-    /// # Errors
-    /// As [`Self::get`], and 504 when the store has not reached the version yet.
-    pub fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
+    /// As [`Store::get`], from a state that is not older than `version`.
+    pub(super) fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
         self.with(Verb::Get, |store, now| {
             store.reached(version)?;
             store.get(namespace, name, now)
         })
     }
 
-    /// Shows what a create would store, and stores nothing.
-    ///
-    /// # Errors
-    /// As [`Store::create`].
-    pub fn try_create(&self, event: &Event) -> Result<Event, Status> {
-        // A copy, because the caller's stays as it is.
+    /// As [`Store::try_create`].
+    pub(super) fn try_create(&self, event: &Event) -> Result<Event, Status> {
+        // A copy, because the caller keeps its event.
         self.with(Verb::Create, |store, now| store.try_create(event.clone(), now))
     }
 
@@ -102,69 +87,49 @@ impl Embedded {
             resource_version: page.resource_version,
             continue_token: page.continue_token,
             remaining_item_count: page.remaining_item_count.and_then(|count| i64::try_from(count).ok()),
-            // Copied out here, where the lock is free again.
+            // Copied here, after the lock is released.
             items: page.items.into_iter().map(Arc::unwrap_or_clone).collect(),
         })
     }
 
-    /// Puts an event in the place of the one of its name.
-    ///
-    /// # Errors
     /// As [`Store::replace`].
-    pub fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
+    pub(super) fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
         self.with(Verb::Update, |store, now| store.replace(event, options, now))
     }
 
-    /// Applies a client's own patch to one event. The patch is applied while the store is free for others, and again if
-    /// the event was changed meanwhile: unless it states a version, its client never hears of a conflict.
-    ///
-    /// # Errors
-    /// As [`patching::apply`] and [`Store::commit`].
-    pub fn patch(
+    /// Applies a client's own patch to one event. The patch is applied without the lock, and again if the event was changed
+    /// meanwhile: a client gets a conflict only if its patch states a version.
+    pub(super) fn patch(
         &self,
         namespace: &str,
         name: &str,
         patch: &ClientPatch,
         options: &PatchOptions,
     ) -> Result<Patched, Status> {
+        let group = options.writer.group;
+        let apply = || loop {
+            let current = self.access(|store, now| store.current(namespace, name, group, now))?;
+            let Patched { event, warnings } =
+                patching::apply(patch.patch_type, &patch.body, group, options.validation, &current)
+                    .map_err(|status| *status)?;
+            if let Some(event) = self.access(|store, now| store.commit(&current, event, options, now))? {
+                return Ok(Patched { event, warnings });
+            }
+        };
         let started = self.clock.now().mono;
-        let result = self.apply_patch(namespace, name, patch, options);
+        let result = apply();
         self.count(Verb::Patch, started, &result);
         result
     }
 
-    fn apply_patch(
-        &self,
-        namespace: &str,
-        name: &str,
-        patch: &ClientPatch,
-        options: &PatchOptions,
-    ) -> Result<Patched, Status> {
-        let ClientPatch { patch_type, body } = patch;
-        let group = options.writer.group;
-        loop {
-            let current = self.access(|store, now| store.current(namespace, name, group, now))?;
-            let Patched { event, warnings } =
-                patching::apply(*patch_type, body, group, options.validation, &current).map_err(|status| *status)?;
-            if let Some(event) = self.access(|store, now| store.commit(&current, event, options, now))? {
-                return Ok(Patched { event, warnings });
-            }
-        }
-    }
-
-    /// Deletes one event.
-    ///
-    /// # Errors
     /// As [`Store::delete_with`].
-    pub fn delete(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+    pub(super) fn delete(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
         self.with(Verb::Delete, |store, now| store.delete_with(namespace, name, options, now))
     }
 
-    /// Deletes the events that a list of these options shows; one that went or changed meanwhile is as the apiserver has it.
-    ///
-    /// # Errors
-    /// As [`Store::list`].
-    pub fn delete_collection(
+    /// Deletes the events that `list` selects. As the apiserver does, ignores events that were deleted meanwhile and deletes
+    /// those that were changed.
+    pub(super) fn delete_collection(
         &self,
         namespace: &str,
         list: &ListOptions,
@@ -181,18 +146,16 @@ impl Embedded {
     }
 
     /// Watches the events of one namespace or of all.
-    #[must_use]
-    pub fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> EmbeddedWatch {
+    pub(super) fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> EmbeddedWatch {
         EmbeddedWatch::new(self.clone(), namespace, options)
     }
 
-    /// The newest revision, and a way to wait for a newer one.
+    /// Returns the newest revision, and a way to wait for a newer one.
     pub(super) fn newest(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
 
-    /// Removes expired events as their time comes, without end; to be run on the app's task tracker. Nothing is lost when it
-    /// is cancelled.
+    /// Removes expired events at their time, without end. Run it on the app's task tracker; cancelling it is safe.
     pub async fn expire_forever(&self) {
         loop {
             let now = self.clock.now();
@@ -206,7 +169,7 @@ impl Embedded {
         }
     }
 
-    /// Does something with the store that this type has no method for.
+    /// Runs `act` on the locked store.
     pub fn access<T>(&self, act: impl FnOnce(&mut Store, Now) -> T) -> T {
         let now = self.clock.now();
         let mut store = self.store.lock();
@@ -242,7 +205,7 @@ impl fmt::Debug for Embedded {
     }
 }
 
-/// Carries out what a record needs on a store that nobody else uses: for replays.
+/// Carries out the request of a record on a store without a lock, for replays.
 pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answer {
     if let Request::Delete { namespace, name, resource_version, .. } = request {
         let options = DeleteOptions { resource_version: Some(resource_version.clone()), ..DeleteOptions::default() };
@@ -254,7 +217,7 @@ pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answ
 
 fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> {
     match request {
-        // A copy, because the outbox keeps its own until the answer is settled.
+        // A copy, because the outbox keeps its event until the answer is settled.
         Request::Create { event, .. } => store.create(Event::clone(event), now),
         Request::Patch { group, namespace, name, patch, claim } => {
             store.patch(namespace, name, patch, claim.as_deref(), *group, now)
@@ -265,7 +228,7 @@ fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> 
     }
 }
 
-/// The store's refusals go through the same table as an apiserver's.
+/// Classifies the store's refusals by the same table as an apiserver's.
 fn sorted(verb: Verb, outcome: Result<Event, Status>) -> Answer {
     match outcome {
         Ok(event) => Answer::Stored(Box::new(event)),

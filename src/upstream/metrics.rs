@@ -1,4 +1,4 @@
-//! What the upstream part counts: requests by verb and answer, their duration, and what the embedded store had to evict.
+//! Metrics of the upstream: requests by verb and answer, their duration, and evictions of the embedded store.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, R
 use super::Verb;
 use crate::outbox::{Answer, Fault};
 
-/// Metrics of the upstream; cheap to clone, all clones count together.
+/// Metrics of the upstream; clones share their values.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     requests: IntCounterVec,
@@ -52,7 +52,7 @@ impl Metrics {
         Ok(Self { requests, duration, evicted })
     }
 
-    /// Counts an answered request. `None` stands for a success without an event, such as a list.
+    /// Counts a request. `None` is a success without an event, such as a list.
     pub(super) fn count(&self, verb: Verb, answer: Option<&Answer>, took: Duration) {
         self.requests.with_label_values(&[verb.label(), label(answer)]).inc();
         self.duration.with_label_values(&[verb.label()]).observe(took.as_secs_f64());

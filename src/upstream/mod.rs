@@ -1,28 +1,26 @@
-//! Where records live: the kube-apiserver, or the embedded store that speaks the same API. The end of the path.
+//! Upstream: where records live. Either the kube-apiserver, or the embedded store, which serves the same API from memory.
 //!
-//! The shard hands over a [`Request`] and gets an [`Answer`], sorted by one table (`answer.rs`); readers get events, lists and
-//! the API's own `Status`. Nothing here repeats a request or decides what follows from an answer: the outbox does.
+//! Delivery sends a [`Request`] and gets an [`Answer`], classified by the table in `answer.rs`. Readers get events, lists
+//! and the API's `Status`. This module sends each request once; the outbox decides what follows from the answer.
 
 mod answer;
 pub mod apiserver;
 mod embedded;
-mod labels;
 mod list;
 mod metrics;
 mod patch;
-mod selector;
 pub mod store;
 mod watch;
 
+pub use crate::event::WatchEvent;
+pub use crate::event::selector::{FieldSelector, LabelSelector};
 pub use apiserver::{Apiserver, News};
 pub use embedded::{Embedded, answer_from_store};
-pub use labels::LabelSelector;
 pub use list::{
     ApplyOptions, ClientPatch, DeleteOptions, Deleted, ListOptions, PatchOptions, UpdateOptions, Updated, Version,
-    WatchEvent, WatchOptions, Writer,
+    WatchOptions, Writer,
 };
 pub use metrics::Metrics;
-pub use selector::FieldSelector;
 pub use watch::{EmbeddedWatch, Watch};
 
 use std::sync::Arc;
@@ -30,7 +28,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::event::Event;
-use crate::event::core_v1::EventList;
+use crate::event::json::EventList;
 use crate::event::patching::Patched;
 use crate::outbox::{Answer, Request};
 use crate::status::{Status, StatusDetails};
@@ -38,13 +36,13 @@ use crate::status::{Status, StatusDetails};
 /// Where records live. Clones share one connection pool or one store.
 #[derive(Debug, Clone)]
 pub enum Upstream {
-    /// In this process's memory.
+    /// The embedded store, in memory.
     Embedded(Embedded),
-    /// In a cluster.
+    /// A kube-apiserver.
     Apiserver(Apiserver),
 }
 
-/// What can be asked of an upstream; also the metric label.
+/// The verb of a request to the upstream; also the metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// POST.
@@ -53,13 +51,13 @@ pub enum Verb {
     Patch,
     /// GET of one event.
     Get,
-    /// GET of many.
+    /// GET of a list.
     List,
     /// PUT.
     Update,
-    /// DELETE of one event or of many.
+    /// DELETE of one event or of a collection.
     Delete,
-    /// GET of changes as they come.
+    /// GET of a watch.
     Watch,
 }
 
@@ -72,16 +70,25 @@ pub struct NotReady(String);
 const NO_APPLY: &str = "the embedded store does not do server-side apply; started with --upstream apiserver, eventweir passes \
                         it on to a real apiserver";
 
-impl Upstream {
-    /// Asks once for what a record needs. Dropping the future abandons the request, which may then still be carried out.
-    pub async fn write(&self, request: &Request) -> Answer {
-        match self {
-            Self::Embedded(embedded) => embedded.write(request),
-            Self::Apiserver(apiserver) => apiserver.write(request).await,
+/// Calls the method of the same name on the upstream, whichever it is.
+macro_rules! ask {
+    ($upstream:ident.$method:ident($($argument:expr),*)) => {
+        match $upstream {
+            Self::Embedded(embedded) => embedded.$method($($argument),*),
+            Self::Apiserver(apiserver) => apiserver.$method($($argument),*).await,
         }
+    };
+}
+
+/// Errors are the upstream's refusals, or 503 and 504 when there is no answer. A write without an answer may have been carried
+/// out.
+impl Upstream {
+    /// Sends the request of a record once. Dropping the future abandons the request, which may still be carried out.
+    pub async fn write(&self, request: &Request) -> Answer {
+        ask!(self.write(request))
     }
 
-    /// What happened to the newest request that is worth repeating, in words for a log.
+    /// Returns the most recent retryable failure, as text for the log.
     #[must_use]
     pub fn newest_fault(&self) -> Option<Arc<String>> {
         match self {
@@ -93,51 +100,39 @@ impl Upstream {
     /// Reads one event.
     ///
     /// # Errors
-    /// The upstream's refusal, or 503 and 504 when there is no answer.
+    /// The upstream's refusal.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Event, Status> {
-        match self {
-            Self::Embedded(embedded) => embedded.get(namespace, name),
-            Self::Apiserver(apiserver) => apiserver.get(namespace, name).await,
-        }
+        self.get_not_older(namespace, name, 0).await
     }
 
-    /// Reads one event from a state that is not older than this version; 0 for any.
+    /// Reads one event from a state that is not older than `version`; 0 accepts any state.
     ///
     /// # Errors
-    /// As [`Self::get`], and 504 when the upstream has not reached the version yet.
+    /// The upstream's refusal, and 504 when the upstream has not reached the version yet.
     pub async fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
-        match self {
-            Self::Embedded(embedded) => embedded.get_not_older(namespace, name, version),
-            Self::Apiserver(apiserver) => apiserver.get_not_older(namespace, name, version).await,
-        }
+        ask!(self.get_not_older(namespace, name, version))
     }
 
-    /// Shows what a create would store, and stores nothing.
+    /// Returns what a create would store, as a dry run.
     ///
     /// # Errors
-    /// The upstream's refusal, or 503 and 504 when there is no answer.
+    /// The upstream's refusal.
     pub async fn try_create(&self, event: &Event) -> Result<Event, Status> {
-        match self {
-            Self::Embedded(embedded) => embedded.try_create(event),
-            Self::Apiserver(apiserver) => apiserver.try_create(event).await,
-        }
+        ask!(self.try_create(event))
     }
 
     /// Lists the events of one namespace or of all.
     ///
     /// # Errors
-    /// The upstream's refusal, or 503 and 504 when there is no answer.
+    /// The upstream's refusal.
     pub async fn list(&self, namespace: Option<&str>, options: &ListOptions) -> Result<EventList, Status> {
-        match self {
-            Self::Embedded(embedded) => embedded.list(namespace, options),
-            Self::Apiserver(apiserver) => apiserver.list(namespace, options).await,
-        }
+        ask!(self.list(namespace, options))
     }
 
-    /// Puts an event in the place of the one of its name; a missing one is created.
+    /// Replaces the event of the same name, or creates it if it is missing.
     ///
     /// # Errors
-    /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
+    /// The upstream's refusal.
     pub async fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
         match self {
             Self::Embedded(embedded) => embedded.update(event, options),
@@ -145,10 +140,10 @@ impl Upstream {
         }
     }
 
-    /// Merges an event into the one of its name as its manager wants it (server-side apply); a missing one is created.
+    /// Applies an event by server-side apply: merges it into the one of its name, or creates it if it is missing.
     ///
     /// # Errors
-    /// 415 by the embedded store; the apiserver's refusal, or 503 and 504 when there is no answer: then it may have been done.
+    /// 415 from the embedded store; the apiserver's refusal.
     pub async fn apply(
         &self,
         namespace: &str,
@@ -167,7 +162,7 @@ impl Upstream {
     /// Applies a client's own patch to one event.
     ///
     /// # Errors
-    /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
+    /// The upstream's refusal.
     pub async fn patch(
         &self,
         namespace: &str,
@@ -175,43 +170,34 @@ impl Upstream {
         patch: &ClientPatch,
         options: &PatchOptions,
     ) -> Result<Patched, Status> {
-        match self {
-            Self::Embedded(embedded) => embedded.patch(namespace, name, patch, options),
-            Self::Apiserver(apiserver) => apiserver.patch(namespace, name, patch, options).await,
-        }
+        ask!(self.patch(namespace, name, patch, options))
     }
 
     /// Deletes one event.
     ///
     /// # Errors
-    /// The upstream's refusal, or 503 and 504 when there is no answer; then it may have been done.
+    /// The upstream's refusal.
     pub async fn delete(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
-        match self {
-            Self::Embedded(embedded) => embedded.delete(namespace, name, options),
-            Self::Apiserver(apiserver) => apiserver.delete(namespace, name, options).await,
-        }
+        ask!(self.delete(namespace, name, options))
     }
 
-    /// Deletes the events that a list of these options would show, and returns that list.
+    /// Deletes the events that `list` selects, and returns them.
     ///
     /// # Errors
-    /// The upstream's refusal, or 503 and 504 when there is no answer; then some may have been deleted.
+    /// The upstream's refusal; then some events may have been deleted.
     pub async fn delete_collection(
         &self,
         namespace: &str,
         list: &ListOptions,
         options: &DeleteOptions,
     ) -> Result<EventList, Status> {
-        match self {
-            Self::Embedded(embedded) => embedded.delete_collection(namespace, list, options),
-            Self::Apiserver(apiserver) => apiserver.delete_collection(namespace, list, options).await,
-        }
+        ask!(self.delete_collection(namespace, list, options))
     }
 
     /// Watches the events of one namespace or of all.
     ///
     /// # Errors
-    /// The upstream's refusal, or 503 and 504 when there is no answer.
+    /// The upstream's refusal.
     pub async fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> Result<Watch, Status> {
         match self {
             Self::Embedded(embedded) => Ok(Watch::Embedded(Box::new(embedded.watch(namespace, options)))),
@@ -219,20 +205,20 @@ impl Upstream {
         }
     }
 
-    /// Whether this namespace can hold events, as far as it is known without asking.
+    /// Whether this namespace can hold events, as far as that is known without a request.
     #[must_use]
     pub fn has_namespace(&self, namespace: &str) -> bool {
         match self {
             Self::Embedded(embedded) => embedded.has_namespace(namespace),
-            // Asking would cost a request for each event; the create itself will tell.
+            // A request per event would be too many; the create itself fails in a missing namespace.
             Self::Apiserver(_) => true,
         }
     }
 
-    /// Asks whether the upstream would answer now.
+    /// Checks whether the upstream answers now.
     ///
     /// # Errors
-    /// When it cannot be reached, does not accept our credentials or says that it is not ready.
+    /// When it cannot be reached, rejects our credentials or reports that it is not ready.
     pub async fn check(&self) -> Result<(), NotReady> {
         match self {
             Self::Embedded(_) => Ok(()),
@@ -244,10 +230,10 @@ impl Upstream {
 impl Verb {
     const ALL: [Self; 7] = [Self::Create, Self::Patch, Self::Get, Self::List, Self::Update, Self::Delete, Self::Watch];
 
-    /// What records are delivered with.
+    /// The verbs of delivery.
     pub const OF_DELIVERY: [Self; 3] = [Self::Create, Self::Patch, Self::Get];
 
-    /// How a record's request asks.
+    /// Returns the verb of a record's request.
     #[must_use]
     pub const fn of(request: &Request) -> Self {
         match request {
@@ -258,7 +244,7 @@ impl Verb {
         }
     }
 
-    /// The metric label, and the verb of an RBAC rule.
+    /// Returns the metric label, which is also the verb of an RBAC rule.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {

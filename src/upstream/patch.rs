@@ -1,39 +1,87 @@
-//! The strategic merge patch of a repeated event: its JSON, byte for byte as client-go sends it unless it carries a claim, and
-//! its effect.
+//! The strategic merge patch of a repeated event: its JSON, and its effect. Without a claim, the bytes are client-go's.
 
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
 
 use crate::event::json;
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::outbox::{Claim, Patch};
 use crate::status::Status;
 
-/// The value of lastTimestamp that client-go compares with, and therefore leaves out.
+/// The lastTimestamp that client-go compares with, and therefore leaves out.
 const LEFT_OUT: Time = Time(0);
 
-/// The patch document through `group`.
-pub(super) fn document(patch: &Patch, claim: Option<&Claim>, group: ApiGroup) -> String {
-    if group == ApiGroup::Core {
-        return patch.to_json(claim);
-    }
-    let mut document = Map::new();
-    if let Some(claim) = claim {
-        document.insert("metadata".to_owned(), metadata(claim).into());
-    }
-    if let Some(series) = series(patch) {
-        let last = series.last_observed_time.map(|time| time.to_string());
-        document.insert("series".to_owned(), serde_json::json!({"count": series.count, "lastObservedTime": last}));
-    }
-    Value::Object(document).to_string()
+/// The patch document. An absent member is left out; `Some(None)` is written as `null`, which deletes the member.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'p> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<Metadata<'p>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    series: Option<Option<Series>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_timestamp: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'p str>,
 }
 
-/// Does to `event` what the apiserver does when it receives that document through `group`.
+/// What a claim writes, which client-go does not have.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata<'p> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    resource_version: &'p str,
+    #[serde(serialize_with = "annotations")]
+    annotations: &'p Claim,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Series {
+    count: i32,
+    last_observed_time: Option<String>,
+}
+
+fn annotations<S: Serializer>(claim: &Claim, serializer: S) -> Result<S::Ok, S::Error> {
+    let removed = claim.removed.iter().filter(|name| **name != claim.tag).map(|name| (name, None));
+    let own = [(&claim.tag, Some(&claim.value))];
+    let others = claim.annotations.iter().map(|(name, value)| (name, Some(value)));
+    serializer.collect_map(removed.chain(own).chain(others))
+}
+
+/// Returns the patch document for `group`.
+pub(super) fn document(patch: &Patch, claim: Option<&Claim>, group: ApiGroup) -> String {
+    let metadata = claim.map(|claim| Metadata { resource_version: &claim.resource_version, annotations: claim });
+    let document = match group {
+        ApiGroup::Core => Document {
+            metadata,
+            series: claim.is_some_and(|claim| claim.ends_series).then_some(None),
+            count: (patch.count != 0).then_some(patch.count),
+            last_timestamp: (patch.last_timestamp != Some(LEFT_OUT))
+                .then(|| patch.last_timestamp.map(|time| time.to_string())),
+            message: Some(patch.message.as_str()).filter(|message| !message.is_empty()),
+        },
+        ApiGroup::Events => {
+            let series = series(patch).map(|EventSeries { count, last_observed_time }| {
+                Some(Series { count, last_observed_time: last_observed_time.map(|time| time.to_string()) })
+            });
+            Document { metadata, series, count: None, last_timestamp: None, message: None }
+        }
+    };
+    let plain = serde_json::to_string(&document).unwrap_or_default();
+    let mut escaped = Vec::with_capacity(plain.len());
+    json::escape(&plain, &mut escaped);
+    String::from_utf8(escaped).unwrap_or_default()
+}
+
+/// Changes `event` as the apiserver does when it receives that document through `group`.
 ///
 /// # Errors
 /// 409 when the claim was made for another version.
 pub(super) fn apply(patch: &Patch, claim: Option<&Claim>, group: ApiGroup, event: &mut Event) -> Result<(), Status> {
     if let Some(claim) = claim {
-        stake(claim, event)?;
+        apply_claim(claim, event)?;
     }
     match group {
         ApiGroup::Core => {
@@ -45,7 +93,7 @@ pub(super) fn apply(patch: &Patch, claim: Option<&Claim>, group: ApiGroup, event
     Ok(())
 }
 
-/// What a patch can tell through events.k8s.io/v1: a series, which begins with 2.
+/// Returns the series that a patch through events.k8s.io/v1 writes; `None` for a count below 2 or without a time.
 fn series(patch: &Patch) -> Option<EventSeries> {
     let time = patch.last_timestamp?;
     let last_observed_time = Some(MicroTime(time.0.saturating_mul(1_000_000)));
@@ -53,94 +101,18 @@ fn series(patch: &Patch) -> Option<EventSeries> {
 }
 
 impl Patch {
-    /// The patch document: `count`, `lastTimestamp` and `message`, in this order, as far as they are told; before them the
-    /// claim, which client-go does not know.
+    /// Returns the patch document of core/v1: the claim, which client-go does not have, then those of `count`,
+    /// `lastTimestamp` and `message` that change.
     #[must_use]
     pub fn to_json(&self, claim: Option<&Claim>) -> String {
-        let mut json = Vec::with_capacity(self.message.len() + if claim.is_some() { 256 } else { 96 });
-        self.write_json(claim, &mut json);
-        // What is written is text and punctuation.
-        String::from_utf8(json).unwrap_or_default()
-    }
-
-    /// Appends the patch document. Hot: one for every write, so it is written without a tree.
-    pub fn write_json(&self, claim: Option<&Claim>, out: &mut Vec<u8>) {
-        let start = out.len() + 1;
-        let mut member = |name: &str, value: &dyn Fn(&mut Vec<u8>)| {
-            out.push(if out.len() < start { b'{' } else { b',' });
-            out.extend_from_slice(name.as_bytes());
-            value(out);
-        };
-        if let Some(claim) = claim {
-            member(r#""metadata":"#, &|out| write_metadata(claim, out));
-        }
-        if claim.is_some_and(|claim| claim.ends_series) {
-            member(r#""series":null"#, &|_| {});
-        }
-        if self.count != 0 {
-            member(r#""count":"#, &|out| json::write_integer(self.count.into(), out));
-        }
-        match self.last_timestamp {
-            Some(LEFT_OUT) => {}
-            None => member(r#""lastTimestamp":null"#, &|_| {}),
-            Some(time) => member(r#""lastTimestamp":""#, &|out| {
-                time.write(out);
-                out.push(b'"');
-            }),
-        }
-        if !self.message.is_empty() {
-            member(r#""message":"#, &|out| json::write_text(&self.message, out));
-        }
-        if out.len() < start {
-            out.push(b'{');
-        }
-        out.push(b'}');
+        document(self, claim, ApiGroup::Core)
     }
 }
 
-/// As [`metadata`].
-fn write_metadata(claim: &Claim, out: &mut Vec<u8>) {
-    out.push(b'{');
-    if !claim.resource_version.is_empty() {
-        out.extend_from_slice(br#""resourceVersion":"#);
-        json::write_text(&claim.resource_version, out);
-        out.push(b',');
-    }
-    out.extend_from_slice(br#""annotations":{"#);
-    for name in claim.removed.iter().filter(|name| **name != claim.tag) {
-        json::write_text(name, out);
-        out.extend_from_slice(b":null,");
-    }
-    json::write_text(&claim.tag, out);
-    out.push(b':');
-    json::write_text(&claim.value, out);
-    for (name, value) in &claim.annotations {
-        out.push(b',');
-        json::write_text(name, out);
-        out.push(b':');
-        json::write_text(value, out);
-    }
-    out.extend_from_slice(b"}}");
-}
-
-fn metadata(claim: &Claim) -> Map<String, Value> {
-    let mut metadata = Map::new();
-    if !claim.resource_version.is_empty() {
-        metadata.insert("resourceVersion".to_owned(), claim.resource_version.as_str().into());
-    }
-    let removed = claim.removed.iter().map(|name| (name.to_string(), Value::Null));
-    let own = (claim.tag.to_string(), Value::from(claim.value.as_str()));
-    let others = claim.annotations.iter().map(|(name, value)| (name.to_string(), Value::from(value.as_str())));
-    let annotations = removed.chain([own]).chain(others).collect();
-    metadata.insert("annotations".to_owned(), Value::Object(annotations));
-    metadata
-}
-
-fn stake(claim: &Claim, event: &mut Event) -> Result<(), Status> {
+fn apply_claim(claim: &Claim, event: &mut Event) -> Result<(), Status> {
     let metadata = &mut event.metadata;
     if !claim.resource_version.is_empty() && metadata.resource_version != claim.resource_version {
-        let text = "the object has been modified; please apply your changes to the latest version and try again";
-        return Err(Status::conflict("", "events", &metadata.name, text));
+        return Err(Status::outdated("", &metadata.name));
     }
     let annotations = &mut metadata.rare.get_or_insert_default().annotations;
     annotations.retain(|name, _| !claim.removed.contains(name));
@@ -163,59 +135,8 @@ fn apply_core(patch: &Patch, event: &mut Event) {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
     use super::*;
     use crate::outbox::MESSAGES;
-
-    /// The document by way of a tree, as it was written before it was written directly.
-    fn by_tree(patch: &Patch, claim: Option<&Claim>) -> String {
-        let mut document = Map::new();
-        if let Some(claim) = claim {
-            document.insert("metadata".to_owned(), metadata(claim).into());
-        }
-        if patch.count != 0 {
-            document.insert("count".to_owned(), patch.count.into());
-        }
-        if patch.last_timestamp != Some(LEFT_OUT) {
-            document.insert("lastTimestamp".to_owned(), json!(patch.last_timestamp.map(|time| time.to_string())));
-        }
-        if !patch.message.is_empty() {
-            document.insert("message".to_owned(), patch.message.as_str().into());
-        }
-        let mut text = Vec::new();
-        json::escape(&Value::Object(document).to_string(), &mut text);
-        String::from_utf8(text).unwrap()
-    }
-
-    proptest! {
-        #[test]
-        fn a_patch_is_written_as_its_tree(
-            count in prop_oneof![Just(0), any::<i32>()],
-            time in proptest::option::of(prop_oneof![Just(0), -62_135_596_800..253_402_300_800_i64]),
-            message in "(\\PC|[\u{0}-\u{7f}<>&\u{2028}\u{2029}]){0,40}",
-            claim in proptest::option::of(("[0-9]{0,3}", "[a-c<]", "[0-9]{1,3}@[0-9]{1,3}", proptest::collection::vec("[d-f\"]", 0..3))),
-            line in proptest::option::of("\\PC{0,20}"),
-        ) {
-            let patch = Patch { count, last_timestamp: time.map(Time), message: message.into() };
-            let claim = claim.map(|(version, tag, value, mut removed)| {
-                removed.dedup();
-                let removed = removed.into_iter().map(Into::into).collect();
-                let (tag, value) = (tag.into(), value.into());
-                // Names that come after the others', as the tree sorts them.
-                let annotations = line.into_iter().map(|line| ("line".into(), line.into())).collect();
-                let resource_version = version.into();
-                Claim { resource_version, tag, value, annotations, removed, ends_series: false }
-            });
-            let unique = claim.as_ref().is_none_or(|claim| {
-                let names: std::collections::HashSet<_> = claim.removed.iter().collect();
-                names.len() == claim.removed.len()
-            });
-            prop_assume!(unique);
-            prop_assert_eq!(patch.to_json(claim.as_ref()), by_tree(&patch, claim.as_ref()));
-        }
-    }
 
     #[test]
     fn patches_read_as_client_go_writes_them() {
@@ -255,6 +176,19 @@ mod tests {
         let annotations = event.metadata.rare.unwrap().annotations;
         assert_eq!((event.count, annotations[&tag].as_str(), annotations[MESSAGES].as_str()), (5, "3@4", r#"["m"]"#));
         assert_eq!(annotations["line.eventweir/00"], "2 0 a");
+    }
+
+    #[test]
+    fn a_claim_can_end_the_series_of_a_core_event() {
+        let tag = "tally.eventweir/b".into();
+        let (resource_version, value, annotations, removed) = ("".into(), "3@4".into(), Vec::new(), Vec::new());
+        let claim = Claim { resource_version, tag, value, annotations, removed, ends_series: true };
+        let patch = Patch { count: 5, last_timestamp: Some(LEFT_OUT), message: "".into() };
+        let expected = r#"{"metadata":{"annotations":{"tally.eventweir/b":"3@4"}},"series":null,"count":5}"#;
+        assert_eq!(patch.to_json(Some(&claim)), expected);
+        let mut event = Event { series: Some(EventSeries::default()), ..Event::default() };
+        apply(&patch, Some(&claim), ApiGroup::Core, &mut event).unwrap();
+        assert_eq!((event.series, event.count), (None, 5));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A watch of the embedded store: it reads the store's window of changes at its reader's pace and queues nothing.
+//! A watch of the embedded store. It reads from the store's window of changes when the client reads, and has no queue.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{Embedded, ListOptions, WatchEvent, WatchOptions};
 use crate::event::{Event, RareMeta};
 use crate::status::Status;
 
-/// LIMIT: events of one batch while a watch tells what is there.
+/// LIMIT: existing events of one batch; the rest follows in further batches.
 const INITIAL_MAX: usize = 500;
 /// The annotation of the bookmark after the initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
@@ -18,14 +18,14 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// An open watch.
 #[derive(Debug)]
 pub enum Watch {
-    /// Of the embedded store.
+    /// A watch of the embedded store.
     Embedded(Box<EmbeddedWatch>),
-    /// Of an apiserver.
+    /// A watch of an apiserver.
     Apiserver(Box<Frames>),
 }
 
 impl Watch {
-    /// Waits for the next events; `None` at the end. An `Error` is the last. Cancelling loses nothing.
+    /// Waits for the next events; `None` at the end. An `Error` is the last event. Cancelling is safe.
     pub async fn next(&mut self) -> Option<Vec<WatchEvent>> {
         match self {
             Self::Embedded(watch) => watch.next().await,
@@ -38,7 +38,7 @@ impl Watch {
 #[derive(Debug)]
 pub struct EmbeddedWatch {
     embedded: Embedded,
-    /// The newest revision: tells that there is something to look at.
+    /// The newest revision, which changes with each change of the store.
     newest: Receiver<u64>,
     namespace: Option<String>,
     options: WatchOptions,
@@ -47,14 +47,13 @@ pub struct EmbeddedWatch {
 
 #[derive(Debug)]
 enum Phase {
-    /// Lists what is there.
+    /// Lists the existing events.
     List,
-    /// Sends what is left of the list of this version. LIMIT: until they are sent, the events of the list stay in memory, for each
-    /// of the watches that may be open.
+    /// Sends the rest of the list of this version. LIMIT: each open watch keeps these events in memory until they are sent.
     Initial(std::vec::IntoIter<Arc<Event>>, SmolStr),
-    /// Tells what has changed after this revision.
+    /// Sends the changes after this revision.
     Changes(u64),
-    /// Has told of an error.
+    /// An error was sent.
     Ended,
 }
 
@@ -73,8 +72,8 @@ impl EmbeddedWatch {
 
     async fn next(&mut self) -> Option<Vec<WatchEvent>> {
         loop {
-            // LIMIT: a reader that is slower than the changes falls out of the store's window; it is told 410 and lists again.
-            let told = match &mut self.phase {
+            // LIMIT: a client that reads slower than the changes falls out of the store's window, and gets 410.
+            let batch = match &mut self.phase {
                 Phase::Ended => return None,
                 Phase::List => self.list().map(|()| (Vec::new(), true)),
                 Phase::Initial(rest, version) => {
@@ -86,7 +85,7 @@ impl EmbeddedWatch {
                     Ok((events, true))
                 }
                 Phase::Changes(revision) => {
-                    // Before the look, so that a change during it wakes the wait below.
+                    // Before reading, so that a change meanwhile ends the wait below.
                     self.newest.mark_unchanged();
                     let revision = *revision;
                     let namespace = self.namespace.as_deref();
@@ -98,10 +97,10 @@ impl EmbeddedWatch {
                     )
                 }
             };
-            match told {
+            match batch {
                 Ok((events, _)) if !events.is_empty() => return Some(events),
                 Ok((_, true)) => {}
-                // The sender lives in `embedded`, so waiting cannot fail.
+                // `embedded` holds the sender, so waiting cannot fail.
                 Ok((_, false)) => drop(self.newest.changed().await),
                 Err(status) => {
                     self.phase = Phase::Ended;

@@ -1,4 +1,4 @@
-//! The recorded cases: files, bodies, and the long runs that they spell short.
+//! The recorded cases: files, bodies, and abbreviated long texts.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;
@@ -9,10 +9,10 @@ use eventweir::event::json;
 use eventweir::event::{ApiGroup, protobuf};
 use serde_json::Value;
 
-/// A placeholder inside a body means that the bytes of the recording are of no use.
+/// Placeholders that make the recorded bytes of a body unusable.
 const CARRIED: [&str; 3] = ["<rv:", "<uid:", "<name:"];
 
-/// The project's own copy of the vectors of this kind, and that of `EVENTWEIR_VECTORS` where set.
+/// Returns the folder of the vectors of this kind, and that of `EVENTWEIR_VECTORS` if set.
 fn folders(kind: &str) -> Vec<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(kind);
     #[expect(clippy::disallowed_methods, reason = "the tests' one setting")]
@@ -20,7 +20,7 @@ fn folders(kind: &str) -> Vec<PathBuf> {
     std::iter::once(ours).chain(more).collect()
 }
 
-/// The lines of all files of this kind, each with the name of its file; what two folders share comes once.
+/// Returns the lines of all files of this kind with the names of their files, without duplicates.
 pub(crate) fn lines(kind: &str) -> Vec<(String, Value)> {
     let mut paths = Vec::new();
     for folder in folders(kind) {
@@ -53,7 +53,7 @@ fn expand(value: &mut Value) {
     }
 }
 
-/// Writes `<run:LETTER*COUNT>` out.
+/// Expands `<run:LETTER*COUNT>`.
 fn expand_runs(text: &str) -> String {
     let mut expanded = String::new();
     let mut rest = text;
@@ -67,12 +67,12 @@ fn expand_runs(text: &str) -> String {
     expanded + rest
 }
 
-/// The API group of a path.
+/// Returns the API group of a path.
 pub(crate) fn group_of(path: &str) -> ApiGroup {
     if path.starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core }
 }
 
-/// The body of a request, with `fill` putting in what earlier answers had; `number` is the request's in a burst.
+/// Returns the body of a request. `fill` replaces placeholders by values of earlier answers; `number` is the index in a burst.
 pub(crate) fn body(request: &Value, fill: impl Fn(&str) -> String, number: usize) -> Vec<u8> {
     if let Some(text) = request["bodyText"].as_str() {
         return fill(text).into_bytes();

@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1 and HTTP/2 whose answers are read piece by piece. Each request has a connection of its own.
+//! A client of HTTP/1.1 and HTTP/2 that reads answers in chunks. Each request has a connection of its own.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![expect(clippy::disallowed_methods, reason = "a connection ends with its test")]
 
@@ -12,10 +12,10 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-/// How long a test waits for something that has to come.
+/// Timeout of each wait.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What is asked.
+/// A request.
 pub(crate) struct Asked {
     pub(crate) method: String,
     /// Path and query.
@@ -25,7 +25,7 @@ pub(crate) struct Asked {
     pub(crate) http1: bool,
 }
 
-/// An answer whose body is still to be read.
+/// An answer before its body is read.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) version: Version,
@@ -35,11 +35,11 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Sends the request and reads the head of its answer.
+    /// Sends the request and reads the head of the answer.
     pub(crate) async fn of(address: SocketAddr, asked: &Asked) -> Result<Self, String> {
         let exchange = async {
             let stream = TcpStream::connect(address).await.unwrap();
-            // Or each request waits for the kernel's timer.
+            // Otherwise each request waits for the kernel's timer.
             stream.set_nodelay(true).unwrap();
             let io = TokioIo::new(stream);
             let request = request(address, asked)?;
@@ -57,12 +57,12 @@ impl Answer {
         Ok(Self::from(answer))
     }
 
-    /// The first value of a header.
+    /// Returns the first value of a header.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// Reads one more piece; false at the end.
+    /// Reads one more chunk; false at the end.
     async fn piece(&mut self) -> Result<bool, String> {
         let frame = tokio::time::timeout(DEADLINE, self.body.frame()).await.map_err(|_late| "nothing more came")?;
         let Some(frame) = frame else { return Ok(false) };
@@ -71,7 +71,7 @@ impl Answer {
         Ok(true)
     }
 
-    /// The bytes up to and with `end`'s; `None` at the end of the body.
+    /// Reads as many bytes as `end` returns; `None` at the end of the body.
     async fn until(&mut self, end: impl Fn(&[u8]) -> Option<usize>) -> Result<Option<Vec<u8>>, String> {
         loop {
             if let Some(length) = end(&self.unread) {
@@ -83,12 +83,12 @@ impl Answer {
         }
     }
 
-    /// The next line of a stream.
+    /// Reads the next line of a stream.
     pub(crate) async fn line(&mut self) -> Result<Option<Vec<u8>>, String> {
         self.until(|bytes| bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)).await
     }
 
-    /// The next frame of a protobuf stream, without its length.
+    /// Reads the next frame of a protobuf stream, without its length.
     pub(crate) async fn frame(&mut self) -> Result<Option<Vec<u8>>, String> {
         let frame = self.until(|bytes| {
             let length = u32::from_be_bytes(*bytes.first_chunk::<4>()?);
@@ -98,7 +98,7 @@ impl Answer {
         Ok(frame.await?.map(|bytes| bytes[4..].to_vec()))
     }
 
-    /// All that is left.
+    /// Reads the rest of the body.
     pub(crate) async fn rest(&mut self) -> Result<Vec<u8>, String> {
         while self.piece().await? {}
         Ok(std::mem::take(&mut self.unread))

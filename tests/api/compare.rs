@@ -1,20 +1,19 @@
-//! Compares answers with recorded ones: placeholders, order of members, documents, texts and protobuf.
+//! Compares answers with recorded ones: documents, order of members, texts, placeholders and protobuf.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 
-use eventweir::event::json::{self};
-use eventweir::event::{ApiGroup, protobuf};
+use eventweir::event::{ApiGroup, json, protobuf};
 use eventweir::status::Status;
 use serde_json::{Map, Value};
 
-/// What the placeholders of one case stand for, and how its answers are compared.
+/// The values of the placeholders of one case, and how its answers are compared.
 pub(crate) struct Known {
     values: BTreeMap<String, String>,
     correlates: bool,
 }
 
-/// Whether a document's members have to come in the recorded order.
+/// Whether the order of members is compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Kept,
@@ -22,17 +21,17 @@ pub(crate) enum Order {
 }
 
 impl Known {
-    /// Nothing is known yet. Where events are correlated, they are shown as the records that they begin.
+    /// Returns an empty state. With `correlates`, events are compared as records.
     pub(crate) fn new(correlates: bool) -> Self {
         Self { values: BTreeMap::new(), correlates }
     }
 
-    /// Whether what comes next is shown as a record.
+    /// Sets whether the next events are compared as records.
     pub(crate) fn expect_records(&mut self, correlates: bool) {
         self.correlates = correlates;
     }
 
-    /// Puts the values in the place of their placeholders.
+    /// Replaces placeholders by their values.
     pub(crate) fn fill(&self, text: &str) -> String {
         self.values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
     }
@@ -44,12 +43,13 @@ impl Known {
         if self.correlates {
             as_records(&mut expected);
         }
-        // A member that a record has and an event has not is put at the end.
+        // A member that only a record has is appended at the end.
         let order = if self.correlates { Order::Any } else { order };
         self.value(&expected, given, order).map_err(|fault| format!("{fault}\n    in {given}"))
     }
 
-    fn value(&mut self, expected: &Value, given: &Value, order: Order) -> Result<(), String> {
+    /// Compares values member by member.
+    pub(crate) fn value(&mut self, expected: &Value, given: &Value, order: Order) -> Result<(), String> {
         match (expected, given) {
             (Value::Object(left), Value::Object(right)) => {
                 let keys = |members: &Map<String, Value>| {
@@ -92,10 +92,10 @@ impl Known {
         if pattern_rest == given_rest { Ok(()) } else { Err(fault()) }
     }
 
-    /// Equal names stand for equal values, and different ones for different values.
+    /// Binds a value to a placeholder. Equal names have equal values, and different names different ones.
     fn bind(&mut self, name: &str, value: &str) -> Result<(), String> {
         if value.is_empty() {
-            return Err(format!("nothing stands for {name}"));
+            return Err(format!("{name} is empty"));
         }
         let Some((kind, _)) = name.split_once(':') else { return Ok(()) };
         if let Some(known) = self.values.get(name) {
@@ -113,7 +113,7 @@ impl Known {
         self.text(&text_without_managed(expected), given)
     }
 
-    /// Compares documents in YAML, whatever their layout.
+    /// Compares documents in YAML, ignoring layout.
     pub(crate) fn yaml(&mut self, expected: &str, given: &str) -> Result<(), String> {
         if given.starts_with('{') || !given.ends_with('\n') {
             return Err(format!("not written as YAML: {given:?}"));
@@ -142,7 +142,7 @@ impl Known {
     }
 }
 
-/// The JSON of what an envelope carries.
+/// Returns the JSON of an envelope's object.
 fn shown(group: ApiGroup, version: &str, kind: &str, raw: &[u8]) -> Result<Value, String> {
     let is_list = kind.ends_with("List");
     let inner = in_envelope(group, if is_list { "EventList" } else { "Event" }, raw);
@@ -170,7 +170,7 @@ fn shown(group: ApiGroup, version: &str, kind: &str, raw: &[u8]) -> Result<Value
     Ok(shown)
 }
 
-/// apiVersion, kind and message of `k8s\0` and a `runtime.Unknown`.
+/// Returns apiVersion, kind and object of `k8s\0` and a `runtime.Unknown`.
 fn envelope(bytes: &[u8]) -> Option<(String, String, Vec<u8>)> {
     let unknown = fields(bytes.strip_prefix(b"k8s\0")?)?;
     let meta = fields(unknown.get(&1)?)?;
@@ -178,7 +178,7 @@ fn envelope(bytes: &[u8]) -> Option<(String, String, Vec<u8>)> {
     Some((text(1)?, text(2)?, unknown.get(&2).cloned().unwrap_or_default()))
 }
 
-/// Type and message of a `WatchEvent`.
+/// Returns type and object of a `WatchEvent`.
 pub(crate) fn watch_event(frame: &[u8]) -> Option<(String, Vec<u8>)> {
     let event = fields(frame)?;
     let object = fields(event.get(&2)?)?;
@@ -200,12 +200,12 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&field, bytes].concat()
 }
 
-/// The length-delimited fields of a message, by number; of several the last.
+/// Returns the length-delimited fields of a message by number; of several, the last.
 fn fields(message: &[u8]) -> Option<BTreeMap<u64, Vec<u8>>> {
     Some(every_field(message)?.into_iter().collect())
 }
 
-/// The length-delimited fields of a message with their numbers; numbers are passed over.
+/// Returns the length-delimited fields of a message with their numbers; skips other fields.
 fn every_field(mut message: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
     let mut fields = Vec::new();
     while !message.is_empty() {
@@ -237,7 +237,7 @@ fn varint(message: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The first placeholder of a text, with what stands before and after it.
+/// Returns the first placeholder of a text, with the text before and after it.
 fn placeholder(text: &str) -> Option<(&str, &str, &str)> {
     const NAMES: [&str; 12] = [
         "<rv:",
@@ -259,8 +259,8 @@ fn placeholder(text: &str) -> Option<(&str, &str, &str)> {
     Some((before, name, after))
 }
 
-/// Events as records: they count from 1 on, and what new-style events tell by their series and eventTime they tell by their
-/// lastTimestamp (`docs/semantics.md`).
+/// Converts events to records: they have a count of at least 1, and a lastTimestamp in place of the series and the eventTime of
+/// new-style events (`docs/semantics.md`).
 fn as_records(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(as_records),
@@ -284,8 +284,8 @@ fn as_records(value: &mut Value) {
     }
 }
 
-/// Puts the messages of a refusal, and of its causes, in the place of the recorded ones: texts are eventweir's own, but there is
-/// one. All else of a refusal is compared.
+/// Replaces the recorded messages of a refusal and its causes by eventweir's own, which must not be empty. The rest of a refusal
+/// is compared.
 pub(crate) fn take_messages(expected: &mut Value, given: &Value) {
     if expected["type"] == "ERROR" {
         return take_messages(&mut expected["object"], &given["object"]);
@@ -305,7 +305,7 @@ pub(crate) fn take_messages(expected: &mut Value, given: &Value) {
     }
 }
 
-/// The same for a Status in protobuf.
+/// As [`take_messages`], for a Status in protobuf.
 fn take_messages_of_protobuf(expected: &mut Status, given: &[u8]) -> Option<()> {
     const MESSAGE: u64 = 3;
     const DETAILS: u64 = 5;
@@ -329,7 +329,7 @@ fn take_messages_of_protobuf(expected: &mut Status, given: &[u8]) -> Option<()> 
     Some(())
 }
 
-/// A recorded document without the one member that the embedded store does not keep.
+/// Returns a recorded document without `managedFields`, which the embedded store does not have.
 fn without_managed(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -341,7 +341,7 @@ fn without_managed(value: &Value) -> Value {
     }
 }
 
-/// The text of an answer, without `managedFields` where it is JSON, its white space kept.
+/// Returns the text of an answer, without `managedFields` if it is JSON, with the same white space.
 fn text_without_managed(text: &str) -> String {
     if let Ok(json) = serde_json::from_str::<Value>(text)
         && json.is_object()

@@ -1,5 +1,5 @@
-//! Where eventweir's answers differ from the recorded ones, and why. Each row of a deliberate difference has its counterpart
-//! in `docs/semantics.md`. A case that stands here and would pass makes the test fail: the tables can only shrink.
+//! The cases in which eventweir's answers differ from the recorded ones, with reasons. `docs/semantics.md` has the deliberate
+//! differences. A listed case that passes makes the test fail, so that the tables can only shrink.
 
 /// A reason, and the cases that it holds for.
 pub(crate) type Row = (&'static str, &'static [&'static str]);
@@ -14,7 +14,7 @@ pub(crate) const ABSENT_HEADERS: [(&str, &str); 3] = [
 /// Differences in every setting.
 pub(crate) const ALWAYS: &[Row] = &[
     (
-        "these tests configure no `auth`: whoever reaches it is let in (`tests/it/access.rs` replays them with callers)",
+        "these tests configure no `auth`, so that every client is allowed (`tests/it/access.rs` replays them with `auth`)",
         &[
             "auth-none-create",
             "auth-none-get",
@@ -28,7 +28,7 @@ pub(crate) const ALWAYS: &[Row] = &[
         ],
     ),
     (
-        "for the same reason it asks nobody what a caller may do",
+        "for the same reason, permissions are not checked",
         &[
             "auth-nobody-create-group",
             "auth-nobody-get",
@@ -44,10 +44,10 @@ pub(crate) const ALWAYS: &[Row] = &[
             "transport-headers-403",
         ],
     ),
-    ("a request that a page of another origin makes a browser send is refused", &["transport-origin"]),
+    ("a browser's request for a page of another origin is refused", &["transport-origin"]),
     ("it serves events only", &["auth-review", "auth-review-no", "auth-token-review", "auth-access-review"]),
     (
-        "the embedded store is no etcd: it takes every event that the limit of bodies lets in",
+        "the embedded store has no limit of an event's size; the limit of bodies applies",
         &["create-body-large-over-etcd", "create-body-large-over-etcd-request"],
     ),
     (
@@ -62,21 +62,21 @@ pub(crate) const ALWAYS: &[Row] = &[
         ],
     ),
     (
-        "the embedded store keeps no managedFields: a write that would change nothing else is none",
+        "the embedded store has no managedFields: a write that changes only them is not a write",
         &["cross-put-group-on-core"],
     ),
     ("the embedded store lists its newest version only", &["list-rv-exact", "list-rv-limit"]),
     (
-        "a watch from a version that the embedded store has not reached is 410: it could be of an earlier start, and wait for ever",
+        "a watch from a version that the embedded store has not reached is 410: the version may be of an earlier start",
         &["watch-rv-future"],
     ),
     ("a resourceVersion in a create is dropped", &["create-core-meta-rv-preset"]),
-    ("the embedded store's namespaces exist or do not, and never end", &["create-core-ns-terminating"]),
-    ("/version tells of eventweir", &["discovery-version", "discovery-version-anonymous"]),
-    ("the OpenAPI document is a small one, and so its hash another", &["discovery-openapi-v3"]),
-    ("discovery is not told in protobuf", &["discovery-protobuf"]),
+    ("the embedded store has no terminating namespaces", &["create-core-ns-terminating"]),
+    ("/version describes eventweir", &["discovery-version", "discovery-version-anonymous"]),
+    ("the OpenAPI document is smaller, and its hash differs", &["discovery-openapi-v3"]),
+    ("discovery has no protobuf", &["discovery-protobuf"]),
     (
-        "the limits of requests and their 429s are eventweir's own",
+        "limits of requests and their 429s are eventweir's own",
         &["overload-inflight", "overload-fairness", "overload-event-rate-limit", "overload-event-rate-limit-patch"],
     ),
 ];
@@ -105,11 +105,11 @@ pub(crate) const CORRELATED: &[Row] = &[
         ],
     ),
     (
-        "a record has a count where a new-style event has a series, so that the new API group lets less of it be changed",
+        "a record has a count in place of a series, so that events.k8s.io/v1 allows fewer changes",
         &["put-new-same", "patch-old-via-group-series", "patch-json-series"],
     ),
     (
-        "a patch of a count or a series tells of occurrences: its answer is the client's own line",
+        "a patch of a count or a series reports occurrences; its answer is the event as its client counts it",
         &[
             "patch-strategic-noop",
             "patch-strategic-series",

@@ -1,24 +1,26 @@
-//! Replays every recorded case of a real apiserver (`vectors/api`, `vectors/validation`, and those of `EVENTWEIR_VECTORS` where
-//! set) over HTTP against the program with the embedded store: same status, headers, warnings and bodies, but for what
-//! `differences.rs` lists.
+//! Replays every recorded case of a real apiserver (`vectors/api`, `vectors/validation`, and those of `EVENTWEIR_VECTORS` if set)
+//! over HTTP against the program with the embedded store. Status, headers, warnings and bodies must be equal, except for the
+//! differences in `differences.rs`.
 
 mod case;
 mod client;
 mod compare;
 mod differences;
 mod player;
+mod program;
+mod protobuf;
 mod validation;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use differences::{ALWAYS, CORRELATED, Row};
 
-/// As near to the apiserver as the settings get.
+/// The settings that are closest to the apiserver.
 const PLAIN: &str = "correlation: {enabled: false}\ningest: {ack: written, repair: off}\n";
-/// The same with correlation, which is what eventweir is for.
+/// The same with correlation.
 const CORRELATING: &str = "outbox: {coalesceInterval: 0s}\ningest: {ack: written, repair: off}\n";
 
-/// Plays all cases and holds their results against the tables.
+/// Plays all cases and compares the results with the tables of differences.
 async fn replay(yaml: &str, correlates: bool, tables: &[&[Row]]) {
     let excepted: BTreeMap<&str, &str> =
         tables.iter().copied().flatten().flat_map(|(reason, ids)| ids.iter().map(|id| (*id, *reason))).collect();
@@ -43,6 +45,6 @@ async fn without_correlation_every_request_is_answered_as_recorded() {
 }
 
 #[tokio::test]
-async fn with_correlation_so_is_every_request_that_it_makes_no_difference_to() {
+async fn with_correlation_so_is_every_request_that_it_does_not_change() {
     replay(CORRELATING, true, &[ALWAYS, CORRELATED]).await;
 }

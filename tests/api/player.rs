@@ -1,28 +1,23 @@
-//! Plays one recorded case against a program of its own, whose clock only the case moves.
+//! Plays one recorded case against a program of its own, with a clock that only the case moves.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use eventweir::app::{App, ConfigSource, Listeners};
-use eventweir::clock::Clock;
-use eventweir::config::{Config, Overrides, RawConfig};
 use eventweir::event::{Event, Time};
 use eventweir::upstream::store::{Namespaces, Settings, Store};
-use eventweir::upstream::{Embedded, Metrics, Upstream};
 use futures_util::future::join_all;
 use http::Version;
-use prometheus::Registry;
 use serde_json::Value;
 
 use super::case;
 use super::client::{Answer, Asked};
 use super::compare::{Known, Order, watch_event};
 use super::differences::ABSENT_HEADERS;
+use super::program::Program;
 
 /// 933 days after the recorded events: `2y203d`.
 const NOW: &str = "2026-11-20T15:00:00Z";
-/// What a recording shows of an answer's headers, in every topic.
+/// The headers that every recording has.
 const ALWAYS_SHOWN: [&str; 9] = [
     "Content-Type",
     "Content-Encoding",
@@ -34,45 +29,27 @@ const ALWAYS_SHOWN: [&str; 9] = [
     "Etag",
     "Transfer-Encoding",
 ];
-/// Longer than any watch of a case lasts, and shorter than any event lives.
+/// Longer than any watch of a case, and shorter than any TTL.
 const END_OF_WATCHES: Duration = Duration::from_secs(15);
 
-/// The program on a port of its own.
-pub(crate) struct Program {
-    pub(crate) app: Arc<App>,
-    pub(crate) embedded: Embedded,
-    pub(crate) clock: Clock,
+/// Starts the program of this configuration; `namespace` exists in its store.
+pub(crate) async fn start(yaml: &str, namespace: Option<&str>, ttl: Option<u64>) -> Program {
+    let namespaces = Namespaces::List(namespace.into_iter().map(Into::into).collect());
+    let wall = Time::parse(NOW).unwrap().0 * 1_000_000_000;
+    Program::start(yaml, wall, |settings, _clock| {
+        let ttl = ttl.map_or(settings.ttl, Duration::from_secs);
+        // Some recorded requests name a version that is too large; it would not be in a store that is started now.
+        Store::new(Settings { namespaces, ttl, ..settings }, 1)
+    })
+    .await
 }
 
-impl Program {
-    /// Starts the program of this configuration; `namespace` exists in its store.
-    pub(crate) async fn start(yaml: &str, namespace: Option<&str>, ttl: Option<u64>) -> Self {
-        let local = || Some("127.0.0.1:0".to_owned());
-        let overrides = Overrides { listen: local(), admin_listen: local(), ..Overrides::default() };
-        let mut config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
-        // Nobody is late here.
-        config.shutdown.grace = std::time::Duration::ZERO;
-        let registry = Registry::new();
-        let clock = Clock::manual(Time::parse(NOW).unwrap().0 * 1_000_000_000);
-        let namespaces = Namespaces::List(namespace.into_iter().map(Into::into).collect());
-        let settings = Settings { namespaces, ..config.upstream.store.clone() };
-        let settings = Settings { ttl: ttl.map_or(settings.ttl, Duration::from_secs), ..settings };
-        // The recorded requests know of versions that are too large; those of a store that is started now are not.
-        let store = Store::new(settings, 1);
-        let embedded = Embedded::with_store(store, clock.clone(), Metrics::new(&registry).unwrap());
-        let listeners = Listeners::bind(&config).await.unwrap();
-        let upstream = Upstream::Embedded(embedded.clone());
-        let app = App::start(config, ConfigSource::default(), listeners, upstream, registry, clock.clone()).unwrap();
-        Self { app, embedded, clock }
-    }
-}
-
-/// Plays a case and tells of its first difference.
+/// Plays a case and returns its first difference.
 pub(crate) async fn play(yaml: &str, correlates: bool, case: &Value) -> Result<(), String> {
     let steps = case["steps"].as_array().unwrap();
     let ttl = steps.iter().any(|step| step["server"] == "ttl").then_some(4);
-    let program = Program::start(yaml, case["namespace"].as_str(), ttl).await;
-    // What other cases of the recording left behind: no version of a case is the first of the store.
+    let program = start(yaml, case["namespace"].as_str(), ttl).await;
+    // Other cases preceded the recorded one: no version of a case is the first of the store.
     program.embedded.access(|store, now| {
         for number in 0..3 {
             let mut event = Event::default();
@@ -112,7 +89,7 @@ impl Player {
             None => Answer::of(self.program.app.address(), &self.asked(step, 0)).await?,
         };
         if response["status"] != answer.status {
-            // What was opened as a watch by mistake ends too.
+            // Also ends a watch that was opened by mistake.
             self.program.clock.advance(Duration::from_hours(2));
             let rest = answer.rest().await?;
             let rest: String = String::from_utf8_lossy(&rest).chars().take(2000).collect();
@@ -120,8 +97,7 @@ impl Player {
             return Err(format!("{} instead of {wanted}\n    {rest}", answer.status));
         }
         self.head(response, &answer)?;
-        // A PUT states how things are; it is no occurrence.
-        // What a client puts or applies is no occurrence.
+        // A PUT or an apply states the whole event and is not an occurrence.
         let states = request["method"] == "PUT" || request["headers"]["Content-Type"] == "application/apply-patch+yaml";
         self.known.expect_records(self.correlates && !states);
         let frames = response["frames"].as_array().cloned().unwrap_or_default();
@@ -149,7 +125,7 @@ impl Player {
         self.program.clock.advance(time);
     }
 
-    /// What is sent; `number` is the request's in a burst.
+    /// Returns the request; `number` is its index in a burst.
     fn asked(&self, step: &Value, number: usize) -> Asked {
         let request = &step["request"];
         let mut target = request["path"].as_str().unwrap().to_owned();
@@ -175,7 +151,7 @@ impl Player {
         }
     }
 
-    /// Sends copies at once; the first refusal is shown, or the last answer where there is none.
+    /// Sends copies at once. Returns the first refusal, or the last answer if there is none.
     async fn burst(&self, step: &Value, copies: u64) -> Result<Answer, String> {
         let address = self.program.app.address();
         let asked: Vec<Asked> = (0..usize::try_from(copies).unwrap()).map(|number| self.asked(step, number)).collect();
@@ -199,10 +175,10 @@ impl Player {
             }
         }
         let warnings: Vec<&str> = answer.headers.get_all("Warning").iter().map(|text| text.to_str().unwrap()).collect();
-        let told: Vec<&str> =
+        let recorded: Vec<&str> =
             response["warnings"].as_array().into_iter().flatten().map(|text| text.as_str().unwrap()).collect();
-        if warnings != told {
-            return Err(format!("warnings {warnings:?} instead of {told:?}"));
+        if warnings != recorded {
+            return Err(format!("warnings {warnings:?} instead of {recorded:?}"));
         }
         let version = if answer.version == Version::HTTP_2 { "HTTP/2.0" } else { "HTTP/1.1" };
         match response["proto"].as_str() {
@@ -236,7 +212,7 @@ impl Player {
             let missing = document["paths"].as_array().unwrap().iter().find(|path| !all.contains(path));
             return missing.map_or(Ok(()), |path| Err(format!("{path} is missing")));
         }
-        // A refusal that nothing acceptable can carry is indented, which the recording does not show.
+        // A refusal for an unacceptable Accept is indented, which the recording does not show.
         if answer.status < 400 && (!text.ends_with('\n') || text.trim_end().contains('\n')) {
             return Err(format!("not one line: {text:?}"));
         }
@@ -244,7 +220,7 @@ impl Player {
         self.known.document(document, &given, order)
     }
 
-    /// The frames of a watch, and that no more come.
+    /// Compares the frames of a watch, and that no more follow.
     async fn stream(&mut self, frames: &[Value], mut answer: Answer) -> Result<(), String> {
         let is_protobuf = answer.header("Content-Type").is_some_and(|value| value.contains("protobuf"));
         for (index, frame) in frames.iter().enumerate() {
@@ -262,7 +238,7 @@ impl Player {
                 self.known.document(frame, &given, Order::Kept).map_err(fault)?;
             }
         }
-        // What came since is told before the watch ends by its own clock, in an orderly way.
+        // Further frames would come before the watch ends at its timeout.
         self.program.clock.advance(END_OF_WATCHES);
         let rest = answer.rest().await?;
         if rest.is_empty() { Ok(()) } else { Err(format!("one frame too much: {}", String::from_utf8_lossy(&rest))) }

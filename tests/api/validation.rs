@@ -1,8 +1,7 @@
-//! Replays what Kubernetes' own code says to creates and updates of Events (`vectors/validation`), over HTTP.
+//! Replays the answers of Kubernetes' own code to creates and updates of Events (`vectors/validation`), over HTTP.
 //!
-//! `040_event_rate_limit` is not replayed: it records an admission plugin of the apiserver, which eventweir does not have. Its
-//! place is taken by the correlator's budgets, which refuse nobody; before an apiserver that has the plugin its 429 is one
-//! that delivery repeats.
+//! `040_event_rate_limit` is not replayed: it records an admission plugin of the apiserver, which eventweir does not have. The
+//! correlator's budgets replace it, and refuse no client. Delivery retries the plugin's 429.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use eventweir::event::json;
@@ -12,19 +11,19 @@ use super::PLAIN;
 use super::case;
 use super::client::{Answer, Asked};
 use super::compare::take_messages;
-use super::player::Program;
+use super::player;
 
 const NOT_OURS: &str = "040_event_rate_limit";
-/// Over HTTP a uid is a precondition, and refused as one before the object is validated (`put-uid-*` of the API's vectors).
+/// Over HTTP, a uid is a precondition, which is checked before the object is validated (`put-uid-*` of the API's vectors).
 const PRECONDITION: &str = "core: uid change";
 
-/// The name that the recording made.
+/// The generated name in the recording.
 const MADE: &str = "web-0.xxxxx";
 
-/// Status and body of the answer to one case.
+/// Returns status and body of the answer to one case.
 async fn answer(case: &Value) -> (u16, Value) {
     let namespace = case["namespace"].as_str().unwrap();
-    let program = Program::start(PLAIN, Some(namespace), None).await;
+    let program = player::start(PLAIN, Some(namespace), None).await;
     let api = case["api"].as_str().unwrap();
     let root = if api == "v1" { "/api/v1".to_owned() } else { format!("/apis/{api}") };
     let mut target = format!("{root}/namespaces/{namespace}/events");
@@ -56,7 +55,7 @@ fn compare(case: &Value, code: u16, body: &Value) -> Result<(), String> {
             let mut expected = serde_json::json!({ "kind": "Status", "apiVersion": "v1" });
             let members = expected.as_object_mut().unwrap();
             members.extend(case["status"].as_object().unwrap().clone());
-            // As texts, so that the order of members counts; a name that was made here ends with letters nobody knows.
+            // As texts, to compare the order of members. A generated name ends with random letters.
             let mut given = body.to_string();
             if let Some(made) = body["details"]["name"].as_str().filter(|_| expected["details"]["name"] == MADE) {
                 given = given.replace(made, MADE);

@@ -1,5 +1,4 @@
-//! Several events in one document: an `EventList`, written as the answer to a LIST and read from an apiserver's answer, and what
-//! a batch comes in.
+//! Documents with several events: an `EventList`, which answers a LIST, and the document of a batch.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +14,17 @@ use super::{ApiGroup, DecodeError, Event};
 /// An `EventList` of either group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventList {
-    /// Version of the store the list shows.
+    /// Version of the store that the list shows.
     pub resource_version: SmolStr,
     /// Token for the next page; empty on the last one.
     pub continue_token: SmolStr,
-    /// How many events follow after this page, where the server says so.
+    /// Number of events after this page, if the server knows it.
     pub remaining_item_count: Option<i64>,
     /// The events, without kind and apiVersion.
     pub items: Vec<Event>,
 }
 
-/// Appends a list. `items` is `[]` when there is none.
+/// Appends a list. `items` is `[]` when it is empty.
 pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
     out.extend_from_slice(br#"{"kind":"EventList","apiVersion":""#);
     out.extend_from_slice(group.api_version().as_bytes());
@@ -57,7 +56,7 @@ pub(crate) fn write_list_meta(list: &EventList, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// A list whose events are not read yet.
+/// A list whose events are not decoded yet.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct List<'j> {
@@ -74,8 +73,11 @@ struct ListMeta {
     remaining_item_count: Option<i64>,
 }
 
-/// Reads a list; kind and apiVersion are not looked at, unknown members are passed over.
-pub(in crate::event) fn list_from_json(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<DecodeError>> {
+/// Decodes a list. Ignores its kind, apiVersion and unknown members.
+///
+/// # Errors
+/// 400 when the body is not JSON or has members of a wrong type.
+pub fn list_from_json(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<DecodeError>> {
     let refused = |fault: serde_json::Error| DecodeError::bad_request(format!("an EventList cannot be read: {fault}"));
     let json = repaired(body);
     let list: List<'_> = serde_json::from_str(&json).map_err(refused)?;
@@ -94,22 +96,21 @@ pub(in crate::event) fn list_from_json(group: ApiGroup, body: &[u8]) -> Result<E
     })
 }
 
-/// The events of a document as the texts that they are: each is then decoded by itself, so that one that cannot be read does not
-/// cost the others.
+/// The events of a document as undecoded JSON. Each is decoded by itself, so that an invalid one does not affect the others.
 #[derive(Debug)]
 pub struct Many<'j> {
-    /// The group that a list names as that of its events.
+    /// The group that a list states for its events.
     pub group: Option<ApiGroup>,
-    /// Their texts, in order.
+    /// The JSON of each event, in order.
     pub items: Vec<&'j RawValue>,
 }
 
 impl<'j> Many<'j> {
-    /// Reads an array, or an object with `items`: an `EventList`, or a `List` as kubectl prints it. Of members given twice the last
-    /// one counts.
+    /// Parses an array, or an object with `items`: an `EventList`, or a `List` as kubectl prints it. The last one of duplicate
+    /// members wins.
     ///
     /// # Errors
-    /// Says what is wrong with the document.
+    /// Describes the fault of an invalid document.
     pub fn read(json: &'j str) -> Result<Self, String> {
         let fault = |fault: serde_json::Error| fault.to_string();
         if json.trim_start().starts_with('[') {
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_what_stands_there() {
+    fn items_are_kept_as_they_are() {
         let some = |group, items: &[&'static str]| Ok((group, items.to_vec()));
         assert_eq!(
             read(" [ {\"a\":[1,{}]} ,\n null,\"\\ud83d\",1e999 ]\n"),
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_none_is_refused() {
+    fn a_document_without_items_is_refused() {
         for body in ["{}", "1", "null", r#"{"items":{}}"#, "", "[1,", "[1] 2"] {
             assert!(read(body).is_err(), "{body}");
         }

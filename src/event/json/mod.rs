@@ -1,7 +1,7 @@
-//! JSON, both groups: the wire form <-> [`Event`]. Never touches I/O, and never judges an event (that is `validate`).
+//! JSON of both groups to and from [`Event`]. Does no I/O and does not validate events (`validate` does).
 //!
-//! `serde_json` reads, and visitors that walk over the members' list (`event/schema.rs`) put what it finds straight into an
-//! Event. Accepted is what the apiserver accepts; the texts of refusals are our own.
+//! `serde_json` parses, and visitors that walk over the schema (`event/schema`) write the values into an Event. It accepts what
+//! the apiserver accepts; the texts of refusals are our own.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod list;
@@ -15,44 +15,91 @@ mod write;
 use serde_json::error::Category;
 use smol_str::SmolStr;
 
-pub(super) use list::list_from_json;
 pub(crate) use list::write_list_meta;
-pub use list::{EventList, Many, write_list};
+pub use list::{EventList, Many, list_from_json, write_list};
 pub(super) use text::lossy;
 pub use text::repaired;
 pub(super) use tree::tree;
-#[cfg(test)]
-pub(crate) use write::escape;
-pub(crate) use write::{integer as write_integer, object_meta as write_meta, text as write_text};
+pub(crate) use write::{escape, object_meta as write_meta, text as write_text};
 pub use write::{write_item, write_json};
 
 use crate::event::{ApiGroup, Event};
 use crate::status::Status;
 use read::Pass;
 
-/// A body, decoded.
+/// Defines the functions of this module for one group.
+macro_rules! of_group {
+    ($group:expr) => {
+        pub use crate::event::json::{DecodeError, Decoded, EventList, StrictFault, StrictFaultKind};
+
+        use crate::event::Event;
+        use crate::event::json::{self, Strictness};
+
+        /// Appends the whole document, without a newline.
+        pub fn write_json(event: &Event, out: &mut Vec<u8>) {
+            json::write_json($group, event, out);
+        }
+
+        /// Appends the event as an item of a list: without kind and apiVersion.
+        pub fn write_item(event: &Event, out: &mut Vec<u8>) {
+            json::write_item($group, event, out);
+        }
+
+        /// Appends an `EventList`.
+        pub fn write_list(list: &EventList, out: &mut Vec<u8>) {
+            json::write_list($group, list, out);
+        }
+
+        /// Decodes a request's body, and reports unknown and duplicate members beside the event.
+        ///
+        /// # Errors
+        /// As [`json::decode`].
+        pub fn decode(body: &[u8]) -> Result<Decoded, Box<DecodeError>> {
+            json::decode($group, body, Strictness::Report)
+        }
+
+        /// Decodes an event of an apiserver's answer.
+        ///
+        /// # Errors
+        /// As [`json::decode`].
+        pub fn from_json(body: &[u8]) -> Result<Event, Box<DecodeError>> {
+            json::decode_event($group, body)
+        }
+
+        /// Decodes an `EventList` of an apiserver's answer.
+        ///
+        /// # Errors
+        /// As [`json::list_from_json`].
+        pub fn list_from_json(body: &[u8]) -> Result<EventList, Box<DecodeError>> {
+            json::list_from_json($group, body)
+        }
+    };
+}
+pub(super) use of_group;
+
+/// A decoded body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded {
-    /// The event. Its `type_meta` is set when the body carried a kind or an apiVersion.
+    /// The event. Its `type_meta` is set when the body had a kind or an apiVersion.
     pub event: Event,
-    /// Unknown and duplicate members, in the order of the document: a `Warning` header each, or one refusal under `Strict`.
+    /// Unknown and duplicate members, in the order of the document.
     pub strict_faults: Vec<StrictFault>,
-    /// `kind` as the body gave it; empty when it gave none.
+    /// `kind` of the body; empty when absent.
     pub kind: SmolStr,
-    /// `apiVersion` as the body gave it; empty when it gave none.
+    /// `apiVersion` of the body; empty when absent.
     pub api_version: SmolStr,
 }
 
-/// A member that a strict decode refuses and a lenient one ignores.
+/// A member that strict decoding refuses and lenient decoding ignores.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StrictFault {
-    /// What is wrong with it.
+    /// Kind of fault.
     pub kind: StrictFaultKind,
-    /// Its path: `metadata.labels.a`.
+    /// Path of the member: `metadata.labels.a`.
     pub path: String,
 }
 
-/// What is wrong with a member under strict decoding.
+/// The kinds of strict faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StrictFaultKind {
     /// The type has no such member.
@@ -62,7 +109,7 @@ pub enum StrictFaultKind {
 }
 
 impl std::fmt::Display for StrictFault {
-    /// As the apiserver's `Warning` text: `unknown field "metadata.extra"`.
+    /// Writes the apiserver's `Warning` text: `unknown field "metadata.extra"`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = match self.kind {
             StrictFaultKind::Unknown => "unknown",
@@ -72,18 +119,18 @@ impl std::fmt::Display for StrictFault {
     }
 }
 
-/// What a client wants done about unknown and duplicate members (`fieldValidation`).
+/// How a client's request treats unknown and duplicate members (`fieldValidation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldValidation {
-    /// Nothing.
+    /// Ignores them.
     Ignore,
-    /// It is warned of them.
+    /// Warns the client.
     Warn,
-    /// They refuse its request.
+    /// Refuses the request.
     Strict,
 }
 
-/// A body that the apiserver would not decode, with the Status for its client.
+/// The error of a body that the apiserver would not decode, with the Status for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .status.message)]
 pub struct DecodeError {
@@ -92,12 +139,12 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    /// What is wrong with the body.
+    /// Returns the description of the fault.
     pub(super) fn fault(&self) -> &str {
         &self.status.message
     }
 
-    /// The refusal of an Event that cannot be read.
+    /// Returns the refusal of an Event that cannot be decoded.
     pub(super) fn unhandled(fault: &str) -> Box<Self> {
         Self::bad_request(format!("Event in version \"v1\" cannot be handled as a Event: {fault}"))
     }
@@ -107,20 +154,20 @@ impl DecodeError {
     }
 }
 
-/// What becomes of unknown and duplicate members.
+/// How decoding treats unknown and duplicate members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
-    /// They are reported beside the event.
+    /// Reports them beside the event.
     Report,
-    /// They refuse the body.
+    /// Refuses the body.
     Refuse,
 }
 
-/// Decodes a body that came by `group`.
+/// Decodes a body in `group`.
 ///
 /// # Errors
-/// 400 for a body that is not JSON, has members of a wrong type, or is of another kind or version; and for strict faults where
-/// they refuse.
+/// 400 for a body that is not JSON, has members of a wrong type, or has another kind or version; and for strict faults if
+/// `strictness` refuses them.
 pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
     let (mut event, mut pass) = (Event::default(), Pass::new(group));
     let read = read::document(&repaired(body), &mut event, &mut pass);
@@ -132,7 +179,7 @@ pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<De
     let Pass { stated: [kind, api_version], fault_at, strict: strict_faults, .. } = pass;
     check_kind(group, &kind, &api_version)?;
     if let Err(error) = read {
-        // The path says where, also of a document that its client has not seen: an event after a patch.
+        // The path instead of line and column: a client does not know the document that its patch resulted in.
         let fault = error.to_string();
         let fault = fault.rsplit_once(" at line ").map_or(fault.as_str(), |(fault, _position)| fault);
         return Err(DecodeError::unhandled(&match fault_at.unwrap_or_default().as_str() {
@@ -150,15 +197,15 @@ pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<De
     Ok(Decoded { event, strict_faults, kind, api_version })
 }
 
-/// As [`decode`], without what a strict decode refuses.
+/// As [`decode`], but ignores strict faults.
 ///
 /// # Errors
-/// As those of [`decode`].
+/// As [`decode`].
 pub fn decode_event(group: ApiGroup, body: &[u8]) -> Result<Event, Box<DecodeError>> {
     decode(group, body, Strictness::Report).map(|decoded| decoded.event)
 }
 
-/// Refuses what is no Event of `group`. What is not said is taken from the API group, also the version of a group that is its own.
+/// Refuses an object that is not an Event of `group`. Accepts a missing kind or version, and the group without a version.
 pub(super) fn check_kind(group: ApiGroup, kind: &str, api_version: &str) -> Result<(), Box<DecodeError>> {
     let (stated, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let is_served = match version {

@@ -1,9 +1,9 @@
-//! A body as text, with what Go's decoder repairs in it repaired, so that `serde_json` takes what the apiserver takes.
+//! Repairs the text of a body as Go's decoder does, so that `serde_json` accepts what the apiserver accepts.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
 
-/// The body as Go's decoder understands it: each byte that is not UTF-8 is U+FFFD, and so is half a surrogate pair.
+/// Replaces each byte that is not UTF-8, and each half of a surrogate pair, by U+FFFD, as Go's decoder does.
 #[must_use]
 pub fn repaired(body: &[u8]) -> Cow<'_, str> {
     let text = std::str::from_utf8(body).map_or_else(|_invalid| Cow::Owned(lossy(body)), Cow::Borrowed);
@@ -13,8 +13,8 @@ pub fn repaired(body: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Go's conversion of bytes to text: every byte that is not part of valid UTF-8 becomes one U+FFFD (Rust's own lossy
-/// conversion makes one of each cut-off sequence).
+/// Converts bytes to text as Go does: every byte that is not part of valid UTF-8 becomes one U+FFFD. Rust's lossy conversion
+/// makes one of each truncated sequence.
 pub(in crate::event) fn lossy(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -26,12 +26,12 @@ pub(in crate::event) fn lossy(bytes: &[u8]) -> String {
     text
 }
 
-/// The JSON with U+FFFD in the place of each escaped half of a surrogate pair; `None` where there is none.
+/// Replaces each escaped half of a surrogate pair by U+FFFD; `None` if there is none.
 fn without_half_pairs(json: &str) -> Option<String> {
     /// `\uXXXX`
     const ESCAPE_BYTES: usize = 6;
     let mut repaired = String::new();
-    // What is not copied yet, and where in it the next escape is looked for.
+    // The part that is not copied yet, and the offset in it from which to search for the next escape.
     let (mut rest, mut from) = (json, 0_usize);
     while let Some(found) = rest.as_bytes().get(from..).and_then(|bytes| memchr::memchr(b'\\', bytes)) {
         let escape = from.saturating_add(found);
@@ -46,7 +46,7 @@ fn without_half_pairs(json: &str) -> Option<String> {
                 (rest, from) = (rest.get(behind..)?, 0);
             }
             Some(_) => from = behind,
-            // Another escape, which has one letter.
+            // Another escape, of one letter.
             None => from = escape.saturating_add(2),
         }
     }
@@ -56,10 +56,10 @@ fn without_half_pairs(json: &str) -> Option<String> {
     Some(repaired + rest)
 }
 
-/// The UTF-16 code unit whose escape begins at `start`.
+/// Parses the escaped UTF-16 code unit at `start`.
 fn unit(json: &str, start: usize) -> Option<u16> {
     let digits = json.get(start..)?.strip_prefix("\\u")?.get(..4)?;
-    // `from_str_radix` also takes a sign.
+    // `from_str_radix` also accepts a sign.
     if digits.starts_with('+') { None } else { u16::from_str_radix(digits, 16).ok() }
 }
 
@@ -81,7 +81,7 @@ mod tests {
         check(r"\uD83D\u0041\uDC00\t\/x", "\u{fffd}\\u0041\u{fffd}\\t\\/x");
         check(r"\ud83d\ud83d\ude00", "\u{fffd}\\ud83d\\ude00");
         check(r"\ude00\ud83d", "\u{fffd}\u{fffd}");
-        // A backslash of its own; and what is no escape, which no reader takes.
+        // An escaped backslash; and invalid escapes, which no parser accepts.
         check(r"\\ud800\\\ud800", "\\\\ud800\\\\\u{fffd}");
         for broken in [r"\ud8", r"\u+800", r"\", r"\ud8é0", r"\uD83Dé\", "\\é"] {
             assert!(repaired(broken.as_bytes()).ends_with(broken.chars().next_back().unwrap()), "{broken}");

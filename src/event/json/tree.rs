@@ -1,4 +1,4 @@
-//! A whole document as a tree: for patches, whose members mean something only beside the event that they change.
+//! Parser of a document into a tree, for patches: their members need not be those of an Event.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
@@ -12,21 +12,21 @@ use super::read::{Pass, Path};
 use super::text::repaired;
 use crate::event::ApiGroup;
 
-/// A document, read.
+/// A parsed document.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tree {
-    /// Its content; of a member given twice the last one counts.
+    /// Its content; the last one of duplicate members wins.
     pub(crate) value: Value,
-    /// The members given twice.
+    /// The duplicate members.
     pub(crate) duplicates: Vec<StrictFault>,
 }
 
-/// Reads a document. LIMIT: `serde_json` refuses one whose objects and arrays nest 128 deep; Go allows 10,000.
+/// Parses a document. LIMIT: `serde_json` refuses objects and arrays that are nested 128 deep; Go allows 10,000.
 ///
 /// # Errors
-/// Says where a document is malformed or too deep, or has a number that no float64 holds.
+/// States where the document is malformed or too deep, or has a number that is out of range for a float64.
 pub(crate) fn tree(body: &[u8]) -> Result<Tree, String> {
-    // Trees have the names of no group.
+    // The names in a tree belong to no group.
     let mut pass = Pass::new(ApiGroup::Core);
     let json = repaired(body);
     let mut reader = serde_json::Deserializer::from_str(&json);
@@ -35,7 +35,7 @@ pub(crate) fn tree(body: &[u8]) -> Result<Tree, String> {
     value.map(|value| Tree { value, duplicates: pass.strict }).map_err(|error| error.to_string())
 }
 
-/// A value that is about to be read.
+/// A value before it is parsed.
 struct Node<'n> {
     at: Path<'n>,
     pass: &'n mut Pass,
@@ -68,7 +68,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         Ok(number.into())
     }
 
-    /// As Go's numbers: what no int64 holds is a float64.
+    /// As in Go, a number beyond an int64 is a float64.
     fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
         i64::try_from(number).map_or_else(|_large| self.visit_f64(number as f64), |number| Ok(number.into()))
     }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_read_as_go_reads_them() {
+    fn documents_are_parsed_as_go_parses_them() {
         let read = tree(br#" {"a":[1,2.5,-7,null,true],"b":{"c":"\u00e9\ud800"},"n":9223372036854775808} "#).unwrap();
         let expected =
             json!({"a": [1, 2.5, -7, null, true], "b": {"c": "é\u{fffd}"}, "n": 9_223_372_036_854_775_808.0});
@@ -120,12 +120,12 @@ mod tests {
         assert!(read.duplicates.is_empty());
         let read = tree(br#"{"a":1,"b":[{"c":1,"c":2}],"a":2}"#).unwrap();
         assert_eq!(read.value, json!({"a": 2, "b": [{"c": 2}]}));
-        let told: Vec<String> = read.duplicates.iter().map(ToString::to_string).collect();
-        assert_eq!(told, [r#"duplicate field "b[0].c""#, r#"duplicate field "a""#]);
+        let faults: Vec<String> = read.duplicates.iter().map(ToString::to_string).collect();
+        assert_eq!(faults, [r#"duplicate field "b[0].c""#, r#"duplicate field "a""#]);
     }
 
     #[test]
-    fn what_is_no_document_is_refused() {
+    fn invalid_documents_are_refused() {
         for body in ["", r#"{"count""#, "{} x", "[1e400]"] {
             assert!(tree(body.as_bytes()).is_err(), "{body}");
         }

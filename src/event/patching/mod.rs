@@ -1,8 +1,6 @@
-//! Patches of an event as a client wrote them: what they make of it, or the apiserver's refusal in words of our own.
-//!
-//! A patch is applied to the event as its API group shows it, and the result decoded again, as
-//! `k8s.io/apiserver/pkg/endpoints/handlers/patch.go` does. What an update may change is checked by `validate`, the version by
-//! `upstream/store`.
+//! Applies clients' own patches to an event. A patch is applied to the event's JSON in its API group, and the result is decoded
+//! again, as in `k8s.io/apiserver/pkg/endpoints/handlers/patch.go`. Refusals have the apiserver's codes and our own texts.
+//! `validate` checks what an update may change, `upstream/store` the version.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod operations;
@@ -27,12 +25,12 @@ pub enum PatchType {
     StrategicMerge,
 }
 
-/// What a patch made of an event.
+/// The result of a patch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Patched {
-    /// The event as it shall be.
+    /// The patched event.
     pub event: Event,
-    /// What its client is warned of: members that are unknown or given twice.
+    /// Warnings for the client: unknown and duplicate members.
     pub warnings: Vec<String>,
 }
 
@@ -41,7 +39,7 @@ type Result<T> = std::result::Result<T, Box<Status>>;
 impl PatchType {
     const ALL: [Self; 3] = [Self::Json, Self::Merge, Self::StrategicMerge];
 
-    /// Its Content-Type.
+    /// Returns the Content-Type of this kind.
     #[must_use]
     pub const fn media_type(self) -> &'static str {
         match self {
@@ -51,18 +49,18 @@ impl PatchType {
         }
     }
 
-    /// The kind of patch that this Content-Type, without its parameters, announces.
+    /// Returns the kind with this Content-Type, which has no parameters.
     #[must_use]
     pub fn named(media_type: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|patch| patch.media_type() == media_type)
     }
 }
 
-/// Applies the patch `body` to `current` as `group` shows it.
+/// Applies the patch `body` to `current` in `group`.
 ///
 /// # Errors
-/// The apiserver's 400 for a body that is no patch or names another event, 413 for too many operations, 422 for operations that
-/// do not apply and for a result that is no event, 500 for directives that do not exist.
+/// The apiserver's 400 for a body that is not a patch or names another event, 413 for too many operations, 422 for operations
+/// that do not apply and for a result that is not an event, 500 for unknown directives.
 pub fn apply(
     patch: PatchType,
     body: &[u8],
@@ -81,7 +79,7 @@ pub fn apply(
         (PatchType::StrategicMerge, Value::Object(patch)) => by_strategy(&mut document, patch)?,
         (PatchType::StrategicMerge, Value::Null) => {}
         (PatchType::Json, _) => return Err(unreadable("a JSON patch is a list of operations")),
-        (PatchType::Merge | PatchType::StrategicMerge, _) => return Err(unreadable("it is no object")),
+        (PatchType::Merge | PatchType::StrategicMerge, _) => return Err(unreadable("it is not an object")),
     }
     let text = document.to_string();
     let decoded = json::decode(group, text.as_bytes(), Strictness::Report).map_err(|error| no_event(error.fault()))?;
@@ -100,18 +98,18 @@ pub fn apply(
 fn by_strategy(document: &mut Value, patch: Map<String, Value>) -> Result<()> {
     let Value::Object(event) = document else { return Ok(()) };
     strategic::merge(event, patch)?;
-    // COMPAT(apiserver): whatever a strategic merge patch says of these, the event keeps its type.
+    // COMPAT(apiserver): a strategic merge patch cannot change the type of the event.
     event.remove("kind");
     event.remove("apiVersion");
     Ok(())
 }
 
-/// 400 for a body that is no patch.
+/// Returns the 400 for a body that is not a patch.
 fn unreadable(fault: &str) -> Box<Status> {
     Box::new(Status::bad_request(format!("the patch cannot be read: {fault}")))
 }
 
-/// 422 for a patch after which there is no event.
+/// Returns the 422 for a result that is not an event.
 fn no_event(fault: &str) -> Box<Status> {
     let message = format!("Invalid value: {fault}");
     let text = format!("the event is invalid after the patch: {fault}");
@@ -120,7 +118,7 @@ fn no_event(fault: &str) -> Box<Status> {
     Box::new(Status::new(422, "Invalid", text).with_details(details))
 }
 
-/// Refuses a patch that makes another event of it.
+/// Refuses a patch that changes the event's identity.
 fn check_identity(event: &mut Event, current: &Event) -> Result<()> {
     validate::adopt_namespace(event, &current.metadata.namespace)?;
     let name = current.metadata.name.as_str();

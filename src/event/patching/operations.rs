@@ -1,4 +1,4 @@
-//! The operations of a JSON patch (RFC 6902): carried out by `json_patch`, within limits.
+//! The operations of a JSON patch (RFC 6902), applied by `json_patch` within limits.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use json_patch::{PatchOperation, patch_unsafe};
@@ -10,14 +10,14 @@ use crate::status::{Status, StatusDetails};
 
 /// LIMIT: operations of one patch; more are refused with 413.
 pub(super) const OPERATIONS_MAX: usize = 10_000;
-/// LIMIT: bytes that the copies and moves of one patch carry together; a patch that carries more does not apply.
+/// LIMIT: bytes of all copies and moves of one patch; a patch with more does not apply.
 const CARRIED_BYTES_MAX: usize = 3 << 20;
-/// LIMIT: depth of a patched document; operations could nest values without end, and a tree is walked by recursion.
+/// LIMIT: depth of a patched document; a patch that exceeds it does not apply. Trees are walked by recursion.
 pub(super) const DEPTH_MAX: usize = 256;
-/// LIMIT: bytes of a fault that quotes the patch; the rest is cut off.
+/// LIMIT: bytes of a fault that quotes the patch; the rest is cut.
 const FAULT_BYTES_MAX: usize = 1024;
 
-/// Carries out all operations. Returns their unknown members; after an error the document is of no use.
+/// Applies all operations. Returns their unknown members. Do not use the document after an error.
 pub(super) fn carry_out(document: &mut Value, operations: Vec<Value>) -> Result<Vec<String>> {
     if operations.len() > OPERATIONS_MAX {
         let number = operations.len();
@@ -25,7 +25,7 @@ pub(super) fn carry_out(document: &mut Value, operations: Vec<Value>) -> Result<
         return Err(Box::new(Status::new(413, "RequestEntityTooLarge", text)));
     }
     if !operations.iter().all(Value::is_object) {
-        return Err(unreadable("an operation is no object"));
+        return Err(unreadable("an operation is not an object"));
     }
     let (mut unknown, mut carried) = (Vec::new(), 0_usize);
     for (index, operation) in operations.into_iter().enumerate() {
@@ -51,7 +51,7 @@ fn one(document: &mut Value, operation: Value, carried: &mut usize) -> std::resu
             *carried = carried.saturating_add(value.to_string().len());
         }
         if *carried > CARRIED_BYTES_MAX {
-            return Err(format!("copies and moves carry more than {CARRIED_BYTES_MAX} bytes"));
+            return Err(format!("copies and moves have more than {CARRIED_BYTES_MAX} bytes"));
         }
         if depth(value).saturating_add(operation.path().count()) > DEPTH_MAX {
             return Err(format!("the event would be nested deeper than {DEPTH_MAX}"));
@@ -60,7 +60,7 @@ fn one(document: &mut Value, operation: Value, carried: &mut usize) -> std::resu
     patch_unsafe(document, &[operation]).map_err(|fault| format!("path '{}': {}", fault.path, fault.kind))
 }
 
-/// How many objects and arrays stand within each other.
+/// Returns the depth of nested objects and arrays.
 fn depth(value: &Value) -> usize {
     let below = match value {
         Value::Object(members) => members.values().map(depth).max(),
@@ -70,7 +70,7 @@ fn depth(value: &Value) -> usize {
     below.unwrap_or(0).saturating_add(1)
 }
 
-/// 422 without a cause, as the apiserver answers it.
+/// Returns the apiserver's 422, which has no cause.
 fn inapplicable(index: usize, fault: &str) -> Box<Status> {
     let text = format!("operation {index} of the patch does not apply: {}", cut(fault, FAULT_BYTES_MAX));
     Box::new(Status::new(422, "Invalid", text).with_details(StatusDetails::default()))

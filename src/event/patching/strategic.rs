@@ -1,6 +1,6 @@
-//! Strategic merge patch, as far as an Event needs it: objects merge, lists are replaced but for `finalizers`, a set, and
-//! `ownerReferences`, matched by `uid`. After `k8s.io/apimachinery/pkg/util/strategicpatch/patch.go` (`mergeMap`), without the
-//! order that `$setElementOrder` asks for: that of an Event's lists means nothing.
+//! Strategic merge patch of an Event: objects merge, and lists are replaced, except `finalizers`, which is a set, and
+//! `ownerReferences`, whose elements are matched by `uid`. After `k8s.io/apimachinery/pkg/util/strategicpatch/patch.go`
+//! (`mergeMap`), but ignores `$setElementOrder`: the order of an Event's lists has no meaning.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::{HashMap, HashSet};
@@ -14,7 +14,7 @@ const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList/";
 const ELEMENT_ORDER: &str = "$setElementOrder/";
-/// The key of list elements that are objects.
+/// The merge key of list elements that are objects.
 const MERGE_KEY: &str = "uid";
 
 type Object = Map<String, Value>;
@@ -22,7 +22,7 @@ type Object = Map<String, Value>;
 /// Merges `patch` into `original`.
 ///
 /// # Errors
-/// The apiserver's 400 or 500 for directives that do not exist or have another form.
+/// The apiserver's 400 or 500 for unknown and malformed directives.
 pub(super) fn merge(original: &mut Object, mut patch: Object) -> Result<()> {
     match directive(patch.remove(DIRECTIVE).as_ref())? {
         Directive::Merge => {}
@@ -63,7 +63,7 @@ pub(super) fn merge(original: &mut Object, mut patch: Object) -> Result<()> {
     Ok(())
 }
 
-/// What a value is where there was nothing to merge it into; `None` for one that is to be deleted.
+/// Returns the value of a member that did not exist; `None` for one that is to be deleted.
 fn fresh(value: Value, is_list: bool) -> Result<Option<Value>> {
     match value {
         Value::Object(patch) if patch.get(DIRECTIVE).is_some_and(|directive| directive == "delete") => Ok(None),
@@ -81,7 +81,7 @@ fn fresh(value: Value, is_list: bool) -> Result<Option<Value>> {
     }
 }
 
-/// Merges a set of plain values, or of objects that have a merge key.
+/// Merges a set of plain values, or of objects with a merge key.
 fn merge_list(current: &mut Vec<Value>, patch: Vec<Value>) -> Result<()> {
     if patch.iter().any(|element| element.get(DIRECTIVE).is_some_and(|directive| directive == "replace")) {
         current.clear();
@@ -121,7 +121,7 @@ fn key_of(element: &Value) -> String {
     element.get(MERGE_KEY).unwrap_or(element).to_string()
 }
 
-/// What is to be done with an object.
+/// The directive of an object.
 enum Directive {
     Merge,
     Replace,

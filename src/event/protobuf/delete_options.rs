@@ -1,13 +1,13 @@
-//! The body of a DELETE in protobuf, `metav1.DeleteOptions`.
+//! `metav1.DeleteOptions`, the body of a DELETE, in protobuf.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use smol_str::SmolStr;
 
 use super::envelope::Envelope;
 use super::reader::fields;
-use crate::event::core_v1::DecodeError;
+use crate::event::json::DecodeError;
 
-/// How something is to be deleted.
+/// The options of a DELETE.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeleteOptions {
     /// Seconds of grace.
@@ -16,18 +16,18 @@ pub struct DeleteOptions {
     pub uid: Option<SmolStr>,
     /// The resource version the object must have.
     pub resource_version: Option<SmolStr>,
-    /// Whether dependents are left; the old form of `propagation_policy`.
+    /// Whether dependents are orphaned; the old form of `propagation_policy`.
     pub orphan_dependents: Option<bool>,
-    /// What becomes of dependents: `Orphan`, `Background` or `Foreground`.
+    /// Deletion of dependents: `Orphan`, `Background` or `Foreground`.
     pub propagation_policy: Option<SmolStr>,
-    /// `All`, or nothing.
+    /// `All` or empty.
     pub dry_run: Vec<SmolStr>,
 }
 
-/// Decodes the body of a DELETE. Its kind and version are not looked at: clients name the resource's, `v1` or `meta.k8s.io/v1`.
+/// Decodes the body of a DELETE. Ignores kind and version: clients send those of the resource, `v1` or `meta.k8s.io/v1`.
 ///
 /// # Errors
-/// 400 for a body that is no protobuf of Kubernetes or breaks off.
+/// 400 for a body that is not protobuf of Kubernetes, or is truncated.
 pub fn decode_delete_options(body: &[u8]) -> Result<DeleteOptions, Box<DecodeError>> {
     let mut options = DeleteOptions::default();
     let read = Envelope::read(body).and_then(|envelope| {

@@ -1,14 +1,13 @@
-//! What an object comes in: four bytes, then `runtime.Unknown`, which says what the object is.
+//! The envelope of an object: four bytes, then `runtime.Unknown` with apiVersion, kind and the object's bytes.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use super::reader::{Fault, fields};
 use super::write::PREFIX;
 use crate::event::ApiGroup;
-use crate::event::core_v1::DecodeError;
-use crate::event::json;
+use crate::event::json::{self, DecodeError};
 use smol_str::SmolStr;
 
-/// An envelope, read, its object not yet.
+/// A decoded envelope with an encoded object.
 #[derive(Debug, Default)]
 pub(super) struct Envelope<'b> {
     pub(super) api_version: SmolStr,
@@ -30,7 +29,7 @@ impl<'b> Envelope<'b> {
                 _ => field.skip(),
             }),
             2 => field.bytes().map(|raw| envelope.raw = raw),
-            // Which encoding and type the object has is told, and not looked at.
+            // contentEncoding and contentType are ignored.
             3 => field.bytes().map(drop),
             4 => field.bytes().map(drop),
             _ => field.skip(),
@@ -38,8 +37,8 @@ impl<'b> Envelope<'b> {
         Ok(envelope)
     }
 
-    /// Refuses what is no Event of the group. A version that the envelope leaves open is taken from the API group
-    /// (`copyKindDefaults`), and so is one behind two slashes.
+    /// Refuses an object that is not an Event of the group. Accepts a missing version, as `copyKindDefaults` does, and one behind
+    /// two slashes.
     pub(super) fn check_kind(&self, group: ApiGroup) -> Result<(), Box<DecodeError>> {
         let version = match self.api_version.split_once('/') {
             None => self.api_version.as_str(),

@@ -1,7 +1,7 @@
-//! The fields of an Event under either group's numbers, read into the one model. It walks over the list of members.
+//! Decoder of an Event's fields in either group, by a walk over the schema.
 //!
-//! A message field that stands there twice is merged, as Go's generated code does it: what the second one carries counts,
-//! and Kubernetes' own writers carry everything. See `k8s.io/api/{core,events}/v1/generated.proto`.
+//! A message field that occurs twice is merged, as in Go's generated code: the fields of the second message win. See
+//! `k8s.io/api/{core,events}/v1/generated.proto`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::BTreeMap;
@@ -10,14 +10,14 @@ use smol_str::SmolStr;
 
 use super::managed_fields;
 use super::reader::{Fault, Field, fields};
-use crate::event::core_v1::EventList;
+use crate::event::json::EventList;
 use crate::event::schema::{Object, with_access};
 use crate::event::{ApiGroup, Event, EventSeries, ManagedFields, MicroTime, ObjectReference, Time};
 
-/// Reads a message into an object.
+/// Decodes a message into an object.
 pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) -> Result<(), Fault> {
     let members = T::members(group);
-    // The place of the member that comes next, if the members come as they are listed.
+    // Index of the next member, if the fields have the order of the list.
     let mut next = 0_usize;
     fields(data, |field| {
         let mut places = members.iter().enumerate().cycle().skip(next).take(members.len());
@@ -32,7 +32,7 @@ pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) ->
     Ok(())
 }
 
-/// What can be read.
+/// A value that can be decoded.
 trait Read {
     fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault>;
 }
@@ -43,7 +43,7 @@ impl<T: Object> Read for T {
     }
 }
 
-/// Values that one expression reads.
+/// Implements [`Read`] for types that one expression decodes.
 macro_rules! by_value {
     ($($value:ty: |$slot:ident, $field:ident| $read:expr);+ $(;)?) => {
         $(impl Read for $value {
@@ -65,7 +65,7 @@ by_value!(
     BTreeMap<SmolStr, SmolStr>: |slot, field| field.entry().map(|(key, value)| drop(slot.insert(key, value)));
 );
 
-/// Reads all entries of the message at the first of them.
+/// Decodes all entries of the message at the first one.
 impl Read for ManagedFields {
     fn read(&mut self, _group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
         if self.is_none() {
@@ -96,7 +96,7 @@ impl Read for Option<EventSeries> {
     }
 }
 
-/// Reads an `EventList`.
+/// Decodes an `EventList`.
 pub(super) fn list(group: ApiGroup, data: &[u8], list: &mut EventList) -> Result<(), Fault> {
     fields(data, |field| match field.number {
         1 => fields(field.bytes()?, |field| match field.number {
@@ -115,31 +115,31 @@ pub(super) fn list(group: ApiGroup, data: &[u8], list: &mut EventList) -> Result
     })
 }
 
-/// LIMIT: times outside the years 0 to 9999, which JSON cannot carry either, are moved to that range's ends.
+/// LIMIT: times outside the years 0 to 9999, which JSON cannot represent, are moved to the ends of that range.
 const SECONDS_MIN: i64 = -62_167_219_200;
 const SECONDS_MAX: i64 = 253_402_300_799;
 const MICROS_MIN: i64 = SECONDS_MIN * 1_000_000;
 const MICROS_MAX: i64 = SECONDS_MAX * 1_000_000 + 999_999;
 
-/// Reads a `metav1.Time`: seconds; the nanoseconds are not looked at.
+/// Decodes a `metav1.Time`. Ignores the nanoseconds.
 pub(super) fn time(data: &[u8], slot: &mut Option<Time>) -> Result<(), Fault> {
     let seconds = timestamp(data)?.map(|(seconds, _nanos)| seconds.clamp(SECONDS_MIN, SECONDS_MAX));
     *slot = seconds.map(Time).filter(|&time| time != Time::ZERO);
     Ok(())
 }
 
-/// Reads a `metav1.MicroTime`.
+/// Decodes a `metav1.MicroTime`.
 // COMPAT(apiserver): an explicit zero time is kept and counts as set, as in JSON.
 fn micro_time(data: &[u8], slot: &mut Option<MicroTime>) -> Result<(), Fault> {
     *slot = timestamp(data)?.map(|(seconds, nanos)| {
-        // Go cuts towards zero and lets what is over or under a second carry, also into the range and out of it.
+        // Go truncates towards zero. Nanoseconds beyond one second carry, also into the range of years and out of it.
         let micros = seconds.saturating_mul(1_000_000).saturating_add(i64::from(nanos / 1_000));
         MicroTime(micros.clamp(MICROS_MIN, MICROS_MAX))
     });
     Ok(())
 }
 
-/// Seconds and nanoseconds; an empty message is no time, one without seconds is of 1970.
+/// Decodes seconds and nanoseconds. An empty message is no time; one without seconds is in 1970.
 fn timestamp(data: &[u8]) -> Result<Option<(i64, i32)>, Fault> {
     if data.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! `managedFields` between protobuf and the JSON that an event carries them as.
+//! Converts `managedFields` between protobuf and the JSON in an event.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use serde::{Deserialize, Serialize};
@@ -11,10 +11,10 @@ use super::write;
 use super::writer::{bytes, message, text};
 use crate::event::{ManagedFields, Time};
 
-/// The field of `ObjectMeta`.
+/// The field number in `ObjectMeta`.
 const NUMBER: i32 = 17;
 
-/// An entry. LIMIT: `fieldsV1` that is no JSON, or nests deeper than `serde_json` reads (128), is dropped; the apiserver makes
+/// An entry. LIMIT: `fieldsV1` that is not JSON, or nests deeper than `serde_json` reads (128), is dropped; the apiserver makes
 /// neither.
 #[derive(Debug, Serialize, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
@@ -35,7 +35,7 @@ pub(super) struct Entry {
     subresource: String,
 }
 
-/// Reads the entries of an object's metadata, as an event carries them.
+/// Decodes the entries of an object's metadata into the JSON of an event.
 pub(super) fn read(metadata: &[u8]) -> Result<ManagedFields, Fault> {
     let mut entries = Vec::new();
     fields(metadata, |field| match field.number {
@@ -74,7 +74,7 @@ fn entry(data: &[u8]) -> Result<Entry, Fault> {
     Ok(entry)
 }
 
-/// Writes what an event carries; entries that are none are left out.
+/// Encodes the JSON of an event. Writes nothing if it is not a list of entries.
 pub(super) fn write_carried(carried: &str, out: &mut Vec<u8>) {
     for entry in serde_json::from_str::<Vec<Entry>>(carried).unwrap_or_default() {
         message(NUMBER.cast_unsigned(), out, |out| {

@@ -1,8 +1,8 @@
-//! Protobuf (`application/vnd.kubernetes.protobuf`), both groups: the wire form <-> [`Event`]. What client-go's newer event
-//! recorder sends unasked and what kubectl asks for. Never touches I/O, and never judges an event (that is `validate`).
+//! Protobuf (`application/vnd.kubernetes.protobuf`) of both groups to and from [`Event`]. client-go's newer event recorder sends
+//! it, and kubectl requests it. Does no I/O and does not validate events (`validate` does).
 //!
-//! Written by hand over the members' list (`event/schema`), because Go does what a protobuf library does not: it writes empty
-//! members, and its readers take some bodies that others refuse. Mirrors `k8s.io/apimachinery/pkg/runtime/serializer/protobuf`, the
+//! A walk over the schema instead of a protobuf library, because Go writes empty members, and accepts some bodies that a
+//! library refuses. Mirrors `k8s.io/apimachinery/pkg/runtime/serializer/protobuf`, the
 //! `generated.pb.go` of the messages, and `endpoints/handlers/create.go`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -10,7 +10,6 @@ mod delete_options;
 mod envelope;
 mod fields;
 mod managed_fields;
-mod partial;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -18,48 +17,17 @@ mod write;
 mod writer;
 
 pub use delete_options::{DeleteOptions, decode_delete_options};
-pub use partial::{write_partial, write_partial_list};
-pub use write::{write, write_list, write_status, write_watch_frame};
+pub use write::{write, write_list, write_partial, write_partial_list, write_status, write_watch_frame};
 
-use super::core_v1::{DecodeError, Decoded, EventList};
+use super::json::{DecodeError, Decoded, EventList};
 use super::{ApiGroup, Event};
-use crate::status::Status;
 use envelope::Envelope;
 
-/// What a watch tells.
-#[derive(Debug, Clone, Copy)]
-pub enum WatchEvent<'e> {
-    /// The event is new, or was there when the watch began.
-    Added(&'e Event),
-    /// It has changed.
-    Modified(&'e Event),
-    /// It is gone; this is what it was last.
-    Deleted(&'e Event),
-    /// Nothing but how far the watch has come: an event with a resource version.
-    Bookmark(&'e Event),
-    /// The watch cannot go on.
-    Error(&'e Status),
-}
-
-impl WatchEvent<'_> {
-    /// The `type` of the watch's event.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Added(_) => "ADDED",
-            Self::Modified(_) => "MODIFIED",
-            Self::Deleted(_) => "DELETED",
-            Self::Bookmark(_) => "BOOKMARK",
-            Self::Error(_) => "ERROR",
-        }
-    }
-}
-
-/// Decodes a request's body that came by `group`. Unknown fields are passed over without a word, whatever
-/// `fieldValidation` says: `strict_faults` is always empty.
+/// Decodes a request's body in `group`. Ignores unknown fields, whatever `fieldValidation` is: `strict_faults` is always
+/// empty.
 ///
 /// # Errors
-/// The apiserver's 400 for a body that is no protobuf of Kubernetes, breaks off, or is of another kind or version.
+/// The apiserver's 400 for a body that is not protobuf of Kubernetes, is truncated, or has another kind or version.
 pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>> {
     let envelope = read(body)?;
     envelope.check_kind(group)?;
@@ -72,10 +40,10 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>>
     Ok(Decoded { event, strict_faults: Vec::new(), kind, api_version })
 }
 
-/// Reads an `EventList` from an apiserver's answer; kind and apiVersion are not looked at.
+/// Decodes an `EventList`. Ignores its kind and apiVersion.
 ///
 /// # Errors
-/// When the body is no protobuf of Kubernetes or breaks off.
+/// 400 when the body is not protobuf of Kubernetes, or is truncated.
 pub fn decode_list(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<DecodeError>> {
     let envelope = read(body)?;
     let mut list = EventList::default();
@@ -85,5 +53,5 @@ pub fn decode_list(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<Decode
 
 fn read(body: &[u8]) -> Result<Envelope<'_>, Box<DecodeError>> {
     Envelope::read(body)
-        .map_err(|fault| DecodeError::bad_request(format!("the body is no object in protobuf: {fault}")))
+        .map_err(|fault| DecodeError::bad_request(format!("the body is not an object in protobuf: {fault}")))
 }

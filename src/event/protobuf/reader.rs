@@ -1,5 +1,5 @@
-//! Reading protobuf: fields of a message one after another, as the generated Go code of `k8s.io/api` reads them.
-//! Nothing here recurses: how deep a body nests is up to the schema, not to the client.
+//! Reader of protobuf fields, like the generated Go code of `k8s.io/api`. It does not recurse: the schema, not the client,
+//! determines the depth.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
@@ -8,16 +8,16 @@ use smol_str::SmolStr;
 
 use crate::event::json::lossy;
 
-/// Why a body cannot be read.
+/// Why a body cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
-    /// The four bytes in front of every object are missing.
+    /// The four bytes before every object are missing.
     #[error("it does not begin with the bytes 6b 38 73 00")]
     NoPrefix,
-    /// The four bytes and no more.
+    /// The body ends after the four bytes.
     #[error("nothing follows the bytes 6b 38 73 00")]
     OnlyPrefix,
-    /// A value goes on behind the end of its message.
+    /// A value is longer than its message.
     #[error("a value is cut off")]
     Eof,
     /// A number of more than ten bytes.
@@ -26,18 +26,18 @@ pub(super) enum Fault {
     /// A length of 2^63 or more.
     #[error("a length has more than 63 bits")]
     Length,
-    /// The end of a group that did not begin.
+    /// The end of a group without its begin.
     #[error("a group ends that did not begin")]
     EndOfGroup,
     /// A field number below 1.
-    #[error("{0} is no field number")]
+    #[error("{0} is not a field number")]
     Number(i32),
-    /// A wire type that there is not, or a known field of another one than its own.
+    /// An unknown wire type, or a known field with the wrong one.
     #[error("field {number} has wire type {wire_type}")]
     WireType {
         /// The field number.
         number: i32,
-        /// What it has.
+        /// The wire type.
         wire_type: u8,
     },
 }
@@ -45,7 +45,7 @@ pub(super) enum Fault {
 const VARINT: u8 = 0;
 const LENGTH: u8 = 2;
 
-/// Hands the fields of a message to `read` in the body's order. `read` must take or skip each.
+/// Calls `read` for each field of a message in order. `read` must consume or skip the field.
 pub(super) fn fields<'b>(
     data: &'b [u8],
     mut read: impl FnMut(&mut Field<'_, 'b>) -> Result<(), Fault>,
@@ -65,11 +65,11 @@ pub(super) fn fields<'b>(
     Ok(())
 }
 
-/// One field of a message, about to be read.
+/// A field of a message, before its value is read.
 #[derive(Debug)]
 pub(super) struct Field<'r, 'b> {
     reader: &'r mut Reader<'b>,
-    /// Where its tag stands.
+    /// Offset of its tag.
     start: usize,
     /// The field number.
     pub(super) number: i32,
@@ -84,47 +84,47 @@ impl<'b> Field<'_, 'b> {
         Err(Fault::WireType { number: self.number, wire_type: self.wire_type })
     }
 
-    /// The whole message that it is a field of.
+    /// Returns the whole message of this field.
     pub(super) fn message(&self) -> &'b [u8] {
         self.reader.data
     }
 
-    /// A message or bytes, still to be read.
+    /// Reads a message or bytes.
     pub(super) fn bytes(&mut self) -> Result<&'b [u8], Fault> {
         self.expect(LENGTH)?;
         self.reader.bytes()
     }
 
-    /// A string.
+    /// Reads a string.
     pub(super) fn text(&mut self) -> Result<Cow<'b, str>, Fault> {
         self.bytes().map(text)
     }
 
-    /// A string into its place; the last one counts.
+    /// Reads a string into `slot`; the last one wins.
     pub(super) fn string(&mut self, slot: &mut impl From<Cow<'b, str>>) -> Result<(), Fault> {
         *slot = self.text()?.into();
         Ok(())
     }
 
-    /// An `int64`.
+    /// Reads an `int64`.
     pub(super) fn long(&mut self) -> Result<i64, Fault> {
         self.expect(VARINT)?;
         self.reader.varint().map(u64::cast_signed)
     }
 
-    /// An `int32`: like Go, of a larger number the low bits.
+    /// Reads an `int32`. Keeps the low bits of a larger number, as Go does.
     pub(super) fn integer(&mut self) -> Result<i32, Fault> {
         self.long().map(|number| low_bits(number.cast_unsigned()))
     }
 
-    /// A `bool`.
+    /// Reads a `bool`.
     pub(super) fn boolean(&mut self) -> Result<bool, Fault> {
         self.long().map(|number| number != 0)
     }
 
-    /// An entry of a `map<string, string>`.
-    // COMPAT(gogo): key and value are bounded by the message around the map, not by their entry, and their wire types are
-    // not looked at. The generated code does so, and what it accepts we accept.
+    /// Reads an entry of a `map<string, string>`.
+    // COMPAT(gogo): the generated code bounds key and value by the message around the map, not by their entry, and ignores
+    // their wire types. What it accepts must be accepted.
     pub(super) fn entry(&mut self) -> Result<(SmolStr, SmolStr), Fault> {
         let entry = self.bytes()?;
         let end = self.reader.at;
@@ -147,7 +147,7 @@ impl<'b> Field<'_, 'b> {
         Ok((key, value))
     }
 
-    /// Passes over an unknown field.
+    /// Skips an unknown field.
     pub(super) fn skip(&mut self) -> Result<(), Fault> {
         self.reader.skip(self.start)
     }
@@ -185,27 +185,19 @@ impl<'b> Reader<'b> {
         Ok(bytes)
     }
 
-    /// Passes over the field whose tag stands at `start`; a group with all that is in it.
+    /// Skips the field with its tag at `start`; a group with its content.
     fn skip(&mut self, start: usize) -> Result<(), Fault> {
         self.at = start;
         let mut depth: usize = 0;
         while self.at < self.data.len() {
             let (number, wire_type) = split(self.varint()?);
             match wire_type {
-                VARINT => {
-                    self.varint()?;
-                }
-                1 => {
-                    self.advance(8)?;
-                }
-                LENGTH => {
-                    self.bytes()?;
-                }
+                VARINT => drop(self.varint()?),
+                1 => drop(self.advance(8)?),
+                LENGTH => drop(self.bytes()?),
                 3 => depth = depth.saturating_add(1),
                 4 => depth = depth.checked_sub(1).ok_or(Fault::EndOfGroup)?,
-                5 => {
-                    self.advance(4)?;
-                }
+                5 => drop(self.advance(4)?),
                 _ => return Err(Fault::WireType { number, wire_type }),
             }
             if depth == 0 {
@@ -216,7 +208,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// A tag's field number and wire type.
+/// Splits a tag into field number and wire type.
 const fn split(tag: u64) -> (i32, u8) {
     let [low, ..] = tag.to_le_bytes();
     (low_bits(tag >> 3), low & 7)
@@ -227,7 +219,7 @@ const fn low_bits(number: u64) -> i32 {
     i32::from_le_bytes([first, second, third, fourth])
 }
 
-/// Go keeps what is no UTF-8 until it is shown, and shows U+FFFD for each such byte; ours is repaired at once.
+/// Decodes text. Replaces each invalid byte by U+FFFD at once; Go does so when it writes JSON.
 fn text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),

@@ -1,10 +1,13 @@
-//! Bodies that no client in Go writes, and what the generated Go code of `k8s.io/api` 0.36.3 makes of them: each row's right side
-//! was taken from it.
+//! Bodies that no client in Go writes, each with what the generated Go code of `k8s.io/api` 0.36.3 makes of it; and properties
+//! of every event and every body. `tests/api/protobuf.rs` replays recorded bodies.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::event::core_v1;
+use crate::event::schema::tests::event;
+use crate::event::{WatchEvent, core_v1, json as event_json};
+use crate::status::Status;
 
 fn body(raw: &[u8]) -> Vec<u8> {
     let length = raw.len();
@@ -14,7 +17,7 @@ fn body(raw: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Checks the members that an event has beside those that every event shows.
+/// Checks the members beside those that every event has.
 fn reads(raw: &[u8], members: &str) {
     let body = body(raw);
     let decoded = decode(ApiGroup::Core, &body).unwrap();
@@ -39,7 +42,7 @@ fn refused(raw: &[u8], fault: &str) {
 }
 
 #[test]
-fn messages_that_stand_there_twice_are_merged_and_times_replaced() {
+fn messages_that_occur_twice_are_merged_and_times_replaced() {
     reads(
         b"Z\x02\x08\x05Z\x04\x12\x02\x08\x07",
         r#"{"series":{"count":5,"lastObservedTime":"1970-01-01T00:00:07.000000Z"}}"#,
@@ -61,7 +64,7 @@ fn numbers_are_cut_and_carried_as_in_go() {
     reads(b"@\xf9\xff\xff\xff\xff\xff\xff\xff\xff\x01", r#"{"count":-7}"#);
 }
 
-/// Fault: nanoseconds of more than a second led out of the years that JSON can carry. What is beyond them Go does not write.
+/// Fault: nanoseconds beyond one second led to years that JSON cannot represent, and that Go does not write.
 #[test]
 fn times_of_other_years_are_moved_to_the_ends() {
     const FIRST: &str = "0000-01-01T00:00:00.000000Z";
@@ -74,7 +77,7 @@ fn times_of_other_years_are_moved_to_the_ends() {
         (first, -1_000, FIRST),
         (first - 1, 0, FIRST),
         (i64::MIN, i32::MIN, FIRST),
-        // Within the range by what carries.
+        // Within the range after the carry.
         (last, 999_999_999, LAST),
         (last + 1, -1_000, LAST),
         (last - 2, i32::MAX, "9999-12-31T23:59:59.147483Z"),
@@ -91,7 +94,7 @@ fn times_of_other_years_are_moved_to_the_ends() {
 }
 
 #[test]
-fn unknown_fields_are_passed_over_and_maps_are_read_loosely() {
+fn unknown_fields_are_skipped_and_maps_are_decoded_loosely() {
     reads(b"\xa3\x01\x08\x01\xab\x01\xac\x01\xa4\x01", r#"{}"#);
     reads(b"\xa1\x01\x00\x00\x00\x00\x00\x00\x00\x00\xa5\x01\x00\x00\x00\x00", r#"{}"#);
     reads(b"\x0a\x08Z\x06\x08\x01k\x10\x01v", r#"{"metadata":{"labels":{"k":"v"}}}"#);
@@ -103,8 +106,8 @@ fn what_go_refuses_is_refused_and_its_field_named() {
     refused(b"B\x00", "field 8 has wire type 2");
     refused(b" \x01", "field 4 has wire type 0");
     refused(b"\x84\x01", "a group ends that did not begin");
-    refused(b"\x02\x00", "0 is no field number");
-    refused(b"\x82\x80\x80\x80@", "-2147483648 is no field number");
+    refused(b"\x02\x00", "0 is not a field number");
+    refused(b"\x82\x80\x80\x80@", "-2147483648 is not a field number");
     refused(b"\xa6\x01", "field 20 has wire type 6");
     refused(b"\xa7\x01", "field 20 has wire type 7");
     refused(b"@\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "a number has more than 64 bits");
@@ -121,7 +124,7 @@ fn what_go_refuses_is_refused_and_its_field_named() {
 }
 
 #[test]
-fn what_the_envelope_leaves_open_is_taken_from_the_door() {
+fn what_the_envelope_leaves_open_is_taken_from_the_api_group() {
     let envelope = |api_version: &str, kind: &str| {
         let mut body = b"k8s\0".to_vec();
         writer::message(1, &mut body, |out| {
@@ -164,7 +167,7 @@ fn what_the_envelope_leaves_open_is_taken_from_the_door() {
 fn a_body_without_envelope_is_refused() {
     for body in [&b""[..], b"k8s", b"k8s\0", br#"{"kind":"Event"}"#] {
         let error = decode(ApiGroup::Core, body).unwrap_err();
-        assert!(error.status.message.starts_with("the body is no object in protobuf: "), "{error}");
+        assert!(error.status.message.starts_with("the body is not an object in protobuf: "), "{error}");
     }
 }
 
@@ -188,7 +191,7 @@ fn delete_options_are_read() {
 #[test]
 fn watch_frames_have_their_length_in_front() {
     let mut out = b"before".to_vec();
-    write_watch_frame(ApiGroup::Events, WatchEvent::Bookmark(&Event::default()), &mut out);
+    write_watch_frame(ApiGroup::Events, &WatchEvent::Bookmark(Event::default().into()), &mut out);
     let (length, frame) = out.strip_prefix(b"before").unwrap().split_first_chunk::<4>().unwrap();
     assert_eq!(usize::try_from(u32::from_be_bytes(*length)).unwrap(), frame.len());
     assert!(frame.starts_with(b"\x0a\x08BOOKMARK\x12"), "{frame:x?}");
@@ -208,4 +211,68 @@ fn members_that_no_recorded_answer_has_have_the_numbers_of_the_schema() {
     let mut written = Vec::new();
     write(ApiGroup::Core, &decode(ApiGroup::Core, &body(&raw)).unwrap().event, &mut written);
     assert!(written.windows(rest.len()).any(|part| part == rest), "{written:x?}");
+}
+
+fn group() -> impl Strategy<Value = ApiGroup> {
+    prop_oneof![Just(ApiGroup::Core), Just(ApiGroup::Events)]
+}
+
+fn written(group: ApiGroup, event: &Event) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(group, event, &mut out);
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn decode_of_encode_is_identity_and_json_says_the_same(group in group(), event in event()) {
+        let body = written(group, &event);
+        let decoded = decode(group, &body).unwrap();
+        prop_assert_eq!(written(group, &decoded.event), body);
+        let mut json = Vec::new();
+        event_json::write_json(group, &event, &mut json);
+        prop_assert_eq!(&decoded, &event_json::decode(group, &json, event_json::Strictness::Refuse).unwrap());
+        prop_assert_eq!(decoded.event, Event { type_meta: Some(group), ..event });
+    }
+
+    #[test]
+    fn lists_come_back(group in group(), items in prop::collection::vec(event(), 0..4), texts in any::<[String; 2]>(),
+        remaining_item_count in any::<Option<i64>>())
+    {
+        let [resource_version, continue_token] = texts.map(Into::into);
+        let list = EventList { resource_version, continue_token, remaining_item_count, items };
+        let mut body = Vec::new();
+        write_list(group, &list, &mut body);
+        prop_assert_eq!(decode_list(group, &body).unwrap(), list);
+    }
+
+    #[test]
+    fn a_body_that_breaks_off_is_refused(group in group(), event in event(), cut in any::<prop::sample::Index>()) {
+        let body = written(group, &event);
+        // A body may end after a whole field: before the two empty texts at the end, and after the type.
+        let only_type = [4, 2, 2, group.api_version().len(), 2, "Event".len()].into_iter().sum::<usize>();
+        let end = cut.index(body.len().saturating_sub(4));
+        prop_assume!(end != only_type);
+        prop_assert!(decode(group, &body[..end]).is_err(), "{end}");
+    }
+
+    #[test]
+    fn no_body_makes_it_panic(group in group(), event in event(), noise in any::<Vec<u8>>(),
+        at in any::<prop::sample::Index>(), byte in any::<u8>(), replaces in any::<bool>())
+    {
+        let raw = [b"k8s\0\x12".as_slice(), &[u8::try_from(noise.len() & 0x7f).unwrap()], &noise].concat();
+        let mut changed = written(group, &event);
+        let at = at.index(changed.len());
+        if replaces { changed[at] = byte } else { changed.insert(at, byte) }
+        for body in [[b"k8s\0".as_slice(), &noise].concat(), noise, raw, changed] {
+            if let Ok(decoded) = decode(group, &body) {
+                let again = decode(group, &written(group, &decoded.event)).unwrap();
+                prop_assert_eq!(again.event.metadata.name, decoded.event.metadata.name);
+            }
+            drop(decode_list(group, &body));
+            drop(decode_delete_options(&body));
+        }
+    }
 }

@@ -1,23 +1,22 @@
-//! An Event, a list, a Status and a watch's frame as Go writes them: every string, number and struct even when it is empty,
-//! an unset time as an empty message; a pointer, a list and a map only when there is something. An Event is written by a walk over
-//! the list of its members.
+//! Encoder of an Event, a list, partial metadata, a Status and a watch's frame, like Go: it writes empty strings, numbers and
+//! structs, and an unset time as an empty message, but no empty pointer, list or map. An Event is a walk over the schema.
 
 use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
 
+use super::managed_fields;
 use super::writer::{integer, message, text};
-use super::{WatchEvent, managed_fields};
-use crate::event::core_v1::EventList;
+use crate::event::json::EventList;
 use crate::event::schema::{Object, with_access};
-use crate::event::{ApiGroup, Event, EventSeries, ManagedFields, MicroTime, ObjectReference, Time};
+use crate::event::{ApiGroup, Event, EventSeries, ManagedFields, MicroTime, ObjectReference, Time, WatchEvent};
 use crate::status::{Status, StatusDetails};
 
-/// What stands in front of every object.
+/// The bytes before every object.
 pub(super) const PREFIX: &[u8] = b"k8s\0";
 
-/// Appends an object in its envelope, `runtime.Unknown`. `write` appends the object's fields.
-pub(super) fn envelope(api_version: &str, kind: &str, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+/// Appends the envelope of an object, `runtime.Unknown`. `write` appends the object's fields.
+fn envelope(api_version: &str, kind: &str, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(PREFIX);
     message(1, out, |out| {
         text(1, api_version, out);
@@ -28,24 +27,22 @@ pub(super) fn envelope(api_version: &str, kind: &str, out: &mut Vec<u8>, write: 
     text(4, "", out); // contentType
 }
 
-/// Appends an Event with its envelope.
+/// Appends an Event in its envelope.
 pub fn write(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
     envelope(group.api_version(), "Event", out, |out| object(group, event, out));
 }
 
-/// Appends an `EventList` with its envelope.
+/// Appends an `EventList` in its envelope.
 pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
     envelope(group.api_version(), "EventList", out, |out| {
-        message(1, out, |out| {
-            list_meta(&list.resource_version, &list.continue_token, list.remaining_item_count, out);
-        });
+        message(1, out, |out| meta_of(list, out));
         for item in &list.items {
             message(2, out, |out| object(group, item, out));
         }
     });
 }
 
-/// Appends a failure's Status with its envelope.
+/// Appends the Status of a failure in its envelope.
 pub fn write_status(status: &Status, out: &mut Vec<u8>) {
     envelope("v1", "Status", out, |out| {
         message(1, out, |out| list_meta("", &status.continue_token, None, out));
@@ -59,11 +56,11 @@ pub fn write_status(status: &Status, out: &mut Vec<u8>) {
     });
 }
 
-/// Appends a watch's frame: its length in four bytes, then the `WatchEvent`, whose object has an envelope of its own.
-pub fn write_watch_frame(group: ApiGroup, event: WatchEvent<'_>, out: &mut Vec<u8>) {
+/// Appends a watch's frame: its length in four bytes, then the `WatchEvent` with the object in an envelope.
+pub fn write_watch_frame(group: ApiGroup, event: &WatchEvent, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
-    text(1, event.name(), out);
+    text(1, event.label(), out);
     message(2, out, |out| {
         message(1, out, |out| match event {
             WatchEvent::Added(event)
@@ -80,7 +77,7 @@ pub fn write_watch_frame(group: ApiGroup, event: WatchEvent<'_>, out: &mut Vec<u
 }
 
 /// Appends the fields of an object.
-pub(super) fn object<T: Object>(group: ApiGroup, object: &T, out: &mut Vec<u8>) {
+fn object<T: Object>(group: ApiGroup, object: &T, out: &mut Vec<u8>) {
     for member in T::by_number(group) {
         let number = member.number(group);
         with_access!(&member.slot, access => {
@@ -96,7 +93,7 @@ fn is_empty<M: Default + PartialEq>(value: &M) -> bool {
     *value == M::default()
 }
 
-/// What can be written.
+/// A value that can be encoded.
 trait Write {
     /// Appends the value as a field.
     fn write(&self, number: u32, group: ApiGroup, out: &mut Vec<u8>);
@@ -108,7 +105,7 @@ impl<T: Object> Write for T {
     }
 }
 
-/// Values that one expression writes.
+/// Implements [`Write`] for types that one expression encodes.
 macro_rules! by_value {
     ($($value:ty: |$given:ident, $number:ident, $out:ident| $write:expr);+ $(;)?) => {
         $(impl Write for $value {
@@ -141,7 +138,7 @@ impl<T: Write> Write for Vec<T> {
     }
 }
 
-/// What a pointer in Go leads to.
+/// Implements [`Write`] for pointers of Go.
 macro_rules! optional {
     ($($value:ty),+) => {
         $(impl Write for Option<$value> {
@@ -159,12 +156,28 @@ impl Write for Option<Box<ObjectReference>> {
     }
 }
 
-pub(super) fn list_meta(
-    resource_version: &str,
-    continue_token: &str,
-    remaining_item_count: Option<i64>,
-    out: &mut Vec<u8>,
-) {
+/// Appends the metadata of one event as a `PartialObjectMetadata`; `api_version` is one of `meta.k8s.io`.
+pub fn write_partial(api_version: &str, event: &Event, out: &mut Vec<u8>) {
+    let metadata = &event.metadata;
+    let write = |out: &mut Vec<u8>| message(1, out, |out| object(ApiGroup::Core, metadata, out));
+    envelope(api_version, "PartialObjectMetadata", out, write);
+}
+
+/// Appends the metadata of a list and of its events as a `PartialObjectMetadataList`.
+pub fn write_partial_list(api_version: &str, list: &EventList, out: &mut Vec<u8>) {
+    envelope(api_version, "PartialObjectMetadataList", out, |out| {
+        message(1, out, |out| meta_of(list, out));
+        for item in &list.items {
+            message(2, out, |out| message(1, out, |out| object(ApiGroup::Core, &item.metadata, out)));
+        }
+    });
+}
+
+fn meta_of(list: &EventList, out: &mut Vec<u8>) {
+    list_meta(&list.resource_version, &list.continue_token, list.remaining_item_count, out);
+}
+
+fn list_meta(resource_version: &str, continue_token: &str, remaining_item_count: Option<i64>, out: &mut Vec<u8>) {
     text(1, "", out); // selfLink
     text(2, resource_version, out);
     text(3, continue_token, out);

@@ -1,8 +1,7 @@
-//! Writing protobuf into a buffer, fields in the order they are called for. A message's length is known when it is
-//! written: most need one byte, for which room is left, and a longer message makes room then. Cheaper than working all lengths
-//! out beforehand.
+//! Writer of protobuf fields. It reserves one byte for the length of a message, which is enough for most, and moves a longer
+//! message when its length is known. That is cheaper than computing all lengths first.
 
-/// A number without a sign, seven bits a byte.
+/// Appends an unsigned number, seven bits per byte.
 pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
     loop {
         let [low, ..] = value.to_le_bytes();
@@ -14,25 +13,25 @@ pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// A string, also an empty one.
+/// Appends a string, which may be empty.
 pub(super) fn text(number: u32, value: &str, out: &mut Vec<u8>) {
     bytes(number, value.as_bytes(), out);
 }
 
-/// Bytes, also none.
+/// Appends bytes, which may be empty.
 pub(super) fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
     tag(number, 2, out);
     varint(value.len() as u64, out);
     out.extend_from_slice(value);
 }
 
-/// An integer, also 0. A negative one takes ten bytes, whatever its type.
+/// Appends an integer, which may be 0. A negative one takes ten bytes in any type.
 pub(super) fn integer(number: u32, value: i64, out: &mut Vec<u8>) {
     tag(number, 0, out);
     varint(value.cast_unsigned(), out);
 }
 
-/// A message of what `write` appends.
+/// Appends a message with the fields that `write` appends.
 pub(super) fn message(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     tag(number, 2, out);
     let start = out.len();

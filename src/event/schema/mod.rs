@@ -1,5 +1,5 @@
-//! The one list of an Event's members: their names in both groups, their types, their protobuf numbers, and whether an empty
-//! one is written. What reads or writes all members walks over it.
+//! The list of an Event's members: name and protobuf number in each group, type, and whether an empty member is written. All
+//! code that reads or writes every member walks over it, so a new member is one row here and one field of its struct.
 //!
 //! After the Go types of `k8s.io/api/{core,events}/v1` and `k8s.io/apimachinery/pkg/apis/meta/v1`.
 
@@ -15,39 +15,39 @@ use super::{
     RareMeta, Time,
 };
 
-/// A struct with a list of members.
+/// A struct with a list of its members.
 pub(super) trait Object: Default + PartialEq + 'static {
-    /// Its members, in the order in which a group writes them. LIMIT: 32.
+    /// Returns the members in the order in which a group writes them. LIMIT: 32, because decoders mark them in a `u32`.
     fn members(group: ApiGroup) -> &'static [&'static Member<Self>];
 
-    /// Its members by their numbers, in the order in which protobuf has them.
+    /// Returns the members in the order of their protobuf numbers.
     fn by_number(group: ApiGroup) -> &'static [&'static Member<Self>] {
         Self::members(group)
     }
 
-    /// Restores what the struct promises, after members were read into it.
+    /// Restores the invariants of the struct after members were read into it.
     fn settle(&mut self) {}
 }
 
-/// A member of `T`. Where something is given by group, core/v1 comes first.
+/// A member of `T`. Arrays have one element per API group, core/v1 first.
 #[derive(Debug)]
 pub(super) struct Member<T: 'static> {
     names: [&'static str; 2],
     numbers: [u32; 2],
     always: [bool; 2],
     is_pointer: bool,
-    /// Its type, and how it is reached.
+    /// Type and access.
     pub(super) slot: Slot<T>,
 }
 
-/// How a member of type `M` is reached.
+/// Access to a member of type `M`.
 #[derive(Debug)]
 pub(super) struct Access<T: 'static, M: 'static> {
     pub(super) get: fn(&T) -> &M,
     pub(super) get_mut: fn(&mut T) -> &mut M,
 }
 
-/// The types that members have.
+/// The types of members.
 #[derive(Debug)]
 pub(super) enum Slot<T: 'static> {
     Text(Access<T, SmolStr>),
@@ -68,7 +68,7 @@ pub(super) enum Slot<T: 'static> {
     ManagedFields(Access<T, ManagedFields>),
 }
 
-/// Evaluates `$body` with the access to a member, whatever its type is.
+/// Evaluates `$body` with the access to a member of any type.
 macro_rules! with_access {
     ($slot:expr, $access:ident => $body:expr) => {
         match $slot {
@@ -94,43 +94,43 @@ macro_rules! with_access {
 pub(super) use with_access;
 
 impl<T> Member<T> {
-    /// Its name in a group.
+    /// Returns the name in a group.
     pub(super) const fn name(&self, group: ApiGroup) -> &'static str {
         self.names[group as usize]
     }
 
-    /// Its number in a group's protobuf.
+    /// Returns the number in a group's protobuf.
     pub(super) const fn number(&self, group: ApiGroup) -> u32 {
         self.numbers[group as usize]
     }
 
-    /// Whether a group writes it even when it is empty.
+    /// Whether a group writes an empty member.
     pub(super) const fn is_always_written(&self, group: ApiGroup) -> bool {
         self.always[group as usize]
     }
 
-    /// Whether protobuf leaves it out when it is empty, though its type is always written.
+    /// Whether protobuf leaves out an empty member although it writes its type always.
     pub(super) const fn is_pointer(&self) -> bool {
         self.is_pointer
     }
 }
 
-/// A member with a name and a number in core/v1, and a name and a number in events.k8s.io/v1.
+/// Makes a member with name and number in core/v1 and in events.k8s.io/v1.
 const fn each<T>(core: (&'static str, u32), events: (&'static str, u32), slot: Slot<T>) -> Member<T> {
     Member { names: [core.0, events.0], numbers: [core.1, events.1], always: [false; 2], is_pointer: false, slot }
 }
 
-/// A member with the same name and number in both groups.
+/// Makes a member with the same name and number in both groups.
 const fn both<T>(name: &'static str, number: u32, slot: Slot<T>) -> Member<T> {
     each((name, number), (name, number), slot)
 }
 
-/// Marks a member as written even when it is empty.
+/// Marks a member as written when it is empty.
 const fn always<T>(member: Member<T>) -> Member<T> {
     always_in(ApiGroup::Core, always_in(ApiGroup::Events, member))
 }
 
-/// Marks a member as written by a group even when it is empty.
+/// Marks a member as written by one group when it is empty.
 const fn always_in<T>(group: ApiGroup, mut member: Member<T>) -> Member<T> {
     member.always[group as usize] = true;
     member
@@ -142,7 +142,7 @@ const fn pointer<T>(mut member: Member<T>) -> Member<T> {
     member
 }
 
-/// The access to a member by its field.
+/// Makes the access to a field.
 macro_rules! field {
     (rare.$field:ident) => {
         Access { get: |meta| &rare(meta).$field, get_mut: |meta| &mut meta.rare.get_or_insert_default().$field }
@@ -221,7 +221,7 @@ static SERIES: [Member<EventSeries>; 2] = [
     always(both("lastObservedTime", 2, Slot::MicroTime(field!(last_observed_time)))),
 ];
 
-/// Names the list of members of each struct, which is in the order of both groups.
+/// Implements [`Object`] for structs whose list is in the order of JSON and protobuf.
 macro_rules! objects {
     ($($object:ty: $members:ident),+ $(,)?) => {
         $(impl Object for $object {
@@ -239,7 +239,7 @@ objects! {
     EventSeries: SERIES,
 }
 
-/// Its JSON has another order than its numbers.
+/// JSON and protobuf have different orders.
 impl Object for OwnerReference {
     fn members(_group: ApiGroup) -> &'static [&'static Member<Self>] {
         static ORDER: [&Member<OwnerReference>; OWNER.len()] = listed(&OWNER);
@@ -269,7 +269,7 @@ impl Object for ObjectMeta {
         &ORDER
     }
 
-    /// What events seldom carry is boxed only when there is something in it.
+    /// Drops the box of rarely used members if it is empty.
     fn settle(&mut self) {
         if self.rare.as_deref() == Some(&RareMeta::default()) {
             self.rare = None;
@@ -277,7 +277,13 @@ impl Object for ObjectMeta {
     }
 }
 
-/// What events seldom carry, empty where there is none of it.
+/// Returns the text in the member of this name in core/v1; `None` where there is no such text.
+pub(super) fn text<'o, T: Object>(object: &'o T, name: &str) -> Option<&'o str> {
+    let member = T::members(ApiGroup::Core).iter().find(|member| member.name(ApiGroup::Core) == name)?;
+    if let Slot::Text(access) = &member.slot { Some((access.get)(object).as_str()) } else { None }
+}
+
+/// Returns the rarely used members; empty ones if there is no box.
 fn rare(meta: &ObjectMeta) -> &RareMeta {
     static NOTHING: RareMeta = RareMeta {
         generate_name: SmolStr::new_static(""),
@@ -293,7 +299,7 @@ fn rare(meta: &ObjectMeta) -> &RareMeta {
     meta.rare.as_deref().unwrap_or(&NOTHING)
 }
 
-/// The members as they are listed: in the order in which core/v1 writes them.
+/// Returns the members in the order of the list, which is that of core/v1.
 const fn listed<T, const N: usize>(members: &'static [Member<T>; N]) -> [&'static Member<T>; N] {
     let mut order = [&members[0]; N];
     let mut place = 0;
@@ -304,7 +310,7 @@ const fn listed<T, const N: usize>(members: &'static [Member<T>; N]) -> [&'stati
     order
 }
 
-/// The members by their numbers in events.k8s.io/v1: in the order in which that group writes them.
+/// Returns the members by their numbers in events.k8s.io/v1, which is the order of that group.
 const fn by_number<T, const N: usize>(members: &'static [Member<T>; N]) -> [&'static Member<T>; N] {
     let mut order = [&members[0]; N];
     let mut place = 0;

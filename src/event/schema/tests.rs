@@ -1,4 +1,4 @@
-//! Events made by walking over the schema, and the proof that nothing of an Event is missing in it.
+//! Arbitrary events, made by a walk over the schema, and the check that every field has a row in it.
 
 use proptest::prelude::*;
 
@@ -6,14 +6,14 @@ use super::*;
 use crate::event::json::{self, Strictness};
 use crate::event::protobuf;
 
-/// Numbers that decide what a made value is. 0 is an empty one.
+/// Numbers that determine a made value; 0 makes an empty one.
 pub(in crate::event) struct Choices {
     given: std::vec::IntoIter<u64>,
     otherwise: u64,
 }
 
 impl Choices {
-    /// The same choice again and again.
+    /// Returns the same choice without end.
     pub(in crate::event) fn all(choice: u64) -> Self {
         Self { given: Vec::new().into_iter(), otherwise: choice }
     }
@@ -22,14 +22,14 @@ impl Choices {
         self.given.next().unwrap_or(self.otherwise)
     }
 
-    /// A number in the range, or none.
+    /// Returns a number in the range, or none.
     fn within(&mut self, range: std::ops::Range<i64>) -> Option<i64> {
         let choice = i64::try_from(self.next() >> 1).unwrap();
         (choice != 0).then(|| range.start + choice % (range.end - range.start))
     }
 }
 
-/// What can be made.
+/// A value that can be made.
 pub(in crate::event) trait Make: Default {
     fn make(choices: &mut Choices) -> Self;
 }
@@ -49,7 +49,9 @@ impl Make for SmolStr {
     fn make(choices: &mut Choices) -> Self {
         const LETTERS: [char; 12] =
             ['a', 'Z', '"', '\\', '\n', '\u{1}', '<', '&', 'é', '\u{2028}', '\u{fffd}', '\u{1f600}'];
-        let length = choices.next() % 40;
+        // A message of 128 bytes or more has a length of two bytes in protobuf.
+        let choice = choices.next();
+        let length = choice % if choice % 16 == 15 { 300 } else { 40 };
         let letters = (0..length).map(|_| {
             let choice = choices.next();
             let any = char::from_u32(u32::try_from(choice >> 8 & 0x1f_ffff).unwrap());
@@ -85,16 +87,17 @@ impl Make for Option<bool> {
     }
 }
 
-/// Years 1 to 9999 without the zero time, which is "not set".
+/// Years 0 to 9999 without the zero time, which is "not set".
 impl Make for Option<Time> {
     fn make(choices: &mut Choices) -> Self {
-        choices.within(Time::ZERO.0 + 1..253_402_300_800).map(Time)
+        choices.within(-62_167_219_200..253_402_300_800).map(Time).filter(|time| *time != Time::ZERO)
     }
 }
 
 impl Make for Option<MicroTime> {
     fn make(choices: &mut Choices) -> Self {
-        choices.within(MicroTime::ZERO.0 + 1..253_402_300_800_000_000).map(MicroTime)
+        let micros = choices.within(-62_167_219_200_000_000..253_402_300_800_000_000);
+        micros.map(MicroTime).filter(|time| *time != MicroTime::ZERO)
     }
 }
 
@@ -122,23 +125,28 @@ impl Make for Option<EventSeries> {
     }
 }
 
-/// An empty list is none in protobuf.
+/// Protobuf has no empty list, so none is made.
 impl Make for ManagedFields {
     fn make(choices: &mut Choices) -> Self {
-        let entry = "{\"manager\":\"m\",\"fieldsV1\":{\"f:reason\":{},\"z\":[1,null,\"<\u{2028}é\"]}}";
-        let number = choices.next() % 3;
-        (number > 0).then(|| format!("[{}]", vec![entry; usize::try_from(number).unwrap()].join(",")).into())
+        const ENTRIES: [&str; 3] = [
+            r#"{"manager":"m","operation":"Update","apiVersion":"v1","time":"2024-05-01T10:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:count":{},"f:aé<":{".":{}}}}"#,
+            "{\"fieldsV1\":{\"z\":[1,null,\"<\u{2028}é\"]},\"subresource\":\"status\"}",
+            "{}",
+        ];
+        let entries = (0..choices.next() % 3).map(|_| ENTRIES[usize::try_from(choices.next() % 3).unwrap()]);
+        let entries = entries.collect::<Vec<_>>().join(",");
+        (!entries.is_empty()).then(|| format!("[{entries}]").into())
     }
 }
 
-/// Any event that can be written.
+/// Generates any event that can be written.
 pub(in crate::event) fn event() -> impl Strategy<Value = Event> {
     let choice = prop_oneof![Just(0), any::<u64>()];
     let given = prop::collection::vec(choice, 0..400);
     given.prop_map(|given| Event::make(&mut Choices { given: given.into_iter(), otherwise: 0 }))
 }
 
-/// An object whose members are all set.
+/// Returns an object whose members are all set.
 fn filled<T: Object>() -> T {
     T::make(&mut Choices::all(7))
 }
@@ -147,7 +155,7 @@ fn is_set<T: Default + PartialEq>(field: &T) -> bool {
     *field != T::default()
 }
 
-/// Fails where a field is not set, and so has no row.
+/// Fails for a field that is not set, which means that it has no row.
 macro_rules! assert_set {
     ($($field:ident),+ $(,)?) => {
         $(assert!(is_set(&$field), stringify!($field));)+
@@ -156,12 +164,12 @@ macro_rules! assert_set {
 
 #[test]
 fn every_field_has_a_row() {
-    // Without `..`, so that a new field does not compile before it is asked for here.
+    // Without `..`, so that a new field does not compile until it is checked here.
     let Event {
         first_timestamp,
         last_timestamp,
         count,
-        // `kind` and `apiVersion`, which are no members of what is stored.
+        // `kind` and `apiVersion`, which are not members of the stored object.
         type_meta: _,
         metadata,
         involved_object,
@@ -205,6 +213,32 @@ fn every_field_has_a_row() {
     assert_set!(count, last_observed_time);
 }
 
+/// Checks that the size of an event contains each text of the part that `part` returns.
+fn assert_sized<T: Object>(part: impl Fn(&mut Event) -> &mut T) {
+    for member in T::members(ApiGroup::Core) {
+        if let Slot::Text(access) = &member.slot {
+            let mut event = Event::default();
+            *(access.get_mut)(part(&mut event)) = "x".repeat(4096).into();
+            assert!(event.approximate_size() > 4096, "{}", member.name(ApiGroup::Core));
+        }
+    }
+}
+
+/// Fault: generateName, selfLink and the texts of owners were not in the size, and so in no limit of memory.
+#[test]
+fn every_text_is_in_the_size_of_an_event() {
+    assert_sized(|event| event);
+    assert_sized(|event| &mut event.metadata);
+    assert_sized(|event| &mut event.involved_object);
+    assert_sized(|event| event.related.get_or_insert_default().as_mut());
+    assert_sized(|event| &mut event.source);
+    assert_sized(|event| {
+        let owners = &mut event.metadata.rare.get_or_insert_default().owner_references;
+        owners.push(OwnerReference::default());
+        owners.last_mut().unwrap()
+    });
+}
+
 #[test]
 fn an_event_with_all_members_survives_every_form() {
     let event: Event = filled();
@@ -224,7 +258,7 @@ fn each_group_lists_each_member_once_and_by_number() {
     fn check<T: Object>() {
         for group in [ApiGroup::Core, ApiGroup::Events] {
             let members = T::members(group);
-            assert!(members.len() <= 32, "a bit for each");
+            assert!(members.len() <= 32, "one bit per member");
             let mut names: Vec<&str> = members.iter().map(|member| member.name(group)).collect();
             names.sort_unstable();
             names.dedup();

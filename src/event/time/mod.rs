@@ -1,6 +1,6 @@
 //! The two time types of Kubernetes' API: seconds (`metav1.Time`) and microseconds (`metav1.MicroTime`).
 //!
-//! Reading follows Go's `time.Parse(time.RFC3339, …)` as the apiserver uses it; writing is always UTC. See
+//! Parsing follows Go's `time.Parse(time.RFC3339, …)` as the apiserver uses it; writing is always in UTC. See
 //! `k8s.io/apimachinery/pkg/apis/meta/v1/{time,micro_time}.go`.
 
 mod parse;
@@ -9,8 +9,8 @@ use std::fmt;
 
 use smol_str::SmolStr;
 
-/// `metav1.Time`: whole seconds since 1970, in UTC. Fractions are cut when read. The zero time (year 1) is `None` wherever
-/// a time is optional.
+/// `metav1.Time`: whole seconds since 1970, in UTC. Parsing truncates fractions. An optional time is `None` for the zero time
+/// (year 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub i64);
 
@@ -18,7 +18,7 @@ pub struct Time(pub i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MicroTime(pub i64);
 
-/// A text that is not a time.
+/// The error of a text that is not a time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a time such as {example}")]
 pub struct TimeError {
@@ -27,7 +27,7 @@ pub struct TimeError {
 }
 
 impl TimeError {
-    /// LIMIT: bytes of the text that are shown.
+    /// LIMIT: bytes of the text in the error; the rest is cut.
     const SHOWN_BYTES: usize = 40;
 
     fn new(text: &str, example: &'static str) -> Self {
@@ -39,13 +39,13 @@ impl TimeError {
 pub(crate) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
 
 impl Time {
-    /// Go's zero time, `0001-01-01T00:00:00Z`, which the API treats as "not set".
+    /// Go's zero time, `0001-01-01T00:00:00Z`, which the API treats as not set.
     pub const ZERO: Self = Self(ZERO_TIME_SECONDS);
 
-    /// Reads RFC 3339 as Go does; any fraction is cut.
+    /// Parses RFC 3339 as Go does, and truncates any fraction.
     ///
     /// # Errors
-    /// Names a text that is not a time.
+    /// For a text that is not a time.
     pub fn parse(text: &str) -> Result<Self, TimeError> {
         let time = parse::parse(text, parse::Layout::Seconds).map(|(seconds, _micros)| Self(seconds));
         time.ok_or_else(|| TimeError::new(text, "2026-01-02T15:04:05Z"))
@@ -57,7 +57,7 @@ impl Time {
         out.push(b'Z');
     }
 
-    /// The whole second at or before `nanos` (unix nanoseconds).
+    /// Returns the whole second at or before `nanos` (unix nanoseconds).
     #[must_use]
     pub const fn from_unix_nanos(nanos: i64) -> Self {
         Self(nanos.div_euclid(1_000_000_000))
@@ -68,10 +68,10 @@ impl MicroTime {
     /// Go's zero time.
     pub const ZERO: Self = Self(ZERO_TIME_SECONDS * 1_000_000);
 
-    /// Reads RFC 3339 with exactly six digits of fraction, as Go does.
+    /// Parses RFC 3339 with exactly six digits of fraction, as Go does.
     ///
     /// # Errors
-    /// Names a text that is not such a time.
+    /// For a text that is not such a time.
     pub fn parse(text: &str) -> Result<Self, TimeError> {
         let time = parse::parse(text, parse::Layout::Micros);
         let time = time.map(|(seconds, micros)| Self(seconds * 1_000_000 + micros));
@@ -86,7 +86,7 @@ impl MicroTime {
         out.push(b'Z');
     }
 
-    /// The whole microsecond at or before `nanos` (unix nanoseconds).
+    /// Returns the whole microsecond at or before `nanos` (unix nanoseconds).
     #[must_use]
     pub const fn from_unix_nanos(nanos: i64) -> Self {
         Self(nanos.div_euclid(1_000))
@@ -119,14 +119,14 @@ fn append_date_time(out: &mut Vec<u8>, seconds: i64) {
     out.extend_from_slice(&[b'-', m1, m2, b'-', d1, d2, b'T', h1, h2, b':', n1, n2, b':', s1, s2]);
 }
 
-/// The digits of a number below 100.
+/// Returns the digits of a number below 100.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "two digits")]
 const fn two_digits(number: i64) -> [u8; 2] {
     let number = number as u8;
     [b'0' + number / 10, b'0' + number % 10]
 }
 
-/// Appends a number with leading zeros up to `width`, one that needs more digits in full.
+/// Appends a number with leading zeros up to `width`. A longer number is written in full.
 fn append_digits(out: &mut Vec<u8>, number: i64, width: usize) {
     let mut digits = [b'0'; 20];
     let mut rest = number.unsigned_abs();
@@ -145,7 +145,7 @@ fn append_digits(out: &mut Vec<u8>, number: i64, width: usize) {
     out.extend_from_slice(digits.get(digits.len() - used..).unwrap_or_default());
 }
 
-/// Days since 1970-01-01 to a proleptic Gregorian date (Howard Hinnant's `civil_from_days`).
+/// Converts days since 1970-01-01 to a proleptic Gregorian date (Howard Hinnant's `civil_from_days`).
 const fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

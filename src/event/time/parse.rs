@@ -1,16 +1,16 @@
-//! RFC 3339, read as Go's `time.Parse` reads it with the apiserver's two layouts. Mirrors `time/format.go`.
+//! Parser of RFC 3339, like Go's `time.Parse` with the apiserver's two layouts. Mirrors `time/format.go`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-/// Which of the two layouts the API asks for.
+/// The layouts of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// `time.RFC3339`: a fraction may stand there, of any length, after a dot or a comma.
+    /// `time.RFC3339`: an optional fraction of any length, after a dot or a comma.
     Seconds,
-    /// `metav1.RFC3339Micro`: exactly six digits of fraction must stand there.
+    /// `metav1.RFC3339Micro`: a fraction of exactly six digits.
     Micros,
 }
 
-/// Seconds since 1970 and microseconds of the second.
+/// Returns seconds since 1970 and microseconds of the second.
 pub(super) fn parse(text: &str, layout: Layout) -> Option<(i64, i64)> {
     let mut parser = Parser { rest: text.as_bytes() };
     let year = parser.number(4)?;
@@ -19,7 +19,7 @@ pub(super) fn parse(text: &str, layout: Layout) -> Option<(i64, i64)> {
     parser.byte(b'-')?;
     let day = parser.number(2).filter(|day| (1..=days_in(month, year)).contains(day))?;
     parser.byte(b'T')?;
-    // Go's layout element for hours also takes one digit.
+    // Go's layout element for hours also accepts one digit.
     let hour = parser.number(2).or_else(|| parser.number(1)).filter(|hour| *hour <= 23)?;
     parser.byte(b':')?;
     let minute = parser.number(2).filter(|minute| *minute <= 59)?;
@@ -48,7 +48,7 @@ impl Parser<'_> {
         Some(())
     }
 
-    /// A number of so many digits.
+    /// Parses a number of this many digits.
     fn number(&mut self, digits: usize) -> Option<i64> {
         let (number, rest) = self.rest.split_at_checked(digits)?;
         if !number.iter().all(u8::is_ascii_digit) {
@@ -71,11 +71,11 @@ impl Parser<'_> {
         let [b'.' | b',', digits @ ..] = self.rest else { return None };
         let (digits, rest) = digits.split_at_checked(6)?;
         self.rest = rest;
-        // Go takes a sign here too, so that ".+12345" is a fraction; a negative one is out of range.
+        // Go accepts a sign here too: ".+12345" is a fraction, and a negative one is out of range.
         std::str::from_utf8(digits).ok()?.parse().ok().filter(|micros| *micros >= 0)
     }
 
-    /// The offset from UTC in seconds. Go allows at most 24 hours and 60 minutes, both included.
+    /// Parses the offset from UTC, in seconds. Go allows hours up to 24 and minutes up to 60.
     fn zone(&mut self) -> Option<i64> {
         if self.byte(b'Z').is_some() {
             return Some(0);
@@ -102,7 +102,7 @@ const fn days_in(month: i64, year: i64) -> i64 {
     }
 }
 
-/// A proleptic Gregorian date to days since 1970-01-01 (Howard Hinnant's `days_from_civil`).
+/// Converts a proleptic Gregorian date to days since 1970-01-01 (Howard Hinnant's `days_from_civil`).
 #[expect(clippy::arithmetic_side_effects, reason = "year is at most 9999, month and day are in range")]
 const fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let shifted_year = if month <= 2 { year - 1 } else { year };
@@ -186,8 +186,8 @@ mod tests {
             "2024-05-01T10:00:00.123456789Z",
             "2024-05-01T10:00:00.-00001Z",
         ] {
-            let told = MicroTime::parse(text).unwrap_err().to_string();
-            assert_eq!(told, format!("{text:?} is not a time such as 2026-01-02T15:04:05.000000Z"));
+            let error = MicroTime::parse(text).unwrap_err().to_string();
+            assert_eq!(error, format!("{text:?} is not a time such as 2026-01-02T15:04:05.000000Z"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One fault of a field, and the 422 that tells them all. Mirrors `util/validation/field/errors.go` and `NewInvalid`.
+//! A fault of a field, and the 422 that lists all faults. Mirrors `util/validation/field/errors.go` and `NewInvalid`.
 
 use std::collections::HashSet;
 
@@ -7,29 +7,29 @@ use crate::status::{Status, StatusCause, StatusDetails};
 /// A fault of one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What sort of fault.
+    /// Kind of fault.
     pub kind: FaultKind,
     /// Path of the field.
     pub field: String,
-    /// What is wrong: `Invalid value: "x": must not be empty`.
+    /// Description: `Invalid value: "x": must not be empty`.
     pub body: String,
 }
 
-/// The sorts of fault that events can have.
+/// The kinds of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// A value that is not allowed.
     Invalid,
     /// A missing value.
     Required,
-    /// A value that must not be there.
+    /// A value that must be unset.
     Forbidden,
     /// A value over its size limit.
     TooLong,
 }
 
 impl FaultKind {
-    /// The reason of the Status' cause.
+    /// Returns the reason of the cause in a Status.
     const fn reason(self) -> &'static str {
         match self {
             Self::Invalid => "FieldValueInvalid",
@@ -49,24 +49,25 @@ impl FaultKind {
     }
 }
 
-/// LIMIT: faults of an event that are told, about; an event may have hundreds of thousands of labels, each with several.
+/// LIMIT: faults of one event, approximately; further ones are not looked for. An event can have 100,000s of labels, each with
+/// several faults.
 const FAULTS_MAX: usize = 1000;
-/// LIMIT: bytes of the texts of faults that are told, about; one owner too many shows all owners.
+/// LIMIT: bytes of all fault texts, approximately. Each controller beyond the first quotes two owners.
 const FAULT_BYTES_MAX: usize = 1 << 20;
 
-/// Whether enough is known to be wrong: nobody looks for more.
+/// Whether the fault limits are reached.
 pub(super) fn is_enough(faults: &[Fault]) -> bool {
     faults.len() >= FAULTS_MAX || faults.iter().map(|fault| fault.body.len()).sum::<usize>() >= FAULT_BYTES_MAX
 }
 
-/// The 422 for an Event. Its message tells equal faults once, its causes tell each.
-// DIFFERENCE(apiserver): that one tells of all faults, however many; here enough is enough.
+/// Returns the 422 for an Event. Its message lists equal faults once, its causes list each.
+// DIFFERENCE(apiserver): the apiserver has no limit of faults.
 #[must_use]
 pub fn invalid(name: &str, faults: &[Fault]) -> Status {
     let texts: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.body)).collect();
     let mut seen = HashSet::with_capacity(texts.len());
-    let told: Vec<&str> = texts.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
-    let joined = match told.as_slice() {
+    let distinct: Vec<&str> = texts.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
+    let joined = match distinct.as_slice() {
         [only] => (*only).to_owned(),
         several => format!("[{}]", several.join(", ")),
     };
@@ -83,12 +84,17 @@ pub fn invalid(name: &str, faults: &[Fault]) -> Status {
     })
 }
 
-/// An invalid string.
+/// Returns the fault of an invalid string.
 pub(super) fn invalid_text(field: &str, value: &str, detail: &str) -> Fault {
     invalid_value(field, &format!("{value:?}"), detail)
 }
 
-/// An invalid value of another type, as it is shown.
+/// Adds a fault of an invalid string per detail.
+pub(super) fn invalid_texts(field: &str, value: &str, details: Vec<String>, faults: &mut Vec<Fault>) {
+    faults.extend(details.into_iter().map(|detail| invalid_text(field, value, &detail)));
+}
+
+/// Returns the fault of an invalid value, given as it is shown.
 pub(super) fn invalid_value(field: &str, value: &str, detail: &str) -> Fault {
     Fault { kind: FaultKind::Invalid, field: field.to_owned(), body: format!("Invalid value: {value}: {detail}") }
 }
@@ -97,7 +103,7 @@ pub(super) fn required(field: &str, detail: &str) -> Fault {
     plain(FaultKind::Required, field, detail)
 }
 
-/// A fault that does not show the value.
+/// Returns a fault that does not show the value.
 pub(super) fn plain(kind: FaultKind, field: &str, detail: &str) -> Fault {
     let separator = if detail.is_empty() { "" } else { ": " };
     Fault { kind, field: field.to_owned(), body: format!("{}{separator}{detail}", kind.text()) }
@@ -116,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn enough_is_told_and_no_more() {
+    fn faults_are_limited() {
         let label = |number: u32| (format!("{number}/").into(), "/".into());
         let three = causes(|event| event.metadata.rare.get_or_insert_default().labels.extend((0..3).map(label)));
         let none = causes(|_| ());
@@ -124,7 +130,7 @@ mod tests {
         assert!(each >= 2);
         let many = causes(|event| event.metadata.rare.get_or_insert_default().labels.extend((0..300_000).map(label)));
         assert!((1000..1000 + each + none).contains(&many), "{many}");
-        // Each controller beyond the first is told with all owners.
+        // Each controller beyond the first is a fault.
         let owner = OwnerReference { controller: Some(true), ..OwnerReference::default() };
         let owners = causes(|event| event.metadata.rare.get_or_insert_default().owner_references = vec![owner; 10_000]);
         assert!((10..1010).contains(&owners), "{owners}");

@@ -1,44 +1,39 @@
-//! The rules for object metadata.
+//! The apiserver's rules for object metadata.
 
 use std::collections::BTreeSet;
 
 use smol_str::SmolStr;
 
-use super::fault::{Fault, FaultKind, invalid_text, invalid_value, is_enough, plain, required};
+use super::fault::{Fault, FaultKind, invalid_text, invalid_texts, invalid_value, is_enough, plain, required};
 use super::names::{NameRule, dns_label, label_value, name, name_prefix, qualified_name};
 use crate::event::{ObjectMeta, OwnerReference, RareMeta, Time};
 
-/// LIMIT: bytes of all annotations' keys and values together.
+/// LIMIT: bytes of the keys and values of all annotations; more are refused.
 const ANNOTATIONS_MAX: usize = 256 << 10;
 
-/// `ValidateObjectMeta` for an object to be created.
+/// Checks the metadata of a new object (`ValidateObjectMeta`).
 pub(super) fn create(meta: &ObjectMeta, rule: NameRule, faults: &mut Vec<Fault>) {
     let generation = meta.rare.as_deref().map_or(0, |rare| rare.generation);
     object_meta(meta, generation, rule, faults);
 }
 
-/// `ValidateObjectMeta` with the generation the object will have. Managed fields are not looked at: the server makes its own.
+/// Checks metadata with the generation that the object will have (`ValidateObjectMeta`). Ignores managed fields, which the
+/// server sets.
 pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, rule: NameRule, faults: &mut Vec<Fault>) {
     if let Some(rare) = meta.rare.as_deref()
         && !rare.generate_name.is_empty()
     {
-        for fault in name_prefix(rule, &rare.generate_name) {
-            faults.push(invalid_text("metadata.generateName", &rare.generate_name, &fault));
-        }
+        invalid_texts("metadata.generateName", &rare.generate_name, name_prefix(rule, &rare.generate_name), faults);
     }
     if meta.name.is_empty() {
         faults.push(required("metadata.name", "name or generateName is required"));
     } else {
-        for fault in name(rule, &meta.name) {
-            faults.push(invalid_text("metadata.name", &meta.name, &fault));
-        }
+        invalid_texts("metadata.name", &meta.name, name(rule, &meta.name), faults);
     }
     if meta.namespace.is_empty() {
         faults.push(required("metadata.namespace", ""));
     } else {
-        for fault in dns_label(&meta.namespace) {
-            faults.push(invalid_text("metadata.namespace", &meta.namespace, &fault));
-        }
+        invalid_texts("metadata.namespace", &meta.namespace, dns_label(&meta.namespace), faults);
     }
     if generation < 0 {
         let detail = "must be greater than or equal to 0";
@@ -50,7 +45,7 @@ pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, rule: NameRule, fa
     finalizers(&rare.finalizers, faults);
 }
 
-/// `ValidateObjectMetaUpdate`, after what `BeforeUpdate` takes over from the old object.
+/// Checks an update of metadata (`ValidateObjectMetaUpdate`), after `BeforeUpdate` has copied fields from the old object.
 pub(super) fn update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Vec<Fault>) {
     const IMMUTABLE: &str = "field is immutable";
     let none = RareMeta::default();
@@ -90,22 +85,16 @@ fn maps(rare: &RareMeta, faults: &mut Vec<Fault>) {
         if is_enough(faults) {
             return;
         }
-        for fault in qualified_name(key) {
-            faults.push(invalid_text("metadata.labels", key, &fault));
-        }
-        for fault in label_value(value) {
-            faults.push(invalid_text("metadata.labels", value, &fault));
-        }
+        invalid_texts("metadata.labels", key, qualified_name(key), faults);
+        invalid_texts("metadata.labels", value, label_value(value), faults);
     }
     let mut bytes: usize = 0;
     for (key, value) in &rare.annotations {
         if is_enough(faults) {
             return;
         }
-        // Capitals are allowed in all of an annotation's key.
-        for fault in qualified_name(&key.to_lowercase()) {
-            faults.push(invalid_text("metadata.annotations", key, &fault));
-        }
+        // Upper case is allowed in the whole key of an annotation.
+        invalid_texts("metadata.annotations", key, qualified_name(&key.to_lowercase()), faults);
         bytes = bytes.saturating_add(key.len()).saturating_add(value.len());
     }
     if bytes > ANNOTATIONS_MAX {
@@ -123,7 +112,7 @@ fn owners(owners: &[OwnerReference], faults: &mut Vec<Fault>) {
         }
         let (group, version) = match owner.api_version.split_once('/') {
             None => ("", owner.api_version.as_str()),
-            // A second slash makes it no version at all.
+            // A second slash makes the version invalid.
             Some((_, version)) if version.contains('/') => ("", ""),
             Some(both) => both,
         };
@@ -160,9 +149,7 @@ fn finalizers(finalizers: &[SmolStr], faults: &mut Vec<Fault>) {
         if is_enough(faults) {
             return;
         }
-        for fault in qualified_name(finalizer) {
-            faults.push(invalid_text(FIELD, finalizer, &fault));
-        }
+        invalid_texts(FIELD, finalizer, qualified_name(finalizer), faults);
     }
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     if has("orphan") && has("foregroundDeletion") {

@@ -1,8 +1,8 @@
-//! The apiserver's rules for events, fault by fault in its order and words. Pure; changes nothing but a missing namespace.
+//! The apiserver's rules for events, with its faults, order and words. Pure; changes nothing but a missing namespace.
 //!
 //! Mirrors `pkg/apis/core/validation/events.go` and, for metadata, `apimachinery/pkg/api/validation/objectmeta.go`, as Kubernetes
-//! 1.37 has them. Callers run [`adopt_namespace`] or [`adopt_path`], make the name where `generateName` asks for one, then [`create`] or
-//! [`update`], and for creates at last [`unversioned`], which is the store's own check.
+//! 1.37 has them. Call [`adopt_namespace`] or [`adopt_path`], generate the name if `generateName` requests it, then call
+//! [`create`] or [`update`]. After [`create`], call [`unversioned`], which is the check of the apiserver's store.
 
 mod fault;
 mod meta;
@@ -13,7 +13,7 @@ pub use fault::{Fault, FaultKind, invalid};
 use super::schema::{Object as _, with_access};
 use super::{ApiGroup, Event, MicroTime};
 use crate::status::Status;
-use fault::{invalid_text, plain, required};
+use fault::{invalid_text, invalid_texts, plain, required};
 use names::{NameRule, qualified_name};
 
 /// LIMIT: bytes of reportingInstance, action and reason of a new-style event; more is refused.
@@ -21,19 +21,19 @@ const SHORT_TEXT_MAX: usize = 128;
 /// LIMIT: bytes of the message of a new-style event; more is refused.
 const MESSAGE_MAX: usize = 1024;
 
-/// What is wrong with a label's key.
+/// Returns the faults of a label's key.
 #[must_use]
 pub fn label_key_faults(key: &str) -> Vec<String> {
     qualified_name(key)
 }
 
-/// What is wrong with a label's value.
+/// Returns the faults of a label's value.
 #[must_use]
 pub fn label_value_faults(value: &str) -> Vec<String> {
     names::label_value(value)
 }
 
-/// Whether an event may have this name at `group`.
+/// Whether an event of `group` may have this name.
 #[must_use]
 pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
     let rule = match group {
@@ -43,10 +43,10 @@ pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
     names::name(rule, name).is_empty()
 }
 
-/// Gives an event without a namespace the request's.
+/// Sets a missing namespace to that of the request.
 ///
 /// # Errors
-/// The apiserver's 400 when the event names another one.
+/// The apiserver's 400 when the event has another namespace.
 pub fn adopt_namespace(event: &mut Event, namespace: &str) -> Result<(), Box<Status>> {
     if event.metadata.namespace.is_empty() {
         event.metadata.namespace = namespace.into();
@@ -59,7 +59,7 @@ pub fn adopt_namespace(event: &mut Event, namespace: &str) -> Result<(), Box<Sta
     )))
 }
 
-/// As [`adopt_namespace`], for a request that names the event: its body may leave out the namespace, but not the name.
+/// As [`adopt_namespace`], for a request with a name in its path. The body may omit the namespace, but not the name.
 ///
 /// # Errors
 /// The apiserver's 400 when the event has another name or namespace, or no name.
@@ -73,10 +73,10 @@ pub fn adopt_path(event: &mut Event, namespace: &str, name: &str) -> Result<(), 
     Err(Box::new(Status::bad_request(fault)))
 }
 
-/// Checks an event that is to be created. Its name must have been made already where `generateName` asks for it.
+/// Checks a new event. A name that `generateName` requests must have been generated before.
 ///
 /// # Errors
-/// The apiserver's 422, one cause a fault. Metadata is told at core/v1 only when the event itself is right.
+/// The apiserver's 422, with one cause per fault. core/v1 reports faults of metadata only if the event has no others.
 pub fn create(group: ApiGroup, event: &Event) -> Result<(), Box<Status>> {
     let mut faults = Vec::new();
     common(group, event, &mut faults);
@@ -89,14 +89,14 @@ pub fn create(group: ApiGroup, event: &Event) -> Result<(), Box<Status>> {
     refuse(event, &faults)
 }
 
-/// Checks `new` as the next state of `old`. What an update cannot change or may leave out (generation, uid, times of
-/// creation and deletion) is taken from `old`, as the apiserver does before it looks.
+/// Checks `new` as an update of `old`. As in the apiserver, the caller has copied from `old` what an update cannot change or
+/// may omit: generation, uid, times of creation and deletion.
 ///
 /// # Errors
-/// The apiserver's 422, one cause a fault.
+/// The apiserver's 422, with one cause per fault.
 pub fn update(group: ApiGroup, old: &Event, new: &Event) -> Result<(), Box<Status>> {
     let mut faults = Vec::new();
-    // The generation of an update is the old object's, which has passed before.
+    // The generation is the old object's, which was valid.
     meta::object_meta(&new.metadata, 0, NameRule::PathSegment, &mut faults);
     meta::update(&old.metadata, &new.metadata, &mut faults);
     common(group, new, &mut faults);
@@ -110,12 +110,12 @@ pub fn update(group: ApiGroup, old: &Event, new: &Event) -> Result<(), Box<Statu
     refuse(new, &faults)
 }
 
-/// The store's check of a create, after all others: the object must not carry a version.
+/// Checks that a new event has no resource version, as the apiserver's store does after all other checks.
 ///
 /// # Errors
 /// The apiserver's 500 without a reason.
 pub fn unversioned(event: &Event) -> Result<(), Box<Status>> {
-    // COMPAT(apiserver): a version that is not a number passes, because the store ignores the fault of parsing it.
+    // COMPAT(apiserver): a version that is not a number is accepted, because the store ignores the parse error.
     match event.metadata.resource_version.parse::<u64>() {
         Ok(version) if version != 0 => {
             Err(Box::new(Status::new(500, "", "resourceVersion should not be set on objects to be created")))
@@ -128,7 +128,7 @@ fn refuse(event: &Event, faults: &[Fault]) -> Result<(), Box<Status>> {
     if faults.is_empty() { Ok(()) } else { Err(Box::new(invalid(&event.metadata.name, faults))) }
 }
 
-/// What holds in either API group (`legacyValidateEvent`).
+/// Checks the rules of both API groups (`legacyValidateEvent`).
 fn common(group: ApiGroup, event: &Event, faults: &mut Vec<Fault>) {
     let namespace = event.metadata.namespace.as_str();
     let object_namespace = event.involved_object.namespace.as_str();
@@ -144,7 +144,7 @@ fn common(group: ApiGroup, event: &Event, faults: &mut Vec<Fault>) {
     if event.event_time.is_none() {
         return;
     }
-    // The one path that follows the API group; all others are core/v1's at either.
+    // The only path that depends on the API group; all others are core/v1's.
     let controller = match group {
         ApiGroup::Core => "reportingComponent",
         ApiGroup::Events => "reportingController",
@@ -152,9 +152,7 @@ fn common(group: ApiGroup, event: &Event, faults: &mut Vec<Fault>) {
     if event.reporting_controller.is_empty() {
         faults.push(required(controller, ""));
     }
-    for fault in qualified_name(&event.reporting_controller) {
-        faults.push(invalid_text(controller, &event.reporting_controller, &fault));
-    }
+    invalid_texts(controller, &event.reporting_controller, qualified_name(&event.reporting_controller), faults);
     for (field, text) in
         [("reportingInstance", &event.reporting_instance), ("action", &event.action), ("reason", &event.reason)]
     {
@@ -172,7 +170,7 @@ fn at_most(bytes: usize, field: &str, text: &str, faults: &mut Vec<Fault>) {
     }
 }
 
-/// What events.k8s.io/v1 asks for beyond that.
+/// Checks the additional rules of events.k8s.io/v1.
 fn strict_create(event: &Event, faults: &mut Vec<Fault>) {
     series(event, faults);
     if event.event_time.is_none() {
@@ -204,15 +202,15 @@ fn series(event: &Event, faults: &mut Vec<Fault>) {
     }
 }
 
-/// What an update through events.k8s.io/v1 must leave as it is: everything but metadata and series.
+/// Checks that an update through events.k8s.io/v1 changes only metadata and series.
 fn immutable(old: &Event, new: &Event, faults: &mut Vec<Fault>) {
-    // A zero time is the same as none.
+    // The zero time equals no time.
     let [old, new] = [old, new].map(|event| {
         let event_time = event.event_time.filter(|&time| time != MicroTime::ZERO);
         Event { event_time, ..event.clone() }
     });
     for member in Event::members(ApiGroup::Core) {
-        // The apiserver's own names are core/v1's but for one.
+        // The apiserver's internal names are core/v1's, with one exception.
         let field = match member.name(ApiGroup::Core) {
             "metadata" | "series" => continue,
             "reportingComponent" => member.name(ApiGroup::Events),

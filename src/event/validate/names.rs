@@ -1,12 +1,12 @@
-//! The texts that names, label keys and label values have to be, with the apiserver's words for those that are not. Mirrors
+//! The syntax of names, label keys and label values, with the apiserver's words for faults. Mirrors
 //! `apimachinery/pkg/util/validation` and `pkg/api/validate/content`, without their regular expressions.
 
-/// Which names an object may have.
+/// The syntax of an object's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameRule {
-    /// core/v1's: anything that can stand in a path.
+    /// core/v1's: any path segment.
     PathSegment,
-    /// events.k8s.io/v1's.
+    /// events.k8s.io/v1's: a DNS subdomain.
     DnsSubdomain,
 }
 
@@ -28,7 +28,7 @@ const SUBDOMAIN_MAX: usize = 253;
 /// LIMIT: bytes of a DNS label, of the name part of a label key and of a label value.
 const LABEL_MAX: usize = 63;
 
-/// What is wrong with a name.
+/// Returns the faults of a name.
 pub(super) fn name(rule: NameRule, name: &str) -> Vec<String> {
     match rule {
         NameRule::PathSegment if matches!(name, "." | "..") => vec![format!("may not be '{name}'")],
@@ -37,7 +37,7 @@ pub(super) fn name(rule: NameRule, name: &str) -> Vec<String> {
     }
 }
 
-/// What is wrong with a `generateName`.
+/// Returns the faults of a `generateName`.
 pub(super) fn name_prefix(rule: NameRule, prefix: &str) -> Vec<String> {
     match rule {
         NameRule::PathSegment => path_segment(prefix),
@@ -49,13 +49,12 @@ fn path_segment(name: &str) -> Vec<String> {
     if memchr::memchr2(b'/', b'%', name.as_bytes()).is_none() {
         return Vec::new();
     }
-    let stands_there = |bad: &u8| memchr::memchr(*bad, name.as_bytes()).is_some();
-    let found = [b'/', b'%'].into_iter().filter(stands_there);
+    let found = [b'/', b'%'].into_iter().filter(|bad| memchr::memchr(*bad, name.as_bytes()).is_some());
     found.map(|bad| format!("may not contain '{}'", char::from(bad))).collect()
 }
 
-// COMPAT(apiserver): the dash and the byte before it give way to an `a` (`maskTrailingDash`), so that `x_-` passes. Half of a
-// longer letter would be left over, which is refused like the whole of it.
+// COMPAT(apiserver): an `a` replaces the dash and the byte before it (`maskTrailingDash`), so that `x_-` is accepted. A
+// multi-byte letter before the dash is refused, whole or truncated.
 fn mask_trailing_dash(prefix: &str) -> std::borrow::Cow<'_, str> {
     let Some(before) = prefix.strip_suffix('-') else { return prefix.into() };
     let mut letters = before.chars();
@@ -66,7 +65,7 @@ fn mask_trailing_dash(prefix: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// What is wrong with a DNS subdomain.
+/// Returns the faults of a DNS subdomain.
 fn dns_subdomain(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if text.len() > SUBDOMAIN_MAX {
@@ -78,7 +77,7 @@ fn dns_subdomain(text: &str) -> Vec<String> {
     faults
 }
 
-/// What is wrong with a namespace's name.
+/// Returns the faults of a namespace's name.
 pub(super) fn dns_label(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if text.len() > LABEL_MAX {
@@ -90,7 +89,7 @@ pub(super) fn dns_label(text: &str) -> Vec<String> {
     faults
 }
 
-/// What is wrong with a qualified name: a label key, an annotation key, a reporting controller, a finalizer.
+/// Returns the faults of a qualified name: a label key, an annotation key, a reporting controller or a finalizer.
 pub(super) fn qualified_name(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let name = match text.split_once('/') {
@@ -104,7 +103,7 @@ pub(super) fn qualified_name(text: &str) -> Vec<String> {
             if prefix.is_empty() {
                 faults.push("prefix part must be non-empty".to_owned());
             } else {
-                // This copy of the rule counts bytes where the other one says characters.
+                // This rule says bytes where that of a DNS subdomain says characters.
                 if prefix.len() > SUBDOMAIN_MAX {
                     faults.push(format!("prefix part must be no more than {SUBDOMAIN_MAX} bytes"));
                 }
@@ -126,7 +125,7 @@ pub(super) fn qualified_name(text: &str) -> Vec<String> {
     faults
 }
 
-/// What is wrong with a label's value.
+/// Returns the faults of a label's value.
 pub(super) fn label_value(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if text.len() > LABEL_MAX {
@@ -143,7 +142,7 @@ fn is_label(text: &[u8]) -> bool {
     framed(text, edge, |byte| edge(byte) || *byte == b'-')
 }
 
-/// Labels with a dot between each two. Hot: most names have to be one. So no byte's turn depends on what the others are.
+/// Whether the text is DNS labels separated by dots. Hot: most names are checked. The loops have no branches.
 fn is_subdomain(text: &str) -> bool {
     let edge = |byte: u8| byte.is_ascii_lowercase() | byte.is_ascii_digit();
     let text = text.as_bytes();
@@ -161,7 +160,7 @@ fn is_label_key(text: &str) -> bool {
     })
 }
 
-/// True for a text that is not empty, begins and ends with an `edge` byte and has only `inner` bytes.
+/// Whether the text begins and ends with an `edge` byte and has only `inner` bytes.
 fn framed(text: &[u8], edge: impl Fn(&u8) -> bool, inner: impl Fn(&u8) -> bool) -> bool {
     text.first().is_some_and(&edge) && text.last().is_some_and(&edge) && text.iter().all(inner)
 }
@@ -173,10 +172,10 @@ mod tests {
     #[test]
     fn qualified_names_have_a_name_and_may_have_a_prefix() {
         let check = |text: &str, faults: &[&str]| {
-            let told = qualified_name(text);
-            assert_eq!(told.len(), faults.len(), "{text}: {told:?}");
-            for (told, start) in told.iter().zip(faults) {
-                assert!(told.starts_with(start), "{text}: {told}");
+            let given = qualified_name(text);
+            assert_eq!(given.len(), faults.len(), "{text}: {given:?}");
+            for (given, start) in given.iter().zip(faults) {
+                assert!(given.starts_with(start), "{text}: {given}");
             }
         };
         check("kubelet", &[]);
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subdomain_is_labels_with_a_dot_between_each_two() {
+    fn a_subdomain_is_labels_separated_by_dots() {
         let letters = ["a", "7", "-", ".", "A", "_", "é"];
         let mut texts = vec![String::new()];
         for length in 0..5 {
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn names_follow_the_rule_of_their_door() {
+    fn names_follow_the_rule_of_their_api_group() {
         assert_eq!(name(NameRule::PathSegment, ".."), ["may not be '..'"]);
         assert!(name(NameRule::PathSegment, "Web 0:…").is_empty());
         assert!(name(NameRule::DnsSubdomain, "a-b.c").is_empty());

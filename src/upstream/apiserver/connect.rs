@@ -1,4 +1,4 @@
-//! How a client for the apiserver is made, and what its errors mean.
+//! Builds the client of an apiserver, and classifies its errors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::clock::Clock;
 use crate::event::ApiGroup;
 use crate::upstream::answer::Failure;
 
-/// Settings of the apiserver as an upstream; the defaults are in [`Settings::default`].
+/// Settings of an apiserver as the upstream; the defaults are in [`Settings::default`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The kubeconfig to use. Default: `$KUBECONFIG`, `~/.kube/config`, else the pod's service account.
+    /// The kubeconfig. Default: `$KUBECONFIG`, then `~/.kube/config`, then the pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig. Default: its current one.
+    /// The context of the kubeconfig. Default: the current one.
     pub context: Option<String>,
-    /// LIMIT: how long a request may take, its answer's body included; then it counts as lost. Default 10 s.
+    /// LIMIT: duration of a request, with the body of its answer; then it counts as lost. Default 10 s.
     pub timeout: Duration,
-    /// The API group that clients' reads and deletions go through. Default core/v1.
+    /// The API group of clients' reads and deletions. Default core/v1.
     pub group: ApiGroup,
 }
 
@@ -37,15 +37,15 @@ impl Default for Settings {
     }
 }
 
-/// Why there is no client for the apiserver.
+/// The error of building a client.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kubeconfig cannot be used.
     #[error("reading the kubeconfig {}", .path.as_deref().unwrap_or_else(|| "of the environment".as_ref()).display())]
     Kubeconfig {
-        /// The file, where one was named.
+        /// The file, if one was named.
         path: Option<PathBuf>,
-        /// What is wrong with it.
+        /// The cause.
         source: KubeconfigError,
     },
     /// Neither a kubeconfig nor a service account was found.
@@ -56,28 +56,28 @@ pub enum Error {
     Token {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The cause.
         source: std::io::Error,
     },
     /// TLS or credentials could not be set up.
     #[error("preparing the client for the apiserver")]
     Client(#[source] Box<kube::Error>),
-    /// The `tls-server-name` of the kubeconfig is no name.
+    /// The `tls-server-name` of the kubeconfig is not a name.
     #[error("the TLS server name {0:?} is not valid")]
     ServerName(String),
     /// The cluster's URL has no scheme or no host.
     #[error("the apiserver's URL {0} names no host")]
     Address(Uri),
-    /// The kubeconfig or the environment asks for a proxy on the way to the apiserver.
+    /// The kubeconfig or the environment names a proxy.
     #[error("the apiserver would be reached through the proxy {0}; proxies are not supported")]
     Proxy(Uri),
 }
 
-/// What requests go through, as `settings` describe it. Nothing is sent yet.
+/// Returns the service that sends requests with `settings`. Sends nothing yet.
 ///
-/// This is kube's stack but for its transport, its log and its retries: the outbox repeats, with what it knows; kube would hide
-/// each 429, 503 and 504 behind tries of its own. Token files are read again every minute and after a 401 (`token.rs`); exec
-/// plugins are asked by kube before their tokens expire. LIMIT: a client *certificate* from an exec plugin is not; when it expires, requests answer 401 until a restart.
+/// These are kube's layers without its transport, log and retries: the outbox retries, and kube would hide each 429, 503 and 504.
+/// Token files are read again every minute and after a 401 (`token.rs`). kube runs exec plugins before their tokens expire.
+/// LIMIT: it does not renew a client *certificate* from an exec plugin; after its expiry, requests get 401 until a restart.
 pub(super) async fn service(
     settings: &Settings,
     clock: &Clock,
@@ -128,7 +128,7 @@ pub(super) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     }
 }
 
-/// Tells errors before the request left from those after. In doubt it may have been carried out.
+/// Classifies an error by whether the request was sent. In doubt it may have been carried out.
 pub(super) fn classify(fault: &(dyn std::error::Error + 'static)) -> Failure {
     let mut text = String::new();
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(fault);
@@ -143,7 +143,7 @@ pub(super) fn classify(fault: &(dyn std::error::Error + 'static)) -> Failure {
         {
             classified = Failure::NotSent;
         }
-        // The innermost says what happened; the texts around it repeat it.
+        // The innermost error has the cause; the outer texts repeat it.
         text = error.to_string();
         next = error.source();
     }

@@ -1,7 +1,7 @@
-//! Requests of clients, sent on to the apiserver as they are: over connections of their own that carry none of our
-//! credentials, without deadlines, and repeated by nobody.
+//! Forwards clients' requests to the apiserver unchanged, without deadlines and without retries.
 //!
-//! A client certificate of ours would make each request ours: an apiserver looks at the certificate before the token.
+//! They have connections of their own without our credentials: an apiserver checks a client certificate before the token, so
+//! ours would make us the author of each request.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,23 +25,23 @@ use super::connect::{Error, Settings, classify, config};
 use super::transport::{Connector, Protocols, Transport, connector, https_connector};
 use crate::upstream::answer::Failure;
 
-/// LIMIT: requests at once over one HTTP/2 connection; further ones take the next connection. An apiserver allows 100, and
-/// each watch is one: beyond that, requests would wait for watches to end.
+/// LIMIT: concurrent requests of one HTTP/2 connection; further ones use the next connection. An apiserver allows 100, and each
+/// watch counts: beyond that, requests would wait for the end of watches.
 const STREAMS: usize = 64;
-/// LIMIT: HTTP/2 connections; beyond, requests share the last one.
+/// LIMIT: HTTP/2 connections; further requests share the last one.
 const LANES: usize = 256;
 
-/// A body on its way to the apiserver: at hand, or still coming.
+/// The body of a forwarded request: in memory, or a stream.
 pub type Outgoing = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BoxError>>;
 
-/// Sends requests on; clones share its connections.
+/// Forwards requests; clones share its connections.
 #[derive(Clone)]
 pub struct Forwarder(Arc<Inner>);
 
 struct Inner {
     scheme: Scheme,
     authority: Authority,
-    /// What the path of the cluster's URL begins with, without a slash at the end.
+    /// The path of the cluster's URL, without a slash at the end.
     prefix: String,
     https: HttpsConnector<HttpConnector>,
     timeout: Duration,
@@ -56,7 +56,7 @@ struct Lane {
     transport: OnceLock<Arc<Transport<Outgoing>>>,
 }
 
-/// A request's place on a connection. Keep it until the answer's body has ended.
+/// A request's permit on a connection. Keep it until the end of the answer's body.
 #[derive(Debug)]
 pub struct Seat {
     forwarder: Forwarder,
@@ -66,22 +66,22 @@ pub struct Seat {
 /// Why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswered {
-    /// It cannot be addressed to the apiserver.
-    #[error("the path cannot be sent on: {0}")]
+    /// Its path is not valid for the apiserver.
+    #[error("the path cannot be forwarded: {0}")]
     Path(String),
-    /// There was no connection, so nothing was sent.
+    /// There was no connection, and nothing was sent.
     #[error("the apiserver cannot be reached: {0}")]
     NotSent(String),
-    /// It may have been carried out.
+    /// The connection broke; the request may have been carried out.
     #[error("the connection to the apiserver broke: {0}")]
     Lost(String),
 }
 
 impl Forwarder {
-    /// Reads the configuration that `settings` name, and leaves out what proves who we are.
+    /// Reads the configuration of `settings`, without its credentials.
     ///
     /// # Errors
-    /// When the configuration cannot be read or does not make a client.
+    /// When the configuration cannot be read or is not sufficient for a client.
     pub(super) async fn new(settings: &Settings) -> Result<Self, Error> {
         let mut config = config(settings).await?;
         config.auth_info = kube::config::AuthInfo::default();
@@ -97,18 +97,17 @@ impl Forwarder {
             https: https_connector(&config, Protocols::All)?,
             timeout: settings.timeout,
             lanes: std::iter::repeat_with(Lane::default).take(LANES).collect(),
-            // An upgraded connection is never used again.
+            // An upgraded connection is not reused.
             upgrades: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(upgrades),
         })))
     }
 
-    /// Sends a request and waits for the answer's head.
+    /// Forwards a request and waits for the head of the answer.
     ///
     /// # Errors
     /// When there is no answer.
     pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Unanswered> {
-        *request.uri_mut() = self.0.uri(request.uri()).map_err(|fault| Unanswered::Path(fault.to_string()))?;
-        *request.version_mut() = http::Version::HTTP_11;
+        self.0.address(&mut request)?;
         let seat = self.seat();
         let lane = &self.0.lanes[seat.lane];
         let transport = lane.transport.get_or_init(|| Arc::new(Transport::over(self.0.https.clone(), self.0.timeout)));
@@ -116,17 +115,16 @@ impl Forwarder {
         Ok((answer, seat))
     }
 
-    /// Sends a request that asks for another protocol, over a connection of its own, and waits for the answer's head.
+    /// Forwards a request for a protocol upgrade on a connection of its own, and waits for the head of the answer.
     ///
     /// # Errors
     /// When there is no answer.
     pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Unanswered> {
-        *request.uri_mut() = self.0.uri(request.uri()).map_err(|fault| Unanswered::Path(fault.to_string()))?;
-        *request.version_mut() = http::Version::HTTP_11;
+        self.0.address(&mut request)?;
         self.0.upgrades.request(request).await.map_err(|fault| unanswered(&fault))
     }
 
-    /// A place on the first connection that has one.
+    /// Takes a permit on the first connection that has one.
     fn seat(&self) -> Seat {
         let lanes = &self.0.lanes;
         let take = |lane: &&Lane| {
@@ -143,13 +141,20 @@ impl Forwarder {
 }
 
 impl Inner {
-    /// The same path and query at the apiserver, byte for byte.
+    /// Addresses a request to the apiserver.
+    fn address(&self, request: &mut Request<Outgoing>) -> Result<(), Unanswered> {
+        *request.uri_mut() = self.uri(request.uri()).map_err(|fault| Unanswered::Path(fault.to_string()))?;
+        *request.version_mut() = http::Version::HTTP_11;
+        Ok(())
+    }
+
+    /// Returns the URI at the apiserver, with the same path and query byte for byte.
     fn uri(&self, asked: &Uri) -> Result<Uri, InvalidUriParts> {
         let path = asked.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         let path = if self.prefix.is_empty() {
             path
         } else {
-            // It was a path before, and so was the prefix.
+            // Two valid paths in a row are a valid path.
             PathAndQuery::try_from(format!("{}{path}", self.prefix)).unwrap_or(path)
         };
         let mut parts = Parts::default();

@@ -1,5 +1,5 @@
-//! What the apiserver holds, listed page by page and then watched, by kube's own watcher: it resumes, asks for bookmarks, lists
-//! again after a 410 and backs off.
+//! Lists the apiserver's events in pages and then watches them, with kube's watcher: it resumes, requests bookmarks, lists again
+//! after a 410 and backs off.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use tower::{BoxError, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
 
 use super::{Apiserver, Exchange};
-use crate::event::{Event, core_v1};
+use crate::event::{ApiGroup, Event, json};
 
 /// LIMIT: events of one page of the list.
 const PAGE: u32 = 500;
-/// LIMIT: seconds after which the apiserver ends a watch, which then is begun again; kube's own choice.
+/// LIMIT: seconds after which the apiserver ends a watch, which then restarts; kube's default.
 const WATCH_SECONDS: u32 = 290;
 
-/// One piece of news.
+/// One step of the list or the watch.
 #[derive(Debug)]
 pub enum News {
-    /// A list begins: what it does not show is gone.
+    /// A list begins. Events that it does not have are deleted.
     Begins,
-    /// The list shows this event.
+    /// An event of the list.
     Listed(Box<Event>),
-    /// The list is whole.
+    /// The list is complete.
     Complete,
     /// An event was created or changed.
     Stored(Box<Event>),
@@ -38,16 +38,16 @@ pub enum News {
     Gone(Box<Event>),
     /// The apiserver did not answer as it should; it is asked again after a pause.
     Trouble {
-        /// What went wrong.
+        /// The fault, as text.
         error: String,
-        /// Whether it is because we may not ask, which will hardly change by itself.
+        /// Whether it is a missing permission, which is unlikely to change by itself.
         is_forbidden: bool,
-        /// Whether it is only that the version to go on from is too old: the list that follows heals it.
+        /// Whether the version to resume from is too old. The list that follows recovers from that.
         is_expired: bool,
     },
 }
 
-/// An event as kube's watcher wants it: decoded by our own decoder, with the metadata that the watcher looks at.
+/// An event for kube's watcher: our decoder's event, and the metadata that the watcher reads.
 #[derive(Debug, Clone)]
 struct Watched {
     event: Event,
@@ -57,8 +57,8 @@ struct Watched {
 impl<'de> Deserialize<'de> for Watched {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let document = Box::<RawValue>::deserialize(deserializer)?;
-        // Bookmarks, too, come this way: an event with nothing but metadata.
-        let event = core_v1::from_json(document.get().as_bytes()).map_err(serde::de::Error::custom)?;
+        // Also bookmarks: an event with nothing but metadata.
+        let event = json::decode_event(ApiGroup::Core, document.get().as_bytes()).map_err(serde::de::Error::custom)?;
         let meta = ObjectMeta {
             name: Some(event.metadata.name.to_string()),
             namespace: Some(event.metadata.namespace.to_string()),
@@ -127,8 +127,8 @@ impl Apiserver {
     }
 }
 
-/// A client of kube's with deadlines, which it has not by itself: a list whose answer does not come would else be waited for without end. An
-/// answer's head has to come in `timeout`, and so does each piece of a list; a watch may be silent for as long as it lasts.
+/// Returns a client of kube with deadlines, which kube's own does not have: a missing answer to a list would block it for ever.
+/// `timeout` limits the head of an answer and each chunk of a list; a watch may be silent until its end.
 fn impatient(exchange: Exchange, timeout: Duration) -> kube::Client {
     let watch = Duration::from_secs(WATCH_SECONDS.into()) + timeout;
     kube::Client::new(
@@ -145,7 +145,7 @@ fn impatient(exchange: Exchange, timeout: Duration) -> kube::Client {
     )
 }
 
-/// The apiserver's own code for an error.
+/// Returns the apiserver's code of an error.
 fn code(error: &watcher::Error) -> Option<u16> {
     let (watcher::Error::InitialListFailed(kube::Error::Api(status))
     | watcher::Error::WatchStartFailed(kube::Error::Api(status))

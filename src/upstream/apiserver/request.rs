@@ -1,13 +1,13 @@
 //! Requests for the apiserver's Events API, as client-go writes them.
 
-use std::fmt::Write as _;
-
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{Method, Request as HttpRequest};
 use kube::client::Body;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::event::json::{self, FieldValidation};
+use crate::event::selector::{FieldSelector, LabelSelector};
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::outbox::Request;
 use crate::upstream::patch::document;
@@ -15,24 +15,26 @@ use crate::upstream::{
     ApplyOptions, ClientPatch, DeleteOptions, ListOptions, PatchOptions, UpdateOptions, Version, WatchOptions, Writer,
 };
 
-/// How we introduce ourselves; the part before the `/` is also what managedFields would name us by.
+/// The User-Agent; the part before the `/` is the default manager in managedFields.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
 const JSON: &str = "application/json";
-/// Room for most events.
+/// Initial capacity for an event's JSON, enough for most.
 const USUAL_BYTES: usize = 1024;
+/// What a path segment and a query's value must encode: all but RFC 3986's unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// POST, PATCH, GET or DELETE: what a record needs.
-pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
+type Result = http::Result<HttpRequest<Body>>;
+
+/// Returns the POST, PATCH, GET or DELETE of a record.
+pub(super) fn of_write(request: &Request) -> Result {
     match request {
-        Request::Create { group, event } => create(*group, event, ""),
+        Request::Create { group, event } => create(*group, event, None),
         Request::Patch { group, namespace, name, patch, claim } => {
-            let path = through(*group, item(namespace, name)) + "?fieldManager=eventweir";
+            let path = item(*group, namespace, name) + "?fieldManager=eventweir";
             let body = document(patch, claim.as_deref(), *group).into();
             with_body(Method::PATCH, path, "application/strategic-merge-patch+json", body)
         }
-        Request::Read { group, namespace, name } => {
-            start(Method::GET, through(*group, item(namespace, name))).body(Body::empty())
-        }
+        Request::Read { group, namespace, name } => get_not_older(*group, namespace, name, 0),
         Request::Delete { group, namespace, name, resource_version } => {
             let resource_version = Some(resource_version.clone());
             delete(*group, namespace, name, &DeleteOptions { resource_version, ..DeleteOptions::default() })
@@ -40,129 +42,92 @@ pub(super) fn of_write(request: &Request) -> http::Result<HttpRequest<Body>> {
     }
 }
 
-/// POST of an event that is not to be stored.
-pub(super) fn try_create(group: ApiGroup, event: &Event) -> http::Result<HttpRequest<Body>> {
-    create(group, event, "&dryRun=All")
+/// Returns the dry run of a POST.
+pub(super) fn try_create(group: ApiGroup, event: &Event) -> Result {
+    create(group, event, Some(dry_run()))
 }
 
-fn create(group: ApiGroup, event: &Event, query: &str) -> http::Result<HttpRequest<Body>> {
+fn create(group: ApiGroup, event: &Event, dry_run: Option<String>) -> Result {
     let mut body = Vec::with_capacity(USUAL_BYTES);
-    let path = through(group, events(Some(&event.metadata.namespace)));
     let manager = managed_fields::claimed(&event.metadata.managed_fields);
-    let path = format!("{path}?fieldManager={}{query}", encoded(manager.as_deref().unwrap_or("eventweir")));
     match event.metadata.managed_fields {
         None => json::write_json(group, event, &mut body),
         Some(_) => {
-            // A copy, because the outbox keeps its own: the claim is told in the query.
+            // A copy, because the outbox keeps its event. The query carries the manager.
             let mut event = Event::clone(event);
             event.metadata.managed_fields = None;
             json::write_json(group, &event, &mut body);
         }
     }
-    with_body(Method::POST, path, JSON, body)
+    let query = [manager_query(manager.as_deref().unwrap_or("eventweir")), dry_run];
+    with_body(Method::POST, with_query(events(group, Some(&event.metadata.namespace)), query), JSON, body)
 }
 
-/// GET of one event in a state not older than this.
-pub(super) fn get_not_older(
-    group: ApiGroup,
-    namespace: &str,
-    name: &str,
-    version: u64,
-) -> http::Result<HttpRequest<Body>> {
-    let query = if version == 0 { Vec::new() } else { vec![format!("resourceVersion={version}")] };
-    start(Method::GET, with_query(through(group, item(namespace, name)), &query)).body(Body::empty())
+/// Returns the GET of one event, in a state not older than `version`; 0 accepts any state.
+pub(super) fn get_not_older(group: ApiGroup, namespace: &str, name: &str, version: u64) -> Result {
+    let query = [(version != 0).then(|| format!("resourceVersion={version}"))];
+    get(with_query(item(group, namespace, name), query))
 }
 
-/// GET of one event.
-pub(super) fn get(group: ApiGroup, namespace: &str, name: &str) -> http::Result<HttpRequest<Body>> {
-    start(Method::GET, through(group, item(namespace, name))).body(Body::empty())
-}
-
-/// POST of a question about a token or a permission.
-pub(super) fn review(path: &str, question: &Value) -> http::Result<HttpRequest<Body>> {
+/// Returns the POST of a review of a token or of a permission.
+pub(super) fn review(path: &str, question: &Value) -> Result {
     with_body(Method::POST, path.to_owned(), JSON, question.to_string().into_bytes())
 }
 
-/// PUT of an event in the API group that it came by, whose rules the apiserver then keeps.
-pub(super) fn update(event: &Event, options: &UpdateOptions) -> http::Result<HttpRequest<Body>> {
+/// Returns the PUT of an event in its client's API group, whose rules the apiserver then applies.
+pub(super) fn update(event: &Event, options: &UpdateOptions) -> Result {
     let mut body = Vec::new();
     let Writer { manager, group } = &options.writer;
     json::write_json(*group, event, &mut body);
-    let path = through(*group, item(&event.metadata.namespace, &event.metadata.name));
-    let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
-    with_body(Method::PUT, format!("{path}?fieldManager={}{dry_run}", encoded(manager)), JSON, body)
+    let path = item(*group, &event.metadata.namespace, &event.metadata.name);
+    let query = [manager_query(manager), options.dry_run.then(dry_run)];
+    with_body(Method::PUT, with_query(path, query), JSON, body)
 }
 
-/// PATCH that applies an event in the API group that it came by. JSON is YAML.
-pub(super) fn apply(
-    namespace: &str,
-    name: &str,
-    document: &Value,
-    options: &ApplyOptions,
-) -> http::Result<HttpRequest<Body>> {
+/// Returns the PATCH of a server-side apply in its client's API group. JSON is valid YAML.
+pub(super) fn apply(namespace: &str, name: &str, document: &Value, options: &ApplyOptions) -> Result {
     let Writer { manager, group } = &options.writer;
-    let path = through(*group, item(namespace, name));
-    let force = if options.force { "&force=true" } else { "" };
-    let dry_run = if options.dry_run { "&dryRun=All" } else { "" };
-    let path = format!("{path}?fieldManager={}{force}{dry_run}", encoded(manager));
+    let force = options.force.then(|| "force=true".to_owned());
+    let path =
+        with_query(item(*group, namespace, name), [manager_query(manager), force, options.dry_run.then(dry_run)]);
     with_body(Method::PATCH, path, "application/apply-patch+yaml", document.to_string().into_bytes())
 }
 
-/// A client's own PATCH, in the API group that it came by and under its client's name as a manager of fields.
-pub(super) fn patch(
-    namespace: &str,
-    name: &str,
-    patch: &ClientPatch,
-    options: &PatchOptions,
-) -> http::Result<HttpRequest<Body>> {
-    let mut query = Vec::new();
+/// Returns a client's own PATCH, in its API group and under its name as a field manager.
+pub(super) fn patch(namespace: &str, name: &str, patch: &ClientPatch, options: &PatchOptions) -> Result {
     let Writer { manager, group } = &options.writer;
-    if !manager.is_empty() {
-        query.push(format!("fieldManager={}", encoded(manager)));
-    }
-    match options.validation {
-        FieldValidation::Ignore => query.push("fieldValidation=Ignore".to_owned()),
-        FieldValidation::Strict => query.push("fieldValidation=Strict".to_owned()),
-        FieldValidation::Warn => {}
-    }
-    if options.dry_run {
-        query.push("dryRun=All".to_owned());
-    }
-    let path = with_query(through(*group, item(namespace, name)), &query);
+    let manager = manager_query(manager).filter(|_| !manager.is_empty());
+    let validation = match options.validation {
+        FieldValidation::Ignore => Some("fieldValidation=Ignore".to_owned()),
+        FieldValidation::Strict => Some("fieldValidation=Strict".to_owned()),
+        FieldValidation::Warn => None,
+    };
+    let path = with_query(item(*group, namespace, name), [manager, validation, options.dry_run.then(dry_run)]);
     with_body(Method::PATCH, path, patch.patch_type.media_type(), patch.body.to_vec())
 }
 
-/// DELETE of one event.
-pub(super) fn delete(
-    group: ApiGroup,
-    namespace: &str,
-    name: &str,
-    options: &DeleteOptions,
-) -> http::Result<HttpRequest<Body>> {
-    with_body(Method::DELETE, through(group, item(namespace, name)), JSON, delete_options(options))
+/// Returns the DELETE of one event.
+pub(super) fn delete(group: ApiGroup, namespace: &str, name: &str, options: &DeleteOptions) -> Result {
+    with_body(Method::DELETE, item(group, namespace, name), JSON, delete_options(options))
 }
 
-/// DELETE of what a list shows.
+/// Returns the DELETE of a collection.
 pub(super) fn delete_collection(
     group: ApiGroup,
     namespace: &str,
     list: &ListOptions,
     options: &DeleteOptions,
-) -> http::Result<HttpRequest<Body>> {
-    let path = with_query(through(group, events(Some(namespace))), &list_query(group, list));
+) -> Result {
+    let path = with_query(events(group, Some(namespace)), list_query(group, list));
     with_body(Method::DELETE, path, JSON, delete_options(options))
 }
 
 fn delete_options(options: &DeleteOptions) -> Vec<u8> {
     let mut document = serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1"});
-    if options.uid.is_some() || options.resource_version.is_some() {
-        let mut preconditions = serde_json::Map::new();
-        for (name, value) in [("uid", &options.uid), ("resourceVersion", &options.resource_version)] {
-            if let Some(value) = value {
-                preconditions.insert(name.to_owned(), value.as_str().into());
-            }
+    for (name, value) in [("uid", &options.uid), ("resourceVersion", &options.resource_version)] {
+        if let Some(value) = value {
+            document["preconditions"][name] = value.as_str().into();
         }
-        document["preconditions"] = preconditions.into();
     }
     if options.dry_run {
         document["dryRun"] = serde_json::json!(["All"]);
@@ -170,123 +135,116 @@ fn delete_options(options: &DeleteOptions) -> Vec<u8> {
     document.to_string().into_bytes()
 }
 
-/// GET of a watch.
-pub(super) fn watch(
-    group: ApiGroup,
-    namespace: Option<&str>,
-    options: &WatchOptions,
-) -> http::Result<HttpRequest<Body>> {
-    let mut query = vec!["watch=true".to_owned()];
-    if !options.field_selector.is_empty() {
-        query.push(format!("fieldSelector={}", encoded(&options.field_selector.text(group))));
-    }
-    if !options.label_selector.is_empty() {
-        query.push(format!("labelSelector={}", encoded(&options.label_selector.to_string())));
-    }
-    if options.resource_version != 0 {
-        query.push(format!("resourceVersion={}", options.resource_version));
-    }
-    if let Some(send) = options.send_initial_events {
-        query.push(format!("sendInitialEvents={send}&resourceVersionMatch=NotOlderThan"));
-    }
-    if options.bookmarks {
-        query.push("allowWatchBookmarks=true".to_owned());
-    }
-    if options.timeout_seconds != 0 {
-        query.push(format!("timeoutSeconds={}", options.timeout_seconds));
-    }
-    start(Method::GET, with_query(through(group, events(namespace)), &query)).body(Body::empty())
+/// Returns the GET of a watch.
+pub(super) fn watch(group: ApiGroup, namespace: Option<&str>, options: &WatchOptions) -> Result {
+    let WatchOptions { resource_version, timeout_seconds, .. } = options;
+    let initial = |send| format!("sendInitialEvents={send}&resourceVersionMatch=NotOlderThan");
+    let [fields, labels] = selectors(group, &options.field_selector, &options.label_selector);
+    get(with_query(
+        events(group, namespace),
+        [
+            Some("watch=true".to_owned()),
+            fields,
+            labels,
+            (*resource_version != 0).then(|| format!("resourceVersion={resource_version}")),
+            options.send_initial_events.map(initial),
+            options.bookmarks.then(|| "allowWatchBookmarks=true".to_owned()),
+            (*timeout_seconds != 0).then(|| format!("timeoutSeconds={timeout_seconds}")),
+        ],
+    ))
 }
 
-/// GET of a list.
-pub(super) fn list(group: ApiGroup, namespace: Option<&str>, options: &ListOptions) -> http::Result<HttpRequest<Body>> {
-    start(Method::GET, with_query(through(group, events(namespace)), &list_query(group, options))).body(Body::empty())
+/// Returns the GET of a list.
+pub(super) fn list(group: ApiGroup, namespace: Option<&str>, options: &ListOptions) -> Result {
+    get(with_query(events(group, namespace), list_query(group, options)))
 }
 
-fn with_query(path: String, query: &[String]) -> String {
-    if query.is_empty() { path } else { path + "?" + &query.join("&") }
+fn list_query(group: ApiGroup, options: &ListOptions) -> [Option<String>; 5] {
+    let ListOptions { limit, continue_token, .. } = options;
+    let [fields, labels] = selectors(group, &options.field_selector, &options.label_selector);
+    let version = match options.version {
+        Version::Newest => None,
+        // Without resourceVersionMatch: with a limit, NotOlderThan means something else.
+        Version::AtLeast(version) => Some(format!("resourceVersion={version}")),
+        Version::NotOlderThan(version) => Some(format!("resourceVersion={version}&resourceVersionMatch=NotOlderThan")),
+        Version::Exact(version) => Some(format!("resourceVersion={version}&resourceVersionMatch=Exact")),
+    };
+    [
+        (*limit != 0).then(|| format!("limit={limit}")),
+        (!continue_token.is_empty()).then(|| format!("continue={}", encoded(continue_token))),
+        fields,
+        labels,
+        version,
+    ]
 }
 
-fn list_query(group: ApiGroup, options: &ListOptions) -> Vec<String> {
-    let mut query = Vec::new();
-    if options.limit != 0 {
-        query.push(format!("limit={}", options.limit));
-    }
-    if !options.continue_token.is_empty() {
-        query.push(format!("continue={}", encoded(&options.continue_token)));
-    }
-    if !options.field_selector.is_empty() {
-        query.push(format!("fieldSelector={}", encoded(&options.field_selector.text(group))));
-    }
-    if !options.label_selector.is_empty() {
-        query.push(format!("labelSelector={}", encoded(&options.label_selector.to_string())));
-    }
-    match options.version {
-        Version::Newest => {}
-        // Alone, since with a limit it means something else than with resourceVersionMatch=NotOlderThan.
-        Version::AtLeast(version) => query.push(format!("resourceVersion={version}")),
-        Version::NotOlderThan(version) => {
-            query.push(format!("resourceVersion={version}&resourceVersionMatch=NotOlderThan"));
-        }
-        Version::Exact(version) => query.push(format!("resourceVersion={version}&resourceVersionMatch=Exact")),
-    }
-    query
+/// Returns the GET of the apiserver's readiness.
+pub(super) fn readyz() -> Result {
+    get("/readyz".to_owned())
 }
 
-/// GET of the apiserver's own readiness.
-pub(super) fn readyz() -> http::Result<HttpRequest<Body>> {
-    start(Method::GET, "/readyz".to_owned()).body(Body::empty())
+fn get(path: String) -> Result {
+    start(Method::GET, path).body(Body::empty())
 }
 
 fn start(method: Method, path: String) -> http::request::Builder {
     HttpRequest::builder().method(method).uri(path).header(USER_AGENT, AGENT).header(ACCEPT, JSON)
 }
 
-fn with_body(method: Method, path: String, media_type: &str, body: Vec<u8>) -> http::Result<HttpRequest<Body>> {
+fn with_body(method: Method, path: String, media_type: &str, body: Vec<u8>) -> Result {
     start(method, path).header(CONTENT_TYPE, media_type).body(Body::from(body))
 }
 
-fn events(namespace: Option<&str>) -> String {
+/// Appends the parts of the query that are there.
+fn with_query(path: String, query: impl IntoIterator<Item = Option<String>>) -> String {
+    let query: Vec<String> = query.into_iter().flatten().collect();
+    if query.is_empty() { path } else { path + "?" + &query.join("&") }
+}
+
+fn manager_query(manager: &str) -> Option<String> {
+    Some(format!("fieldManager={}", encoded(manager)))
+}
+
+fn dry_run() -> String {
+    "dryRun=All".to_owned()
+}
+
+fn selectors(group: ApiGroup, fields: &FieldSelector, labels: &LabelSelector) -> [Option<String>; 2] {
+    let fields = (!fields.is_empty()).then(|| format!("fieldSelector={}", encoded(&fields.text(group))));
+    let labels = (!labels.is_empty()).then(|| format!("labelSelector={}", encoded(&labels.to_string())));
+    [fields, labels]
+}
+
+/// Returns the path of the events of one namespace or of all.
+fn events(group: ApiGroup, namespace: Option<&str>) -> String {
+    let root = match group {
+        ApiGroup::Core => "/api/v1",
+        ApiGroup::Events => "/apis/events.k8s.io/v1",
+    };
     match namespace {
-        Some(namespace) => format!("/api/v1/namespaces/{}/events", encoded(namespace)),
-        None => "/api/v1/events".to_owned(),
+        Some(namespace) => format!("{root}/namespaces/{}/events", encoded(namespace)),
+        None => format!("{root}/events"),
     }
 }
 
-/// The same path at `group`.
-fn through(group: ApiGroup, path: String) -> String {
-    match group {
-        ApiGroup::Core => path,
-        ApiGroup::Events => path.replacen("/api/v1/", "/apis/events.k8s.io/v1/", 1),
-    }
+/// Returns the path of one event.
+fn item(group: ApiGroup, namespace: &str, name: &str) -> String {
+    format!("{}/{}", events(group, Some(namespace)), encoded(name))
 }
 
-fn item(namespace: &str, name: &str) -> String {
-    events(Some(namespace)) + "/" + &encoded(name)
-}
-
-/// Percent-encoded but for RFC 3986's unreserved characters: good for a path segment and for a query's value.
-fn encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
-            other => write!(encoded, "%{other:02X}").unwrap_or_default(), // a String takes every write
-        }
-    }
-    encoded
+fn encoded(text: &str) -> impl std::fmt::Display {
+    utf8_percent_encode(text, RESERVED)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::ApiGroup;
     use crate::upstream::FieldSelector;
 
     #[test]
     fn names_cannot_leave_their_path_segment() {
         let check = |namespace: &str, name: &str, expected: &str| {
-            let request = get(ApiGroup::Core, namespace, name).unwrap();
+            let request = get_not_older(ApiGroup::Core, namespace, name, 0).unwrap();
             assert_eq!(request.uri().to_string(), expected);
         };
         check("shop", "web-0.17c", "/api/v1/namespaces/shop/events/web-0.17c");

@@ -1,4 +1,4 @@
-//! The apiserver's face against an in-process tower service.
+//! The apiserver as an upstream, over an in-process tower service.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +11,16 @@ use prometheus::Registry;
 use super::*;
 use crate::clock::Now;
 use crate::event::Time;
+use crate::event::json::FieldValidation;
+use crate::event::patching::PatchType;
 use crate::outbox::{Applied, Fault, Patch, Refusal, RefusalReason, Retry};
 use crate::upstream::store::{self, Store};
+use crate::upstream::{
+    ApplyOptions, ClientPatch, DeleteOptions, Deleted, LabelSelector, ListOptions, PatchOptions, UpdateOptions,
+    WatchEvent, WatchOptions, Writer,
+};
 
-/// What the fake apiserver saw of one request.
+/// One request to the fake apiserver.
 #[derive(Debug, Clone)]
 struct Seen {
     line: String,
@@ -22,7 +28,7 @@ struct Seen {
     body: String,
 }
 
-/// What the fake apiserver does.
+/// The reply of the fake apiserver.
 enum Reply {
     Http(Response<String>),
     Break(io::ErrorKind),
@@ -75,7 +81,7 @@ pub(super) fn stored() -> Event {
 
 pub(super) fn stored_json() -> String {
     let mut body = Vec::new();
-    core_v1::write_json(&stored(), &mut body);
+    json::write_json(ApiGroup::Core, &stored(), &mut body);
     String::from_utf8(body).unwrap()
 }
 
@@ -128,13 +134,13 @@ async fn writes_are_sent_as_client_go_sends_them() {
     assert_eq!(types, [Some("application/json"), Some("application/strategic-merge-patch+json"), None]);
     assert!(log.iter().all(|seen| seen.headers["user-agent"] == concat!("eventweir/", env!("CARGO_PKG_VERSION"))));
     assert!(log.iter().all(|seen| seen.headers["accept"] == "application/json"));
-    assert_eq!(core_v1::from_json(log[0].body.as_bytes()).unwrap().message, "Back-off");
+    assert_eq!(json::decode_event(ApiGroup::Core, log[0].body.as_bytes()).unwrap().message, "Back-off");
     assert_eq!(log[1].body, r#"{"count":2,"message":"m"}"#);
     assert_eq!(["create", "patch", "get"].map(|verb| counted(&registry, verb, "stored")), [1, 1, 1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_are_sorted() {
+async fn refusals_are_classified() {
     let check = async |request: Request, status: Status, expected: Answer| {
         let (apiserver, ..) = apiserver(move |_| denied(&status));
         assert_eq!(apiserver.write(&request).await, expected);
@@ -149,7 +155,7 @@ async fn refusals_are_sorted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn overload_is_retried_when_the_apiserver_says() {
+async fn overload_has_the_retry_after_of_the_apiserver() {
     let (apiserver, log, registry) = apiserver(|_| {
         let response = Response::builder().status(429).header("Retry-After", "2").header("Content-Type", "text/plain");
         Reply::Http(response.body("Too many requests, please try again later.\n".to_owned()).unwrap())
@@ -166,7 +172,7 @@ async fn lost_connections_may_have_written() {
     let check = async |kind: io::ErrorKind, applied| {
         let (apiserver, ..) = apiserver(move |_| Reply::Break(kind));
         assert_eq!(apiserver.write(&create()).await, retry(Fault::Transport, applied));
-        let status = apiserver.get("shop", "web-0.1").await.unwrap_err();
+        let status = apiserver.get_not_older("shop", "web-0.1", 0).await.unwrap_err();
         assert_eq!((status.code, status.reason.as_str()), (503, "ServiceUnavailable"));
         assert!(apiserver.check().await.is_err());
     };
@@ -186,21 +192,17 @@ async fn requests_end_at_their_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unreadable_answers_may_have_written() {
+async fn unreadable_and_too_long_answers_may_have_written() {
     let bad = || retry(Fault::BadAnswer, Applied::Perhaps);
     for body in ["", "ok", r#"{"kind":"Status","apiVersion":"v1"}"#, r#"{"kind":"#] {
         let (apiserver, ..) = apiserver(move |_| http(200, body));
         assert_eq!(apiserver.write(&create()).await, bad(), "{body}");
     }
-    let (apiserver, ..) = apiserver(|_| http(204, ""));
-    assert_eq!(apiserver.write(&create()).await, bad());
-}
-
-#[tokio::test(start_paused = true)]
-async fn answers_over_the_limit_are_not_read() {
-    let (apiserver, ..) = apiserver(|_| http(201, format!("{}{}", stored_json(), " ".repeat(BODY_BYTES_MAX))));
-    assert_eq!(apiserver.write(&create()).await, retry(Fault::BadAnswer, Applied::Perhaps));
-    assert_eq!(apiserver.get("shop", "web-0.1").await.unwrap_err().code, 500);
+    let (no_content, ..) = apiserver(|_| http(204, ""));
+    assert_eq!(no_content.write(&create()).await, bad());
+    let (too_long, ..) = apiserver(|_| http(201, format!("{}{}", stored_json(), " ".repeat(BODY_BYTES_MAX))));
+    assert_eq!(too_long.write(&create()).await, bad());
+    assert_eq!(too_long.get_not_older("shop", "web-0.1", 0).await.unwrap_err().code, 500);
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,8 +226,93 @@ async fn lists_are_read_with_their_metadata() {
     assert_eq!(log.lock()[0].line, "GET /api/v1/events?limit=1");
 }
 
+/// Returns an apiserver that expects requests with `line` and answers all of them alike.
+fn answering(line: &'static str, code: u16, body: &'static str) -> Apiserver {
+    let reply = move |seen: &Seen| {
+        assert_eq!(seen.line, line);
+        http(code, body)
+    };
+    apiserver(reply).0
+}
+
 #[tokio::test(start_paused = true)]
-async fn readiness_is_what_the_apiserver_says() {
+async fn deletes_and_puts_are_passed_through_with_their_refusals() {
+    let line = "DELETE /api/v1/namespaces/shop/events/a";
+    let gone = r#"{"kind":"Status","apiVersion":"v1","status":"Success","details":{"name":"a","uid":"u"}}"#;
+    let options = DeleteOptions::default();
+    let deleted = answering(line, 200, gone).delete("shop", "a", &options).await;
+    assert_eq!(deleted, Ok(Deleted::Gone("u".into())));
+    let marked = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"}}"#;
+    let deleted = answering(line, 200, marked).delete("shop", "a", &options).await;
+    assert!(matches!(deleted, Ok(Deleted::Marked(event)) if event.metadata.name == "a"));
+    let refused =
+        answering(line, 409, r#"{"kind":"Status","status":"Failure","message":"m","reason":"Conflict","code":409}"#);
+    assert_eq!(refused.delete("shop", "a", &options).await.unwrap_err().reason, "Conflict");
+
+    let label_selector = LabelSelector::parse("app=x").unwrap();
+    let list = ListOptions { limit: 1, label_selector, ..ListOptions::default() };
+    let line = "DELETE /api/v1/namespaces/shop/events?limit=1&labelSelector=app%20in%20%28x%29";
+    let body = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
+    let deleted = answering(line, 200, body).delete_collection("shop", &list, &options).await.unwrap();
+    assert_eq!(deleted.resource_version, "7");
+
+    let mut event = Event::default();
+    event.metadata.namespace = "shop".into();
+    event.metadata.name = "a".into();
+    let line = "PUT /apis/events.k8s.io/v1/namespaces/shop/events/a?fieldManager=a%2Fb&dryRun=All";
+    let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a","uid":"u"}}"#;
+    let writer = Writer { manager: "a/b".into(), group: ApiGroup::Events };
+    let options = UpdateOptions { writer, dry_run: true };
+    let updated = answering(line, 201, body).update(&event, &options).await.unwrap();
+    assert!(updated.created && updated.event.metadata.uid == "u");
+}
+
+#[tokio::test(start_paused = true)]
+async fn applies_are_passed_through() {
+    let line = "PATCH /api/v1/namespaces/shop/events/a?fieldManager=m&force=true";
+    let body = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"}}"#;
+    let writer = Writer { manager: "m".into(), group: ApiGroup::Core };
+    let options = ApplyOptions { writer, force: true, dry_run: false };
+    let updated = answering(line, 200, body).apply("shop", "a", &serde_json::json!({}), &options).await.unwrap();
+    assert!(!updated.created && updated.event.metadata.name == "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_are_passed_through_with_their_refusals() {
+    let options = WatchOptions { resource_version: 7, bookmarks: true, timeout_seconds: 9, ..WatchOptions::default() };
+    let line = "GET /api/v1/events?watch=true&resourceVersion=7&allowWatchBookmarks=true&timeoutSeconds=9";
+    let body =
+        "{\"type\":\"ADDED\",\"object\":{\"kind\":\"Event\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}}\n";
+    let mut frames = answering(line, 200, body).watch(None, &options).await.unwrap();
+    assert!(matches!(&frames.next().await.unwrap()[..], [WatchEvent::Added(event)] if event.metadata.name == "a"));
+    assert_eq!(frames.next().await, None);
+    let status =
+        answering(line, 403, r#"{"kind":"Status","status":"Failure","message":"m","reason":"Forbidden","code":403}"#);
+    assert_eq!(status.watch(None, &options).await.unwrap_err().code, 403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_is_passed_through_as_it_came_and_its_warnings_come_back() {
+    let (apiserver, ..) = apiserver(|seen| {
+        assert_eq!(
+            seen.line,
+            "PATCH /apis/events.k8s.io/v1/namespaces/shop/events/a%20b?fieldManager=k%2F1&fieldValidation=Strict&dryRun=All"
+        );
+        assert_eq!(seen.headers["content-type"], "application/json-patch+json");
+        assert_eq!(seen.body, " []\n");
+        let response = Response::builder().header("Warning", r#"299 - "unknown field \"f\\\"""#);
+        let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a b"},"note":"n"}"#;
+        Reply::Http(response.header("Warning", "nonsense").body(body.to_owned()).unwrap())
+    });
+    let patch = ClientPatch { patch_type: PatchType::Json, body: " []\n".into() };
+    let writer = Writer { manager: "k/1".into(), group: ApiGroup::Events };
+    let options = PatchOptions { writer, dry_run: true, validation: FieldValidation::Strict };
+    let patched = apiserver.patch("shop", "a b", &patch, &options).await.unwrap();
+    assert_eq!((patched.event.message.as_str(), patched.warnings), ("n", vec![r#"unknown field "f\""#.to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_is_that_of_the_apiserver() {
     let check = async |code: u16, ready: bool| {
         let (apiserver, log, _) = apiserver(move |_| http(code, "ok"));
         assert_eq!(apiserver.check().await.is_ok(), ready, "{code}");
@@ -250,11 +337,14 @@ fn kubeconfig(server: &str) -> tempfile::NamedTempFile {
 async fn connected(server: &str) -> Apiserver {
     let file = kubeconfig(server);
     let settings = Settings { kubeconfig: Some(file.path().to_owned()), ..Settings::default() };
-    let metrics = Metrics::new(&Registry::new()).unwrap();
-    Apiserver::connect(&settings, Clock::system(), metrics).await.unwrap()
+    connect(settings).await.unwrap()
 }
 
-/// Through the whole client: a port where nobody listens, and peers that hang up before and after reading.
+pub(super) async fn connect(settings: Settings) -> Result<Apiserver, Error> {
+    Apiserver::connect(&settings, Clock::system(), Metrics::new(&Registry::new()).unwrap()).await
+}
+
+/// Through the whole client: a closed port, and peers that close the connection before and after reading.
 #[tokio::test]
 async fn connections_that_fail_before_the_request_have_written_nothing() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -273,11 +363,11 @@ async fn connections_that_fail_before_the_request_have_written_nothing() {
     assert_eq!(tls, retry(Fault::Transport, Applied::No), "the TLS handshake failed");
     assert_eq!(plain, retry(Fault::Transport, Applied::Perhaps), "the request may have left");
     drop(listener);
-    let nobody = connected(&format!("https://{address}")).await.write(&create()).await;
-    assert_eq!(nobody, retry(Fault::Transport, Applied::No), "nobody listens");
+    let closed = connected(&format!("https://{address}")).await.write(&create()).await;
+    assert_eq!(closed, retry(Fault::Transport, Applied::No), "a closed port");
 }
 
-/// Through the whole client, which must not retry by itself.
+/// Through the whole client, which must not retry.
 #[tokio::test]
 async fn a_request_goes_out_once_with_the_token_of_the_kubeconfig() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -311,20 +401,15 @@ async fn a_request_goes_out_once_with_the_token_of_the_kubeconfig() {
 #[tokio::test]
 async fn an_unusable_kubeconfig_is_named() {
     let settings = Settings { kubeconfig: Some("/nonexistent/kubeconfig".into()), ..Settings::default() };
-    let metrics = Metrics::new(&Registry::new()).unwrap();
-    let fault = Apiserver::connect(&settings, Clock::system(), metrics).await.unwrap_err();
+    let fault = connect(settings).await.unwrap_err();
     assert_eq!(fault.to_string(), "reading the kubeconfig /nonexistent/kubeconfig");
     let file = kubeconfig("https://127.0.0.1:1");
     let settings =
         Settings { kubeconfig: Some(file.path().to_owned()), context: Some("other".into()), ..Settings::default() };
-    let metrics = Metrics::new(&Registry::new()).unwrap();
-    assert!(matches!(
-        Apiserver::connect(&settings, Clock::system(), metrics).await.unwrap_err(),
-        Error::Kubeconfig { .. }
-    ));
+    assert!(matches!(connect(settings).await.unwrap_err(), Error::Kubeconfig { .. }));
 }
 
-/// A plugin whose credentials have expired at once, and that fails when it is asked for others.
+/// A plugin with expired credentials that fails when it runs again.
 #[tokio::test]
 async fn without_credentials_nothing_is_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -343,13 +428,12 @@ async fn without_credentials_nothing_is_written() {
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, config.to_string()).unwrap();
     let settings = Settings { kubeconfig: Some(path), ..Settings::default() };
-    let metrics = Metrics::new(&Registry::new()).unwrap();
-    let apiserver = Apiserver::connect(&settings, Clock::system(), metrics).await.unwrap();
+    let apiserver = connect(settings).await.unwrap();
     assert!(asked.exists());
     assert_eq!(apiserver.write(&create()).await, retry(Fault::Unauthorized, Applied::No));
 }
 
-/// Fault: without a deadline of its own a list that is never answered kept history waiting without end.
+/// Fault: without a deadline, a list without an answer blocked history for ever.
 #[tokio::test(start_paused = true)]
 async fn history_asks_again_when_an_answer_does_not_come() {
     let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
@@ -360,16 +444,16 @@ async fn history_asks_again_when_an_answer_does_not_come() {
         _ => Reply::Hang,
     });
     let mut history = Box::pin(apiserver.history());
-    let mut told = Vec::new();
-    while told.len() < 5 {
-        told.push(match futures_util::StreamExt::next(&mut history).await.unwrap() {
+    let mut steps = Vec::new();
+    while steps.len() < 5 {
+        steps.push(match futures_util::StreamExt::next(&mut history).await.unwrap() {
             News::Begins => "begins",
             News::Complete => "complete",
             News::Trouble { is_forbidden: false, .. } => "trouble",
             _ => "else",
         });
     }
-    assert_eq!(told, ["begins", "trouble", "begins", "complete", "trouble"]);
+    assert_eq!(steps, ["begins", "trouble", "begins", "complete", "trouble"]);
     let lines: Vec<_> = log.lock().iter().map(|seen| seen.line.contains("watch=true")).collect();
     assert_eq!(lines, [false, false, true]);
 }

@@ -1,5 +1,5 @@
-//! The bearer token in a file, which somebody replaces before it expires: a pod's service account. kube reads such a file
-//! once a minute; here a 401 has it read again before the next request, so that no rotation holds delivery up.
+//! The bearer token in a file that is replaced before it expires, such as a pod's service account. kube reads such a file once a
+//! minute. Here, a 401 also makes the next request read it, so that a rotation does not delay delivery.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tokio::sync::Mutex;
 use super::connect::Error;
 use crate::clock::{Clock, Mono};
 
-/// Oldest that a token may be without a look at its file; kube's and client-go's.
+/// Interval between reads of the file; kube's and client-go's.
 const AGE_MAX: Duration = Duration::from_secs(60);
 
-/// A token file, and the token that was last read from it.
+/// A token file, and the token last read from it.
 pub(super) struct TokenFile {
     path: PathBuf,
     clock: Clock,
@@ -23,12 +23,12 @@ pub(super) struct TokenFile {
 
 struct Held {
     header: HeaderValue,
-    /// When the file is looked at again.
+    /// The time of the next read.
     due: Mono,
 }
 
 impl TokenFile {
-    /// Takes the token file over from kube, if it is what would be used: kube prefers everything else.
+    /// Takes the token file from kube's configuration, if kube would use it: kube prefers all other credentials.
     pub(super) async fn take(auth: &mut AuthInfo, clock: Clock) -> Result<Option<Self>, Error> {
         let has_password = auth.username.is_some() && auth.password.is_some();
         if auth.auth_provider.is_some() || has_password || auth.token.is_some() {
@@ -44,7 +44,7 @@ impl TokenFile {
         }
     }
 
-    /// The `Authorization` of a request.
+    /// Returns the `Authorization` header of a request.
     pub(super) async fn header(&self) -> HeaderValue {
         let mut held = self.held.lock().await;
         let now = self.clock.now().mono;
@@ -52,14 +52,14 @@ impl TokenFile {
             held.due = now.after(AGE_MAX);
             match read(&self.path).await {
                 Ok(header) => held.header = header,
-                // The one that is known may still do; if not, the next 401 leads here again.
+                // The known token may still be valid; if not, the next 401 causes another read.
                 Err(error) => tracing::warn!(%error, path = %self.path.display(), "the token file cannot be read"),
             }
         }
         held.header.clone()
     }
 
-    /// The apiserver does not accept this one. Where it is the newest known, the file is read before the next request.
+    /// Records that the apiserver rejected this header. If it is the current one, the next request reads the file.
     pub(super) async fn refused(&self, header: &HeaderValue) {
         let mut held = self.held.lock().await;
         if held.header == header {

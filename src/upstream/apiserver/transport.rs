@@ -1,8 +1,8 @@
-//! HTTP to the apiserver: HTTP/2 where its TLS offers it, one connection for all requests; else HTTP/1.1, with as many
-//! connections as requests in flight. kube's own connector speaks HTTP/1.1 only.
+//! HTTP to the apiserver: HTTP/2 with one connection if TLS offers it, otherwise HTTP/1.1 with one connection per request in
+//! flight. kube's connector has only HTTP/1.1.
 //!
-//! Which of the two it is, is asked once, with a handshake for nothing else, before the first request. Left to find out by
-//! itself, hyper's client makes a connection for each request of a burst that comes before the first handshake is done.
+//! A handshake before the first request determines the protocol. Without it, hyper's client opens a connection for each request
+//! of a burst that comes before the first handshake is done.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -28,28 +28,28 @@ use super::connect::Error;
 
 pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
-/// LIMIT: shortest silence before a ping, whatever the deadline of requests is: a slow answer to a ping is no dead peer.
+/// LIMIT: shortest silence before a ping, with any deadline of requests: a slow answer to a ping is not a dead peer.
 const SILENCE_MIN: Duration = Duration::from_secs(1);
-/// LIMIT: longest silence before a ping; client-go's.
+/// LIMIT: longest silence before a ping; client-go's value.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// The connections to one apiserver.
 pub(super) struct Transport<B = Body> {
     probe: Connector,
-    /// One connection, which hyper shares; a new one is made by one request while the others wait for it.
+    /// One connection, which hyper shares. One request opens a new one while the others wait.
     http2: Client<Connector, B>,
-    /// LIMIT: a connection for each request in flight, which the gate limits; idle ones end after hyper's 90 s.
+    /// LIMIT: one connection per request in flight, which the gate limits; idle ones are closed after hyper's 90 s.
     http1: Client<Connector, B>,
-    /// Whether the apiserver speaks HTTP/2; empty until asked, and again when it turns out to have changed.
+    /// Whether the apiserver has HTTP/2; empty before the first request, and after a change was detected.
     multiplexes: ArcSwap<OnceCell<bool>>,
 }
 
-/// There was no connection, so nothing was sent.
+/// The error of a request that was not sent, because there was no connection.
 #[derive(Debug, thiserror::Error)]
 #[error("connecting to the apiserver")]
 pub(super) struct NoConnection(#[source] BoxError);
 
-/// What answers as the apiserver spoke HTTP/2 before.
+/// The error of a connection without HTTP/2, after the apiserver had it.
 #[derive(Debug, thiserror::Error)]
 #[error("the apiserver no longer offers HTTP/2")]
 struct NotHttp2;
@@ -58,13 +58,13 @@ impl<B> Transport<B>
 where
     B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    /// `timeout` is how long connecting may take, TLS included. An HTTP/2 connection on which nothing came for as long is pinged, an
-    /// idle one too, and given up after half as long again: otherwise a dead one would take every request until TCP gives up.
+    /// `timeout` limits connecting, with TLS. An HTTP/2 connection that is silent for that long, idle or not, is pinged, and closed
+    /// after half that time again. Otherwise a dead connection would fail every request until TCP closes it.
     pub(super) fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
         Ok(Self::over(https_connector(config, Protocols::All)?, timeout))
     }
 
-    /// The same, over the connections that `https` makes.
+    /// As [`Self::new`], over connections of `https`.
     pub(super) fn over(https: HttpsConnector<HttpConnector>, timeout: Duration) -> Self {
         let silence = timeout.clamp(SILENCE_MIN, SILENCE_MAX);
         let mut builder = Client::builder(TokioExecutor::new());
@@ -83,7 +83,7 @@ where
         }
     }
 
-    /// Sends a request and waits for the answer's head.
+    /// Sends a request and waits for the head of the answer.
     pub(super) fn send(
         self: Arc<Self>,
         request: Request<B>,
@@ -91,7 +91,7 @@ where
         match self.multiplexes.load().get() {
             Some(false) => Either::Left(self.http1.request(request).map_err(BoxError::from)),
             Some(true) => Either::Right(Either::Left(self.multiplexed(request))),
-            // By itself, so that the future of the others stays small.
+            // Boxed, so that the future of the other branches stays small.
             None => Either::Right(Either::Right(Box::pin(async move { self.first(request).await }))),
         }
     }
@@ -110,7 +110,7 @@ where
         }
     }
 
-    /// Asks before it sends.
+    /// Determines the protocol, then sends.
     async fn first(self: &Arc<Self>, request: Request<B>) -> Result<Response<Incoming>, BoxError> {
         let (asked, uri) = (self.multiplexes.load_full(), request.uri().clone());
         if *asked.get_or_try_init(|| self.ask(uri)).await? {
@@ -133,12 +133,12 @@ fn is_not_http2(fault: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(fault), |error| error.source()).any(|error| error.is::<NotHttp2>())
 }
 
-/// What is offered to the apiserver.
+/// The protocols that are offered to the apiserver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocols {
     /// HTTP/2 and HTTP/1.1.
     All,
-    /// HTTP/1.1, the only one that a connection can be upgraded in.
+    /// HTTP/1.1, the only one with protocol upgrades.
     Http1,
 }
 

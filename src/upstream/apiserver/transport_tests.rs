@@ -12,7 +12,6 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use parking_lot::Mutex;
-use prometheus::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Barrier, Notify};
 use tokio::task::JoinSet;
@@ -26,22 +25,22 @@ use super::tests::{create, retry, stored, stored_json};
 use super::*;
 use crate::outbox::{Applied, Fault};
 
-/// LIMIT: how long a test may wait for something that should come soon.
+/// LIMIT: duration of a wait in a test.
 const SOON: Duration = Duration::from_secs(30);
 
-/// What happens to a request, given the number of its connection.
+/// The treatment of a request.
 #[derive(Debug, Clone)]
 enum Act {
     Answer,
-    /// Answers when as many requests are there.
+    /// Answers when all requests of the barrier have arrived.
     Together(Arc<Barrier>),
-    /// Ends the connection.
+    /// Closes the connection.
     HangUp,
-    /// Stops reading and writing, as a host does that lost its power.
+    /// Stops reading and writing, like a host without power.
     Freeze,
 }
 
-/// What the apiserver saw.
+/// The connections and requests of the apiserver.
 #[derive(Debug, Default)]
 struct Seen {
     /// The ALPN protocol of each connection on which TLS was established.
@@ -56,7 +55,7 @@ struct FakeApiserver {
     address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
     offers: Arc<Mutex<Vec<&'static str>>>,
-    // Ends the server when dropped.
+    // Dropping it stops the server.
     _tasks: JoinSet<()>,
 }
 
@@ -103,7 +102,7 @@ impl FakeApiserver {
 }
 
 async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>, act: impl Fn(usize) -> Act + Clone) {
-    // Clients that do not finish the handshake are none.
+    // Ignores connections without a complete handshake.
     let Ok(stream) = acceptor.accept(stream).await else { return };
     let protocol = String::from_utf8(stream.get_ref().1.alpn_protocol().unwrap_or_default().to_vec()).unwrap();
     let number = {
@@ -164,7 +163,7 @@ fn write_kubeconfig(path: &Path, address: SocketAddr, more_of_the_cluster: &str)
 
 async fn connect(kubeconfig: &Path, timeout: Duration) -> Result<Apiserver, Error> {
     let settings = Settings { kubeconfig: Some(kubeconfig.to_owned()), timeout, ..Settings::default() };
-    Apiserver::connect(&settings, Clock::system(), Metrics::new(&Registry::new()).unwrap()).await
+    super::tests::connect(settings).await
 }
 
 async fn burst(client: &Apiserver, size: usize) -> Vec<Answer> {
@@ -188,7 +187,7 @@ async fn a_burst_goes_over_one_connection_where_http2_is_offered() {
     assert!(all_stored(&burst(&client, 64).await), "all 64 are in flight at once");
     assert!(all_stored(&burst(&client, 64).await));
     let seen = server.seen.lock();
-    assert_eq!(seen.connections, ["h2", "h2"], "the one that asked for the protocol, and the one in use");
+    assert_eq!(seen.connections, ["h2", "h2"], "the one that determined the protocol, and the one in use");
     assert_eq!(seen.requests, [(1, Version::HTTP_2); 128]);
     assert_eq!(seen.credentials, BTreeSet::from(["Bearer t".to_owned()]));
     assert_eq!(seen.agents, BTreeSet::from([concat!("eventweir/", env!("CARGO_PKG_VERSION")).to_owned()]));
@@ -202,13 +201,16 @@ async fn http1_is_spoken_where_http2_is_not_offered() {
         let client = server.client(SOON).await;
         assert!(all_stored(&burst(&client, 8).await));
         let seen = server.seen.lock();
-        assert_eq!(seen.connections, [protocol; 9], "the one that asked, and one for each request in flight");
+        assert_eq!(
+            seen.connections, [protocol; 9],
+            "the one that determined the protocol, and one per request in flight"
+        );
         assert!(seen.requests.iter().all(|&(_, version)| version == Version::HTTP_11));
     }
 }
 
 #[tokio::test]
-async fn a_connection_lost_in_flight_may_have_written_and_is_made_anew() {
+async fn a_connection_lost_in_flight_may_have_written_and_is_replaced() {
     for (offers, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
         let act = |connection| if connection == 1 { Act::HangUp } else { Act::Answer };
         let server = FakeApiserver::start(&[offers], act).await;
@@ -233,13 +235,13 @@ async fn a_dead_connection_is_found_by_pings() {
 }
 
 #[tokio::test]
-async fn an_apiserver_that_loses_http2_is_asked_again() {
+async fn the_protocol_is_determined_again_when_http2_is_gone() {
     let act = |connection| if connection == 1 { Act::HangUp } else { Act::Answer };
     let server = FakeApiserver::start(&["h2", "http/1.1"], act).await;
     let client = server.client(SOON).await;
     assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::Perhaps));
     *server.offers.lock() = vec!["http/1.1"];
-    assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::No), "not what it was");
+    assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::No), "HTTP/1.1 in place of HTTP/2");
     assert!(all_stored(&burst(&client, 1).await));
     assert_eq!(server.seen.lock().requests, [(1, Version::HTTP_2), (4, Version::HTTP_11)]);
 }

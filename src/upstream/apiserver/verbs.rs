@@ -1,73 +1,118 @@
-//! PUT, DELETE and WATCH of a real apiserver.
+//! Clients' own requests to a kube-apiserver.
 
+use http::HeaderMap;
+use http::header::WARNING;
+use http::response::Parts;
 use serde_json::Value;
 
-use super::{Apiserver, BODY_BYTES_MAX, Frames, LIST_BYTES_MAX, denial, request};
-use crate::event::core_v1::EventList;
-use crate::event::{ApiGroup, Event, json};
+use super::{Apiserver, BODY_BYTES_MAX, Body, Frames, LIST_BYTES_MAX, denial, event_of, request};
+use crate::event::json::{self, DecodeError, EventList};
+use crate::event::patching::Patched;
+use crate::event::{ApiGroup, Event, spelling};
 use crate::status::Status;
 use crate::upstream::answer::{Failure, judge, status_of};
-use crate::upstream::{ApplyOptions, DeleteOptions, Deleted, ListOptions, UpdateOptions, Updated, Verb, WatchOptions};
+use crate::upstream::{
+    ApplyOptions, ClientPatch, DeleteOptions, Deleted, ListOptions, PatchOptions, UpdateOptions, Updated, Verb,
+    WatchOptions,
+};
 
+/// LIMIT: warnings of one answer that are passed on, as many as the apiserver's decoder reports; more are dropped.
+const WARNINGS_MAX: usize = 100;
+
+/// Each request is made in the API group that its client used, or the one in the settings. A request that fails has the
+/// apiserver's refusal, or 503 and 504 when there is no answer.
 impl Apiserver {
-    /// Puts an event in the place of the one of its name, in the API group that it came by.
-    ///
-    /// # Errors
-    /// The apiserver's refusal, or 503 and 504 when there is no answer.
-    pub async fn update(&self, event: &Event, options: &UpdateOptions) -> Result<Updated, Status> {
-        let decode = |body: &[u8]| json::decode_event(options.writer.group, body);
-        let request = request::update(event, options);
-        let (head, event) =
-            self.exchange_whole(Verb::Update, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
-        Ok(Updated { event, created: head.status == http::StatusCode::CREATED })
+    /// As [`Upstream::get_not_older`](crate::upstream::Upstream::get_not_older).
+    pub(in crate::upstream) async fn get_not_older(
+        &self,
+        namespace: &str,
+        name: &str,
+        version: u64,
+    ) -> Result<Event, Status> {
+        let request = request::get_not_older(self.group, namespace, name, version);
+        self.ask(Verb::Get, request, BODY_BYTES_MAX, event_of(self.group)).await
     }
 
-    /// Merges an event into the one of its name, in the API group that it came by.
-    ///
-    /// # Errors
-    /// The apiserver's refusal, or 503 and 504 when there is no answer.
-    pub async fn apply(
+    /// As [`Upstream::try_create`](crate::upstream::Upstream::try_create).
+    pub(in crate::upstream) async fn try_create(&self, event: &Event) -> Result<Event, Status> {
+        let request = match self.group {
+            ApiGroup::Core => request::try_create(self.group, event),
+            ApiGroup::Events => request::try_create(self.group, &spelling::to_events_v1(event, self.clock.now().wall)),
+        };
+        self.ask(Verb::Create, request, BODY_BYTES_MAX, event_of(self.group)).await
+    }
+
+    /// As [`Upstream::list`](crate::upstream::Upstream::list).
+    pub(in crate::upstream) async fn list(
+        &self,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<EventList, Status> {
+        let request = request::list(self.group, namespace, options);
+        self.ask(Verb::List, request, LIST_BYTES_MAX, |_, body| json::list_from_json(self.group, body)).await
+    }
+
+    /// As [`Upstream::update`](crate::upstream::Upstream::update).
+    pub(in crate::upstream) async fn update(&self, event: &Event, options: &UpdateOptions) -> Result<Updated, Status> {
+        let request = request::update(event, options);
+        self.ask(Verb::Update, request, BODY_BYTES_MAX, updated(options.writer.group)).await
+    }
+
+    /// As [`Upstream::apply`](crate::upstream::Upstream::apply).
+    pub(in crate::upstream) async fn apply(
         &self,
         namespace: &str,
         name: &str,
         document: &Value,
         options: &ApplyOptions,
     ) -> Result<Updated, Status> {
-        let decode = |body: &[u8]| json::decode_event(options.writer.group, body);
         let request = request::apply(namespace, name, document, options);
-        let (head, event) =
-            self.exchange_whole(Verb::Patch, request, BODY_BYTES_MAX, decode).await.map_err(status_of)?;
-        Ok(Updated { event, created: head.status == http::StatusCode::CREATED })
+        self.ask(Verb::Patch, request, BODY_BYTES_MAX, updated(options.writer.group)).await
     }
 
-    /// Deletes one event.
-    ///
-    /// # Errors
-    /// The apiserver's refusal, or 503 and 504 when there is no answer.
-    pub async fn delete(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+    /// As [`Upstream::patch`](crate::upstream::Upstream::patch).
+    pub(in crate::upstream) async fn patch(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &ClientPatch,
+        options: &PatchOptions,
+    ) -> Result<Patched, Status> {
+        let decode = |head: &Parts, body: &[u8]| {
+            let event = json::decode_event(options.writer.group, body)?;
+            Ok::<_, Box<DecodeError>>(Patched { event, warnings: warnings(&head.headers) })
+        };
+        self.ask(Verb::Patch, request::patch(namespace, name, patch, options), BODY_BYTES_MAX, decode).await
+    }
+
+    /// As [`Upstream::delete`](crate::upstream::Upstream::delete).
+    pub(in crate::upstream) async fn delete(
+        &self,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, Status> {
         let request = request::delete(self.group, namespace, name, options);
-        self.exchange(Verb::Delete, request, BODY_BYTES_MAX, |body| deleted(self.group, body)).await.map_err(status_of)
+        self.ask(Verb::Delete, request, BODY_BYTES_MAX, |_, body| deleted(self.group, body)).await
     }
 
-    /// Deletes the events that a list of these options would show, and returns that list.
-    ///
-    /// # Errors
-    /// The apiserver's refusal, or 503 and 504 when there is no answer.
-    pub async fn delete_collection(
+    /// As [`Upstream::delete_collection`](crate::upstream::Upstream::delete_collection).
+    pub(in crate::upstream) async fn delete_collection(
         &self,
         namespace: &str,
         list: &ListOptions,
         options: &DeleteOptions,
     ) -> Result<EventList, Status> {
         let request = request::delete_collection(self.group, namespace, list, options);
-        self.exchange(Verb::Delete, request, LIST_BYTES_MAX, |body| self.read_list(body)).await.map_err(status_of)
+        self.ask(Verb::Delete, request, LIST_BYTES_MAX, |_, body| json::list_from_json(self.group, body)).await
     }
 
-    /// Watches the events of one namespace or of all. The deadline holds for the answer's header only.
-    ///
-    /// # Errors
-    /// The apiserver's refusal, or 503 and 504 when there is no answer.
-    pub async fn watch(&self, namespace: Option<&str>, options: &WatchOptions) -> Result<Frames, Status> {
+    /// As [`Upstream::watch`](crate::upstream::Upstream::watch). The timeout applies to the head of the answer only.
+    pub(in crate::upstream) async fn watch(
+        &self,
+        namespace: Option<&str>,
+        options: &WatchOptions,
+    ) -> Result<Frames, Status> {
         let started = self.clock.now().mono;
         let request =
             request::watch(self.group, namespace, options).map_err(|fault| Status::bad_request(fault.to_string()))?;
@@ -77,16 +122,35 @@ impl Apiserver {
         opened.map_err(status_of)
     }
 
-    async fn open(&self, request: http::Request<kube::client::Body>) -> Result<Frames, Failure> {
+    async fn open(&self, request: http::Request<Body>) -> Result<Frames, Failure> {
         let answer = self.answer(request).await?;
         if !answer.status().is_success() {
             return Err(denial(answer).await);
         }
         Ok(Frames::new(self.group, answer.into_body()))
     }
+
+    /// As [`Self::exchange`], with a failure as a Status.
+    async fn ask<T, E: std::fmt::Display>(
+        &self,
+        verb: Verb,
+        request: http::Result<http::Request<Body>>,
+        body_bytes_max: usize,
+        decode: impl FnOnce(&Parts, &[u8]) -> Result<T, E>,
+    ) -> Result<T, Status> {
+        self.exchange(verb, request, body_bytes_max, decode).await.map_err(status_of)
+    }
 }
 
-/// A Status, or the event itself where finalizers hold it.
+/// Returns the decoder of an answer to a PUT or an apply.
+fn updated(group: ApiGroup) -> impl FnOnce(&Parts, &[u8]) -> Result<Updated, Box<DecodeError>> {
+    move |head, body| {
+        let event = json::decode_event(group, body)?;
+        Ok(Updated { event, created: head.status == http::StatusCode::CREATED })
+    }
+}
+
+/// Decodes the answer to a DELETE: a Status, or the event if its finalizers hold it.
 fn deleted(group: ApiGroup, body: &[u8]) -> Result<Deleted, String> {
     let document: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     if document["kind"] == "Status" {
@@ -96,85 +160,21 @@ fn deleted(group: ApiGroup, body: &[u8]) -> Result<Deleted, String> {
     Ok(Deleted::Marked(Box::new(event)))
 }
 
-#[cfg(test)]
-mod tests {
-    use http::Response;
-    use prometheus::Registry;
+/// Returns the texts of the `Warning` headers: the quoted part after code and agent.
+fn warnings(headers: &HeaderMap) -> Vec<String> {
+    let values = headers.get_all(WARNING).iter().take(WARNINGS_MAX).filter_map(|value| value.to_str().ok());
+    values.filter_map(warning).collect()
+}
 
-    use super::*;
-    use crate::clock::Clock;
-    use crate::upstream::apiserver::Settings;
-    use crate::upstream::{LabelSelector, Metrics, WatchEvent, Writer};
-
-    /// An apiserver that answers everything with `code` and `body`, if the request is `line`.
-    fn apiserver(line: &'static str, code: u16, body: &'static str) -> Apiserver {
-        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| async move {
-            assert_eq!(format!("{} {}", request.method(), request.uri()), line);
-            Ok::<_, std::io::Error>(Response::builder().status(code).body(body.to_owned()).unwrap())
-        });
-        let metrics = Metrics::new(&Registry::new()).unwrap();
-        Apiserver::behind(service, &Settings::default(), Clock::simulated(0), metrics)
-    }
-
-    #[tokio::test]
-    async fn deletes_and_puts_are_passed_through_with_their_refusals() {
-        let line = "DELETE /api/v1/namespaces/shop/events/a";
-        let gone = r#"{"kind":"Status","apiVersion":"v1","status":"Success","details":{"name":"a","uid":"u"}}"#;
-        let options = DeleteOptions::default();
-        let deleted = apiserver(line, 200, gone).delete("shop", "a", &options).await;
-        assert_eq!(deleted, Ok(Deleted::Gone("u".into())));
-        let marked = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"}}"#;
-        let deleted = apiserver(line, 200, marked).delete("shop", "a", &options).await;
-        assert!(matches!(deleted, Ok(Deleted::Marked(event)) if event.metadata.name == "a"));
-        let refused = apiserver(
-            line,
-            409,
-            r#"{"kind":"Status","status":"Failure","message":"m","reason":"Conflict","code":409}"#,
-        );
-        assert_eq!(refused.delete("shop", "a", &options).await.unwrap_err().reason, "Conflict");
-
-        let label_selector = LabelSelector::parse("app=x").unwrap();
-        let list = ListOptions { limit: 1, label_selector, ..ListOptions::default() };
-        let line = "DELETE /api/v1/namespaces/shop/events?limit=1&labelSelector=app%20in%20%28x%29";
-        let body = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
-        let deleted = apiserver(line, 200, body).delete_collection("shop", &list, &options).await.unwrap();
-        assert_eq!(deleted.resource_version, "7");
-
-        let mut event = Event::default();
-        event.metadata.namespace = "shop".into();
-        event.metadata.name = "a".into();
-        let line = "PUT /apis/events.k8s.io/v1/namespaces/shop/events/a?fieldManager=a%2Fb&dryRun=All";
-        let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a","uid":"u"}}"#;
-        let writer = Writer { manager: "a/b".into(), group: ApiGroup::Events };
-        let options = UpdateOptions { writer, dry_run: true };
-        let updated = apiserver(line, 201, body).update(&event, &options).await.unwrap();
-        assert!(updated.created && updated.event.metadata.uid == "u");
-    }
-
-    #[tokio::test]
-    async fn applies_are_passed_through() {
-        let line = "PATCH /api/v1/namespaces/shop/events/a?fieldManager=m&force=true";
-        let body = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"}}"#;
-        let writer = Writer { manager: "m".into(), group: ApiGroup::Core };
-        let options = ApplyOptions { writer, force: true, dry_run: false };
-        let updated = apiserver(line, 200, body).apply("shop", "a", &serde_json::json!({}), &options).await.unwrap();
-        assert!(!updated.created && updated.event.metadata.name == "a");
-    }
-
-    #[tokio::test]
-    async fn watches_are_passed_through_with_their_refusals() {
-        let options =
-            WatchOptions { resource_version: 7, bookmarks: true, timeout_seconds: 9, ..WatchOptions::default() };
-        let line = "GET /api/v1/events?watch=true&resourceVersion=7&allowWatchBookmarks=true&timeoutSeconds=9";
-        let body = "{\"type\":\"ADDED\",\"object\":{\"kind\":\"Event\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}}\n";
-        let mut frames = apiserver(line, 200, body).watch(None, &options).await.unwrap();
-        assert!(matches!(&frames.next().await.unwrap()[..], [WatchEvent::Added(event)] if event.metadata.name == "a"));
-        assert_eq!(frames.next().await, None);
-        let status = apiserver(
-            line,
-            403,
-            r#"{"kind":"Status","status":"Failure","message":"m","reason":"Forbidden","code":403}"#,
-        );
-        assert_eq!(status.watch(None, &options).await.unwrap_err().code, 403);
+fn warning(value: &str) -> Option<String> {
+    let (_, quoted) = value.split_once('"')?;
+    let mut letters = quoted.chars();
+    let mut text = String::new();
+    loop {
+        match letters.next()? {
+            '"' => return Some(text),
+            '\\' => text.push(letters.next()?),
+            letter => text.push(letter),
+        }
     }
 }

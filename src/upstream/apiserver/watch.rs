@@ -1,4 +1,4 @@
-//! WATCH of a real apiserver: its answer cut into frames at newlines, as fast as the reader takes them.
+//! WATCH of an apiserver: splits the answer into frames at newlines, as fast as the client reads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::upstream::WatchEvent;
 /// LIMIT: bytes of one frame; a longer one ends the watch with an ERROR.
 const FRAME_BYTES_MAX: usize = 4 << 20;
 
-/// The frames of an answer. What is buffered is less than one frame and one chunk of the connection.
+/// The frames of an answer. The buffer holds less than one frame and one chunk of the connection.
 pub struct Frames {
     group: ApiGroup,
     body: AnswerBody,
@@ -28,7 +28,7 @@ impl Frames {
         Self { group, body, buffer: BytesMut::new(), ended: false }
     }
 
-    /// Waits for the next frames; `None` at the end. Cancelling loses nothing.
+    /// Waits for the next frames; `None` at the end. Cancelling is safe.
     pub(in crate::upstream) async fn next(&mut self) -> Option<Vec<WatchEvent>> {
         while !self.ended {
             let events = self.take_frames();
@@ -38,7 +38,7 @@ impl Frames {
             match self.body.frame().await {
                 Some(Ok(frame)) => self.buffer.extend_from_slice(&frame.into_data().unwrap_or_default()),
                 Some(Err(error)) => {
-                    // A watch that breaks ends without a word, as it does for a client of the apiserver itself.
+                    // A broken watch ends without an ERROR, as it does for clients of the apiserver itself.
                     tracing::debug!(%error, "a watch of the upstream broke");
                     self.ended = true;
                 }

@@ -1,10 +1,17 @@
-//! The newest changes of the store: what a watch is told.
+//! The newest changes of the store, and the events that they make for a watch.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use super::{Store, meta};
+use crate::clock::Now;
 use crate::event::Event;
+use crate::status::Status;
+use crate::upstream::{WatchEvent, WatchOptions};
+
+/// LIMIT: changes of one batch, so that a watch that is far behind holds the store's lock for a short time only.
+const CHANGES_MAX: usize = 1_000;
 
 /// One change: added (no `before`), modified (both) or deleted (no `after`).
 #[derive(Debug, Clone)]
@@ -19,6 +26,17 @@ pub struct Change {
     pub after: Option<Arc<Event>>,
 }
 
+/// A batch of changes, as a watch shows it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Seen {
+    /// The events, oldest first.
+    pub events: Vec<WatchEvent>,
+    /// The revision to continue from.
+    pub revision: u64,
+    /// Whether there was any change, matching or not.
+    pub any: bool,
+}
+
 /// A bounded window of changes.
 #[derive(Debug)]
 pub(super) struct ChangeLog {
@@ -27,21 +45,21 @@ pub(super) struct ChangeLog {
     changes_max: NonZeroUsize,
     bytes_max: usize,
     bytes: usize,
-    /// Revision of the newest change that was forgotten; watches can start there or later.
+    /// Revision of the newest change that was dropped; watches can start there or later.
     compacted: u64,
 }
 
 impl ChangeLog {
-    /// No changes yet; they come after `revision`.
+    /// Returns an empty window for changes after `revision`.
     pub(super) const fn new(changes_max: NonZeroUsize, bytes_max: usize, revision: u64) -> Self {
         Self { window: VecDeque::new(), changes_max, bytes_max, bytes: 0, compacted: revision }
     }
 
-    /// Remembers a change that keeps about `size` bytes of events alive.
+    /// Adds a change that holds about `size` bytes of events.
     pub(super) fn push(&mut self, change: Change, size: usize) {
         self.window.push_back((change, size));
         self.bytes = self.bytes.saturating_add(size);
-        // LIMIT: changes and their bytes; the oldest are forgotten, and whoever asks for them hears 410.
+        // LIMIT: number and bytes of changes. The oldest are dropped; a watch from before them gets 410.
         while self.window.len() > self.changes_max.get() || self.bytes > self.bytes_max {
             let Some((oldest, size)) = self.window.pop_front() else { break };
             self.bytes = self.bytes.saturating_sub(size);
@@ -49,7 +67,7 @@ impl ChangeLog {
         }
     }
 
-    /// Forgets the changes before the one of `revision`, as etcd does: a watch can still be told of that one.
+    /// Drops the changes before `revision`, as etcd does; a watch can still show the change of `revision` itself.
     pub(super) fn compact(&mut self, revision: u64) {
         while let Some((_, size)) = self.window.pop_front_if(|(change, _)| change.revision < revision) {
             self.bytes = self.bytes.saturating_sub(size);
@@ -57,16 +75,62 @@ impl ChangeLog {
         self.compacted = self.compacted.max(revision.saturating_sub(1));
     }
 
-    /// The revision of the newest change that was forgotten.
+    /// Returns the revision of the newest change that was dropped.
     pub(super) const fn compacted(&self) -> u64 {
         self.compacted
     }
 
-    /// The changes after `revision`, oldest first; `None` when some of them are forgotten.
+    /// Returns the changes after `revision`, oldest first; `None` when some of them were dropped.
     pub(super) fn since(&self, revision: u64) -> Option<impl Iterator<Item = &Change>> {
         (revision >= self.compacted).then(|| {
             let first = self.window.partition_point(|(change, _)| change.revision <= revision);
             self.window.range(first..).map(|(change, _)| change)
         })
+    }
+}
+
+impl Store {
+    /// Returns the next batch of changes after `revision`, as a watch with these options shows it.
+    ///
+    /// # Errors
+    /// 410 `Expired` when changes after `revision` were dropped: list again.
+    pub fn watch(
+        &mut self,
+        namespace: Option<&str>,
+        options: &WatchOptions,
+        revision: u64,
+        now: Now,
+    ) -> Result<Seen, Status> {
+        self.expire(now);
+        let mut seen = Seen { revision, ..Seen::default() };
+        for change in self.changes_since(revision)?.take(CHANGES_MAX) {
+            seen.revision = change.revision;
+            seen.any = true;
+            if namespace.is_none_or(|namespace| is_in(namespace, &change.key)) {
+                seen.events.extend(shown(change, options));
+            }
+        }
+        Ok(seen)
+    }
+}
+
+fn is_in(namespace: &str, key: &str) -> bool {
+    key.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Returns the event that a change makes for a watch: an event that starts to match is added. One that no longer matches is
+/// deleted, and shown as it was before the change, as the apiserver does.
+fn shown(change: &Change, options: &WatchOptions) -> Option<WatchEvent> {
+    let matching = |event: &Option<Arc<Event>>| event.clone().filter(|event| options.matches(event));
+    match (matching(&change.before), matching(&change.after)) {
+        (None, Some(after)) => Some(WatchEvent::Added(after)),
+        (Some(_), Some(after)) => Some(WatchEvent::Modified(after)),
+        (Some(before), None) => {
+            // A copy, because it shows the version of the change.
+            let mut event = Event::clone(&before);
+            event.metadata.resource_version = meta::version_text(change.revision);
+            Some(WatchEvent::Deleted(Arc::new(event)))
+        }
+        (None, None) => None,
     }
 }

@@ -1,5 +1,5 @@
-//! LIST of the embedded store: ranges in key order, selectors and pages, always of what is stored now. The pages of a list have
-//! the version of its first one, so that a watch from there misses nothing that changed in between.
+//! LIST of the embedded store: ranges in key order, selectors and pages, always of the current state. All pages of a list have
+//! the version of the first one, so that a watch from there shows the changes between pages.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use crate::event::Event;
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{ListOptions, Version};
 
-/// A list of events, or a part of it. The events are shared with the store, so that a list copies none under its lock.
+/// A page of a list. It shares its events with the store, so that none is copied under the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Page {
     /// The events, ordered by namespace and name.
     pub items: Vec<Arc<Event>>,
-    /// The version of the list; a watch can start there.
+    /// The version of the list, from which a watch can start.
     pub resource_version: SmolStr,
-    /// Where the next page begins; empty at the last one.
+    /// The token for the next page; empty on the last one.
     pub continue_token: SmolStr,
-    /// How many events follow this page; `None` at the last one and when a selector is used.
+    /// Number of events after this page; `None` on the last one and with a selector.
     pub remaining_item_count: Option<usize>,
 }
 
 impl Store {
-    /// Events of one namespace or of all, ordered by key.
+    /// Lists the events of one namespace or of all, ordered by key.
     ///
     /// # Errors
-    /// 400 for a bad continue token, 410 for an exact version that is not the newest and for a token from before the window of
-    /// changes, 504 for a version that is not reached yet.
+    /// 400 for an invalid continue token, 410 for an exact version other than the newest and for a token from before the window
+    /// of changes, 504 for a version that is not reached yet.
     pub fn list(&mut self, namespace: Option<&str>, options: &ListOptions, now: Now) -> Result<Page, Status> {
         self.expire(now);
         let token = match options.continue_token.as_str() {
@@ -43,12 +43,12 @@ impl Store {
         };
         let revision = match &token {
             None => self.check_version(options.version)?,
-            // From a 410: its client knows that the rest is not consistent with what it has.
+            // From a 410, which states that the rest may be inconsistent.
             Some(Token { revision: None, .. }) => self.revision,
             Some(token @ Token { revision: Some(revision), .. }) => {
                 self.reached(*revision)?;
-                // LIMIT: the window of changes; a watch from before it would miss some. The version right before it is refused too,
-                // as etcd refuses it.
+                // LIMIT: the window of changes; a watch from before it would miss some. Like etcd, this also refuses the version
+                // right before the window.
                 if *revision <= self.changes.compacted() {
                     return Err(cannot_continue(token));
                 }
@@ -64,7 +64,7 @@ impl Store {
         Ok(page(events, &prefix, revision, carried, options))
     }
 
-    /// The newest version, if a list of it is what is asked for.
+    /// Returns the newest version if `version` accepts it.
     fn check_version(&self, version: Version) -> Result<u64, Status> {
         match version {
             Version::Newest => {}
@@ -89,7 +89,7 @@ impl Store {
     }
 }
 
-/// One page of `events`.
+/// Returns the next page of `events`.
 fn page<'a, I>(mut events: I, prefix: &str, revision: u64, carried: Option<usize>, options: &ListOptions) -> Page
 where
     I: Iterator<Item = (&'a Key, &'a Arc<Event>)>,
@@ -102,7 +102,7 @@ where
             continue;
         }
         if let (true, Some(last)) = (options.limit != 0 && list.items.len() == options.limit, last) {
-            // Counted once, at the first page; the following ones take it from the token.
+            // Counted for the first page only; the token passes it on.
             list.remaining_item_count = match (selects, carried) {
                 (true, _) => None,
                 (false, Some(carried)) => Some(carried.saturating_sub(list.items.len())),
@@ -120,7 +120,7 @@ where
     list
 }
 
-/// 410 with a token by which the client can go on all the same.
+/// Returns the 410 with a token to continue with an inconsistent list.
 fn cannot_continue(token: &Token) -> Status {
     let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list \
                    without the continue parameter, or use the continue token in this response to retrieve the remainder of \

@@ -1,29 +1,25 @@
-//! The embedded store: what kube-apiserver and etcd do for events, in memory. Pure and synchronous; time is handed in.
+//! The embedded store: kube-apiserver and etcd for events, in memory. Pure and synchronous; the caller passes the time.
 //!
-//! It answers a newcomer's first run, without a cluster, and stands behind the fake apiserver of the tests. It does not
-//! validate events: the HTTP face in front of it does, as the apiserver's does before etcd sees an object. Its place on the
-//! path is the very end. Behaviour after `k8s.io/apiserver/pkg/registry/generic/registry/store.go`
+//! It is for a first look without a cluster, for development, and for the fake apiserver of the tests. Ingest validates events
+//! before they are created here, as the apiserver does. Behaviour after `k8s.io/apiserver/pkg/registry/generic/registry/store.go`
 //! and `k8s.io/apiserver/pkg/storage/etcd3/store.go`.
 
 mod changes;
 mod list;
 mod meta;
-mod patch;
 mod settings;
 #[cfg(test)]
 mod tests;
 mod token;
-mod watch;
 mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use changes::Change;
+pub use changes::{Change, Seen};
 pub use list::Page;
 pub use meta::generated_name;
 pub use settings::{Namespaces, Settings};
-pub use watch::Seen;
 
 use crate::clock::{Mono, Now};
 use crate::event::{ApiGroup, Event, Time};
@@ -39,19 +35,19 @@ type Key = Arc<str>;
 #[derive(Debug)]
 pub struct Store {
     settings: Settings,
-    /// What is stored; bounded by `max_events` and `max_bytes`.
+    /// The stored events; bounded by `max_events` and `max_bytes`.
     events: BTreeMap<Key, Stored>,
-    /// The same events by the end of their life; the revision makes entries of one instant distinct.
+    /// The same events by their expiry; the revision distinguishes equal times.
     by_expiry: BTreeMap<(Mono, u64), Key>,
     /// The newest changes, bounded.
     changes: ChangeLog,
-    /// The newest resource version; every change takes the next one.
+    /// The newest resource version; every change gets the next one.
     revision: u64,
     /// Approximate bytes of all stored events.
     bytes: usize,
     /// Events evicted because of a limit since the start.
     evicted: u64,
-    /// For uids and generated names.
+    /// Generates uids and names.
     rng: fastrand::Rng,
 }
 
@@ -68,22 +64,21 @@ fn key_of(namespace: &str, name: &str) -> Key {
     [namespace, "/", name].concat().into()
 }
 
-/// The event as a single object is answered: with `kind` and `apiVersion`, unlike list items.
+/// Returns the event as a single object, which has `kind` and `apiVersion`, unlike list items.
 fn single(event: &Event) -> Event {
-    // A copy, because the stored one is shared with lists and watches that are being answered.
+    // A copy, because lists and watches share the stored event.
     Event { type_meta: Some(ApiGroup::Core), ..event.clone() }
 }
 
 impl Store {
-    /// An empty store; uids and generated names follow from `seed`. Its versions begin at 1, since 0 has a meaning of its own.
+    /// Returns an empty store. `seed` determines uids and generated names. Versions begin at 1, because 0 means "any version".
     #[must_use]
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self::from_revision(settings, seed, 1)
     }
 
-    /// An empty store whose versions begin above those of every store that was started earlier, so that no client takes one of
-    /// them for one of its own. That holds while the wall clock does not go back between two starts, and for less than 1,024
-    /// changes per millisecond.
+    /// Returns an empty store whose versions begin above those of every earlier start, so that clients do not confuse them.
+    /// That requires a wall clock that does not go back between two starts, and fewer than 1,024 changes per millisecond.
     #[must_use]
     pub fn started(settings: Settings, seed: u64, now: Now) -> Self {
         let millis = u64::try_from(now.wall / 1_000_000).unwrap_or(0);
@@ -104,7 +99,7 @@ impl Store {
         }
     }
 
-    /// Stores a new event and returns it with the members that the server sets.
+    /// Stores a new event and returns it with the fields that the server sets.
     ///
     /// # Errors
     /// 404 without the namespace, 409 `AlreadyExists`, 500 when a resourceVersion is set, 400 without namespace or name.
@@ -114,7 +109,7 @@ impl Store {
         Ok(single(&stored))
     }
 
-    /// What [`Self::create`] would return, but for the resourceVersion; nothing is stored.
+    /// Returns the result of [`Self::create`] without a resourceVersion, and stores nothing.
     ///
     /// # Errors
     /// As [`Self::create`].
@@ -123,7 +118,7 @@ impl Store {
         Ok(single(&event))
     }
 
-    /// An event as it is stored for the first time.
+    /// Prepares a new event for storing.
     fn new_event(&mut self, mut event: Event, now: Now) -> Result<(Key, Event), Status> {
         self.expire(now);
         if event.metadata.namespace.is_empty() {
@@ -143,11 +138,11 @@ impl Store {
         Ok((key, event))
     }
 
-    /// Changes an event in place. What the server owns (name, namespace, uid, creationTimestamp, resourceVersion) stays as it
-    /// was. A change that changes nothing is no write: the resourceVersion stays and the TTL is not renewed.
+    /// Changes an event in place, except for its name, namespace, uid, creationTimestamp and resourceVersion. A change without
+    /// an effect is not a write: the resourceVersion stays and the TTL is not renewed.
     ///
     /// # Errors
-    /// 404 when the event is missing, and whatever `change` returns, with nothing changed.
+    /// 404 when the event is missing, and the errors of `change`, after which nothing is changed.
     pub fn update<F>(&mut self, namespace: &str, name: &str, now: Now, change: F) -> Result<Event, Status>
     where
         F: FnOnce(&mut Event) -> Result<(), Status>,
@@ -155,7 +150,7 @@ impl Store {
         self.expire(now);
         let key = key_of(namespace, name);
         let stored = self.events.get(&key).ok_or_else(|| Status::not_found("", "events", name))?;
-        // A copy, because `change` may fail half way.
+        // A copy, because `change` may fail.
         let mut event = Event::clone(&stored.event);
         change(&mut event)?;
         event.type_meta = None;
@@ -173,7 +168,7 @@ impl Store {
         Ok(single(&stored))
     }
 
-    /// Applies the strategic merge patch of a record, sent through `group`.
+    /// Applies the strategic merge patch of a record through `group`.
     ///
     /// # Errors
     /// 404 when the event is missing, 409 when the claim was made for another version.
@@ -192,14 +187,14 @@ impl Store {
     /// Reads one event.
     ///
     /// # Errors
-    /// 404 when the event is missing, whether or not its namespace exists.
+    /// 404 when the event is missing, also in a missing namespace.
     pub fn get(&mut self, namespace: &str, name: &str, now: Now) -> Result<Event, Status> {
         self.expire(now);
         let stored = self.events.get(&key_of(namespace, name));
         stored.map(|stored| single(&stored.event)).ok_or_else(|| Status::not_found("", "events", name))
     }
 
-    /// Deletes one event and returns it as it was last stored. Finalizers do not hold it back.
+    /// Deletes one event, also with finalizers, and returns its last state.
     ///
     /// # Errors
     /// 404 when the event is missing.
@@ -215,15 +210,15 @@ impl Store {
         self.settings.namespaces.contains(namespace)
     }
 
-    /// Makes a namespace exist. No effect when every namespace does.
+    /// Adds a namespace. No effect when every namespace exists.
     pub fn add_namespace(&mut self, namespace: &str) {
         if let Namespaces::List(names) = &mut self.settings.namespaces {
             names.insert(namespace.into());
         }
     }
 
-    /// Removes the events whose time has come and returns their number. Every operation does so first; call it from a ticker
-    /// as well, at [`Self::next_expiry`], so that an idle store shrinks and watches hear of it.
+    /// Removes expired events and returns their number. Every operation does so first. Also call it at [`Self::next_expiry`], so
+    /// that an idle store shrinks and watches show the deletions.
     pub fn expire(&mut self, now: Now) -> usize {
         let mut expired = 0;
         while let Some((&(expires, _), key)) = self.by_expiry.first_key_value() {
@@ -237,19 +232,19 @@ impl Store {
         expired
     }
 
-    /// When the next event expires; `None` when nothing will.
+    /// Returns the time of the next expiry; `None` when no event expires.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Mono> {
         self.by_expiry.first_key_value().map(|(&(expires, _), _)| expires).filter(|&expires| expires != NEVER)
     }
 
-    /// The changes after `revision`, oldest first: what a watch from there sends next.
+    /// Returns the changes after `revision`, oldest first.
     ///
     /// # Errors
-    /// 410 `Expired` when changes after `revision` are already forgotten, or the store has not reached it: list again.
+    /// 410 `Expired` when changes after `revision` were dropped, or the store has not reached it: list again.
     pub fn changes_since(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Status> {
         if revision > self.revision {
-            // COMPAT(apiserver): it waits; here that would be without end after a restart with a clock that went back.
+            // COMPAT(apiserver): the apiserver waits. Here that could have no end, after a restart with a clock that went back.
             let text = format!(
                 "The resourceVersion for the provided watch is too large: {revision}, current: {}.",
                 self.revision
@@ -261,33 +256,33 @@ impl Store {
             .ok_or_else(|| Status::new(410, "Expired", "The resourceVersion for the provided watch is too old."))
     }
 
-    /// The newest resource version.
+    /// Returns the newest resource version.
     #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Number of stored events, those included that expired since the last operation.
+    /// Returns the number of stored events, with those that expired since the last operation.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// True when nothing is stored.
+    /// Whether the store is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// Events evicted because of a limit since the start.
+    /// Returns the number of events evicted because of a limit since the start.
     #[must_use]
     pub const fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Gives a new event its name, if it has none, and returns its key.
+    /// Generates the name of a new event, if it has none, and returns its key.
     fn name_new(&mut self, event: &mut Event) -> Result<Key, Status> {
-        /// As the apiserver with RetryGenerateName (on since 1.30): so many names are tried.
+        /// Number of names that are tried, as by the apiserver with RetryGenerateName (on since 1.30).
         const TRIES: usize = 8;
         let Event { metadata, .. } = event;
         let base = metadata.rare.as_ref().map_or("", |rare| rare.generate_name.as_str());
@@ -309,7 +304,7 @@ impl Store {
         Err(Status::already_exists("", "events", &name))
     }
 
-    /// Writes `event` under the next revision and starts its time again.
+    /// Writes `event` with the next revision and restarts its TTL.
     fn put(&mut self, key: Key, mut event: Event, now: Now) -> Arc<Event> {
         self.revision += 1;
         event.metadata.resource_version = meta::version_text(self.revision);
@@ -331,7 +326,7 @@ impl Store {
         event
     }
 
-    /// Removes an event under the next revision, as the end of an etcd lease does.
+    /// Removes an event with the next revision, like the end of an etcd lease.
     fn remove(&mut self, key: &str) -> Option<Arc<Event>> {
         let (key, stored) = self.events.remove_entry(key)?;
         self.by_expiry.remove(&(stored.expires, stored.revision));
@@ -342,7 +337,7 @@ impl Store {
         Some(stored.event)
     }
 
-    // LIMIT: max_events and max_bytes. What would expire first goes first; the event just written stays, whatever its size.
+    // LIMIT: max_events and max_bytes. Evicts the event that would expire first, but never the one just written.
     fn evict(&mut self) {
         while self.events.len() > 1
             && (self.events.len() > self.settings.max_events.get() || self.bytes > self.settings.max_bytes.get())
@@ -355,5 +350,5 @@ impl Store {
     }
 }
 
-/// The end of life of events that do not expire.
+/// The expiry of events that do not expire.
 const NEVER: Mono = Mono(i64::MAX);

@@ -1,4 +1,4 @@
-//! Continue tokens, in the apiserver's form: after `k8s.io/apiserver/pkg/storage/continue.go`.
+//! Continue tokens in the apiserver's format. After `k8s.io/apiserver/pkg/storage/continue.go`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 use crate::status::Status;
 
 const VERSION: &str = "meta.k8s.io/v1";
-/// In the place of a version: whatever is newest.
+/// The encoded revision of the newest state.
 const NEWEST: i64 = -1;
 
-/// Where a list goes on.
+/// The position from which a list continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Token {
-    /// The first page's version; `None` for the newest, where that one is forgotten.
+    /// The version of the first page; `None` for the newest state.
     pub(super) revision: Option<u64>,
-    /// Events that were left when the token was made; unknown with a selector.
+    /// Number of events after the page of this token; `None` with a selector.
     pub(super) remaining: Option<usize>,
-    /// The least key of what follows, without the list's own prefix.
+    /// The smallest key of the next page, without the prefix of the list.
     pub(super) start: String,
 }
 
-/// What stands in a token. `left` is ours alone.
+/// The JSON of a token. Apiservers have no `left`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Encoded {
@@ -33,17 +33,17 @@ struct Encoded {
 }
 
 impl Token {
-    /// The token as clients carry it.
+    /// Encodes the token.
     pub(super) fn to_text(&self) -> String {
         let rv = self.revision.map_or(NEWEST, |revision| i64::try_from(revision).unwrap_or(i64::MAX));
         let encoded = Encoded { v: VERSION.to_owned(), rv, start: self.start.clone(), left: self.remaining };
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&encoded).unwrap_or_default())
     }
 
-    /// Reads what a client brings back.
+    /// Decodes a token.
     ///
     /// # Errors
-    /// 400 for what is no token.
+    /// 400 for an invalid token.
     pub(super) fn parse(text: &str) -> Result<Self, Status> {
         let json = URL_SAFE_NO_PAD.decode(text).map_err(|fault| bad(&fault.to_string()))?;
         let encoded: Encoded = serde_json::from_slice(&json).map_err(|fault| bad(&fault.to_string()))?;
@@ -56,7 +56,7 @@ impl Token {
         if encoded.start.is_empty() {
             return Err(bad("no start"));
         }
-        // No token leads out of the list's own range.
+        // No token continues outside the range of the list.
         if encoded.start.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(bad(&encoded.start));
         }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_come_back_as_they_went_and_strangers_are_refused_by_name() {
+    fn tokens_are_decoded_as_they_were_encoded_and_others_are_refused() {
         for revision in [Some(7), None] {
             let token = Token { revision, remaining: Some(3), start: "shop/a\0".to_owned() };
             assert_eq!(Token::parse(&token.to_text()), Ok(token));

@@ -1,15 +1,19 @@
-//! DELETE and PUT of the embedded store: preconditions, finalizers, and the rules of the API group a PUT came through. After
-//! `k8s.io/apiserver/pkg/registry/rest/{delete,update}.go` and `pkg/storage/etcd3/store.go` (`GuaranteedUpdate`).
+//! DELETE, PUT and PATCH of the embedded store: preconditions, finalizers, and the update rules of the API group. After
+//! `k8s.io/apiserver/pkg/registry/rest/{delete,update}.go`, `pkg/registry/generic/registry/store.go` (`Store.Update`) and
+//! `pkg/storage/etcd3/store.go` (`GuaranteedUpdate`).
+
+use std::sync::Arc;
+
+use smol_str::SmolStr;
 
 use super::{Store, key_of, meta, single};
 use crate::clock::Now;
-use crate::event::{Event, ObjectMeta, RareMeta, Time, validate};
+use crate::event::{ApiGroup, Event, ObjectMeta, RareMeta, Time, validate};
 use crate::status::{Status, StatusDetails};
-use crate::upstream::{DeleteOptions, Deleted, UpdateOptions, Updated, Writer};
-use smol_str::SmolStr;
+use crate::upstream::{DeleteOptions, Deleted, PatchOptions, UpdateOptions, Updated, Writer};
 
 impl Store {
-    /// Deletes one event as `options` say; finalizers hold it back.
+    /// Deletes one event. An event with finalizers is only marked as deleted.
     ///
     /// # Errors
     /// 404 when the event is missing, 409 when a precondition does not hold.
@@ -44,11 +48,11 @@ impl Store {
         Ok(Deleted::Marked(Box::new(single(&stored))))
     }
 
-    /// Puts `event` in the place of the one of its name; a missing one is created.
+    /// Replaces the event of the same name, or creates it if it is missing.
     ///
     /// # Errors
-    /// 409 when the uid or the version is another one, 422 for what the API group does not let change, 500 for a version that is
-    /// no number, and as [`Store::create`].
+    /// 409 when the uid or the version is another one, 422 for changes that the API group forbids, 500 for a version that is not
+    /// a number, and as [`Store::create`].
     pub fn replace(&mut self, mut event: Event, options: &UpdateOptions, now: Now) -> Result<Updated, Status> {
         self.expire(now);
         let writer = &options.writer;
@@ -72,27 +76,62 @@ impl Store {
             return Err(wrong_uid(writer, &event, &old.metadata.uid));
         }
         if version != 0 && version != stored.revision {
-            let text = "the object has been modified; please apply your changes to the latest version and try again";
-            return Err(Status::conflict(writer.group.name(), "events", &name, text));
+            return Err(Status::outdated(writer.group.name(), &name));
         }
         meta::keep_server_owned(&mut event.metadata, &old.metadata);
         validate::update(writer.group, old, &event).map_err(|status| *status)?;
-        let event = if options.dry_run { self.rehearsed(event)? } else { self.exchange(event, now)? };
+        let event = if options.dry_run { self.as_dry_run(event)? } else { self.exchange(event, now)? };
         Ok(Updated { event, created: false })
     }
 
-    /// Puts a checked `event` in the place of the stored one of its name, which is gone if it was only held by finalizers that
-    /// are gone now.
+    /// Returns the stored event, for a patch to be applied to.
+    ///
+    /// # Errors
+    /// 404 in the words of the API group when it is missing.
+    pub fn current(&mut self, namespace: &str, name: &str, group: ApiGroup, now: Now) -> Result<Arc<Event>, Status> {
+        self.expire(now);
+        let stored = self.events.get(&key_of(namespace, name));
+        stored.map(|stored| Arc::clone(&stored.event)).ok_or_else(|| Status::not_found(group.name(), "events", name))
+    }
+
+    /// Stores the result of a patch of `current`. Returns `None` if another event is stored now; then patch that one.
+    ///
+    /// # Errors
+    /// 404 when the event is gone, 409 when the patch states another version, 422 for changes that the API group forbids, 500
+    /// for a version that is not a number.
+    pub fn commit(
+        &mut self,
+        current: &Event,
+        mut event: Event,
+        options: &PatchOptions,
+        now: Now,
+    ) -> Result<Option<Event>, Status> {
+        let (metadata, group) = (&current.metadata, options.writer.group);
+        let stored = self.current(&metadata.namespace, &metadata.name, group, now)?;
+        if stored.metadata.resource_version != metadata.resource_version || stored.metadata.uid != metadata.uid {
+            return Ok(None);
+        }
+        let stated = version(&event.metadata.resource_version)?;
+        if stated != 0 && stated != version(&metadata.resource_version)? {
+            return Err(Status::outdated(group.name(), &metadata.name));
+        }
+        meta::keep_server_owned_of_patched(&mut event.metadata, metadata);
+        validate::update(group, &stored, &event).map_err(|status| *status)?;
+        let patched = if options.dry_run { self.as_dry_run(event) } else { self.exchange(event, now) };
+        patched.map(Some)
+    }
+
+    /// Replaces the stored event of the same name by a checked `event`. Deletes an event whose deletion waited for its last
+    /// finalizer.
     ///
     /// # Errors
     /// 404 when the event is missing.
-    pub(super) fn exchange(&mut self, mut event: Event, now: Now) -> Result<Event, Status> {
+    fn exchange(&mut self, mut event: Event, now: Now) -> Result<Event, Status> {
         let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
         let old = self.stored(&event)?;
         let held = |rare: &RareMeta| rare.deletion_timestamp.is_some() && !rare.finalizers.is_empty();
         let was_held = old.metadata.rare.as_deref().is_some_and(held);
         if was_held && !event.metadata.rare.as_deref().is_some_and(held) {
-            // The last finalizer is gone, and with it the event.
             event.metadata.resource_version.clone_from(&old.metadata.resource_version);
             event.metadata.managed_fields = None;
             self.remove(&key_of(&namespace, &name));
@@ -104,31 +143,31 @@ impl Store {
         })
     }
 
-    /// A checked `event` as the answer to a dry run shows it.
+    /// Returns the answer to a dry run that stores the checked `event`.
     ///
     /// # Errors
     /// 404 when the event is missing.
-    pub(super) fn rehearsed(&self, mut event: Event) -> Result<Event, Status> {
+    fn as_dry_run(&self, mut event: Event) -> Result<Event, Status> {
         let old = self.stored(&event)?;
         event.metadata.resource_version.clone_from(&old.metadata.resource_version);
         event.metadata.managed_fields = None;
         Ok(single(&event))
     }
 
-    /// The stored event of this one's name.
+    /// Returns the stored event of the same name.
     fn stored(&self, event: &Event) -> Result<&Event, Status> {
         let ObjectMeta { namespace, name, .. } = &event.metadata;
         let stored = self.events.get(&key_of(namespace, name));
         stored.map(|stored| &*stored.event).ok_or_else(|| Status::not_found("", "events", name))
     }
 
-    /// Forgets every change but the newest, as a compaction of etcd at its newest revision does.
+    /// Drops every change but the newest, like a compaction of etcd at its newest revision.
     pub fn compact(&mut self) {
         self.changes.compact(self.revision);
     }
 }
 
-pub(super) fn version(text: &str) -> Result<u64, Status> {
+fn version(text: &str) -> Result<u64, Status> {
     match text {
         "" => Ok(0),
         text => text.parse().map_err(|fault: std::num::ParseIntError| {
@@ -147,7 +186,7 @@ fn check_preconditions(options: &DeleteOptions, name: &str, event: &Event) -> Re
             "Operation cannot be fulfilled on Event \"{name}\": the {what} in the precondition ({wanted}) does not match the \
              {what} in record ({found}). The object might have been {ending}"
         );
-        // COMPAT(apiserver): here the kind stands where elsewhere the resource does, at both API groups.
+        // COMPAT(apiserver): in this refusal `kind` is the kind, not the resource, in both API groups.
         let details = StatusDetails { name: name.to_owned(), kind: "Event".to_owned(), ..StatusDetails::default() };
         Err(Status::new(409, "Conflict", text).with_details(details))
     };
@@ -168,5 +207,5 @@ fn wrong_uid(writer: &Writer, event: &Event, found: &str) -> Status {
          Precondition failed: UID in precondition: {}, UID in object meta: {found}",
         metadata.namespace, metadata.name, metadata.uid
     );
-    Status::conflict(writer.group.name(), "events", &metadata.name, &text)
+    Status::conflict(writer.group.name(), &metadata.name, &text)
 }

@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::event::validate::{label_key_faults, label_value_faults};
 use crate::status::Status;
 
-/// A conjunction of requirements on labels; the empty one selects every event.
+/// A conjunction of requirements on labels; an empty one selects every event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LabelSelector {
     requirements: Vec<Requirement>,
@@ -26,26 +26,26 @@ struct Requirement {
 enum Relation {
     Exists,
     Missing,
-    /// `=`, `==` and `in`: the label is there and has one of these.
+    /// `=`, `==` and `in`: the label exists and has one of these values.
     In(BTreeSet<SmolStr>),
-    /// `!=` and `notin`: the label is missing or has none of these.
+    /// `!=` and `notin`: the label is missing or has none of these values.
     NotIn(BTreeSet<SmolStr>),
     Above(i64),
     Below(i64),
 }
 
 impl LabelSelector {
-    /// Reads a selector.
+    /// Parses a selector.
     ///
     /// # Errors
-    /// 400 for a text that is none.
+    /// 400 for an invalid selector.
     pub fn parse(text: &str) -> Result<Self, Status> {
         let mut parser = Parser { tokens: tokens(text), position: 0 };
         let refused = |fault| Status::bad_request(format!("labelSelector: {fault}"));
         parser.selector().map(|requirements| Self { requirements }).map_err(refused)
     }
 
-    /// True when the event meets every requirement.
+    /// Whether the event meets every requirement.
     #[must_use]
     pub fn matches(&self, event: &Event) -> bool {
         let rare = event.metadata.rare.as_deref();
@@ -54,7 +54,7 @@ impl LabelSelector {
             .all(|requirement| requirement.relation.matches(rare.and_then(|rare| rare.labels.get(&requirement.key))))
     }
 
-    /// True when every event is selected.
+    /// Whether every event is selected.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.requirements.is_empty()
@@ -75,7 +75,7 @@ impl Relation {
     }
 }
 
-/// The selector as an apiserver reads it.
+/// Writes the selector as an apiserver parses it.
 impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Requirement { key, relation }) in self.requirements.iter().enumerate() {
@@ -94,7 +94,7 @@ impl fmt::Display for LabelSelector {
     }
 }
 
-/// Words and symbols; the end is an empty token.
+/// Splits into words and symbols.
 fn tokens(text: &str) -> Vec<&str> {
     let is_symbol = |c: char| "=!(),><".contains(c);
     let mut tokens = Vec::new();
@@ -121,6 +121,7 @@ struct Parser<'t> {
 }
 
 impl<'t> Parser<'t> {
+    /// Returns the next token; an empty one at the end.
     fn peek(&self) -> &'t str {
         self.tokens.get(self.position).copied().unwrap_or_default()
     }
@@ -156,7 +157,7 @@ impl<'t> Parser<'t> {
             token => return Err(expected("a label's name", token)),
         };
         if let Some(fault) = label_key_faults(key).first() {
-            return Err(format!("{key:?} is no label's name: {fault}"));
+            return Err(format!("{key:?} is not a label's name: {fault}"));
         }
         let relation = match (missing, self.peek()) {
             (true, _) => Relation::Missing,
@@ -175,12 +176,12 @@ impl<'t> Parser<'t> {
         };
         for value in &values {
             if let Some(fault) = label_value_faults(value).first() {
-                return Err(format!("{value:?} is no label's value: {fault}"));
+                return Err(format!("{value:?} is not a label's value: {fault}"));
             }
         }
         let number = || {
             let value = values.first().map_or("", SmolStr::as_str);
-            value.parse().map_err(|_fault| format!("{value:?} is no whole number, which > and < need"))
+            value.parse().map_err(|_fault| format!("{value:?} is not a whole number, which > and < require"))
         };
         Ok(match operator {
             ">" => Relation::Above(number()?),
@@ -190,7 +191,7 @@ impl<'t> Parser<'t> {
         })
     }
 
-    /// A value; before one of `ends` it is the empty one.
+    /// Parses a value; before one of `ends` it is empty.
     fn value(&mut self, ends: &[&str]) -> Result<SmolStr, String> {
         match self.peek() {
             token if ends.contains(&token) => Ok(SmolStr::default()),
@@ -199,7 +200,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// A list in parentheses.
+    /// Parses a list in parentheses.
     fn values(&mut self) -> Result<BTreeSet<SmolStr>, String> {
         match self.next() {
             "(" => {}
@@ -240,7 +241,7 @@ mod tests {
             let selector = LabelSelector::parse(text).unwrap();
             assert_eq!(selector.matches(&event()), expected, "{text}");
             let again = LabelSelector::parse(&selector.to_string()).unwrap();
-            assert_eq!(again, selector, "told to the upstream");
+            assert_eq!(again, selector, "written and parsed again");
         };
         check("", true);
         check("app=x", true);
@@ -275,12 +276,18 @@ mod tests {
         check("a in (x", "expected a comma or a closing parenthesis, found the end");
         check("a in (=)", "expected a value, found \"=\"");
         check("a==(", "expected a value, found \"(\"");
-        check("a>x", "\"x\" is no whole number, which > and < need");
+        check("a>x", "\"x\" is not a whole number, which > and < require");
         assert!(
-            LabelSelector::parse("-a").unwrap_err().message.starts_with("labelSelector: \"-a\" is no label's name: ")
+            LabelSelector::parse("-a")
+                .unwrap_err()
+                .message
+                .starts_with("labelSelector: \"-a\" is not a label's name: ")
         );
         assert!(
-            LabelSelector::parse("a=-").unwrap_err().message.starts_with("labelSelector: \"-\" is no label's value: ")
+            LabelSelector::parse("a=-")
+                .unwrap_err()
+                .message
+                .starts_with("labelSelector: \"-\" is not a label's value: ")
         );
     }
 }

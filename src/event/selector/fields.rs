@@ -2,12 +2,13 @@
 //! `k8s.io/kubernetes/pkg/registry/core/event/strategy.go` (`ToSelectableFields`).
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 
+use crate::event::schema::{Object, text};
 use crate::event::{ApiGroup, Event};
 use crate::status::Status;
 
-/// A conjunction of terms on fields; the empty one selects every event.
+/// A conjunction of terms on fields; an empty one selects every event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldSelector {
     terms: Vec<Term>,
@@ -15,7 +16,8 @@ pub struct FieldSelector {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Term {
-    field: Field,
+    /// The path of the field in core/v1.
+    field: SmolStr,
     relation: Relation,
     value: SmolStr,
 }
@@ -26,83 +28,39 @@ enum Relation {
     NotEqual,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Field {
-    Name,
-    Namespace,
-    ObjectKind,
-    ObjectNamespace,
-    ObjectName,
-    ObjectUid,
-    ObjectApiVersion,
-    ObjectResourceVersion,
-    ObjectFieldPath,
-    Reason,
-    ReportingComponent,
-    Source,
-    Type,
+/// Returns the path, from the names of one group, in the names of another. Only the names of an Event's own members differ.
+fn renamed(path: &str, from: ApiGroup, to: ApiGroup) -> Option<SmolStr> {
+    let (name, rest) = path.split_at_checked(path.find('.').unwrap_or(path.len()))?;
+    let member = Event::members(from).iter().find(|member| member.name(from) == name)?;
+    Some(format_smolstr!("{}{rest}", member.name(to)))
 }
 
-impl Field {
-    /// The fields under their names in core/v1 and events.k8s.io/v1; `None` where a group does not have one.
-    const TABLE: [(Self, &'static str, Option<&'static str>); 13] = [
-        (Self::Name, "metadata.name", Some("metadata.name")),
-        (Self::Namespace, "metadata.namespace", Some("metadata.namespace")),
-        (Self::ObjectKind, "involvedObject.kind", Some("regarding.kind")),
-        (Self::ObjectNamespace, "involvedObject.namespace", Some("regarding.namespace")),
-        (Self::ObjectName, "involvedObject.name", Some("regarding.name")),
-        (Self::ObjectUid, "involvedObject.uid", Some("regarding.uid")),
-        (Self::ObjectApiVersion, "involvedObject.apiVersion", Some("regarding.apiVersion")),
-        (Self::ObjectResourceVersion, "involvedObject.resourceVersion", Some("regarding.resourceVersion")),
-        (Self::ObjectFieldPath, "involvedObject.fieldPath", Some("regarding.fieldPath")),
-        (Self::Reason, "reason", Some("reason")),
-        (Self::ReportingComponent, "reportingComponent", Some("reportingController")),
-        (Self::Source, "source", None),
-        (Self::Type, "type", Some("type")),
-    ];
-
-    fn parse(name: &str, group: ApiGroup) -> Option<Self> {
-        let found = Self::TABLE.into_iter().find(|(_, core, events)| match group {
-            ApiGroup::Core => *core == name,
-            ApiGroup::Events => *events == Some(name),
-        });
-        found.map(|(field, ..)| field)
+/// Whether clients of `group` can select by this field of core/v1.
+fn is_selectable(field: &str, group: ApiGroup) -> bool {
+    match field {
+        "metadata.name" | "metadata.namespace" | "reason" | "reportingComponent" | "type" => true,
+        "source" => group == ApiGroup::Core,
+        _ => value(&Event::default(), field).is_some() && field.starts_with("involvedObject."),
     }
+}
 
-    /// Its name in a group; core/v1's where the group has none, which the upstream then refuses in its own words.
-    fn name(self, group: ApiGroup) -> &'static str {
-        let found = Self::TABLE.into_iter().find(|(field, ..)| *field == self);
-        found.map_or("", |(_, core, events)| match group {
-            ApiGroup::Core => core,
-            ApiGroup::Events => events.unwrap_or(core),
-        })
-    }
-
-    fn value(self, event: &Event) -> &str {
-        let object = &event.involved_object;
-        match self {
-            Self::Name => &event.metadata.name,
-            Self::Namespace => &event.metadata.namespace,
-            Self::ObjectKind => &object.kind,
-            Self::ObjectNamespace => &object.namespace,
-            Self::ObjectName => &object.name,
-            Self::ObjectUid => &object.uid,
-            Self::ObjectApiVersion => &object.api_version,
-            Self::ObjectResourceVersion => &object.resource_version,
-            Self::ObjectFieldPath => &object.field_path,
-            Self::Reason => &event.reason,
-            Self::ReportingComponent => &event.reporting_controller,
-            Self::Source => event.component(),
-            Self::Type => &event.event_type,
-        }
+/// Returns the text in a field of core/v1; `None` where there is none.
+fn value<'e>(event: &'e Event, field: &str) -> Option<&'e str> {
+    match field.split_once('.') {
+        // COMPAT(apiserver): a source without a component has the reporting controller as its value.
+        None if field == "source" => Some(event.component()),
+        None => text(event, field),
+        Some(("metadata", name)) => text(&event.metadata, name),
+        Some(("involvedObject", name)) => text(&event.involved_object, name),
+        Some(_) => None,
     }
 }
 
 impl FieldSelector {
-    /// Reads a selector that uses the field names of `group`.
+    /// Parses a selector that uses the field names of `group`.
     ///
     /// # Errors
-    /// 400 for an unknown field or a text that is no selector.
+    /// 400 for an unknown field or an invalid selector.
     pub fn parse(text: &str, group: ApiGroup) -> Result<Self, Status> {
         let mut terms = Vec::new();
         for part in split_terms(text).filter(|part| !part.is_empty()) {
@@ -111,38 +69,39 @@ impl FieldSelector {
                 split_term(part).ok_or_else(|| refused("is not a term such as type=Warning or type!=Normal"))?;
             let value =
                 unescape(value).ok_or_else(|| refused(r"has a value in which \, = and , need a \ before them"))?;
-            let field =
-                Field::parse(name, group).ok_or_else(|| refused("names a field that events cannot be selected by"))?;
+            let field = renamed(name, group, ApiGroup::Core)
+                .filter(|field| is_selectable(field, group))
+                .ok_or_else(|| refused("names a field that events cannot be selected by"))?;
             terms.push(Term { field, relation, value: value.into() });
         }
         Ok(Self { terms })
     }
 
-    /// The event of this name only.
+    /// Returns the selector of the event with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Self {
-        Self { terms: vec![Term { field: Field::Name, relation: Relation::Equal, value: name.into() }] }
+        Self { terms: vec![Term { field: "metadata.name".into(), relation: Relation::Equal, value: name.into() }] }
     }
 
-    /// The only name that can be selected, where the selector says it.
+    /// Returns the name that an event must have, if the selector requires one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         let mut terms = self.terms.iter().filter(|term| term.relation == Relation::Equal);
-        terms.find(|term| term.field == Field::Name).map(|term| term.value.as_str())
+        terms.find(|term| term.field == "metadata.name").map(|term| term.value.as_str())
     }
 
-    /// Whether the events of one object are selected.
+    /// Whether the selector requires one involved object.
     #[must_use]
     pub fn is_of_object(&self) -> bool {
-        let is_object = |field| matches!(field, Field::ObjectName | Field::ObjectUid);
-        self.terms.iter().any(|term| term.relation == Relation::Equal && is_object(term.field))
+        let is_object = |field: &str| matches!(field, "involvedObject.name" | "involvedObject.uid");
+        self.terms.iter().any(|term| term.relation == Relation::Equal && is_object(&term.field))
     }
 
-    /// True when the event meets every term.
+    /// Whether the event meets every term.
     #[must_use]
     pub fn matches(&self, event: &Event) -> bool {
         self.terms.iter().all(|term| {
-            let equal = term.field.value(event) == term.value;
+            let equal = value(event, &term.field) == Some(term.value.as_str());
             match term.relation {
                 Relation::Equal => equal,
                 Relation::NotEqual => !equal,
@@ -150,13 +109,13 @@ impl FieldSelector {
         })
     }
 
-    /// True when every event is selected.
+    /// Whether every event is selected.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// The selector in the field names of `group`.
+    /// Returns the selector in the field names of `group`. A field that the group lacks keeps its name; the upstream refuses it.
     #[must_use]
     pub fn text(&self, group: ApiGroup) -> String {
         let terms = self.terms.iter().map(|term| {
@@ -165,13 +124,14 @@ impl FieldSelector {
                 Relation::NotEqual => "!=",
             };
             let value = term.value.replace('\\', r"\\").replace(',', r"\,").replace('=', r"\=");
-            format!("{}{relation}{value}", term.field.name(group))
+            let field = renamed(&term.field, ApiGroup::Core, group).filter(|_| is_selectable(&term.field, group));
+            format!("{}{relation}{value}", field.as_ref().unwrap_or(&term.field))
         });
         terms.collect::<Vec<_>>().join(",")
     }
 }
 
-/// Splits at commas that no backslash escapes.
+/// Splits at unescaped commas.
 fn split_terms(text: &str) -> impl Iterator<Item = &str> {
     let mut escaped = false;
     text.split(move |c| {
@@ -246,7 +206,10 @@ mod tests {
         let unknown = "names a field that events cannot be selected by";
         check("message=x", ApiGroup::Core, &format!("\"message=x\" {unknown}"));
         check("involvedObject.kind=Pod", ApiGroup::Events, &format!("\"involvedObject.kind=Pod\" {unknown}"));
-        check("source=kubelet", ApiGroup::Events, &format!("\"source=kubelet\" {unknown}"));
+        for field in ["source", "deprecatedSource", "regarding", "regarding.x", "related.kind", "metadata.uid", "note"]
+        {
+            check(&format!("{field}=x"), ApiGroup::Events, &format!("\"{field}=x\" {unknown}"));
+        }
         let term = "\"type in (Normal)\" is not a term such as type=Warning or type!=Normal";
         check("type in (Normal)", ApiGroup::Core, term);
         for value in ["a=b", r"a\b", "a\\"] {
@@ -256,10 +219,12 @@ mod tests {
     }
 
     #[test]
-    fn selectors_are_told_to_the_upstream_in_core_names() {
+    fn selectors_are_written_in_the_names_of_either_group() {
         let selector = FieldSelector::parse(r"regarding.kind=Pod,reason!=a\,b", ApiGroup::Events).unwrap();
         assert_eq!(selector.text(ApiGroup::Core), r"involvedObject.kind=Pod,reason!=a\,b");
         assert_eq!(FieldSelector::parse(&selector.text(ApiGroup::Core), ApiGroup::Core).unwrap(), selector);
         assert_eq!(selector.text(ApiGroup::Events), r"regarding.kind=Pod,reason!=a\,b");
+        let selector = FieldSelector::parse("source=kubelet,reportingComponent=c", ApiGroup::Core).unwrap();
+        assert_eq!(selector.text(ApiGroup::Events), "source=kubelet,reportingController=c");
     }
 }

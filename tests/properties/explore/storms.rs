@@ -52,7 +52,7 @@ fn storm_of_two_shards(name: &'static str, order: [u8; 4]) -> Scope {
         (0, event)
     };
     let script = order.into_iter().enumerate().map(of_shard).collect();
-    Scope { shards: 2, script, ..storm(name) }
+    Scope { shards: 2, script, depth: 7, ..storm(name) }
 }
 
 const ORDERS: [[u8; 4]; 2] = [[0, 1, 1, 0], [1, 0, 1, 1]];

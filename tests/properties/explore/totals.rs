@@ -125,7 +125,7 @@ fn happened(number: usize, count: i32) -> Event {
 /// Who tells: process, client, and how often its event has happened since.
 fn totals(name: &'static str, script: &[(usize, usize, i32)]) -> Scope {
     let script = script.iter().map(|(who, number, count)| (*who, happened(*number, *count))).collect();
-    Scope { totals: true, forgets: 1, depth: 8, ..scope(name, script) }
+    Scope { totals: true, forgets: 1, depth: 7, ..scope(name, script) }
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_client_beside_others_without_totals() {
 #[test]
 fn clients_of_two_processes_on_one_record() {
     let script = [(0, 0, 1), (1, 1, 1), (0, 0, 2), (1, 1, 1)];
-    let two = || Scope { processes: 2, lists: true, depth: 7, ..totals("totals of two processes", &script) };
+    let two = || Scope { processes: 2, lists: true, depth: 6, ..totals("totals of two processes", &script) };
     explore(&two());
     explore(&Scope { crashes: true, ..two() });
 }
@@ -164,5 +164,5 @@ fn clients_of_two_processes_on_one_record() {
 #[test]
 fn a_client_that_comes_to_another_process() {
     let script = [(0, 0, 1), (0, 0, 2), (1, 0, 1), (0, 0, 1)];
-    explore(&Scope { processes: 2, lists: true, depth: 7, ..totals("totals from another process", &script) });
+    explore(&Scope { processes: 2, lists: true, depth: 6, ..totals("totals from another process", &script) });
 }

@@ -1,8 +1,8 @@
 //! eventweir: an event-aggregation proxy for Kubernetes.
 //!
-//! Components POST raw Events as if this were the apiserver; they are folded in a correlator per source and far fewer writes go
-//! to the real one. No occurrence vanishes silently. The modules below stand in the order in which an event meets them;
-//! `ARCHITECTURE.md` tells the same story with the invariants.
+//! Components POST raw Events as to the API server. A correlator per source folds them, and far fewer writes go upstream. No
+//! occurrence vanishes silently. The modules below are in the order in which an event passes them; `ARCHITECTURE.md` has
+//! the same path with the invariants.
 //!
 //! ```text
 //! ingest ─ decode ─ validate ─ shard( correlator: aggregate → dedup → budget ─ outbox ) ─ deliver ─ upstream

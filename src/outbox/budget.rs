@@ -1,4 +1,4 @@
-//! One budget: its tokens, and the records that wait to pay with them.
+//! One budget: its tokens, and the records that wait for them.
 
 use std::collections::BTreeSet;
 
@@ -7,50 +7,50 @@ use super::ready::NORMAL_TURN;
 use crate::clock::Mono;
 use crate::correlator::{Key, Rate, RecordId, TokenBucket};
 
-/// Which budget pays for a record: one number for a source and its spam key, because many thousand budgets and their timers
-/// have it. Both are uniform secret hashes, and so is their mixture.
+/// The key of a budget: one number for a source and its spam key, which keeps the many budgets and timers small. Both
+/// are uniform secret hashes, and so is their mixture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct BudgetId(pub(super) Key);
 
-/// Tells the budgets of groups apart.
+/// Distinguishes the budgets of groups from others.
 const GROUP: u128 = 0x5707_0000;
 
 impl BudgetId {
-    /// Of a source whose writes are paid already (`suppression: drop`) or free (no correlation).
+    /// Returns the budget of a source whose writes are paid already (`suppression: drop`) or free (no correlation).
     pub(super) const fn prepaid(source: Key) -> Self {
         Self(Key(!source.0))
     }
 
-    /// Of a source's spam key.
+    /// Returns the budget of a source's spam key.
     pub(super) const fn of_spam_key(source: Key, spam_key: Key) -> Self {
         Self(Key(source.0 ^ spam_key.0.rotate_left(64)))
     }
 
-    /// Of a group's storm record, which the group's budget pays for.
+    /// Returns the budget of a group's storm record, for which the group's budget pays.
     pub(super) const fn of_group(group: Key) -> Self {
         Self(Key(group.0 ^ GROUP))
     }
 
-    /// The spam key that this was made of.
+    /// Returns the spam key that the id was made from.
     pub(super) const fn spam_key(self, source: Key) -> Key {
         Key((self.0.0 ^ source.0).rotate_right(64))
     }
 }
 
-/// The rates that records were offered with.
+/// The rates of the offered records.
 #[derive(Debug, Default)]
 pub(super) enum Rates {
-    /// None yet.
+    /// No offer yet.
     #[default]
     None,
-    /// All with the same: every budget has it.
+    /// One rate: every budget has it.
     One(Rate),
-    /// Several: after a reload, or by rules.
+    /// Several rates, after a reload or because of rules.
     Many,
 }
 
 impl Rates {
-    /// Notes a rate. Returns whether a budget may have another one.
+    /// Adds a rate. Returns whether a budget may have another one.
     pub(super) fn differ(&mut self, rate: Rate) -> bool {
         match self {
             Self::None => *self = Self::One(rate),
@@ -74,18 +74,18 @@ impl Class {
     }
 }
 
-/// Which records of a budget the next token is for.
+/// Priority of a record for its budget's next token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// The digest: one write shows many.
     Digest,
-    /// What the upstream has never shown.
+    /// A record that the upstream has never shown.
     NeverShown,
-    /// What the upstream shows already, with an older count; and what needs no token.
+    /// A record that the upstream shows with an older count, or one that needs no token.
     Shown,
 }
 
-/// Place of a record among those of its budget: by rank, then Warning first, then the one that has waited longest.
+/// Position of a record in its budget: by rank, then Warning first, then the longest wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     pub(super) rank: Rank,
@@ -95,7 +95,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Where the Normal records of a rank begin.
+    /// Returns the lower bound of the Normal records of a rank.
     const fn first_normal(rank: Rank) -> Self {
         Self { rank, class: Class::Normal, since: Mono(i64::MIN), record: RecordId(0) }
     }
@@ -103,24 +103,24 @@ impl Order {
 
 /// A budget and its queue.
 ///
-/// It lies in memory as it is written here: what each repeat looks at comes first.
+/// `repr(C)` keeps this order in memory: the members that each repeat reads come first.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Budget {
-    /// In which ready queue the budget stands.
+    /// The ready queue that has the budget.
     pub(super) filed: Option<Class>,
-    /// Warnings that were taken since a Normal record that needs no token was.
+    /// Warnings taken since the last Normal record that needed no token.
     warnings: u8,
-    /// Records in the outbox that belong here, whatever their phase.
+    /// Number of records in the outbox with this budget, in any phase.
     pub(super) members: u32,
     pub(super) source: Key,
     /// Tokens; `None` for a prepaid budget.
     bucket: Option<(TokenBucket, Rate)>,
-    /// Its queue, while something stands in it: most budgets only wait to be full again.
+    /// Its queue, `None` while empty: most budgets only wait to be full again.
     queue: Option<Box<Queue>>,
     /// The budget's timer.
     pub(super) timer: Option<Mono>,
-    /// The digest, once something has folded.
+    /// The digest, once a record was folded.
     pub(super) digest: Option<Box<Digest>>,
 }
 
@@ -128,28 +128,28 @@ pub(super) struct Budget {
 #[derive(Debug, Default)]
 struct Queue {
     /// Records that may be written at once.
-    // LIMIT: in all three together as many as the outbox has records, `max_records`.
+    // LIMIT: the three sets together have at most `max_records` records.
     paid: BTreeSet<Order>,
     /// Records that need a token.
     owed: BTreeSet<Order>,
-    /// Those of them that were never written and can fold. Not among the others, so that nobody has to look at the records,
-    /// which are all over the memory, to tell them apart.
+    /// Records that need a token, were never written and can fold. They have a set of their own, so that finding them
+    /// needs no access to the scattered records.
     foldable: BTreeSet<Order>,
 }
 
 /// How a record waits in its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It may be written at once.
+    /// Can be written at once.
     Paid,
-    /// It needs a token.
+    /// Needs a token.
     Owed,
-    /// It needs a token, and can fold instead.
+    /// Needs a token, and can fold instead.
     Foldable,
 }
 
 impl Budget {
-    /// A budget of `source`: a prepaid one without a `rate`.
+    /// Returns a budget of `source`, which is prepaid without a `rate`.
     pub(super) fn new(source: Key, rate: Option<Rate>) -> Self {
         Self {
             source,
@@ -163,14 +163,14 @@ impl Budget {
         }
     }
 
-    /// A reload may have changed how the budget fills.
+    /// Sets the rate, which a reload may have changed.
     pub(super) fn set_rate(&mut self, new: Rate) {
         if let Some((_, rate)) = &mut self.bucket {
             *rate = new;
         }
     }
 
-    /// Whether it fills in another way than this.
+    /// Whether its rate differs from `new`.
     pub(super) fn fills_otherwise(&self, new: Rate) -> bool {
         self.bucket.as_ref().is_some_and(|(_, rate)| *rate != new)
     }
@@ -198,22 +198,22 @@ impl Budget {
         self.queue.take_if(|queue| queue.paid.is_empty() && queue.owed.is_empty() && queue.foldable.is_empty());
     }
 
-    /// How many can fold.
+    /// Returns the number of records that can fold.
     pub(super) fn foldable_len(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.foldable.len())
     }
 
-    /// Those that can fold, in their order.
+    /// Returns the records that can fold, in queue order.
     pub(super) fn foldable(&self) -> impl Iterator<Item = Order> + '_ {
         self.queue.iter().flat_map(|queue| queue.foldable.iter().copied())
     }
 
-    /// Those that need a token.
+    /// Returns the records that need a token.
     pub(super) fn owed(&self) -> impl Iterator<Item = Order> + '_ {
         self.queue.iter().flat_map(|queue| queue.owed.iter().chain(&queue.foldable).copied())
     }
 
-    /// Those that can fold, the one that has waited longest first.
+    /// Returns the records that can fold, the longest wait first.
     pub(super) fn foldable_by_age(&self) -> impl Iterator<Item = Order> + '_ {
         let end = Order::first_normal(Rank::NeverShown);
         let queue = || self.queue.iter();
@@ -229,7 +229,7 @@ impl Budget {
         })
     }
 
-    /// The first in line of those that may be written at once, and of those that need a token.
+    /// Returns the next record that can be written at once, and the next that needs a token.
     fn first(&self) -> (Option<Order>, Option<Order>) {
         let Some(queue) = &self.queue else { return (None, None) };
         let owed = [queue.owed.first(), queue.foldable.first()].into_iter().flatten().min();
@@ -238,7 +238,7 @@ impl Budget {
         (normal.or_else(|| queue.paid.first()).copied(), owed.copied())
     }
 
-    /// Whole tokens at `now`.
+    /// Returns the whole tokens at `now`.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -248,14 +248,14 @@ impl Budget {
         self.bucket.as_ref().map_or(0, |(bucket, rate)| bucket.tokens(*rate, now).max(0.0) as usize)
     }
 
-    /// The class of what would be written at `now`.
+    /// Returns the class of the record that would be written at `now`.
     pub(super) fn ready(&self, now: Mono) -> Option<Class> {
         let (paid, owed) = self.first();
         let owed = owed.filter(|_| self.next_token(now) == Some(now));
         [paid, owed].into_iter().flatten().min().map(|order| order.class)
     }
 
-    /// Takes the record to write at `now`, and its token if it has to pay.
+    /// Removes and returns the record to write at `now`, and takes its token if it has to pay.
     pub(super) fn pop(&mut self, now: Mono) -> Option<RecordId> {
         let (paid, owed) = self.first();
         let pay = match (paid, owed) {
@@ -276,7 +276,7 @@ impl Budget {
         Some(order.record)
     }
 
-    /// Takes a record out of the queue that can be written at once, without a token that another one waits for.
+    /// Removes a record from the queue if it can be written at once without a token that another record waits for.
     pub(super) fn pay_for(&mut self, order: Order, now: Mono) -> bool {
         let Some(queue) = &self.queue else { return false };
         let (is_paid, waiting) = (queue.paid.contains(&order), queue.owed.len() + queue.foldable.len());
@@ -289,7 +289,7 @@ impl Budget {
         pays
     }
 
-    /// When the next token comes: `now` if there is one, `None` if never.
+    /// Returns when the next token comes: `now` if there is one, `None` if never.
     pub(super) fn next_token(&self, now: Mono) -> Option<Mono> {
         self.bucket.as_ref().and_then(|(bucket, rate)| bucket.next_token(*rate, now))
     }
@@ -298,7 +298,7 @@ impl Budget {
         self.queue.as_ref().is_some_and(|queue| !queue.owed.is_empty() || !queue.foldable.is_empty())
     }
 
-    /// Nothing is owed here and the bucket is as good as new: the budget can be forgotten. Otherwise when it will be.
+    /// Returns when the bucket is full, so that a budget without records can be removed.
     pub(super) fn idle_at(&self, now: Mono) -> Option<Mono> {
         match &self.bucket {
             None => Some(now),
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(taken, [6, 4, 5, 3, 1, 2]);
     }
 
-    /// Fault: without budgets all records of a source are in one budget, and Warnings kept Normal ones waiting without end.
+    /// Fault: without budgets all records of a source are in one budget, and Warnings delayed Normal ones without end.
     #[test]
     fn where_nothing_has_to_pay_every_eighth_turn_is_a_normal_records() {
         let mut budget = Budget::new(Key(1), None);

@@ -1,9 +1,10 @@
-//! Budgets above those of objects: one for each group of like events, over all objects, sources and shards, and one for all
-//! writes.
+//! Budgets above the objects' own: one per group of similar events, across all objects, sources and shards, and one for
+//! all writes (the ceiling).
 //!
-//! client-go cannot have them, because each process sees its own events only. A record whose own budget has paid stands in its
-//! group's queue until the group and the whole have a token for it. What was never written and has stood there too long folds
-//! into the group's storm record ([`storm`](super::storm)), so that a storm of many objects costs as little as its group may.
+//! client-go cannot have them, because each process sees only its own events. A record whose own budget has paid waits
+//! in its group's queue until the group and the ceiling have a token for it. A record that was never written and has
+//! waited too long folds into the group's storm record ([`storm`](super::storm)). So a storm of many objects costs no
+//! more than its group's budget.
 
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
@@ -24,31 +25,32 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, KeySecret, Rate, RecordId};
 use crate::event::Event;
 
-/// LIMIT: never-written records that wait for one group; more fold at once, the one that has waited longest first.
+/// LIMIT: never-written records that wait for one group; beyond it, those that have waited longest fold at once.
 const WAITING_MAX: usize = 1000;
 
-/// Times `fold_after` after which a storm ends when no two records have waited at once. A single object that goes on to repeat
-/// does not prolong it.
+/// Multiple of `fold_after` after which a storm ends if no two records have waited at once. A single object that keeps
+/// repeating does not prolong it.
 const STORM_ENDS: u32 = 60;
 
-/// Part of `fold_after` within which records fold together: each fold is a change of the storm record.
+/// Divisor of `fold_after` for the time within which records fold together, because each fold changes the storm record.
 const FOLD_TOGETHER: u32 = 10;
 
-/// What a source's records without a group budget wait under for a token of the whole: Warnings, and everything else.
+/// Key masks of the queues in which a source's records without a group wait for a token of the ceiling: Warnings,
+/// others.
 const UNGROUPED: [u128; 2] = [1, 3];
 
-/// What a source's records of groups beyond the limit wait under: Warnings share one budget, and everything else another.
+/// Key masks of the queues for a source's groups beyond the limit: Warnings share one budget, others another.
 const OVERFLOW: [u128; 2] = [2, 4];
 
-/// Settings of the budgets above the objects'.
+/// Settings of the group budgets and the ceiling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupSettings {
-    /// Writes in all; `None` is unlimited (the default here; the configuration file has another).
+    /// Rate of all writes; `None` is unlimited (the default here; the configuration file has another).
     pub ceiling: Option<Rate>,
     /// How long a never-written record waits for its group before it folds; a Warning half as long again. Default 10 s.
     pub fold_after: Duration,
-    /// LIMIT: groups of a shard with records that wait or with a storm record. The Warnings of a source's further groups share
-    /// one budget, its other events another, and they never fold. Default 10,000.
+    /// LIMIT: groups of a shard with waiting records or a storm record. A source's further groups never fold: their
+    /// Warnings share one budget, their other events another. Default 10,000.
     pub max_groups: NonZeroUsize,
 }
 
@@ -67,19 +69,19 @@ impl Default for GroupSettings {
 pub(super) struct Membership {
     key: Key,
     rate: Option<Rate>,
-    /// What waits there has nothing in common but its source and class, and never folds.
+    /// Whether the records have only source and class in common, and so never fold.
     is_mixed: bool,
 }
 
 impl Membership {
-    /// Waits for the whole alone.
+    /// Returns the queue of a source's records that wait for the ceiling only.
     const fn ungrouped(class: Class, source: Key) -> Self {
         Self { key: Key(source.0 ^ UNGROUPED[class as usize]), rate: None, is_mixed: true }
     }
 }
 
-/// Cells of the table of groups' budgets. Groups whose keys fall into one cell share it, so that however many there are, they take no
-/// more memory.
+/// LIMIT: cells of the table of group budgets. Groups whose keys map to the same cell share it, so any number of groups
+/// takes the same memory.
 const CELLS: usize = 1 << 14;
 
 /// A token bucket that all shards take from without a lock: the time until which its tokens are spent (a GCRA).
@@ -87,21 +89,21 @@ const CELLS: usize = 1 << 14;
 struct Bucket(AtomicI64);
 
 impl Bucket {
-    /// Nanoseconds until a token comes back, and until all do.
+    /// Returns the nanoseconds until one token comes back, and until all do.
     #[expect(clippy::cast_possible_truncation, reason = "at most a hundred years")]
     fn times(rate: Rate) -> (i64, i64) {
         let interval = (1e9 / f64::from(rate.qps)).min(1e12) as i64;
         (interval, interval.saturating_mul(rate.burst.into()))
     }
 
-    /// When the next token comes: `now` if there is one.
+    /// Returns when the next token comes: `now` if there is one.
     fn next_token(&self, rate: Rate, now: Mono) -> Mono {
         let (interval, all) = Self::times(rate);
         let spent_until = self.0.load(Ordering::Relaxed);
         Mono(spent_until.saturating_add(interval).saturating_sub(all).max(now.0))
     }
 
-    /// Whole tokens.
+    /// Returns the whole tokens.
     fn tokens(&self, rate: Rate, now: Mono) -> u32 {
         let (interval, all) = Self::times(rate);
         let spent = self.0.load(Ordering::Relaxed).saturating_sub(now.0).max(0);
@@ -117,16 +119,16 @@ impl Bucket {
         taken.is_ok()
     }
 
-    /// Gives a token back that was taken a moment ago.
+    /// Returns a token that was just taken.
     fn give_back(&self, rate: Rate) {
         self.0.fetch_sub(Self::times(rate).0, Ordering::Relaxed);
     }
 }
 
-/// The tokens of all shards.
+/// The token buckets that all shards share.
 #[derive(Default)]
 struct Buckets {
-    /// Made when the first group needs it.
+    /// Allocated when the first group needs it.
     groups: OnceLock<Box<[Bucket]>>,
     all: Bucket,
 }
@@ -147,19 +149,19 @@ impl std::fmt::Debug for Buckets {
     }
 }
 
-/// The groups of one shard's records that wait.
+/// The groups of one shard's waiting records.
 #[derive(Debug)]
 pub(super) struct Groups {
     secret: KeySecret,
     buckets: Arc<Buckets>,
-    // LIMIT: `max_groups`, with records that wait or with a storm record; what belongs to further ones waits together, by
-    // source. The shard with the storm records has those of the others too.
+    // LIMIT: `max_groups`, with waiting records or a storm record; records of further groups share a queue per source
+    // and class. The shard with the storm records also has the groups of the other shards' storm records.
     waiting: HashMap<Key, Group, BuildKeyHasher>,
-    /// Groups that had a token when they were filed. Sources take turns: one with many groups delays no other.
+    /// Groups that had a token when they were filed. Sources take turns, so that one with many groups delays no other.
     turns: Ready,
 }
 
-/// Never-written records of a group that fold, on their way to the shard that has the group's storm record.
+/// Never-written records of a group that fold, for the shard that has the group's storm record.
 #[derive(Debug)]
 pub struct Leaving {
     class: Class,
@@ -171,7 +173,7 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    /// How many occurrences fold.
+    /// Returns the number of occurrences that fold.
     #[must_use]
     pub fn occurrences(&self) -> u64 {
         self.records.iter().map(|(_, record)| record.pending.total()).sum()
@@ -182,21 +184,21 @@ impl Leaving {
 #[derive(Debug)]
 struct Group {
     class: Class,
-    /// Of the record that came first.
+    /// The source of the first record.
     source: Key,
     rate: Option<Rate>,
     is_mixed: bool,
-    /// Never written; can fold.
+    /// Records that were never written and can fold.
     // LIMIT: `WAITING_MAX`.
     never: BTreeSet<Order>,
-    /// Later writes.
+    /// Records with later writes.
     // LIMIT: `max_records`.
     owed: BTreeSet<Order>,
-    /// The storm record, where it waits. It takes the first token.
+    /// The storm record, if it waits. It takes the first token.
     storm: Option<Order>,
-    /// When a record last folded, while there is a storm.
+    /// When a record last folded; `None` without a storm.
     folded: Option<Mono>,
-    /// Whether the storm record is here; only in the shard that has those of all shards.
+    /// Whether this shard has the storm record; one shard has those of all.
     has_record: bool,
     is_filed: bool,
     timer: Option<Mono>,
@@ -207,7 +209,7 @@ impl Groups {
         Self::over(KeySecret(seed, !seed), Arc::default())
     }
 
-    /// Those of another shard, with the same tokens.
+    /// Returns the groups of another shard, which share the tokens.
     pub(super) fn another(&self) -> Self {
         Self::over(self.secret, Arc::clone(&self.buckets))
     }
@@ -216,22 +218,22 @@ impl Groups {
         Self { secret, buckets, waiting: HashMap::default(), turns: Ready::default() }
     }
 
-    /// The group of an event whose groups fill at this rate.
+    /// Returns the group of an event, with its rate.
     pub(super) fn of(&self, event: &Event, rate: Rate) -> Membership {
         Membership { key: self.secret.group(event), rate: Some(rate), is_mixed: false }
     }
 
-    /// The key of an event's object within its group.
+    /// Returns the key of an event's object within its group.
     pub(super) fn object(&self, event: &Event) -> Key {
         self.secret.object(self.secret.group(event), event)
     }
 
-    /// Groups with records that wait or with a storm record.
+    /// Returns the number of groups with waiting records or a storm record.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Where a record of this group, class and source waits.
+    /// Returns the group in which a record waits: its own or, at the limit, the source's shared one.
     fn place(&self, group: Membership, class: Class, source: Key, settings: &GroupSettings) -> Membership {
         let has_room = self.waiting.len() < settings.max_groups.get() || self.waiting.contains_key(&group.key);
         if group.is_mixed || has_room {
@@ -240,7 +242,7 @@ impl Groups {
         Membership { key: Key(source.0 ^ OVERFLOW[class as usize]), is_mixed: true, ..group }
     }
 
-    /// Takes a token of the group and one of the whole, or neither.
+    /// Takes a token of the group and one of the ceiling, or neither.
     fn take(&self, Membership { key, rate, .. }: Membership, ceiling: Option<Rate>, now: Mono) -> bool {
         if ceiling.is_some_and(|ceiling| !self.buckets.all.take(ceiling, now)) {
             return false;
@@ -252,17 +254,17 @@ impl Groups {
         is_taken
     }
 
-    /// When the group's next token comes: `now` if there is one.
+    /// Returns when the group's next token comes: `now` if there is one.
     fn next_token(&self, Membership { key, rate, .. }: Membership, now: Mono) -> Mono {
         rate.map_or(now, |rate| self.buckets.of(key).next_token(rate, now))
     }
 
-    /// When a token of the whole comes.
+    /// Returns when the ceiling's next token comes: `now` if there is one.
     fn next_of_all(&self, ceiling: Option<Rate>, now: Mono) -> Mono {
         ceiling.map_or(now, |ceiling| self.buckets.all.next_token(ceiling, now))
     }
 
-    /// When a record may go that has its turn, without anything else happening.
+    /// Returns when the record whose turn it is can be sent, if nothing else happens.
     pub(super) fn next_turn(&self, ceiling: Option<Rate>, now: Mono) -> Option<Mono> {
         (!self.turns.is_empty()).then(|| self.next_of_all(ceiling, now))
     }
@@ -275,23 +277,23 @@ impl Groups {
         self.turns.has_normal()
     }
 
-    /// Groups with a storm record here.
+    /// Returns the number of storm records in this shard.
     pub(super) fn storms(&self) -> usize {
         self.waiting.values().filter(|group| group.has_record).count()
     }
 
-    /// The longest-waiting of each group's records that nobody has seen.
+    /// Returns the longest-waiting never-written record and the storm record of each group.
     pub(super) fn oldest(&self) -> impl Iterator<Item = RecordId> {
         let orders = self.waiting.values().flat_map(|group| [group.never.first(), group.storm.as_ref()]);
         orders.flatten().map(|order| order.record)
     }
 
-    /// Tokens of the whole.
+    /// Returns the ceiling's whole tokens.
     pub(super) fn tokens(&self, ceiling: Rate, now: Mono) -> u32 {
         self.buckets.all.tokens(ceiling, now)
     }
 
-    /// The group whose turn it is.
+    /// Removes and returns the group whose turn it is.
     fn pop_turn(&mut self) -> Option<(Class, Key)> {
         let (class, BudgetId(key)) = self.turns.pop()?;
         if let Some(group) = self.waiting.get_mut(&key) {
@@ -333,7 +335,8 @@ impl Group {
         }
     }
 
-    /// The next record: the storm record, then what nobody has seen. In a storm that folds instead, and tokens go to later writes.
+    /// Removes and returns the next record: the storm record, then never-written ones, then later writes. During a
+    /// storm never-written records fold instead.
     fn pop(&mut self) -> Option<RecordId> {
         let order = self.storm.take().or_else(|| {
             let never = if self.folded.is_none() { self.never.pop_first() } else { None };
@@ -342,12 +345,12 @@ impl Group {
         order.map(|order| order.record)
     }
 
-    /// Whether something waits for a token.
+    /// Whether a record waits for a token.
     fn can_pop(&self) -> bool {
         self.storm.is_some() || !self.owed.is_empty() || (self.folded.is_none() && !self.never.is_empty())
     }
 
-    /// When the oldest never-written record folds; a single one is written as it is.
+    /// Returns when the oldest never-written record folds. Without a storm, a single one does not fold.
     fn folds_at(&self, settings: &GroupSettings) -> Option<Mono> {
         let can_fold = !self.is_mixed && (self.folded.is_some() || self.never.len() > 1);
         let order = self.never.first().filter(|_| can_fold)?;
@@ -363,7 +366,7 @@ impl Group {
 }
 
 impl Outbox {
-    /// A record's own budget has paid: sends it, or lets it wait for its group and for the whole.
+    /// Sends a record whose own budget has paid, or queues it for its group and the ceiling.
     pub(super) fn pass(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let ceiling = self.settings.groups.ceiling;
         let record = self.records.get_mut(&id)?;
@@ -376,7 +379,7 @@ impl Outbox {
             return self.send(id, now);
         }
         let group = self.groups.waiting.get(&membership.key);
-        // Repeats of what has folded count on the storm record while the storm lasts.
+        // Repeats of folded events count in the storm record while the storm lasts.
         let folds = |group: &Group| {
             group.folded.is_some()
                 && record.was_never_sent()
@@ -420,7 +423,7 @@ impl Outbox {
         self.refile_group(membership.key, now.mono);
     }
 
-    /// Takes a record out of its group's queue.
+    /// Removes a record from its group's queue.
     pub(super) fn unstage(&mut self, id: RecordId, order: Order) {
         let Some(record) = self.records.get_mut(&id) else { return };
         record.is_staged = false;
@@ -429,7 +432,7 @@ impl Outbox {
         }
     }
 
-    /// The record of the group whose turn it is, with the tokens that it needs.
+    /// Returns the next record of the group whose turn it is, and takes the tokens for it.
     pub(super) fn pop_group(&mut self, now: Now) -> Option<RecordId> {
         let ceiling = self.settings.groups.ceiling;
         while self.groups.next_turn(ceiling, now.mono) == Some(now.mono) {
@@ -449,7 +452,7 @@ impl Outbox {
         None
     }
 
-    /// Files a group that can be written now, sets its timer, or forgets it.
+    /// Puts a group into the turn queue if it can write now, sets its timer, or removes it.
     fn refile_group(&mut self, key: Key, now: Mono) {
         let settings = self.settings.groups;
         let Some(group) = self.groups.waiting.get(&key) else { return };
@@ -478,12 +481,12 @@ impl Outbox {
         }
     }
 
-    /// A group's timer has fired: what has waited too long folds.
+    /// Handles a group's timer: records that have waited too long fold.
     pub(super) fn wake_group(&mut self, key: Key, at: Mono, now: Now) {
         let settings = self.settings.groups;
         let Some(group) = self.groups.waiting.get_mut(&key) else { return };
         if group.timer != Some(at) {
-            return; // was moved forward, and has fired
+            return; // outdated: the timer was moved forward and has fired
         }
         group.timer = None;
         if group.folds_at(&settings).is_some_and(|at| at <= now.mono) {
@@ -496,7 +499,7 @@ impl Outbox {
         self.refile_group(key, now.mono);
     }
 
-    /// Never-written records of a group fold into its storm record, here or in the shard that has it.
+    /// Folds never-written records of a group into its storm record, in this shard or in the one that has it.
     fn fold_storm(&mut self, key: Key, orders: &[Order], now: Now) {
         let Some(group) = self.groups.waiting.get_mut(&key) else { return };
         if group.folded.is_none() || group.never.len() > 1 {
@@ -513,24 +516,24 @@ impl Outbox {
         }
     }
 
-    /// From now on storm records are another shard's, which [`take_in`](Self::take_in) is to be called of for what is
-    /// [leaving](Self::take_leaving).
+    /// Moves storm records to another shard, whose [`take_in`](Self::take_in) is to be called with what
+    /// [`take_leaving`](Self::take_leaving) returns.
     pub fn fold_elsewhere(&mut self) {
         self.leaving = Some(Vec::new());
     }
 
-    /// Whether something folds into storm records of another shard.
+    /// Whether records wait to fold into storm records of another shard.
     #[must_use]
     pub const fn is_leaving(&self) -> bool {
         matches!(&self.leaving, Some(all) if !all.is_empty())
     }
 
-    /// Takes what folds into storm records of another shard.
+    /// Returns the records that fold into storm records of another shard, and clears them.
     pub fn take_leaving(&mut self) -> Vec<Leaving> {
         self.leaving.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Folds records into the storm record of their group, which is here. Returns that record, and its name.
+    /// Folds records into their group's storm record in this shard. Returns that record and its name.
     pub fn take_in(&mut self, leaving: &Leaving, now: Now) -> Option<(RecordId, SmolStr)> {
         let Leaving { class, source, membership, .. } = *leaving;
         let key = membership.key;
@@ -538,7 +541,7 @@ impl Outbox {
         (group.rate, group.folded) = (membership.rate, group.folded.max(leaving.folded));
         let begins = !std::mem::replace(&mut group.has_record, true);
         let budget_id = BudgetId::of_group(key);
-        // The storm record is remembered for as long as the storm lasts.
+        // Counting it as a member keeps the storm record's state for as long as the storm lasts.
         self.budget(budget_id, || Budget::new(key, None)).members += u32::from(begins);
         let into = self.fold_into(Home::Group(key), &leaving.records, now)?;
         self.refile_group(key, now.mono);
@@ -551,7 +554,7 @@ impl Outbox {
         Some((into, name))
     }
 
-    /// Notes that records have folded: for their correlators to forget, and for reads of their objects.
+    /// Records that these records were folded: for their correlators to forget them, and for reads of their objects.
     pub fn has_left(&mut self, leaving: Leaving, into: Option<(RecordId, SmolStr)>, now: Now) {
         let Some((into, name)) = into else { return };
         for (id, record) in leaving.records {
@@ -565,12 +568,12 @@ impl Outbox {
         self.budgets.peek(&BudgetId::of_group(key).0)?.digest.as_ref().map(|digest| &digest.event)
     }
 
-    /// What pays for the storm record of a group.
+    /// Returns the group that pays for its storm record.
     pub(super) fn membership(&self, key: Key) -> Option<Membership> {
         self.groups.waiting.get(&key).map(|group| group.membership(key))
     }
 
-    /// Nothing waits for the group any more.
+    /// Removes a group without waiting records.
     fn end_group(&mut self, key: Key, now: Mono) {
         let Some(group) = self.groups.waiting.remove(&key) else { return };
         if group.has_record {
@@ -587,7 +590,7 @@ impl Outbox {
 }
 
 impl Record {
-    /// Its next write pays again: a token of its own budget, of its group's, and of the whole.
+    /// Lets its next write pay again: a token of its own budget, of its group and of the ceiling.
     pub(super) const fn owe_tokens(&mut self) {
         (self.paid, self.has_passed) = (false, false);
     }

@@ -1,11 +1,11 @@
 //! The outbox: records whose desired state is ahead of what the upstream has acknowledged. A pure state machine.
 //!
-//! State, not log: a thousand repeats during an outage are one patch afterwards. One request in flight per record; what
-//! arrives meanwhile coalesces. How to drive it:
+//! It holds state, not a log: a thousand repeats during an outage become one patch. Each record has at most one request
+//! in flight; what arrives meanwhile coalesces. How to drive it:
 //! - [`Outbox::offer`] after each decision of a correlator;
 //! - [`Outbox::next_write`] whenever delivery lets a request go, until it returns `None`;
 //! - [`Outbox::settle`] with the answer to each of these writes, exactly once;
-//! - [`Outbox::next_wakeup`] tells when to ask `next_write` again without any of the above;
+//! - [`Outbox::next_wakeup`] returns when to call `next_write` again if none of the above happens;
 //! - [`Outbox::take_forgotten`] after each of the above: records that the correlators must forget.
 
 mod budget;
@@ -78,54 +78,55 @@ use crate::event::{ApiGroup, Event};
 #[derive(Debug)]
 pub struct Outbox {
     settings: Settings,
-    // LIMIT: `max_records` and `max_bytes`, kept by the shard through `has_room` for new records; repeats of known records
-    // are always taken, of which there are no more than the correlators track.
-    // Boxed, because a record has 880 bytes, and a table has up to twice as many places.
+    // LIMIT: `max_records` and `max_bytes`, which the shard checks with `has_room` before it offers a new record.
+    // Repeats of known records are always accepted; there are no more of them than the correlators track.
+    // Boxed, because a record has 880 bytes and a hash table has up to twice as many slots as records.
     records: HashMap<RecordId, Box<Record>, foldhash::fast::FixedState>,
-    /// How many of them each source has.
-    // LIMIT: one a record.
+    /// Number of records per source.
+    // LIMIT: one entry per record.
     per_source: HashMap<Key, usize, BuildKeyHasher>,
-    // LIMIT: `max_budgets`; beyond it the idle budget used longest ago is forgotten, and its bucket is full again.
+    // LIMIT: `max_budgets`; beyond it the least recently used idle budget is evicted, and its bucket counts as full
+    // again.
     budgets: LruMap<Budget>,
-    /// Spares each repeat a look at its budget.
+    /// Rates of the offers, so that a repeat usually needs no lookup of its budget.
     rates: Rates,
     ready: Ready,
     groups: Groups,
-    /// What folds into storm records of another shard; `None` where they are here.
-    // LIMIT: what one event or one turn of delivery lets fold; then the shard that has them takes it in.
+    /// Records that fold into storm records of another shard; `None` in the shard that has the storm records.
+    // LIMIT: what one event or one turn of delivery folds; then the shard with the storm records takes it.
     leaving: Option<Vec<Leaving>>,
     folded: FoldedTable,
     // LIMIT: `NEWS_MAX`.
     storm_news: Vec<StormNews>,
-    // LIMIT: one timer a record and one a budget, but for those whose time moved forward.
+    // LIMIT: one timer per record and one per budget, plus outdated ones of those whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     bytes: Share,
-    /// The length of `records`, for the limit over all shards.
+    /// Length of `records`, for the limit over all shards.
     record_count: Share,
-    /// The length of `budgets`, for the same.
+    /// Length of `budgets`, for the limit over all shards.
     budget_count: Share,
     tickets: Tickets,
     forgotten: Vec<Forgotten>,
-    /// Records that no write may go out for, and by how many they are kept back: one a request that deletes or replaces.
+    /// Paused records with the number of pauses: one per DELETE or PUT in progress.
     paused: Paused,
     jitter: fastrand::Rng,
     next_digest: u64,
-    /// This process in the names of its tags; `None` leaves records as client-go writes them.
+    /// Name of this process in its tags; `None` writes records as client-go does, without tags.
     writer: Option<SmolStr>,
-    /// Whether the upstream was seen to keep tags.
+    /// Whether the upstream is known to keep tags.
     tags: Tags,
     journal: Journal,
     draining: bool,
 }
 
-/// Records that no write may go out for, with the number of pauses.
+/// Paused records with the number of pauses.
 type Paused = HashMap<RecordId, u32, foldhash::fast::FixedState>;
 
-/// Capacity of a queue that is not worth giving back.
+/// Capacity of a queue below which memory is not released.
 const ROOMY: usize = 1024;
 
 impl Outbox {
-    /// An empty outbox. `seed` feeds the jitter of repeated writes.
+    /// Returns an empty outbox. `seed` feeds the jitter of retries.
     #[must_use]
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self {
@@ -155,7 +156,7 @@ impl Outbox {
         }
     }
 
-    /// An empty outbox with the same settings; the limits of both are on what they hold together.
+    /// Returns an empty outbox with the same settings, which shares its limits with this one.
     #[must_use]
     pub fn another(&self, seed: u64) -> Self {
         Self {
@@ -168,78 +169,79 @@ impl Outbox {
         }
     }
 
-    /// Takes over reloaded settings; what waits keeps waiting, new waits follow the new settings.
-    /// The group stays: it would change under the records.
+    /// Applies reloaded settings. What already waits keeps its time; new waits use the new settings. The API group does
+    /// not change: a record that was counted in its series would continue in its count.
     pub fn set_settings(&mut self, settings: Settings) {
-        // A record that was counted in its series would go on in its count.
         let group = std::mem::replace(&mut self.settings, settings).group;
         self.settings.group = group;
     }
 
-    /// Records in the outbox.
+    /// Returns the number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether the record is here.
+    /// Whether the outbox has the record.
     #[must_use]
     pub fn contains(&self, id: RecordId) -> bool {
         self.records.contains_key(&id)
     }
 
-    /// True when nothing is in the outbox.
+    /// Whether the outbox has no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.len() == 0
     }
 
-    /// Bytes of the events and digests held.
+    /// Returns the bytes of the events and digests held.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes.own()
     }
 
-    /// Budgets that are not known to be full.
+    /// Returns the number of budgets that are not known to be full.
     #[must_use]
     pub fn budgets(&self) -> usize {
         self.budgets.len()
     }
 
-    /// Groups with records that wait or with a storm record, and events that are known to have folded.
+    /// Returns the number of groups with waiting records or a storm record, and of events known to have folded.
     #[must_use]
     pub fn groups_and_folded(&self) -> (usize, usize) {
         (self.groups.len(), self.folded.len())
     }
 
-    /// Whether a new record of this source may be offered: there is room, and the source does not fill more than its share. That is
-    /// of what it and nobody else fills, so that however many flood, each gets as much as the others and some room is left.
+    /// Whether a new record of this source may be offered: there is room, and the source stays within its share. The
+    /// share counts the source's own records and the free room only. So each of several flooding sources gets an equal
+    /// part, and some room stays free.
     #[must_use]
     pub fn has_room(&self, source: Key) -> bool {
         let Settings { max_records, max_bytes, source_percent, .. } = &self.settings;
         let (all, percent) = (self.record_count.all(), source_percent.get().min(100));
         let free = max_records.get().saturating_sub(all);
         let own = || self.per_source.get(&source).copied().unwrap_or(0);
-        // The second says own / (own + free) < percent / 100; it holds where even all that is there would be within it.
+        // `may_grow` checks own / (own + free) < percent / 100. If it holds for all records together, it holds for this
+        // source.
         let may_grow = |own: usize| own.saturating_mul(100 - percent) < free.saturating_mul(percent);
         free > 0 && self.bytes.all() < max_bytes.get() && (may_grow(all) || may_grow(own()))
     }
 
-    /// The budget of this number, which `make` makes where there is none.
+    /// Returns the budget with this id, and creates it with `make` if it is missing.
     fn budget(&mut self, id: BudgetId, make: impl FnOnce() -> Budget) -> &mut Budget {
         // LIMIT: `max_budgets`, kept by `trim_budgets`.
         self.budget_count.set(self.budgets.len() + usize::from(!self.budgets.contains(&id.0)));
         self.budgets.get_or_insert_mut(id.0, make)
     }
 
-    /// Takes a record in.
+    /// Inserts a record.
     fn put(&mut self, id: RecordId, record: Record) {
         *self.per_source.entry(record.source).or_insert(0) += 1;
         self.records.insert(id, Box::new(record));
         self.record_count.set(self.records.len());
     }
 
-    /// Lets a record go, whatever it owes.
+    /// Removes a record, even if it owes a write.
     fn take(&mut self, id: RecordId) -> Option<Box<Record>> {
         let record = self.records.remove(&id)?;
         self.record_count.set(self.records.len());
@@ -252,24 +254,25 @@ impl Outbox {
         Some(record)
     }
 
-    /// The desired state of a record that the upstream does not hold as it should be.
+    /// Returns the desired state of a record that is not settled.
     #[must_use]
     pub fn unsettled(&self, id: RecordId) -> Option<&Event> {
         self.records.get(&id).filter(|record| !matches!(record.phase, Phase::Settled)).map(|record| &record.event)
     }
 
-    /// The records that are not settled, with the occurrences in them that wait.
+    /// Returns the desired states of all records, with the number of their waiting occurrences.
     pub fn pending(&self) -> impl Iterator<Item = (&Event, u64)> {
         self.records.values().map(|record| (&record.event, record.waiting().total()))
     }
 
-    /// Whether something is owed, in flight or to be repeated.
+    /// Whether a write is owed, in flight or to be retried.
     #[must_use]
     pub fn owes(&self) -> bool {
         self.records.values().any(|record| !matches!(record.phase, Phase::Settled))
     }
 
-    /// Occurrences that wait, by what they wait for. Looks at every record: for scrapes and tests, not for the hot path.
+    /// Returns the waiting occurrences by wait reason. Iterates over all records: for scrapes and tests, not for the
+    /// hot path.
     #[must_use]
     pub fn waiting(&self) -> [u64; Why::ALL.len()] {
         let mut waiting = [0; Why::ALL.len()];
@@ -296,7 +299,7 @@ impl Outbox {
         let mut budget = self.budgets.get_mut(&budget_id.0);
         record.paid |= budget.as_ref().is_some_and(|budget| self.draining || budget.is_prepaid());
         let place = record.place();
-        // What has failed goes behind those that have not been tried meanwhile.
+        // A failed record queues behind those that have not been tried meanwhile.
         let since = if record.tries > 0 { now.mono } else { record.since };
         let class = Class::of(record.event.is_warning());
         let order = Order { rank: record.rank(place), class, since, record: id };
@@ -306,7 +309,7 @@ impl Outbox {
             if place == Place::Foldable && budget.foldable_len() > budget.tokens(now.mono) {
                 let (number, tokens) = (budget.foldable_len(), budget.tokens(now.mono));
                 let digest = budget.digest.as_ref().map(|digest| digest.record);
-                // What joins a digest that waits for a token anyway is shown with it.
+                // An existing digest that waits for a token anyway takes the excess at once.
                 if number > self.settings.digest_after + tokens || digest.is_some_and(|id| self.owes_digest(id)) {
                     self.fold_excess(budget_id, now);
                 }
@@ -315,7 +318,7 @@ impl Outbox {
         self.refile(budget_id, now.mono);
     }
 
-    /// Files the budget among those that can be written, or sets its timer.
+    /// Puts the budget into its ready queue if it can write, or sets its timer.
     fn refile(&mut self, id: BudgetId, now: Mono) {
         let Some(budget) = self.budgets.peek_mut(&id.0) else { return };
         let class = budget.ready(now);
@@ -328,8 +331,8 @@ impl Outbox {
         self.set_budget_timer(id, now);
     }
 
-    /// The next request to send at `now`, if any. Fair between sources; Warning first, but for every eighth turn; then the one that
-    /// has waited longest.
+    /// Returns the next request to send at `now`, if any. Sources take turns. Warnings go first, except at every eighth
+    /// turn; within a class, the record that has waited longest goes first.
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.wake(now);
         while let Some(id) = self.pop_group(now) {
@@ -340,7 +343,7 @@ impl Outbox {
         while let Some((class, budget_id)) = self.ready.pop() {
             let Some(budget) = self.budgets.get_mut(&budget_id.0) else { continue };
             if budget.filed != Some(class) {
-                continue; // stands elsewhere by now
+                continue; // filed elsewhere by now
             }
             budget.filed = None;
             let popped = budget.pop(now.mono);
@@ -354,7 +357,7 @@ impl Outbox {
         None
     }
 
-    /// Makes the request of a record and marks it as on its way.
+    /// Builds the request of a record and marks the record as in flight.
     fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let record = self.records.get_mut(&id)?;
         let call = record.stand.call(now.mono)?;
@@ -366,7 +369,7 @@ impl Outbox {
             now.mono.after(if is_storm { interval.max(self.settings.groups.fold_after) } else { interval });
         let group = self.settings.group.of(&record.event);
         let occurrences = match record.stand {
-            // What has come since pays for a write of its own.
+            // Occurrences that came since pay for a write of their own.
             Stand::Carried { .. } => record.pending.take_first(record.in_doubt()),
             _ => record.pending.take(),
         };
@@ -406,7 +409,7 @@ impl Outbox {
                     let lines = record.lines.annotations(&event.metadata.name, count);
                     tag::mark(&mut event, &tag, value, lines);
                 }
-                // What is counted there follows from what is written.
+                // The count that the upstream will hold follows from the event as written.
                 record.sent.count = group::count(group, &event).into();
                 Request::Create { group, event: Box::new(event) }
             }
@@ -415,7 +418,8 @@ impl Outbox {
         Some(Write { record: id, request })
     }
 
-    /// When [`next_write`](Self::next_write) may have something to send without anything else happening: now if it has.
+    /// Returns when [`next_write`](Self::next_write) may have something to send if nothing else happens: `now` if it
+    /// has already.
     #[must_use]
     pub fn next_wakeup(&self, now: Mono) -> Option<Mono> {
         if !self.ready.is_empty() {
@@ -432,13 +436,13 @@ impl Outbox {
         self.ready.has_warning() || self.groups.has_warning()
     }
 
-    /// Whether something else than a Warning is ready to be sent; shards with such have every eighth turn.
+    /// Whether a Normal write is ready to be sent; shards with one get every eighth turn.
     #[must_use]
     pub fn has_normal(&self) -> bool {
         self.ready.has_normal() || self.groups.has_normal()
     }
 
-    /// Lets a settled record go.
+    /// Removes a settled record. A digest or storm record leaves its state in its budget.
     fn remove(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.take(id) else { return };
         self.bytes -= record.size;
@@ -453,19 +457,19 @@ impl Outbox {
         self.drop_if_idle(record.budget, now.mono);
     }
 
-    /// What a record's write waits for.
+    /// Returns the wait reason of a record's write.
     fn why(&self, id: RecordId) -> Why {
-        // One that is gone was folded into a digest at once: its budget could not pay.
+        // A missing record was folded into a digest at once, because its budget could not pay.
         self.records.get(&id).map_or(Why::Budget, |record| record.why(|budget| self.is_filed(budget)))
     }
 
-    /// Records that the correlators have to forget, since the last call.
+    /// Returns the records that the correlators must forget, since the last call.
     pub fn take_forgotten(&mut self) -> Vec<Forgotten> {
         std::mem::take(&mut self.forgotten)
     }
 }
 
-/// Whether a budget can be written now.
+/// Whether a write of this budget can be sent now.
 fn is_filed(budgets: &LruMap<Budget>, id: BudgetId) -> bool {
     budgets.peek(&id.0).is_some_and(|budget| budget.filed.is_some())
 }

@@ -1,4 +1,4 @@
-//! What goes in and out of the outbox towards the correlators: a decision's record offered for writing, and a record to forget.
+//! The outbox's interface to the correlators: offers of decided records, and records that a correlator must forget.
 
 use smol_str::SmolStr;
 
@@ -11,26 +11,26 @@ use crate::correlator::{Fold, Key, Rate, RecordId};
 use crate::event::Event;
 use crate::ledger::{Occurrences, Why, WrittenAs};
 
-/// A decision's record, offered for writing.
+/// A record that a correlator decided on, offered for writing.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer {
     /// The record.
     pub record: RecordId,
     /// Its source.
     pub source: Key,
-    /// Where the correlator remembers it.
+    /// The correlator's key of the record.
     pub key: Key,
-    /// How many occurrences the event brings.
+    /// Number of occurrences that the event adds.
     pub occurrences: u32,
-    /// How they show.
+    /// How the record shows them.
     pub fold: Fold,
-    /// What the correlator remembers of the record, where it is not here.
+    /// What the correlator remembers of the record, used if the record is not in the outbox.
     pub known: Known,
-    /// Who pays.
+    /// Who pays for the write.
     pub payment: Payment,
-    /// The spam key: whose budget it is.
+    /// The spam key, which with the source selects the budget.
     pub budget: Key,
-    /// How the budget of its group fills, where it has one.
+    /// Rate of its group's budget, if it has one.
     pub group: Option<Rate>,
 }
 
@@ -39,48 +39,48 @@ pub struct Offer {
 pub struct Known {
     /// Whether the upstream is known to hold it.
     pub stored: bool,
-    /// How many occurrences it shows.
+    /// Number of occurrences that it shows.
     pub count: i32,
-    /// How many of them its tag counts.
+    /// Number of those that its tag counts.
     pub tag: u64,
 }
 
 /// Who pays for the write of an offer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Payment {
-    /// The correlator has, or it is free.
+    /// The correlator has paid, or the write is free.
     Paid,
-    /// The record, when its budget has a token.
+    /// The record pays when its budget has a token.
     Owed {
-        /// How the budget fills.
+        /// Rate of the budget.
         rate: Rate,
     },
 }
 
-/// A record that its correlator has to forget: the next occurrence begins a new one.
+/// A record that its correlator must forget: the next occurrence begins a new one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forgotten {
     /// Its source.
     pub source: Key,
-    /// Where the correlator remembers it.
+    /// The correlator's key of the record.
     pub key: Key,
     /// The record.
     pub record: RecordId,
-    /// The record that its occurrences have folded into.
+    /// The record that its occurrences were folded into.
     pub into: RecordId,
-    /// What kind of record that is.
+    /// The kind of that record.
     pub kind: Kind,
-    /// Its name, where it is another shard's.
+    /// The name of that record, if another shard has it.
     pub name: SmolStr,
-    /// What the record was to show, and how many occurrences it had.
+    /// The desired state of the forgotten record.
     pub event: Box<Event>,
-    /// See `event`.
+    /// The number of occurrences of the forgotten record.
     pub number: u64,
 }
 
 impl Outbox {
-    /// Takes a record's newer state. Returns what its write waits for now, and whether that is news for delivery: a record
-    /// that stands in its queue already is looked at in its turn.
+    /// Takes a record's newer state. Returns the wait reason of its write, and whether delivery must be woken. A record
+    /// that is queued already waits for its turn without a wakeup.
     pub fn offer(&mut self, offer: Offer, event: Event, now: Now) -> (Why, bool) {
         let mut is_news = true;
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
@@ -94,7 +94,7 @@ impl Outbox {
             {
                 is_recharged = true;
                 self.charge(id, BudgetId::of_spam_key(offer.source, offer.budget), rate, now);
-                // It stays: what has been paid for does not fold.
+                // The record is still here: a paid record does not fold.
                 let Some(same) = self.records.get_mut(&id) else { return (Why::Budget, true) };
                 record = same;
             }
@@ -153,14 +153,15 @@ impl Outbox {
         if stored {
             record.stand = Stand::On(Held { version, count: count.into(), tag, ..Held::default() });
         }
-        // A record that is gone is created again with its running count, and never folds.
+        // A record that was deleted is created again with its running count, and never folds.
         record.sent = Mark { count: count.into(), tag };
         self.bytes += record.size;
         self.put(offer.record, record);
         self.trim_budgets(now);
     }
 
-    /// After a reload another budget pays for a record, if `drop` had become `defer`, or the same one fills in another way.
+    /// Changes the budget of a record after a reload: from prepaid to its own if `drop` became `defer`, or to a new
+    /// rate.
     fn charge(&mut self, id: RecordId, budget_id: BudgetId, rate: Rate, now: Now) {
         let Some(record) = self.records.get(&id) else { return };
         let (before, source) = (record.budget, record.source);
@@ -181,12 +182,13 @@ impl Outbox {
         self.refile(charged, now.mono);
     }
 
-    /// A reload from `defer` to `drop` has its correlator pay for a record that was waiting for a token.
+    /// Marks a record as paid that waited for a token, after a reload from `defer` to `drop`: its correlator pays.
     fn pay(&mut self, id: RecordId, now: Now) {
         self.change_in_queue(id, now, |record| record.paid = true);
     }
 
-    /// Changes a record in what decides about its place in a queue: it leaves the queue as it was, and comes back as it is.
+    /// Changes members of a record that determine its place in a queue: removes it from the queue, changes it and
+    /// queues it again.
     pub(super) fn change_in_queue(&mut self, id: RecordId, now: Now, change: impl FnOnce(&mut Record)) {
         let queued = self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::Queued(_)));
         self.unqueue(id);
@@ -198,7 +200,8 @@ impl Outbox {
         }
     }
 
-    /// Adds occurrences, waiting since `since`, that no request carries yet; the record waits for whatever comes first.
+    /// Adds occurrences, waiting since `since`, that no request carries yet, and lets the record wait if it was
+    /// settled.
     pub(super) fn owe(&mut self, id: RecordId, occurrences: Occurrences, since: Mono, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         record.gain(occurrences, since, now.mono);
@@ -206,7 +209,7 @@ impl Outbox {
             Phase::Settled if record.next_write <= now.mono || self.draining => self.enqueue(id, now),
             Phase::Settled => {
                 record.phase = Phase::Cooling;
-                // One may be set for the end of a limbo.
+                // A timer may be set for the end of a limbo.
                 record.timer_set = false;
                 self.set_record_timer(id);
             }
@@ -233,7 +236,7 @@ mod tests {
         Policy { base: Arc::new(base), rules: Vec::new() }
     }
 
-    /// Reports the same event in each step, and returns in which it was written.
+    /// Reports the same event in each step. Returns the steps in which it was written.
     fn written(shard: &mut Shard, steps: std::ops::Range<i64>, policy: &Policy) -> Vec<i64> {
         let mut written = Vec::new();
         for step in steps {
@@ -255,20 +258,20 @@ mod tests {
         written
     }
 
-    /// Fault: its writes stayed free for as long as it was repeated.
+    /// Fault: its writes stayed free while it was repeated.
     #[test]
     fn a_record_pays_from_its_budget_after_a_reload_from_drop_to_defer() {
         let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
         written(&mut shard, 1..4, &policy(Suppression::Drop, 0.0));
         let after = written(&mut shard, 4..400, &policy(Suppression::Defer, 0.02));
-        // The burst, and a token each hundred steps.
+        // The burst, and one token per hundred steps.
         assert_eq!(after.len(), 2 + 3, "{after:?}");
         // And back.
         let after = written(&mut shard, 400..410, &policy(Suppression::Drop, 2.0));
         assert!(after.len() >= 4, "{after:?}");
     }
 
-    /// Fault: its budget went on waiting for the token that it would have had, or for none.
+    /// Fault: its budget kept waiting for the token of the old rate, or for none.
     #[test]
     fn a_reloaded_rate_applies_to_what_waits_already() {
         for before in [0.0, 0.001] {
@@ -313,8 +316,8 @@ mod tests {
         }
     }
 
-    /// Counts events of one group, of which all from the third are combined, each with a message of its own, and changes them on the
-    /// way. Returns what is written.
+    /// Counts events of one group, each with its own message, so that all from the third are combined. Applies `change`
+    /// before the sixth. Returns the last create.
     fn written_of_group(first: &Event, change: fn(&mut Event)) -> Event {
         let max_events = const { std::num::NonZeroUsize::new(2).unwrap() };
         let policy = Policy { base: Settings { max_events, ..Settings::default() }.into(), ..Policy::default() };

@@ -1,4 +1,4 @@
-//! One record: its desired state, what of it the upstream has not acknowledged, and what it waits for.
+//! One record: its desired state, its unacknowledged occurrences, and what it waits for.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, ObjectReference, cut};
 use crate::ledger::{Occurrences, RefusalReason, Why, WrittenAs};
 
-/// How long after a record's first 403 another one is not final.
+/// Time after a record's first 403 during which another 403 is retried.
 const FORBIDDEN_GRACE: Duration = Duration::from_secs(300);
 
 impl From<Fold> for WrittenAs {
@@ -33,17 +33,17 @@ impl From<Fold> for WrittenAs {
     }
 }
 
-/// What kind of record it is.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Of equal events.
+    /// Counts equal events.
     Plain,
-    /// Of similar events: its message is that of the newest.
+    /// Counts similar events: its message is that of the newest.
     Combined,
-    /// Of events that their budget could not pay for: its message names them.
+    /// Counts events that their budget could not pay for: its message names them.
     Digest,
-    /// Of events of many objects that their group's budget could not pay for.
+    /// Counts events of many objects that their group's budget could not pay for.
     Storm,
 }
 
@@ -54,96 +54,98 @@ impl Kind {
     }
 }
 
-/// A record that is unsettled, or was written a moment ago.
+/// A record that is unsettled or was written recently.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// What it waits for.
+    /// The phase: what the record waits for.
     pub(super) phase: Phase,
     /// The budget that pays for its writes.
     pub(super) budget: BudgetId,
-    /// Who reports; fairness is between sources.
+    /// The source; sources take turns.
     pub(super) source: Key,
-    /// Where the correlator remembers the record.
+    /// The correlator's key of the record.
     pub(super) key: Key,
     pub(super) kind: Kind,
-    /// Desired state. Its count is that of all writers. Its name is fixed once a create was sent.
+    /// Desired state. Its count includes other writers' occurrences. Its name is fixed once a create was sent.
     pub(super) event: Event,
     /// Bytes of `event` and the lines as counted against the limit.
     pub(super) size: usize,
-    /// Where it stands upstream.
+    /// What is known of the record upstream.
     pub(super) stand: Stand,
-    /// Until when a create of it that was given up may be carried out, where a later one was answered.
+    /// Until when an earlier, unanswered create may still take effect, after a later one was answered.
     pub(super) create_until: Option<Mono>,
-    /// The tag that it is counted under; `None` where writes carry none.
+    /// The tag under which it is counted; `None` if writes carry no tag.
     pub(super) tag: Option<SmolStr>,
-    /// Whether that is the tag of an earlier process, under which nothing is written but what that one may have written already.
+    /// Whether the tag is that of an earlier process. Under it, only what that process may have written already is
+    /// written.
     pub(super) is_inherited: bool,
-    /// Occurrences under the tag: acknowledged, on their way and pending.
+    /// Occurrences under the tag: acknowledged, in flight and pending.
     pub(super) total: u64,
     /// The newest write that was sent.
     pub(super) sent: Mark,
     /// Occurrences under the tag that no request carries yet.
     pub(super) pending: Occurrences,
-    /// Occurrences that came while the tag was inherited. They are counted under the record's own tag once that is settled.
+    /// Occurrences that came while the tag was inherited. They are counted under the record's own tag once the
+    /// inherited one is settled.
     pub(super) later: Occurrences,
-    /// How far clients have counted with what is under the tag.
+    /// The clients' own counts for the occurrences under the tag.
     pub(super) lines: Lines,
-    /// The same with `later`.
+    /// The clients' own counts for `later`.
     pub(super) later_lines: Lines,
-    /// Since when the oldest occurrence that waits has waited.
+    /// When the oldest waiting occurrence arrived.
     pub(super) since: Mono,
-    /// When its newest occurrence came.
+    /// When its newest occurrence arrived.
     pub(super) newest: Mono,
-    /// The coalescing interval ends then.
+    /// End of the coalescing interval.
     pub(super) next_write: Mono,
-    /// Its next write needs no token: paid by the correlator, or a repeat of a write that paid.
+    /// Whether its next write needs no token: the correlator paid, or an earlier try did.
     pub(super) paid: bool,
-    /// The group that pays for its writes beside its own budget.
+    /// The group that pays for its writes in addition to its own budget.
     pub(super) group: Option<Membership>,
-    /// Its group has paid as well.
+    /// Whether its group has paid too.
     pub(super) has_passed: bool,
-    /// It stands in its group's queue, not in its budget's.
+    /// Whether it is in its group's queue instead of its budget's.
     pub(super) is_staged: bool,
-    /// A timer of this record is set for what it waits for now.
+    /// Whether a timer is set for what the record waits for now.
     pub(super) timer_set: bool,
-    /// What was repaired of `event` after the upstream had refused it.
+    /// The repairs of `event` after the upstream had refused it.
     pub(super) repaired: Vec<Repair>,
     /// Failed tries since the last success.
     pub(super) tries: u32,
-    /// When the first of them failed.
+    /// When the first of these tries failed.
     pub(super) failing_since: Option<Mono>,
-    /// Since when its writes have been answered with 403.
+    /// When the first 403 of the current series came.
     pub(super) forbidden_since: Option<Mono>,
 }
 
-/// Life of a record in the outbox.
+/// Phase of a record in the outbox.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Nothing is owed; kept until the coalescing interval ends.
+    /// No write is owed; kept until the coalescing interval ends.
     Settled,
     /// Owes a write and waits for the coalescing interval to end.
     Cooling,
     /// Waits in its budget for a token and its turn.
     Queued(Order),
-    /// A request is on its way.
+    /// A request is in flight.
     InFlight(Sent),
-    /// The last try failed; repeated at that time.
+    /// The last try failed; retried at this time.
     Backoff(Mono),
 }
 
-/// What a request on its way carries.
+/// A request in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     /// The occurrences it makes visible.
     pub(super) occurrences: Occurrences,
-    /// What was asked.
+    /// The kind of request.
     pub(super) call: Call,
-    /// The group it was asked through.
+    /// The API group it was sent in.
     pub(super) group: ApiGroup,
 }
 
 impl Record {
-    /// A record of which nothing waits yet.
+    /// Returns a settled record.
     pub(super) fn new(source: Key, budget: BudgetId, kind: Kind, event: Event, now: Mono) -> Self {
         Self {
             phase: Phase::Settled,
@@ -178,13 +180,14 @@ impl Record {
         }
     }
 
-    /// What the correlator has to know when the record has folded.
+    /// Returns the news for the correlator that the record was folded.
     pub(super) fn forgotten(&self, record: RecordId, into: RecordId, kind: Kind, name: &SmolStr) -> Forgotten {
         let (event, number) = (Box::new(self.event.clone()), self.pending.total());
         Forgotten { source: self.source, key: self.key, record, into, kind, name: name.clone(), event, number }
     }
 
-    /// Whether an answer to a write is a 403 that may pass: an apiserver that has just started does not know all roles yet.
+    /// Whether an answer to a write is a 403 that may be temporary. An API server that has just started does not know
+    /// all roles yet.
     pub(super) fn waits_for_rights(&mut self, call: Call, answer: &Answer, now: Mono) -> bool {
         if !matches!(call, Call::Create | Call::Patch) {
             return false;
@@ -213,41 +216,41 @@ impl Record {
         }
     }
 
-    /// Whether something of it waits to be sent.
+    /// Whether occurrences wait to be sent.
     pub(super) fn owes(&self) -> bool {
         self.pending.total() + self.later.total() > 0
     }
 
-    /// Occurrences on their way.
+    /// Returns the occurrences in flight.
     pub(super) fn in_flight(&self) -> Occurrences {
         if let Phase::InFlight(sent) = self.phase { sent.occurrences } else { Occurrences::default() }
     }
 
-    /// Occurrences under the tag that the upstream has not acknowledged.
+    /// Returns the occurrences under the tag that the upstream has not acknowledged.
     pub(super) fn unsettled(&self) -> Occurrences {
         let mut unsettled = self.pending;
         unsettled.merge(self.in_flight());
         unsettled
     }
 
-    /// Occurrences that the upstream has not acknowledged.
+    /// Returns all occurrences that the upstream has not acknowledged.
     pub(super) fn waiting(&self) -> Occurrences {
         let mut waiting = self.unsettled();
         waiting.merge(self.later);
         waiting
     }
 
-    /// Occurrences under the tag that are known to be upstream.
+    /// Returns the number of occurrences under the tag that the upstream is known to hold.
     pub(super) fn settled(&self) -> u64 {
         self.total - self.unsettled().total()
     }
 
-    /// The count that a write of all that is under the tag writes.
+    /// Returns the count for a write of all occurrences under the tag.
     pub(super) fn count_to_write(&self) -> i64 {
         i64::from(self.event.count).saturating_sub(i64::try_from(self.later.total()).unwrap_or(i64::MAX))
     }
 
-    /// Occurrences of which a request that was not answered may have shown the upstream.
+    /// Returns the number of occurrences that an unanswered request may have made visible upstream.
     pub(super) fn in_doubt(&self) -> u64 {
         let is_in_doubt = match (&self.phase, &self.stand) {
             (Phase::InFlight(Sent { call: Call::Create | Call::Patch, .. }), _) => true,
@@ -258,13 +261,13 @@ impl Record {
         if is_in_doubt { self.sent.tag.saturating_sub(self.settled()) } else { 0 }
     }
 
-    /// Moves the desired count.
+    /// Adds `by` to the desired count.
     pub(super) fn move_count(&mut self, by: i64) {
         let moved = i64::from(self.event.count).saturating_add(by);
         self.event.count = i32::try_from(moved).unwrap_or(if moved < 0 { 0 } else { i32::MAX });
     }
 
-    /// What was inherited is settled: the record goes on under its own tag. `tag` is that.
+    /// Continues under the record's own `tag`, once the inherited one is settled.
     pub(super) fn go_on_under(&mut self, tag: Option<SmolStr>) {
         self.tag = tag;
         self.is_inherited = false;
@@ -276,12 +279,13 @@ impl Record {
         }
     }
 
-    /// When it may go once nothing is owed: its deletion by a client has to know of creates in limbo.
+    /// Returns when the record may leave the outbox once nothing is owed. It stays while a create is in limbo, which
+    /// its deletion by a client must know of.
     pub(super) fn goes_at(&self) -> Mono {
         self.create_until.map_or(self.next_write, |until| until.max(self.next_write))
     }
 
-    /// Until when a create of it that was given up may be carried out; `None` if there is none.
+    /// Returns until when a create that was sent may still take effect without an answer; `None` if there is none.
     pub(super) fn limbo(&self, now: Now) -> Option<Mono> {
         let is_creating = matches!(self.phase, Phase::InFlight(Sent { call: Call::Create, .. }));
         match &self.stand {
@@ -295,7 +299,7 @@ impl Record {
         .filter(|until| *until > now.mono)
     }
 
-    /// The object of an answer, as the record sees it.
+    /// Compares the object of an answer with the record.
     pub(super) fn see(&self, found: &Event, group: ApiGroup, now: Now) -> Seen {
         let tag_count = self.tag.as_ref().and_then(|tag| tag::count(found, tag));
         let held = Held {
@@ -308,10 +312,11 @@ impl Record {
         Seen { held, is_tagged: tag_count.is_some(), is_alike, is_bare: !tag::has_any(found) }
     }
 
-    /// Takes over the content of a newer occurrence. The name and the version stay: requests may be on their way under them.
+    /// Takes the content of a newer occurrence. The name and the version stay: requests may be in flight under them.
     ///
-    /// At the byte limit a repeat is still taken, but may not grow: it keeps the older, smaller content and moves only the
-    /// count and the time. So does a repaired record, which the same occurrence again would spoil; its message alone follows.
+    /// At the byte limit a repeat is still accepted, but the record must not grow. It keeps the older, smaller content
+    /// and takes only the count and the time. A repaired record likewise takes only count, time and message, because
+    /// the rest of a repeat would undo the repair.
     pub(super) fn absorb(&mut self, mut newer: Event, has_room: impl FnOnce() -> bool) {
         let event = &mut self.event;
         if !self.repaired.is_empty() {
@@ -330,7 +335,7 @@ impl Record {
         self.size = size;
     }
 
-    /// What its write waits for; `is_filed` tells whether a budget can be written now.
+    /// Returns the wait reason of its write. `is_filed` returns whether a write of a budget can be sent now.
     pub(super) fn why(&self, is_filed: impl FnOnce(BudgetId) -> bool) -> Why {
         match self.phase {
             Phase::Queued(_) if self.is_staged => Why::Group,
@@ -342,12 +347,12 @@ impl Record {
         }
     }
 
-    /// Whether no request with it was ever sent.
+    /// Whether no request of it was ever sent.
     pub(super) const fn was_never_sent(&self) -> bool {
         matches!(self.stand, Stand::Nowhere) && self.sent.tag == 0 && self.sent.count == 0
     }
 
-    /// How it waits in its budget: what was never written and has to pay can fold into a digest.
+    /// Returns how it waits in its budget. A record that was never written and has to pay can fold into a digest.
     pub(super) const fn place(&self) -> Place {
         match (self.paid, self.was_never_sent() && !self.kind.folds()) {
             (true, _) => Place::Paid,
@@ -356,7 +361,7 @@ impl Record {
         }
     }
 
-    /// Which tokens it has a claim to before others of its budget.
+    /// Returns its rank for the tokens of its budget.
     pub(super) const fn rank(&self, place: Place) -> Rank {
         match (place, self.kind) {
             (Place::Paid, _) => Rank::Shown,
@@ -367,14 +372,14 @@ impl Record {
         }
     }
 
-    /// Pause after `tries` failures: doubling, capped, and cut by up to a half (`jitter` in 0..1).
+    /// Returns the pause after `tries` failures: doubled each time, capped, and cut by up to a half (`jitter` in 0..1).
     pub(super) fn backoff(tries: u32, jitter: f64, settings: &Settings) -> Duration {
         backoff(tries, jitter, settings.first_backoff, settings.max_backoff)
     }
 
-    /// Whether an event found under the record's name reads as the record does: everything that identifies it is equal, or would
-    /// be if the record had been repaired as an upstream that refused it would have it. Combined records and digests carry their
-    /// newest message, so there the message may differ.
+    /// Whether an event found under the record's name is equal in everything that identifies it. Repairs of the record
+    /// are tried too, as for an upstream that refused it. The message of combined records and digests may differ,
+    /// because it is that of their newest occurrence.
     fn is_alike(&self, ours: &Event, found: &Event, now: Now) -> bool {
         let varies = self.kind != Kind::Plain;
         if identifies(ours, found, varies) {
@@ -391,7 +396,8 @@ impl Record {
     }
 }
 
-/// Whether all that identifies a record is equal. What varies is what the aggregate key leaves out.
+/// Whether everything that identifies a record is equal. With `varies`, the members outside the aggregate key may
+/// differ.
 fn identifies(ours: &Event, found: &Event, varies: bool) -> bool {
     let object = |event: &Event| {
         let ObjectReference { kind, namespace, name, uid, api_version, .. } = &event.involved_object;
@@ -409,7 +415,8 @@ fn identifies(ours: &Event, found: &Event, varies: bool) -> bool {
         && object(ours) == object(found)
         && (varies || rest(ours) == rest(found))
 }
-/// Pause after `failures` in a row: `first` doubled each time up to `max`, cut by up to a half by `jitter` (0..1).
+/// Returns the pause after `failures` in a row: `first` doubled each time up to `max`, cut by up to a half by `jitter`
+/// (0..1).
 pub fn backoff(failures: u32, jitter: f64, first: Duration, max: Duration) -> Duration {
     let doubled = first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(30)));
     doubled.min(max).mul_f64(jitter.clamp(0.0, 1.0).mul_add(-0.5, 1.0))

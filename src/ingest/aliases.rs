@@ -1,11 +1,11 @@
-//! The names under which clients know their events, and what each was last told.
+//! The names that clients use for their events, and the last state that each client was shown.
 //!
-//! A client that correlates by itself (client-go) posts an event and then patches growing counts to the name it chose. The
-//! record upstream may have another name, or stand for other clients' events too; so the name is an alias, and the growth
-//! since what that client was last told is the number of new occurrences.
+//! A client that correlates by itself (client-go) posts an event and then patches growing counts to the name it chose.
+//! The record upstream may have another name, or count other clients' events too. So the name is an alias: the growth
+//! since the last state shown is the number of new occurrences.
 //!
-//! Every POST leaves an event here that most clients never come back to. So it is kept encoded, under a hash of its name; as its
-//! client's answer where that has all of it, because that is encoded anyway.
+//! Every POST adds an event here, and most are never used again. So each is kept encoded, under a hash of its name. The
+//! encoding is the client's answer if that has all members, because it exists already.
 
 use std::num::NonZeroUsize;
 
@@ -18,10 +18,12 @@ use crate::correlator::{Key, KeySecret, LruMap};
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time, json, protobuf, spelling};
 use crate::outbox::Line;
 
-/// LIMIT: bytes of all known events together, for each name that may be known. Most take 500 to 1,000.
+/// LIMIT: average bytes per name: all events together have at most this many times `max_aliases`. Most have 500 to
+/// 1,000.
 const BYTES_A_NAME: usize = 2048;
 
-/// Known names. Bounded; the one used longest ago is forgotten, and its client hears 404 and posts the event again.
+/// Known names. At the limit the least recently used name is evicted; its client then gets 404 and posts the event
+/// again.
 #[derive(Debug)]
 pub struct Aliases {
     known: Mutex<Known>,
@@ -31,13 +33,14 @@ pub struct Aliases {
 
 #[derive(Debug, Default)]
 struct Known {
-    // LIMIT: `max_aliases`, and `BYTES_A_NAME` for each of them, but for the newest, which is there however large it is.
+    // LIMIT: `max_aliases` names, and `BYTES_A_NAME` times `max_aliases` bytes; the newest event is kept even if it
+    // alone is larger.
     names: LruMap<Packed>,
     bytes: usize,
 }
 
 impl Known {
-    /// Remembers an event. Returns what it replaces and evicts, for the caller to free outside of the lock.
+    /// Stores an event. Returns the replaced and evicted ones, for the caller to free outside of the lock.
     fn put(&mut self, Alias { key, packed }: Alias, max: NonZeroUsize) -> Vec<Packed> {
         self.bytes = self.bytes.saturating_add(packed.size());
         let mut gone: Vec<Packed> = self.names.put(key, packed).into_iter().collect();
@@ -52,7 +55,7 @@ impl Known {
     }
 }
 
-/// An encoded event, and the group that its body named.
+/// An encoded event, and the API group that its body stated.
 #[derive(Debug)]
 struct Packed {
     type_meta: Option<ApiGroup>,
@@ -62,16 +65,16 @@ struct Packed {
 impl Packed {
     /// Encodes an event as protobuf, which has all members.
     fn new(event: &Event) -> Self {
-        // Room for most.
+        // Enough for most events.
         let mut bytes = Vec::with_capacity(1024);
         protobuf::write(ApiGroup::Core, event, &mut bytes);
-        // What is more would stay here for long.
+        // Spare capacity would be held for as long as the alias.
         bytes.shrink_to_fit();
         let document = Document { group: ApiGroup::Core, media: Media::Protobuf, bytes: bytes.into() };
         Self { type_meta: event.type_meta, document }
     }
 
-    /// Takes over the answer with an event, where nothing of the event is lost in it.
+    /// Keeps the answer with an event if it has all members of the event, otherwise encodes the event.
     fn of_answer(event: &Event, answer: Option<Document>) -> Self {
         match answer.filter(|answer| answer.media == Media::Protobuf || !has_zero_time(event)) {
             Some(document) => Self { type_meta: event.type_meta, document },
@@ -94,13 +97,13 @@ impl Packed {
     }
 }
 
-/// Whether an event has a time that is set and zero: JSON has `null` for it.
+/// Whether an event has a time that is set and zero, which JSON writes as `null`.
 fn has_zero_time(event: &Event) -> bool {
     let observed = event.series.as_ref().and_then(|series| series.last_observed_time);
     [event.event_time, observed].contains(&Some(MicroTime::ZERO))
 }
 
-/// An event under its name.
+/// An encoded event with the key of its name.
 #[derive(Debug)]
 pub(super) struct Alias {
     key: Key,
@@ -110,7 +113,7 @@ pub(super) struct Alias {
 /// A client's patch of an event that it posted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Growth {
-    /// The new count of its own line.
+    /// The new count of the client.
     pub(super) count: Option<i32>,
     /// The new lastTimestamp; `Some(None)` deletes it.
     pub(super) last_timestamp: Option<Option<Time>>,
@@ -120,18 +123,18 @@ pub(super) struct Growth {
     pub(super) series: Option<EventSeries>,
 }
 
-/// How far a client has counted: its series, or its count; an event that tells neither has happened once.
+/// Returns a client's own count: that of the series, or `count`; 1 if an event has neither.
 pub(super) fn line(event: &Event) -> i64 {
     spelling::occurrences(event).into()
 }
 
-/// How many occurrences an event tells of when it is posted: its series or its count, whichever says more.
+/// Returns the total of a posted event: the count of its series or its `count`, whichever is larger.
 pub(super) fn total(event: &Event) -> i64 {
     line(event).max(event.count.into())
 }
 
-/// Whether one event can have become the other by its client's patches: those of a correlator leave its object, its reporter
-/// and its reason.
+/// Whether one event can have become the other by its client's patches: a correlator's patches keep object, reporter
+/// and reason.
 pub(super) fn is_of_one_line(one: &Event, other: &Event) -> bool {
     let of = |event: &Event| {
         let object = &event.involved_object;
@@ -140,8 +143,8 @@ pub(super) fn is_of_one_line(one: &Event, other: &Event) -> bool {
     of(one) == of(other) && (one.component(), one.host()) == (other.component(), other.host())
 }
 
-/// Whether an event is the first occurrence of a series that is known already. client-go's `tools/events` posts the event and
-/// its series at once, in no order, and the series includes the event.
+/// Whether an event is the first occurrence of a known series. client-go's `tools/events` posts the event and its
+/// series at the same time, in any order, and the series includes the event.
 fn is_begun_by(series: &Event, event: &Event) -> bool {
     series.series.is_some()
         && event.series.is_none()
@@ -151,35 +154,35 @@ fn is_begun_by(series: &Event, event: &Event) -> bool {
         && is_of_one_line(series, event)
 }
 
-/// Whether an event is what its client was told of it: the same request again.
-pub(super) fn is_repeated(told: &Event, event: &Event) -> bool {
+/// Whether an event equals the known state: the same request again.
+pub(super) fn is_repeated(earlier: &Event, event: &Event) -> bool {
     let of = |event: &Event| (total(event), event.last_timestamp, event.event_time, event.message.clone());
-    of(told) == of(event) && is_of_one_line(told, event)
+    of(earlier) == of(event) && is_of_one_line(earlier, event)
 }
 
-/// What an event that is posted is to the event known under its name.
+/// The relation of a posted event to the event known under its name.
 #[derive(Debug)]
 pub(super) enum Entered {
-    /// It tells of occurrences that came after what the client was told before, if anything.
+    /// It brings new occurrences. Contains the event that was known before, if any.
     New(Option<Event>),
-    /// The series known under its name includes it: it brings nothing.
+    /// The series known under its name includes it, so it brings no occurrence.
     Included(Event),
 }
 
 impl Aliases {
-    /// An empty table for `max` names, hashed with `secret`.
+    /// Returns an empty table for `max` names, hashed with `secret`.
     #[must_use]
     pub fn new(max: NonZeroUsize, secret: KeySecret) -> Self {
         Self { known: Mutex::default(), max, secret }
     }
 
-    /// How many names are known.
+    /// Returns the number of known names.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known.lock().names.len()
     }
 
-    /// True when no name is known.
+    /// Whether no name is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -189,35 +192,36 @@ impl Aliases {
         self.secret.name(namespace, name)
     }
 
-    /// Remembers an event as its client was told it.
+    /// Stores an event as its client was shown it.
     pub fn insert(&self, event: &Event) {
         self.keep(self.pack(event));
     }
 
-    /// Remembers an event that is about to be taken in, `answer` with it. Returns what was known under its name.
+    /// Stores an event that is about to be accepted, with its encoded `answer`. Returns the event known before under
+    /// its name.
     pub(super) fn enter(&self, event: &Event, answer: Option<Document>) -> Entered {
         let alias = Alias { key: self.key_of(event), packed: Packed::of_answer(event, answer) };
         let mut known = self.known.lock();
-        let told = known.names.get(&alias.key).and_then(Packed::unpack);
-        let told = match told {
-            Some(told) if is_begun_by(&told, event) => return Entered::Included(told),
-            told => told,
+        let earlier = known.names.get(&alias.key).and_then(Packed::unpack);
+        let earlier = match earlier {
+            Some(earlier) if is_begun_by(&earlier, event) => return Entered::Included(earlier),
+            earlier => earlier,
         };
         let forgotten = known.put(alias, self.max);
         drop(known);
         drop(forgotten);
-        Entered::New(told)
+        Entered::New(earlier)
     }
 
-    /// The event could not be taken in: what was known before is known again.
-    pub(super) fn leave(&self, event: &Event, told: Option<&Event>) {
-        match told {
-            Some(told) => self.insert(told),
+    /// Restores the event known before, after the new one was not accepted.
+    pub(super) fn leave(&self, event: &Event, earlier: Option<&Event>) {
+        match earlier {
+            Some(earlier) => self.insert(earlier),
             None => self.remove(&event.metadata.namespace, &event.metadata.name),
         }
     }
 
-    /// What is to be remembered of an event under its name.
+    /// Encodes an event for [`keep`](Self::keep).
     pub(super) fn pack(&self, event: &Event) -> Alias {
         Alias { key: self.key_of(event), packed: Packed::new(event) }
     }
@@ -226,29 +230,29 @@ impl Aliases {
         self.key(&event.metadata.namespace, &event.metadata.name)
     }
 
-    /// Remembers what was packed.
+    /// Stores an encoded event.
     pub(super) fn keep(&self, alias: Alias) {
         let mut known = self.known.lock();
         let forgotten = known.put(alias, self.max);
-        // Every request comes by this lock, so what is freed is freed outside of it.
+        // Every request takes this lock, so memory is freed outside of it.
         drop(known);
         drop(forgotten);
     }
 
-    /// Forgets a name: its event was deleted.
+    /// Removes a name whose event was deleted.
     pub(super) fn remove(&self, namespace: &str, name: &str) {
         let mut known = self.known.lock();
         let removed = known.names.pop(&self.key(namespace, name));
         known.bytes = known.bytes.saturating_sub(removed.map_or(0, |packed| packed.size()));
     }
 
-    /// The event as its client was last told it.
+    /// Returns the event as its client was last shown it.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Event> {
         self.known.lock().names.get(&self.key(namespace, name))?.unpack()
     }
 
-    /// Applies a client's patch to what it was told. Returns the event as the client now sees it, and by how many
-    /// occurrences its line has grown.
+    /// Applies a client's patch to the known event. Returns the event as the client now sees it, and by how many
+    /// occurrences its count grew.
     pub(super) fn grow(&self, namespace: &str, name: &str, growth: &Growth) -> Option<(Event, u32)> {
         self.change(namespace, name, |event| {
             let before = line(event);
@@ -260,14 +264,14 @@ impl Aliases {
             if let Some(message) = &growth.message {
                 event.message = message.clone();
             }
-            // A line that shrinks or stands still (a repeated request) brings no occurrence.
+            // A count that shrinks or stays equal (a repeated request) brings no occurrence.
             let grown = u32::try_from(line(event) - before).unwrap_or(0);
             (event.clone(), grown)
         })
     }
 
-    /// Takes over what a plain patch has made of the record that a name leads to. The client's line stays as it was unless
-    /// the patch was about it, and so does what the record is found by.
+    /// Takes the result of a plain patch of the record. The client's count stays unless the patch set it, and so do the
+    /// members that find the record.
     pub(super) fn relabel(&self, namespace: &str, name: &str, stored: &Event, line: Line) {
         self.change(namespace, name, |event| {
             event.metadata.rare.clone_from(&stored.metadata.rare);
@@ -278,7 +282,7 @@ impl Aliases {
         });
     }
 
-    /// Takes back a growth that could not be taken in: the client will repeat it.
+    /// Reverts a growth that was not accepted: the client will repeat it.
     pub(super) fn shrink(&self, namespace: &str, name: &str, grown: u32) {
         self.change(namespace, name, |event| {
             let line = event.series.as_mut().map_or(&mut event.count, |series| &mut series.count);
@@ -286,7 +290,7 @@ impl Aliases {
         });
     }
 
-    /// Under the lock, so that of two requests of one client each sees what the other has made of its line.
+    /// Changes a known event under the lock, so that of two concurrent requests each sees the other's change.
     fn change<T>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Event) -> T) -> Option<T> {
         let mut known = self.known.lock();
         let key = self.key(namespace, name);

@@ -1,4 +1,4 @@
-//! POST: decode, validate, hand to the shard, answer.
+//! POST of an event: decodes, validates, passes it to the shard, and answers.
 
 use std::borrow::Cow;
 
@@ -52,7 +52,8 @@ async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Rej
     Ok(take(face, asked, form, StatusCode::CREATED, event, &warnings).await)
 }
 
-/// The apiserver's checks in its order, and what it sets or drops before an event is stored. Returns what was mended.
+/// Applies the API server's checks in its order, and sets or drops what it sets or drops before storing. Returns the
+/// repairs.
 pub(super) fn admit(
     face: &Face,
     group: ApiGroup,
@@ -79,13 +80,13 @@ pub(super) fn admit(
     Ok(repairs)
 }
 
-/// What the upstream would answer. Nothing has occurred, so neither ledger nor correlator hear of it.
+/// Answers a dry run as the upstream would. It is no occurrence, so ledger and correlator do not see it.
 async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event, warnings: Vec<String>) -> Response {
     let warnings = &warnings;
     event.metadata.managed_fields = asked.claim();
     match face.0.upstream.try_create(&event).await {
         Ok(shown) => respond::event(form, StatusCode::CREATED, &shown, None, warnings),
-        // To a correlator a name that is taken is no hindrance.
+        // A correlated event may have a name that exists already.
         Err(status) if status.reason == "AlreadyExists" && face.0.shards.correlates(&event) => {
             event.metadata.managed_fields = None;
             respond::event(form, StatusCode::CREATED, &event, None, warnings)
@@ -94,7 +95,7 @@ async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event, warni
     }
 }
 
-/// Drops what only the upstream can assign: nothing of it is invented or believed.
+/// Drops the members that only the upstream assigns. eventweir neither invents them nor accepts them from a client.
 ///
 /// DIFFERENCE(apiserver): a resourceVersion in a create is dropped instead of refused with a bare 500
 /// (`docs/semantics.md`).
@@ -110,7 +111,7 @@ pub(super) fn strip(event: &mut Event) {
     }
 }
 
-/// Hands a valid event to its shard and answers.
+/// Passes a valid event to its shard and answers.
 pub(super) async fn take(
     face: &Face,
     asked: &Asked,
@@ -126,24 +127,24 @@ pub(super) async fn take(
             return face.reject(&rejection);
         }
     };
-    // Known from now on, so that a POST of the same name that comes meanwhile counts what this one has not.
-    // Encoded once, for the client and for what is remembered under its name.
+    // The alias is set first, so that a concurrent POST of the same name counts only what this one does not. The answer
+    // is encoded once, for the client and for the alias.
     let answer = respond::encoded(form, &event);
-    let told = match face.0.aliases.enter(&event, answer.clone()) {
-        Entered::New(told) => told,
+    let earlier = match face.0.aliases.enter(&event, answer.clone()) {
+        Entered::New(earlier) => earlier,
         Entered::Included(series) => return respond::event(form, code, &series, None, warnings),
     };
-    let occurrences = face.brings(&event, told.as_ref());
-    // The shard's ledger has the refusal already.
+    let occurrences = face.brings(&event, earlier.as_ref());
+    // The shard has counted the refusal in its ledger already.
     let Ok(Taken { outcome, waiting }) = face.accept(&event, occurrences, ack, asked.user(), || asked.claim()) else {
-        face.0.aliases.leave(&event, told.as_ref());
+        face.0.aliases.leave(&event, earlier.as_ref());
         return full();
     };
     let shown = match waiting {
         Some(waiting) => match as_written(face, form.group, &event, outcome, waiting).await {
             Ok(shown) => Cow::Owned(shown),
             Err(status) => {
-                face.0.aliases.leave(&event, told.as_ref());
+                face.0.aliases.leave(&event, earlier.as_ref());
                 return respond::refusal(&status);
             }
         },
@@ -161,7 +162,7 @@ pub(super) async fn take(
     response
 }
 
-/// The event as its client sees it when the upstream has answered, or the upstream's refusal.
+/// Waits for the upstream's answer. Returns the event as its client sees it, or the upstream's refusal.
 pub(super) async fn as_written(
     face: &Face,
     group: ApiGroup,
@@ -169,7 +170,7 @@ pub(super) async fn as_written(
     outcome: Outcome,
     mut waiting: Waiting,
 ) -> Result<Event, Status> {
-    // LIMIT: the request's time; a client that has waited so long is answered as if it had not asked to.
+    // LIMIT: the request timeout; after it the client gets the answer of `ack: accepted`.
     match timeout(face.0.settings.request_timeout, waiting.fate()).await {
         Ok(Some(Fate::Refused(refusal))) => Err(through(group, *refusal.status)),
         Ok(Some(Fate::Written(stored))) => Ok(as_stored(event, *stored, outcome)),
@@ -177,7 +178,7 @@ pub(super) async fn as_written(
     }
 }
 
-/// The event as its client sees it, with what only the upstream can tell laid over it.
+/// Returns the event as its client sees it, with the members that only the upstream assigns.
 fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> Event {
     stored.type_meta = event.type_meta;
     stored.metadata.name = event.metadata.name.clone();
@@ -193,7 +194,8 @@ fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> Event {
     }
 }
 
-/// The upstream is asked in an API group of its own; its words about a taken name follow the client's.
+/// Converts an upstream's refusal to the client's API group: eventweir may write in the other one, which changes the
+/// words about an existing name.
 fn through(group: ApiGroup, status: Status) -> Status {
     let name = status.details.as_ref().map(|details| details.name.clone()).unwrap_or_default();
     match (group, status.reason.as_str()) {
@@ -202,7 +204,7 @@ fn through(group: ApiGroup, status: Status) -> Status {
     }
 }
 
-/// 429 with `Retry-After`: client-go repeats that, and gives up on everything else.
+/// Returns 429 with `Retry-After`: client-go retries it, and gives up on every other refusal.
 pub(super) fn full() -> Response {
     let message = format_smolstr!("Too many requests: {Full}, please try again later");
     let mut response = respond::refusal(&Status::too_many_requests(message, 1));

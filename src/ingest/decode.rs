@@ -1,4 +1,4 @@
-//! From a request to a checked body: Content-Type, size and time limits. What stands in it is `event`'s.
+//! Reads and decodes a request's body: Content-Type, size and time limits. `event` decodes the content.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::error::Error as _;
@@ -17,7 +17,7 @@ use crate::event::{ApiGroup, protobuf};
 use crate::ledger::RejectReason;
 use crate::status::Status;
 
-/// What a body is by its own word. No Content-Type means JSON, as Python's client relies on.
+/// Returns the media type that Content-Type states. A missing one means JSON: Python's client relies on that.
 pub(super) fn media(headers: &HeaderMap) -> Result<Media, Rejection> {
     let content_type = headers.get(CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or("?"));
     if matches!(content_type, "" | "application/json") {
@@ -30,12 +30,12 @@ pub(super) fn media(headers: &HeaderMap) -> Result<Media, Rejection> {
     })
 }
 
-/// Decodes a body that came by `group`.
+/// Decodes the body of a request in `group`.
 pub(super) fn event(group: ApiGroup, media: Media, body: &[u8], strictness: Strictness) -> Result<Decoded, Rejection> {
     let decoded = match media {
         Media::Json => json::decode(group, body, strictness),
         Media::Protobuf => protobuf::decode(group, body),
-        // LIMIT: unlike the apiserver we do not tell of a key given twice in YAML; the last one counts.
+        // LIMIT: unlike the API server, a duplicate key in YAML is not reported; the last one wins.
         Media::Yaml => match yaml::to_json(body) {
             Ok(json) => json::decode(group, &json, strictness),
             Err(fault) => {
@@ -47,7 +47,7 @@ pub(super) fn event(group: ApiGroup, media: Media, body: &[u8], strictness: Stri
     decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error.status))
 }
 
-/// The type without its parameters.
+/// Returns the media type without its parameters.
 pub(super) fn media_type(value: &str) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }

@@ -1,7 +1,7 @@
-//! The last step of every answer: refusals in the form that the client accepts, compression, common headers.
+//! The last step of every answer: refusals as the client accepts them, compression, common headers.
 //!
-//! Handlers refuse in JSON, whatever was asked for; here a refusal is encoded as the client accepts it
-//! (`responsewriters.ErrorNegotiated`), so that no handler has to carry that to where it fails. Compression mirrors
+//! Handlers refuse in JSON, whatever the client accepts. This layer encodes a refusal again as the client accepts it
+//! (`responsewriters.ErrorNegotiated`), so that handlers need not know the format. Compression mirrors
 //! `responsewriters/writers.go`.
 
 use std::io::Write as _;
@@ -22,7 +22,7 @@ use super::respond::{self, Refused};
 use crate::event::protobuf;
 use crate::status::Status;
 
-/// Answers longer than this are compressed for who asks (`defaultGzipThresholdBytes`).
+/// Bytes above which an answer is compressed if the client accepts gzip (`defaultGzipThresholdBytes`).
 const GZIP_THRESHOLD: u64 = 128 * 1024;
 
 /// Finishes the answer to a request. A layer.
@@ -37,7 +37,7 @@ pub(super) async fn finish((): (), request: Request, next: impl Next) -> Respons
     if compresses {
         response = compressed(response).await;
     }
-    // COMPAT(apiserver): proxies must not keep answers; and its 405 does not say what is allowed.
+    // COMPAT(apiserver): proxies must not cache answers, and a 405 has no `Allow` header.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().remove(ALLOW);
@@ -47,7 +47,7 @@ pub(super) async fn finish((): (), request: Request, next: impl Next) -> Respons
 
 fn encode_refusal(status: &Status, form: Option<(Media, bool)>, response: &mut Response) {
     let body = match form {
-        // What it is already.
+        // The refusal is compact JSON already.
         Some((Media::Json, false)) => return,
         Some((Media::Protobuf, _)) => {
             let mut body = Vec::new();
@@ -59,7 +59,7 @@ fn encode_refusal(status: &Status, form: Option<(Media, bool)>, response: &mut R
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media.name()));
             respond::document(response.status(), media, pretty, respond::go_escaped(&status.to_json())).into_body()
         }
-        // Nothing acceptable: the refusal must not hide behind another one (`WriteRawJSON`).
+        // The client accepts no known format: the refusal must not be replaced by a 406 (`WriteRawJSON`).
         None => Body::from(indent::indented(&respond::go_escaped(&status.to_json()))),
     };
     response.headers_mut().remove(CONTENT_LENGTH);
@@ -71,7 +71,7 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
     value.split(',').any(|part| part.split(';').next().is_some_and(|name| name.trim() == "gzip"))
 }
 
-/// A long answer, compressed. Only what is in memory already has an exact size; streams pass as they are.
+/// Compresses a long answer. Only an answer in memory has an exact size; streams are not compressed.
 async fn compressed(response: Response) -> Response {
     if response.body().size_hint().exact().is_none_or(|size| size <= GZIP_THRESHOLD) {
         return response;
@@ -80,7 +80,7 @@ async fn compressed(response: Response) -> Response {
     let Ok(body) = body.collect().await.map(http_body_util::Collected::to_bytes) else {
         return respond::refusal(&Status::new(500, "InternalError", "the answer broke off"));
     };
-    // Level 1, the apiserver's; a list of 10 MB takes a tenth of a second, so not on a thread that serves others.
+    // Level 1, like the API server. A large list takes long, so it is compressed on a thread for blocking work.
     let plain = body.clone();
     let packed = tokio::task::spawn_blocking(move || {
         let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());

@@ -1,8 +1,8 @@
-//! The face that components talk to: the apiserver's own paths for Events, over HTTP.
+//! The HTTP interface that components talk to: the API server's own paths for Events.
 //!
-//! A request meets: the table of paths below, `decode` (Accept, Content-Type, size, JSON), the apiserver's validation, then
-//! its shard. Reads go to the upstream. Every refusal is a `Status` in the apiserver's words; nothing refused is recorded, but
-//! for the ledger.
+//! A request passes the layers of [`Face::service`], then the table of paths below. A POST then passes `decode`
+//! (Content-Type, size, JSON), the API server's validation, and its shard. Reads go to the upstream. Every refusal is a
+//! `Status` in the API server's words. A refused event leaves nothing but its count in the ledger.
 
 mod ack;
 mod admit;
@@ -69,7 +69,7 @@ use crate::spool::Spool;
 use crate::status::Status;
 use crate::upstream::Upstream;
 
-/// Settings of the face.
+/// Settings of the HTTP interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// LIMIT: bytes of a body; larger ones are refused with 413.
@@ -78,25 +78,25 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// LIMIT: watches at once; further ones are refused with 429.
     pub max_watches: NonZeroUsize,
-    /// When a client is answered, unless its request says otherwise.
+    /// When a client is answered, if its request does not set it.
     pub ack: Ack,
-    /// Whether events are mended that the apiserver would refuse.
+    /// Whether events are repaired that the API server would refuse.
     pub repair: Repair,
 }
 
-/// Marks a refusal of what the event half could not take now, and the upstream itself might.
+/// Marks a refusal of an event that eventweir could not take now, but the upstream might.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unable;
 
-/// Whether events are mended that the apiserver would refuse.
+/// Whether events are repaired that the API server would refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
-    /// They are, and their clients are told.
+    /// Events are repaired, and their clients are warned.
     On {
         /// LIMIT: bytes that the message of an old-style event keeps.
         message_bytes: usize,
     },
-    /// They are refused as the apiserver refuses them.
+    /// Events are refused as the API server refuses them.
     Off,
 }
 
@@ -107,29 +107,29 @@ pub enum Ack {
     Accepted,
     /// Once its event is in the spool.
     Durable,
-    /// Once the upstream has answered, if the event can be written now; what is deferred is answered at once.
+    /// Once the upstream has answered, if the event can be written now. A deferred event is answered at once.
     Written,
 }
 
-/// How long a DELETE or PUT waits for a write of the same record that is on its way: as long as the upstream may take.
+/// Time that a DELETE or PUT waits for a write of the same record in flight: the upstream's longest answer time.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What a face shares with the program: who may use it, how it ends, and what outlives it.
+/// What the HTTP interface shares with the program: access, shutdown, and parts that outlive it.
 #[derive(Debug, Clone)]
 pub struct Life {
-    /// Who may use it.
+    /// Authentication and authorization of callers.
     pub access: Access,
-    /// The tasks that the end waits for.
+    /// The tasks that shutdown waits for.
     pub tasks: TaskTracker,
     /// Ends the watches.
     pub stop: CancellationToken,
-    /// Where what waits is kept.
+    /// The spool, if waiting writes are kept on disk.
     pub spool: Option<Spool>,
-    /// What a second configuration would do.
+    /// The simulation of a second configuration.
     pub shadow: Shadow,
 }
 
-/// What every request handler has at hand.
+/// The state that all request handlers share.
 #[derive(Debug, Clone)]
 pub struct Face(Arc<Inner>);
 
@@ -151,7 +151,7 @@ struct Inner {
 }
 
 impl Face {
-    /// A face in front of these shards and this upstream.
+    /// Returns an HTTP interface for these shards and this upstream.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -183,24 +183,25 @@ impl Face {
         }))
     }
 
-    /// Everything that a request meets, from the outermost. There is no way past it.
+    /// Returns the whole service: the layers, outermost first, and the router. Every request passes all of them.
     pub fn service(
         &self,
         origins: Origins,
     ) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + use<>
     {
         ServiceBuilder::new()
-            // Counts the request by the class of its answer, whoever made that.
+            // Counts the request by the class of its answer, including answers made by other layers.
             .layer(layer(self.clone(), metrics::count))
-            // Puts refusals into the form that the client accepts, compresses, and sets the headers of every answer.
+            // Encodes refusals as the client accepts them, compresses, and sets the headers of every answer.
             .layer(layer((), finish::finish))
-            // Refuses what a web page of another origin makes a browser send.
+            // Refuses requests that a browser sends for a web page of another origin.
             .layer(layer(origins, of_our_origin))
-            // Ends the request when its client's time is over.
+            // Ends the request at its client's deadline.
             .layer(layer(self.clone(), deadline::deadline))
-            // Knows the caller, shares places between callers, and asks whether the caller may. Not for health.
+            // Authenticates the caller, shares request slots between callers, and authorizes the request. Health checks
+            // are exempt.
             .layer(layer(self.clone(), guard::guard))
-            // The table of paths does not ignore a slash at the end as the apiserver does.
+            // Removes a slash at the end, which the API server ignores and the router does not.
             .map_request(without_last_slash)
             .service(self.router())
     }
@@ -211,7 +212,7 @@ impl Face {
         router.fallback(not_served).with_state(self.clone())
     }
 
-    /// Carries out what must not stop half way when its client goes away: what the upstream was asked has to be followed here.
+    /// Runs a task to completion even if its client disconnects, because its effect upstream must be followed here.
     async fn to_the_end<T: Send + 'static>(
         &self,
         task: impl Future<Output = Result<T, Status>> + Send + 'static,
@@ -220,11 +221,11 @@ impl Face {
         ended.unwrap_or_else(|error| Err(Status::new(500, "InternalError", error.to_string())))
     }
 
-    /// Keeps back the record that a name leads to, by what its client was told of it, or else by what the upstream has; first
-    /// lets a write that is on its way come to its end.
+    /// Pauses the record of a client's name, so that no write of it is sent, and waits for one in flight. Finds the
+    /// record by the alias of the name, otherwise by the upstream's event.
     async fn hold(&self, namespace: &str, name: &str) -> Option<Held> {
         let mut held = match self.0.aliases.get(namespace, name) {
-            Some(told) => self.0.shards.hold(&told, name, Lead::Alias)?,
+            Some(earlier) => self.0.shards.hold(&earlier, name, Lead::Alias)?,
             None => {
                 let stored = self.0.upstream.get(namespace, name).await.ok()?;
                 self.0.shards.hold(&stored, name, Lead::Name)?
@@ -234,7 +235,7 @@ impl Face {
         Some(held)
     }
 
-    /// Refuses what may have been an occurrence, and says so in the ledger.
+    /// Returns the response to a rejected event, and counts the rejection in the ledger.
     fn reject(&self, rejection: &Rejection) -> Response {
         self.0.shards.reject(rejection.reason, 1);
         let mut response = respond::refusal(&rejection.status);
@@ -245,10 +246,10 @@ impl Face {
     }
 }
 
-/// The table of paths and methods.
+/// Returns the table of paths and methods.
 fn routes() -> Vec<(String, MethodRouter<Face>)> {
     let mut routes = discovery::routes();
-    // Not nested, which would build each request's URI again.
+    // Not nested: a nested router builds the URI of each request again.
     for group in ["/api/v1", "/apis/events.k8s.io/v1"] {
         let collection = get(read::list).post(create::create).delete(delete::delete_collection);
         let item = get(read::get).patch(patch::patch).put(update::update).delete(delete::delete);
@@ -270,12 +271,12 @@ fn routes() -> Vec<(String, MethodRouter<Face>)> {
     routes
 }
 
-/// These methods and no others; not even HEAD, which would come with GET.
+/// Refuses all other methods, also HEAD, which axum adds to GET.
 fn only(methods: MethodRouter<Face>) -> MethodRouter<Face> {
     on(MethodFilter::HEAD, method_not_allowed).merge(methods.fallback(method_not_allowed))
 }
 
-/// Refuses requests that name another host, or come from a page of another origin.
+/// Refuses requests to another host name, or from a page of another origin.
 async fn of_our_origin(origins: Origins, request: Request, next: impl Next) -> Response {
     match origins.refusal(request.uri(), request.headers()) {
         Some(reason) => respond::refusal(&Status::new(403, "Forbidden", reason)),
@@ -296,7 +297,7 @@ fn without_last_slash(mut request: Request) -> Request {
     request
 }
 
-/// Under our API's paths the answer is a Status, elsewhere a line of text.
+/// Answers 404 for an unknown path: a Status below our API paths, a line of text elsewhere.
 async fn not_served(uri: Uri) -> Response {
     let is_api = ["/api/", "/apis/events.k8s.io/"].iter().any(|prefix| uri.path().starts_with(prefix));
     if !is_api {
@@ -306,12 +307,12 @@ async fn not_served(uri: Uri) -> Response {
     respond::refusal(&status.with_details(crate::status::StatusDetails::default()))
 }
 
-/// 404 in the words of the API group.
+/// Returns a 404 Status in the words of the API group.
 fn not_found(group: ApiGroup, name: &str) -> Status {
     Status::not_found(group.name(), "events", name)
 }
 
-/// 405 in the apiserver's words.
+/// Answers 405 in the API server's words.
 async fn method_not_allowed() -> Response {
     respond::refusal(
         &Status::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
@@ -344,7 +345,7 @@ mod tests {
         let shards = Shards::new(one, &shard::Settings::default(), Policy::default(), clock.clone(), secret, 1);
         let metrics = crate::upstream::Metrics::new(&registry).unwrap();
         let store = store::Store::new(store::Settings::default(), 1);
-        let ask: access::Ask = Arc::new(|_, _| panic!("nobody has a token"));
+        let ask: access::Ask = Arc::new(|_, _| panic!("no caller has a token"));
         let counted = access::Metrics::new(&registry).unwrap();
         let access = Access::new(settings, ask, clock.clone(), secret, counted);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
@@ -361,13 +362,13 @@ mod tests {
         (Face::new(settings, shards, upstream, aliases, metrics, EventLog::none(), life), registry)
     }
 
-    /// A path of the table with something in the place of its parameters.
+    /// Returns a path of the table with values for its parameters.
     fn filled(path: &str) -> String {
         let segments = path.split('/').map(|segment| if segment.starts_with('{') { "shop" } else { segment });
         segments.collect::<Vec<_>>().join("/")
     }
 
-    /// Each layer leaves its mark on the answer to a request whose deadline cannot be read.
+    /// Each layer leaves a trace in the answer to a request with an invalid deadline.
     #[tokio::test]
     async fn every_route_passes_every_layer() {
         let (face, registry) = face();
@@ -386,7 +387,7 @@ mod tests {
                 let Ok(answer) = face.service(Origins::any_host()).oneshot(request.body(Body::empty()).unwrap()).await;
                 assert_eq!(requests() - before, 1.0, "{method} {path} is not counted");
                 assert!(answer.headers().contains_key(CACHE_CONTROL), "{method} {path} is not finished");
-                // A watch ends by `timeoutSeconds` instead.
+                // A watch has `timeoutSeconds` as its deadline instead.
                 let has_deadline = answer.status() == StatusCode::BAD_REQUEST;
                 assert_eq!(has_deadline, !path.contains("/watch/"), "{method} {path}: {answer:?}");
                 let foreign = Request::builder().method(method).uri(path).header("Origin", "http://evil.example");

@@ -1,4 +1,4 @@
-//! The way of occurrences from a handler to their shard: the one place where they are accepted, counted and logged.
+//! Passes occurrences from handlers to their shards: the only place where they are accepted, counted and logged.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::ledger::RejectReason;
 use crate::shard::{Accepted, Full, Outcome, Unable, Waiting, Writer};
 use crate::status::Status;
 
-/// Occurrences that were accepted.
+/// Accepted occurrences.
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) outcome: Outcome,
-    /// The wait for the upstream's answer, where one was asked for and the record can be written now.
+    /// The wait for the upstream's answer, if one was requested and the record can be written now.
     pub(super) waiting: Option<Waiting>,
 }
 
 impl Face {
-    /// Hands occurrences of a valid event to their shard; `user` reported them. Where events are not correlated the record is its client's own, and
-    /// marked by `claim`.
+    /// Passes occurrences of a valid event, reported by `user`, to their shard. If events are not correlated, the
+    /// record is the client's own, and `claim` supplies its managedFields.
     ///
     /// # Errors
     /// [`Full`], which the shard's ledger has counted already.
@@ -47,7 +47,8 @@ impl Face {
         Ok(Taken { outcome: accepted.outcome, waiting })
     }
 
-    /// As [`accept`](Self::accept), for as many occurrences as each event brings; those of one shard under one lock.
+    /// As [`accept`](Self::accept), for several events, each with as many occurrences as it brings. The events of one
+    /// shard are taken under one lock.
     pub(super) fn accept_all(
         &self,
         events: Vec<Event>,
@@ -58,11 +59,11 @@ impl Face {
         if ack == Ack::Written {
             return events
                 .iter()
-                .map(|event| self.accept(event, self.brings(event, self.told(event).as_ref()), ack, user, &claim))
+                .map(|event| self.accept(event, self.brings(event, self.earlier(event).as_ref()), ack, user, &claim))
                 .collect();
         }
         let policy = self.0.shards.policy();
-        let brought: Vec<u32> = events.iter().map(|event| self.brings(event, self.told(event).as_ref())).collect();
+        let brought: Vec<u32> = events.iter().map(|event| self.brings(event, self.earlier(event).as_ref())).collect();
         let logged =
             if self.0.event_log.is_kept() || self.0.shards.tap().is_read() { events.clone() } else { Vec::new() };
         let occurrences = events.into_iter().map(|event| occurrence(event, &policy, &claim));
@@ -84,8 +85,8 @@ impl Face {
         accepted.into_iter().zip(brought).map(taken).collect()
     }
 
-    /// Takes in occurrences of an event that its client is about to write to the upstream itself, if it may; `as_it_is` says whether
-    /// the event stands for these occurrences and no others.
+    /// Accepts occurrences of an event that its client is about to write to the upstream itself, if it may. `as_it_is`
+    /// states whether the event stands for exactly these occurrences.
     pub(super) fn admit(
         &self,
         event: &Event,
@@ -101,36 +102,38 @@ impl Face {
         Ok(writer)
     }
 
-    /// How many occurrences a posted event brings. Its count, or its series, is a total: client-go posts the whole total again
-    /// where a patch of it was answered 404. What is known of the name was counted before; any POST brings one.
-    pub(super) fn brings(&self, event: &Event, told: Option<&Event>) -> u32 {
+    /// Returns the number of new occurrences in a posted event. Its count or series is a total: client-go posts the
+    /// whole total again after a patch got 404. The count known for the name is subtracted; any POST brings at least
+    /// one.
+    pub(super) fn brings(&self, event: &Event, earlier: Option<&Event>) -> u32 {
         let brought = total(event);
         if brought == 1 {
             return 1;
         }
-        let told = told.filter(|told| is_of_one_line(told, event));
-        let known = told.map_or_else(|| self.0.shards.counted_under(event, &event.metadata.name), total);
+        let earlier = earlier.filter(|earlier| is_of_one_line(earlier, event));
+        let known = earlier.map_or_else(|| self.0.shards.counted_under(event, &event.metadata.name), total);
         u32::try_from(brought.saturating_sub(known)).unwrap_or(0).max(1)
     }
 
-    /// What the client of an event was told of its name, where its total has to be compared.
-    fn told(&self, event: &Event) -> Option<Event> {
+    /// Returns the known event of this name, if its total must be compared.
+    fn earlier(&self, event: &Event) -> Option<Event> {
         let ObjectMeta { namespace, name, .. } = &event.metadata;
         if total(event) == 1 { None } else { self.0.aliases.get(namespace, name) }
     }
 
-    /// Notes for `explain` and the tap that occurrences of an event were refused that could be read.
+    /// Records for `explain` and the tap that occurrences of a decoded event were rejected.
     pub(super) fn note_rejection(&self, event: &Event, occurrences: u32, rejection: &Rejection) {
         self.0.shards.note_rejection(event, occurrences, rejection.reason, &rejection.status.message);
         self.tell_rejection(event, occurrences, rejection.reason);
     }
 
-    /// Notes for `explain` that a change of an event was refused, which is no occurrence: a PUT, an apply, a patch of other members.
+    /// Records for `explain` that a change of an event was refused which is no occurrence: a PUT, an apply, or a patch
+    /// of other members.
     pub(super) fn note_refused_change(&self, event: &Event, change: &str, status: &Status) {
         self.0.shards.note_refused_change(event, change, &status.message);
     }
 
-    /// Tells the tap what the shard has noted.
+    /// Reports to the tap that a shard was full; the shard has recorded it for `explain`.
     fn tell_full(&self, event: &Event, occurrences: u32) {
         self.tell_rejection(event, occurrences, RejectReason::Full);
     }
@@ -140,7 +143,7 @@ impl Face {
         self.0.shards.tap().tell(event, "rejected", reason.label(), occurrences.into(), wall);
     }
 
-    /// Counts and logs what became of occurrences.
+    /// Counts and logs the outcome of occurrences.
     fn note(&self, event: &Event, occurrences: u32, outcome: Outcome, user: &str) {
         self.0.metrics.count_outcome(outcome, occurrences.into());
         self.0.event_log.write(event, occurrences, outcome, user, self.0.shards.clock());
@@ -148,10 +151,10 @@ impl Face {
     }
 }
 
-/// Makes a client's event what its shard gets.
+/// Converts a client's event to the occurrence for its shard.
 fn occurrence(mut event: Event, policy: &Policy, claim: impl FnOnce() -> ManagedFields) -> Event {
     if policy.correlates(&event) {
-        // How far its client has counted. One that names neither number nor time never tells totals.
+        // The client's own total; 0 for an event without number and time, whose client never sends totals.
         let counts = event.count > 0 || event.series.is_some() || event.event_time.is_some();
         event.count = if counts { i32::try_from(total(&event)).unwrap_or(i32::MAX) } else { 0 };
         set_last_seen(&mut event);
@@ -161,7 +164,8 @@ fn occurrence(mut event: Event, policy: &Policy, claim: impl FnOnce() -> Managed
     event
 }
 
-/// Sets when a record was seen last, which new-style events say in other members. The record's count stands for the series.
+/// Sets the last timestamp, which new-style events have in other members. Drops the series, because the record's count
+/// stands for it.
 fn set_last_seen(event: &mut Event) {
     let observed = event.series.take().and_then(|series| series.last_observed_time).or(event.event_time);
     event.last_timestamp = event.last_timestamp.or_else(|| observed.map(|time| Time(time.0.div_euclid(1_000_000))));

@@ -1,4 +1,4 @@
-//! Answers in the apiserver's form.
+//! Answers in the API server's form.
 
 use std::collections::HashSet;
 
@@ -16,14 +16,14 @@ use crate::event::{ApiGroup, Event};
 use crate::shard::Outcome;
 use crate::status::Status;
 
-/// What became of an occurrence, for whoever looks.
+/// The header with the outcome of an occurrence.
 const OUTCOME: HeaderName = HeaderName::from_static("eventweir-outcome");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
-/// An answer of this media type.
+/// Returns an answer with this media type.
 pub(super) fn bytes(code: StatusCode, media: Media, body: impl Into<Body>) -> Response {
-    // Room for the other headers at once.
+    // Room for the other headers, to allocate once.
     let mut headers = HeaderMap::with_capacity(6);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(media.name()));
     let mut response = Response::new(body.into());
@@ -32,8 +32,8 @@ pub(super) fn bytes(code: StatusCode, media: Media, body: impl Into<Body>) -> Re
     response
 }
 
-/// A document that is at hand as compact JSON, as JSON or YAML. One line of JSON ends in a newline as the apiserver's do,
-/// indented JSON does not.
+/// Returns a document, given as compact JSON, in JSON or YAML. Like the API server's, compact JSON ends in a newline
+/// and indented JSON does not.
 pub(super) fn document(code: StatusCode, media: Media, pretty: bool, mut json: Vec<u8>) -> Response {
     match media {
         Media::Json | Media::Protobuf if pretty => bytes(code, Media::Json, indent::indented(&json)),
@@ -48,8 +48,8 @@ pub(super) fn document(code: StatusCode, media: Media, pretty: bool, mut json: V
     }
 }
 
-/// A refusal, as JSON. The format that the client asked for comes later.
-/// 429 carries `Retry-After`, without which clients give up.
+/// Returns a refusal as JSON; [`finish`](super::finish) encodes it in the client's format. 429 carries `Retry-After`,
+/// without which clients give up.
 pub(super) fn refusal(status: &Status) -> Response {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = document(code, Media::Json, false, go_escaped(&status.to_json()));
@@ -61,11 +61,11 @@ pub(super) fn refusal(status: &Status) -> Response {
     response
 }
 
-/// The refusal that a response tells of.
+/// The Status of a refusal, as an extension of its response.
 #[derive(Debug, Clone)]
 pub(super) struct Refused(pub(super) std::sync::Arc<Status>);
 
-/// Go's JSON keeps these three out of texts, where alone they can stand in a compact document.
+/// Escapes `<`, `>` and `&`, which Go's JSON escapes in strings. In a compact document they occur only there.
 pub(super) fn go_escaped(json: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(json.len());
     for byte in json {
@@ -79,12 +79,12 @@ pub(super) fn go_escaped(json: &[u8]) -> Vec<u8> {
     escaped
 }
 
-/// What was asked for is done, and there is no object to show.
+/// Returns a `Success` Status, for a request without an object to show.
 pub(super) fn success(details: &crate::status::StatusDetails) -> Response {
     document(StatusCode::OK, Media::Json, false, crate::status::success_json(details))
 }
 
-/// What is answered with.
+/// The content of an answer.
 #[derive(Clone, Copy)]
 enum Shown<'a> {
     One(&'a Event),
@@ -99,7 +99,7 @@ pub(super) struct Document {
     pub(super) bytes: Bytes,
 }
 
-/// Encodes an event as this form does, where that is a whole event in one line of JSON or in protobuf.
+/// Encodes an event in this form; `None` unless the form is a whole event in compact JSON or protobuf.
 pub(super) fn encoded(form: Form, event: &Event) -> Option<Document> {
     let Form { group, media, view, pretty, .. } = form;
     let mut bytes = Vec::with_capacity(1024);
@@ -114,7 +114,7 @@ pub(super) fn encoded(form: Form, event: &Event) -> Option<Document> {
     Some(Document { group, media, bytes: bytes.into() })
 }
 
-/// An event; `outcome` when it has been taken in.
+/// Returns an event, with `outcome` if it was accepted.
 pub(super) fn event(
     form: Form,
     code: StatusCode,
@@ -129,7 +129,7 @@ pub(super) fn event(
     }
 }
 
-/// The answer to an occurrence that has been taken in.
+/// Adds outcome and warnings to the answer to an accepted occurrence.
 pub(super) fn taken(mut response: Response, outcome: Outcome, warnings: &[String]) -> Response {
     response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
     warned(response, warnings)
@@ -142,19 +142,20 @@ fn warned(mut response: Response, warnings: &[String]) -> Response {
     response
 }
 
-/// LIMIT: letters of a request's warnings. Where they are more, each warning is cut to [`CUT_LETTERS`], and once there are so
-/// many even so, the rest is left out: a client's own members are in them, and large headers are not passed on by everyone.
+/// LIMIT: characters of a request's warnings. Beyond it, each warning is cut to [`CUT_LETTERS`], and those still beyond
+/// it are dropped. Warnings contain names from the client, and not every proxy passes large headers.
 const WARNINGS_LETTERS_MAX: usize = 4 * 1024;
 const CUT_LETTERS: usize = 256;
 
-/// What a client is warned of, each once and as far as that goes (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
+/// Deduplicates warnings and cuts them to the API server's limits
+/// (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
 fn bounded(warnings: &[String]) -> Vec<&str> {
     let mut seen = HashSet::new();
     let all: Vec<&str> =
         warnings.iter().map(String::as_str).filter(|text| !text.is_empty() && seen.insert(*text)).collect();
     let mut letters = 0_usize;
     let over = all.iter().position(|text| {
-        letters = letters.saturating_add(letters_told(text));
+        letters = letters.saturating_add(counted_letters(text));
         letters > WARNINGS_LETTERS_MAX
     });
     let Some(over) = over else { return all };
@@ -164,21 +165,21 @@ fn bounded(warnings: &[String]) -> Vec<&str> {
         .map(cut)
         .enumerate()
         .take_while(|(index, text)| {
-            // COMPAT(apiserver): the one that is too many is told with those before it.
-            let is_told = *index <= over || letters < WARNINGS_LETTERS_MAX;
-            letters = letters.saturating_add(letters_told(text));
-            is_told
+            // COMPAT(apiserver): the warning that exceeds the limit is still sent.
+            let is_kept = *index <= over || letters < WARNINGS_LETTERS_MAX;
+            letters = letters.saturating_add(counted_letters(text));
+            is_kept
         })
         .map(|(_, text)| text)
         .collect()
 }
 
-/// Letters of a warning, none of one that no header can carry.
-fn letters_told(text: &str) -> usize {
+/// Returns the characters of a warning; 0 for one that a header cannot carry.
+fn counted_letters(text: &str) -> usize {
     if text.contains(char::is_control) { 0 } else { text.chars().count() }
 }
 
-/// Adds a warning, as Go's quoted-string: the text in quotes, with quotes and backslashes escaped (`net.NewWarningHeader`).
+/// Adds a warning as Go's quoted-string: in quotes, with quotes and backslashes escaped (`net.NewWarningHeader`).
 pub(super) fn warn(response: &mut Response, warning: &str) {
     if warning.contains(char::is_control) {
         return;
@@ -189,7 +190,7 @@ pub(super) fn warn(response: &mut Response, warning: &str) {
     }
 }
 
-/// A list of events.
+/// Returns a list of events.
 pub(super) fn list(form: Form, list: &EventList) -> Response {
     shown(form, StatusCode::OK, Shown::Many(list))
 }
@@ -223,13 +224,13 @@ fn shown(form: Form, code: StatusCode, shown: Shown<'_>) -> Response {
     if is_protobuf { bytes(code, form.media, body) } else { document(code, form.media, form.pretty, body) }
 }
 
-/// A table, which is never negotiated in protobuf.
+/// Appends a table, which is never negotiated in protobuf.
 fn write_table(form: Form, version: MetaVersion, include: Include, list: &EventList, out: &mut Vec<u8>) {
     let columns = table::Columns::Described;
     table::write(&table::Table { group: form.group, version, include, columns, now: form.now }, list, out);
 }
 
-/// One event as a list, for its table. A copy, because tables are asked for by people.
+/// Returns one event as a list, for its table. Copies the event: tables are requested by people, so rarely.
 pub(super) fn one(event: &Event) -> EventList {
     let resource_version = event.metadata.resource_version.clone();
     EventList { resource_version, items: vec![event.clone()], ..EventList::default() }
@@ -239,12 +240,12 @@ fn mismatch(requested: &str, but: &str) -> Status {
     Status::new(406, "NotAcceptable", format!("you requested {requested}, but the requested object {but}"))
 }
 
-/// A plain text, as the apiserver gives it off the API.
+/// Returns a plain text, as the API server does outside of its API.
 pub(super) fn text(code: StatusCode, text: &'static str) -> Response {
     (code, [(CONTENT_TYPE, TEXT), (X_CONTENT_TYPE_OPTIONS, NO_SNIFF)], text).into_response()
 }
 
-/// 504 for a request whose client gave it too little time.
+/// Returns 504 for a request that exceeded its client's timeout.
 ///
 /// COMPAT(apiserver): a Status without kind and apiVersion, labelled as text, whatever the client accepts.
 pub(super) fn out_of_time() -> Response {
@@ -260,28 +261,28 @@ pub(super) fn out_of_time() -> Response {
 mod tests {
     use super::*;
 
-    /// Texts that begin as they are told apart, of so many letters.
+    /// Returns `number` different texts of `letters` characters.
     fn texts(number: usize, letters: usize) -> Vec<String> {
         (0..number).map(|index| format!("{index:ä<letters$}")).collect()
     }
 
     #[test]
     fn warnings_are_cut_and_left_out_as_the_apiserver_does_it() {
-        let told = |warnings: &[String]| -> Vec<usize> {
+        let kept = |warnings: &[String]| -> Vec<usize> {
             bounded(warnings).into_iter().map(|text| text.chars().count()).collect()
         };
-        assert_eq!(told(&[]), [0; 0]);
-        assert_eq!(told(&texts(1, 4096)), [4096]);
-        assert_eq!(told(&texts(1, 4097)), [256]);
-        assert_eq!(told(&[texts(2, 2048), texts(1, 3)].concat()), [256, 256, 3], "all are cut");
-        assert_eq!(told(&texts(16, 256)), [256; 16]);
-        assert_eq!(told(&texts(100, 256)), [256; 17], "the one that is too many, and no more");
-        assert_eq!(told(&texts(100, 2_000)), [256; 16]);
-        assert_eq!(told(&[texts(20, 2_000), texts(20, 2_000)].concat()), [256; 16]);
-        assert_eq!(told(&[texts(3, 9), vec![String::new()], texts(3, 9)].concat()), [9; 3], "each once");
-        // What cannot be told takes no room.
+        assert_eq!(kept(&[]), [0; 0]);
+        assert_eq!(kept(&texts(1, 4096)), [4096]);
+        assert_eq!(kept(&texts(1, 4097)), [256]);
+        assert_eq!(kept(&[texts(2, 2048), texts(1, 3)].concat()), [256, 256, 3], "all are cut");
+        assert_eq!(kept(&texts(16, 256)), [256; 16]);
+        assert_eq!(kept(&texts(100, 256)), [256; 17], "the one that is too many, and no more");
+        assert_eq!(kept(&texts(100, 2_000)), [256; 16]);
+        assert_eq!(kept(&[texts(20, 2_000), texts(20, 2_000)].concat()), [256; 16]);
+        assert_eq!(kept(&[texts(3, 9), vec![String::new()], texts(3, 9)].concat()), [9; 3], "each once");
+        // A warning that no header can carry does not count.
         let controls = format!("\n{}", "x".repeat(4096));
-        assert_eq!(told(&[vec![controls], texts(1, 4096)].concat()), [4097, 4096]);
+        assert_eq!(kept(&[vec![controls], texts(1, 4096)].concat()), [4097, 4096]);
     }
 
     #[test]

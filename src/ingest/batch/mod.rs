@@ -1,8 +1,8 @@
-//! `POST /eventweir/v1/events`: many events in one request, for tools that are no Kubernetes client.
+//! `POST /eventweir/v1/events`: many events in one request, for tools that are not Kubernetes clients.
 //!
-//! NDJSON is read as it comes: one result line an event, in order, in bounded memory. A JSON array or an EventList is read
-//! whole, up to the size of a body. Each event meets the same rules as in a POST of its own; what a client is to wait for
-//! (`Eventweir-Ack`) is waited for once for some hundred events that have arrived by then.
+//! NDJSON is processed while it arrives, in bounded memory, with one result line per event, in order. A JSON array or
+//! an EventList is read whole, up to the size limit of a body. Each event is checked like a single POST. With
+//! `Eventweir-Ack` the batch waits once per piece of up to some hundred events.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod results;
@@ -33,19 +33,19 @@ use crate::ledger::RejectReason;
 use crate::shard::{Fate, Full};
 use crate::status::Status;
 
-/// LIMIT: chunks of results that wait for a slow reader; then no more of its request is read.
+/// LIMIT: chunks of results that wait for a slow reader; beyond it, no more of its request is read.
 const RESULTS: usize = 16;
 
-/// LIMIT: bytes of a chunk of results, but for its last line.
+/// LIMIT: bytes of a chunk of results, without its last line.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// LIMIT: events that are decoded, accepted and answered together, so that they take bounded memory until then.
+/// LIMIT: events that are decoded, accepted and answered together, which bounds their memory.
 const PIECE: usize = 512;
 
-/// As `PIECE`, where no answer waits: what is decoded is still in the processor's cache when it is accepted.
+/// As `PIECE`, for `ack: accepted`, where no answer waits: decoded events are still in the CPU's cache when accepted.
 const SHORT_PIECE: usize = 32;
 
-/// About how many bytes the result of an event takes that was taken.
+/// Approximate bytes of the result of an accepted event.
 const LINE_BYTES: usize = 64;
 
 /// `POST /eventweir/v1/events`
@@ -57,7 +57,8 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
     let (reader, manager) = (face.clone(), asked.writer().manager);
     let Asked { caller, place, .. } = asked;
-    // The answer begins while the request is still being read; a client that reads no results stops us from reading on.
+    // The answer begins while the request is still being read. If the client reads no results, no more of its request
+    // is read.
     let task = async move {
         let mut batch = Batch { face: reader, ack, manager, caller, number: 0, buffer: Vec::new(), results };
         batch.run(body).await;
@@ -74,26 +75,26 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
 /// A batch that is being read.
 struct Batch {
     face: Face,
-    /// What the client wants to wait for.
+    /// When the client wants its answer.
     ack: Ack,
-    /// In whose name events are stored that are not correlated.
+    /// The field manager of events that are not correlated.
     manager: SmolStr,
-    /// Who sends it, where callers are known.
+    /// The caller, if callers are authenticated.
     caller: Option<Caller>,
-    /// Events so far.
+    /// Number of events so far.
     number: u64,
-    /// What has been read of the line that is not complete yet. LIMIT: the size of a body.
+    /// The incomplete last line. LIMIT: the size limit of a body.
     buffer: Vec<u8>,
     results: mpsc::Sender<Bytes>,
 }
 
-/// What became of an event: its place in its shard, or the refusal.
+/// The result of an event: its acceptance, or the refusal.
 type Result = std::result::Result<Taken, Box<Status>>;
 
-/// What was read: the group of an event, or the refusal.
+/// A decoded text: the group of its event, or the refusal.
 type Read = std::result::Result<ApiGroup, Rejection>;
 
-/// Whether to go on.
+/// Whether to continue.
 type Flow = std::ops::ControlFlow<()>;
 
 impl Batch {
@@ -168,7 +169,7 @@ impl Batch {
         let mut first = std::mem::take(&mut self.buffer);
         let (end, mut others) = split_line(lines);
         first.extend_from_slice(end);
-        // One after the other, so that each is still in the processor's cache when it is decoded.
+        // Lazily, so that each line is still in the CPU's cache when it is decoded.
         let others = std::iter::from_fn(|| {
             if others.is_empty() {
                 return None;
@@ -184,7 +185,7 @@ impl Batch {
         flow
     }
 
-    /// Takes the items of an array or an `EventList`.
+    /// Processes the items of an array or an `EventList`.
     async fn take_document(&mut self, text: &[u8]) {
         let json = json::repaired(text);
         match Many::read(&json) {
@@ -199,7 +200,7 @@ impl Batch {
         }
     }
 
-    /// Takes events, of this group where they do not say themselves, and answers: some, then some more.
+    /// Processes events, of this group unless they state another, and answers them piece by piece.
     async fn take_texts<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]> + Send, group: ApiGroup) -> Flow {
         let mut texts = texts.filter(|text| !text.trim_ascii().is_empty());
         let mut lines = Vec::new();
@@ -217,7 +218,7 @@ impl Batch {
         }
     }
 
-    /// Takes events, for which an answer is owed then.
+    /// Processes a piece of events and returns their results.
     async fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]> + Send, group: ApiGroup) -> Vec<Result> {
         let (events, read) = self.read_events(texts, group);
         let (events, read) = self.passed(events, read).await;
@@ -226,7 +227,7 @@ impl Batch {
         let mut taken = self.face.accept_all(events, self.ack, user, claim).into_iter();
         let result = |read: Read| match read {
             Ok(_) => {
-                // As many as were read.
+                // There is one result per decoded event.
                 let taken = taken.next().unwrap_or(Err(Full));
                 taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))
             }
@@ -238,7 +239,7 @@ impl Batch {
         read.into_iter().map(result).collect()
     }
 
-    /// Reads the valid events, and for each text the group of its event or the refusal.
+    /// Decodes texts. Returns the valid events, and for each text the group of its event or the refusal.
     fn read_events<'t>(&self, texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> (Vec<Event>, Vec<Read>) {
         let mut events = Vec::new();
         let mut keep = |(group, event)| {
@@ -249,10 +250,10 @@ impl Batch {
         (events, read)
     }
 
-    /// Refuses what the caller may not report, and what is over its limits. Each namespace is asked about once.
+    /// Refuses events that the caller may not report or that exceed its limits. Authorizes each namespace once.
     async fn passed(&self, events: Vec<Event>, mut read: Vec<Read>) -> (Vec<Event>, Vec<Read>) {
         let caller = self.caller.as_ref();
-        // LIMIT: as many as events are taken together.
+        // LIMIT: one per event of a piece.
         let mut verdicts: HashMap<(ApiGroup, SmolStr), Option<Status>> = HashMap::new();
         let mut kept = Vec::with_capacity(events.len());
         let groups = read.iter_mut().filter(|read| read.is_ok());
@@ -270,7 +271,7 @@ impl Batch {
                 None
             };
             match verdict {
-                // Nothing is noted of it: who may not report about a namespace is not heard in it.
+                // Not recorded for `explain`: a caller without permission for a namespace leaves no trace in it.
                 Some(status) => *read = Err(Rejection::new(RejectReason::Denied, status.clone())),
                 None => match self.pass(group, event) {
                     Ok(event) => kept.push(event),
@@ -281,7 +282,7 @@ impl Batch {
         (kept, read)
     }
 
-    /// Checks what an event of this caller passes.
+    /// Checks the source and the limits of a caller's event, and annotates it.
     fn pass(&self, group: ApiGroup, mut event: Event) -> std::result::Result<Event, Rejection> {
         let caller = self.caller.as_ref();
         let note = |fault: &Rejection| self.face.note_rejection(&event, 1, fault);
@@ -291,7 +292,7 @@ impl Batch {
         Ok(event)
     }
 
-    /// Reads a valid event.
+    /// Decodes and validates an event.
     fn read_event(&self, text: &[u8], otherwise: ApiGroup) -> std::result::Result<(ApiGroup, Event), Rejection> {
         let group = group_of(text, otherwise);
         let mut event =
@@ -305,12 +306,12 @@ impl Batch {
         Ok((group, event))
     }
 
-    /// Waits until what was taken is as safe as its client wants it, and says what became of it; `lines` are sent where they are a
-    /// chunk, or where a client waits for them.
+    /// Waits until the events have reached the requested `ack`, and appends their results to `lines`. Sends `lines`
+    /// when they fill a chunk, or at the end if the client waits for them.
     async fn answer(&mut self, results: Vec<Result>, lines: &mut Vec<u8>) -> Flow {
         let is_taken = results.iter().any(Result::is_ok);
         let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
-        // LIMIT: one request's time for all of them; a client that has waited so long is told that it has not been so far.
+        // LIMIT: one request timeout for the whole piece; after it the results say how far the events have come.
         let mut patience = std::pin::pin!(tokio::time::sleep(self.face.0.settings.request_timeout));
         lines.reserve(results.len().saturating_mul(LINE_BYTES));
         for result in results {
@@ -348,7 +349,7 @@ impl Batch {
         self.send(std::mem::take(lines)).await
     }
 
-    /// Refuses what is left of a request that cannot be read on.
+    /// Refuses the rest of a request that cannot be read on.
     async fn refuse_rest(&mut self, reason: RejectReason, status: &Status) {
         self.number = self.number.saturating_add(1);
         self.face.0.shards.reject(reason, 1);
@@ -357,7 +358,7 @@ impl Batch {
         let _last = self.send(line).await;
     }
 
-    /// Sends result lines; a client that has gone away ends the batch.
+    /// Sends result lines. Ends the batch if the client has disconnected or does not read in time.
     async fn send(&self, lines: Vec<u8>) -> Flow {
         let patience: Duration = self.face.0.settings.request_timeout;
         match tokio::time::timeout(patience, self.results.send(lines.into())).await {
@@ -367,7 +368,7 @@ impl Batch {
     }
 }
 
-/// The first line, without its end, and what comes after it.
+/// Splits text into its first line, without the newline, and the rest.
 fn split_line(text: &[u8]) -> (&[u8], &[u8]) {
     let (line, rest) = memchr::memchr(b'\n', text).and_then(|end| text.split_at_checked(end)).unwrap_or((text, &[]));
     (line, rest.get(1..).unwrap_or_default())

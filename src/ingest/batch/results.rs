@@ -1,9 +1,9 @@
-//! The result lines of a batch, written as bytes: there is one an event.
+//! The result lines of a batch, one per event, written as bytes.
 
 use crate::shard::Outcome;
 use crate::status::Status;
 
-/// Appends the result of an event that was taken.
+/// Appends the result of an accepted event.
 pub(super) fn success(number: u64, outcome: Outcome, reached: &str, lines: &mut Vec<u8>) {
     head(number, lines);
     for part in ["\"outcome\":\"", outcome.label(), "\",\"ack\":\"", reached, "\"}\n"] {
@@ -11,7 +11,7 @@ pub(super) fn success(number: u64, outcome: Outcome, reached: &str, lines: &mut 
     }
 }
 
-/// Appends the result of an event that was refused.
+/// Appends the result of a refused event.
 pub(super) fn failure(number: u64, status: &Status, lines: &mut Vec<u8>) {
     head(number, lines);
     lines.extend_from_slice(b"\"status\":");
@@ -19,7 +19,7 @@ pub(super) fn failure(number: u64, status: &Status, lines: &mut Vec<u8>) {
     lines.extend_from_slice(b"}\n");
 }
 
-/// The beginning of a result.
+/// Appends the beginning of a result.
 fn head(number: u64, lines: &mut Vec<u8>) {
     lines.extend_from_slice(b"{\"event\":");
     lines.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());

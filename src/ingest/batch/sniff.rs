@@ -1,4 +1,4 @@
-//! What a batch and its events are, told by a look at their text.
+//! Detects the format of a batch and the API group of its events from their text.
 
 use std::sync::LazyLock;
 
@@ -6,23 +6,24 @@ use memchr::memmem::Finder;
 
 use crate::event::ApiGroup;
 
-/// LIMIT: bytes of a batch that are looked at to tell what it is.
+/// LIMIT: bytes of a batch that are searched for its format.
 const LOOK_BYTES: usize = 4096;
 
-/// Whether a body is one document: an array, or an object whose kind is `EventList` or `List`; `None` while that cannot be told.
+/// Whether a body is one document: an array, or an object whose kind is `EventList` or `List`; `None` while it is too
+/// short to decide.
 pub(super) fn is_document(beginning: &[u8]) -> Option<bool> {
     let text = beginning.trim_ascii_start();
     let text = text.get(..LOOK_BYTES).unwrap_or(text);
     match text.first()? {
         b'[' => Some(true),
         b'{' => {
-            // A list by its own word, before its first line is complete or in it.
+            // The first line states the kind of a list, complete or not.
             let first_line = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
             let says = |text: &[u8]| memchr::memmem::find(first_line, text).is_some();
             if says(b"\"EventList\"") || says(b"\"kind\":\"List\"") {
                 return Some(true);
             }
-            // A pretty-printed document opens with a brace alone on its line, once all of that is here.
+            // The complete first line of an indented document is a single brace.
             if first_line.len() < text.len() && first_line.trim_ascii() == b"{" {
                 return Some(true);
             }
@@ -32,11 +33,11 @@ pub(super) fn is_document(beginning: &[u8]) -> Option<bool> {
     }
 }
 
-/// Which group an event says it is of; `otherwise` where it says nothing, as the items of a list do.
+/// Returns the group that an event states, or `otherwise` if it states none, like the items of a list.
 pub(super) fn group_of(text: &[u8], otherwise: ApiGroup) -> ApiGroup {
     static EVENTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"events.k8s.io/v1\""));
     static OLD_STYLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"involvedObject\""));
-    // In this order, because most events are old-style and say so at once.
+    // In this order, because most events are old-style and have this member early.
     if OLD_STYLE.find(text).is_some() {
         ApiGroup::Core
     } else if EVENTS.find(text).is_some() {
@@ -73,7 +74,7 @@ mod tests {
             ("{\n  \"kind\": \"EventList\"", Some(true)),
             ("{\"reason\":\"R\"}\n", Some(false)),
             (r#"{"reason":"R"}"#, None),
-            // The first byte of whatever comes.
+            // The first byte of any object.
             ("{", None),
             ("{\r\n", Some(true)),
             ("", None),

@@ -125,9 +125,9 @@ pub fn refused(event: &mut Event, objection: &Objection<'_>, now: i64) -> Vec<Re
         event.metadata.name = format_smolstr!("event.{:x}", now.unsigned_abs());
         repairs.push(Repair::Name);
     }
-    let is_astray = event.event_time.is_none() && !event.can_be_old_style();
+    let is_outside_namespace = event.event_time.is_none() && !event.can_be_old_style();
     if objection.is_about(&["involvedObject.namespace", "regarding.namespace"])
-        && is_astray
+        && is_outside_namespace
         && !event.involved_object.namespace.is_empty()
     {
         let spelled = spelling::to_events_v1(event, now);

@@ -80,7 +80,7 @@ impl Membership {
     }
 }
 
-/// LIMIT: cells of the table of group budgets. Groups whose keys map to the same cell share it, so any number of groups
+/// Cells of the table of group budgets. Groups whose keys map to the same cell share it, so any number of groups
 /// takes the same memory.
 const CELLS: usize = 1 << 14;
 

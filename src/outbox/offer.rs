@@ -82,7 +82,7 @@ impl Outbox {
     /// Takes a record's newer state. Returns the wait reason of its write, and whether delivery must be woken. A record
     /// that is queued already waits for its turn without a wakeup.
     pub fn offer(&mut self, offer: Offer, event: Event, now: Now) -> (Why, bool) {
-        let mut is_news = true;
+        let mut wakes_delivery = true;
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
         if let Some(mut record) = self.records.get_mut(&id) {
@@ -101,10 +101,10 @@ impl Outbox {
             let before = record.size;
             record.absorb(event, || self.bytes.all() < self.settings.max_bytes.get());
             self.bytes.replace(before, record.size);
-            is_news = is_recharged || matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
+            wakes_delivery = is_recharged || matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
             let waits = match record.phase {
                 Phase::Settled => None,
-                Phase::Queued(_) if is_news => None,
+                Phase::Queued(_) if wakes_delivery => None,
                 _ => Some(record.why(|budget| super::is_filed(&self.budgets, budget))),
             };
             if waits.is_some() {
@@ -123,7 +123,7 @@ impl Outbox {
             self.note(id);
         }
         self.owe(id, occurrences, now.mono, now);
-        (self.why(id), is_news)
+        (self.why(id), wakes_delivery)
     }
 
     fn insert(&mut self, offer: Offer, event: Event, now: Mono) {

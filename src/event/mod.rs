@@ -1,8 +1,8 @@
 //! The Kubernetes Event, in either API group. Pure values, no I/O.
 //!
 //! core/v1 and events.k8s.io/v1 are two forms of one stored object (`docs/semantics.md`, "One object, two API groups").
-//! [`Event`] holds the fields of both, under core/v1's names where they differ. `schema` lists them for everything that reads or
-//! writes all fields: [`json`], [`protobuf`], [`selector`] and [`validate`].
+//! [`Event`] holds the fields of both, under core/v1's names where they differ. `schema` lists them for everything that
+//! reads or writes all fields: [`json`], [`protobuf`], [`selector`] and [`validate`].
 
 pub mod core_v1;
 pub mod events_v1;
@@ -62,14 +62,14 @@ pub struct Event {
     pub last_timestamp: Option<Time>,
     /// Number of occurrences; 0 when absent.
     pub count: i32,
-    /// The API group that `kind` and `apiVersion` of the body name; `None` when it had neither.
-    /// client-go's correlator keeps them on plain events and drops them on combined ones.
+    /// The API group that `kind` and `apiVersion` of the body state; `None` if it had neither. client-go's correlator
+    /// keeps them on plain events and drops them on combined ones.
     pub type_meta: Option<ApiGroup>,
     /// Standard object metadata.
     pub metadata: ObjectMeta,
     /// The involved object (`regarding` in events.k8s.io/v1).
     pub involved_object: ObjectReference,
-    /// Short, machine-readable cause.
+    /// Short, machine-readable reason.
     pub reason: SmolStr,
     /// Human-readable description (`note` in events.k8s.io/v1).
     pub message: SmolStr,
@@ -85,7 +85,8 @@ pub struct Event {
     pub action: SmolStr,
     /// A second object (new style).
     pub related: Option<Box<ObjectReference>>,
-    /// The reporting controller (new style): `reportingComponent` in core/v1, `reportingController` in events.k8s.io/v1.
+    /// The reporting controller (new style): `reportingComponent` in core/v1, `reportingController` in
+    /// events.k8s.io/v1.
     pub reporting_controller: SmolStr,
     /// The instance of the reporting controller (new style).
     pub reporting_instance: SmolStr,
@@ -100,9 +101,9 @@ pub struct ObjectMeta {
     pub namespace: SmolStr,
     /// Version of the stored object, opaque; empty before it is stored.
     pub resource_version: SmolStr,
-    /// Unique id given by the apiserver.
+    /// Unique id given by the API server.
     pub uid: SmolStr,
-    /// When the apiserver stored the object.
+    /// When the API server stored the object.
     pub creation_timestamp: Option<Time>,
     /// The fields that each manager set.
     pub managed_fields: ManagedFields,
@@ -118,12 +119,12 @@ impl ObjectMeta {
     }
 }
 
-/// The rarely used members of object metadata. Maps are sorted by key, as the apiserver writes them.
+/// The rarely used members of object metadata. Maps are sorted by key, as the API server writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RareMeta {
     /// Prefix for a server-made name.
     pub generate_name: SmolStr,
-    /// Obsolete link to the object; dropped by the apiserver.
+    /// Obsolete link to the object; dropped by the API server.
     pub self_link: SmolStr,
     /// Generation of the desired state.
     pub generation: i64,
@@ -196,7 +197,7 @@ pub struct EventSeries {
     pub last_observed_time: Option<MicroTime>,
 }
 
-/// LIMIT: bytes of a new-style event's message that the apiserver accepts.
+/// LIMIT: bytes of a new-style event's message that the API server accepts.
 pub const NEW_STYLE_MESSAGE_MAX: usize = 1024;
 
 /// Returns the longest prefix of `text` that ends at a character boundary and has at most `limit` bytes.
@@ -206,8 +207,8 @@ pub fn cut(text: &str, limit: usize) -> SmolStr {
 }
 
 impl Event {
-    /// Whether the apiserver accepts this event without an eventTime: its namespace must be that of the involved object, or
-    /// `default` if that has none (`validation/events.go`, `legacyValidateEvent`).
+    /// Whether the API server accepts this event without an eventTime. Its namespace must be that of the involved
+    /// object, or `default` if that has none (`validation/events.go`, `legacyValidateEvent`).
     #[must_use]
     pub fn can_be_old_style(&self) -> bool {
         let (object, own) = (&self.involved_object.namespace, &self.metadata.namespace);
@@ -239,7 +240,7 @@ impl Event {
     /// Returns roughly the bytes of this event, inline and on the heap. Memory limits count in these.
     #[must_use]
     pub fn approximate_size(&self) -> usize {
-        // A text on the heap has two reference counts beside it.
+        // A string on the heap has two reference counts beside it.
         let heap = |text: &SmolStr| if text.is_heap_allocated() { text.len().saturating_add(16) } else { 0 };
         let reference = |object: &ObjectReference| {
             [

@@ -1,11 +1,11 @@
-//! Repairs of events that the apiserver would refuse and their clients would then drop. Each repair is reported to the client.
-//! Pure; the caller passes the time. `repair: off` leaves everything to validation.
+//! Repairs events that the API server would refuse and their clients would then drop. Each repair is reported to the
+//! client. Pure; the caller passes the time. `repair: off` leaves everything to validation.
 
 use smol_str::format_smolstr;
 
 use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, RareMeta, cut, spelling, validate};
 
-/// LIMIT: bytes of a new-style event's reportingInstance that the apiserver accepts; longer ones are cut.
+/// LIMIT: bytes of a new-style event's reportingInstance that the API server accepts; longer ones are cut.
 const REPORTING_INSTANCE_MAX: usize = 128;
 
 /// A repair.
@@ -112,8 +112,8 @@ pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl 
     repairs
 }
 
-/// Repairs a new event that the upstream refused: only the fields it objects to, and only if that can help. `now` is in unix
-/// nanoseconds. Valid events are refused only by admission webhooks and other versions of Kubernetes.
+/// Repairs a new event that the upstream refused: only the fields it objects to, and only if that can help. `now` is in
+/// unix nanoseconds. Valid events are refused only by admission webhooks and other versions of Kubernetes.
 pub fn refused(event: &mut Event, objection: &Objection<'_>, now: i64) -> Vec<Repair> {
     let mut repairs: Vec<Repair> = refused_message(event, objection).into_iter().collect();
     if objection.is_about(&["reportingInstance"]) && event.reporting_instance.len() > REPORTING_INSTANCE_MAX {
@@ -204,7 +204,7 @@ mod tests {
         let before = event.clone();
         assert!(repair(ApiGroup::Events, &mut event, 4096, || 7).is_empty());
         assert_eq!(event, before);
-        // core/v1 takes long messages and odd names of old-style events; only our own cap applies.
+        // core/v1 accepts long messages and odd names of old-style events; only our own limit applies.
         let mut old_style = Event { message: "m".repeat(5000).into(), ..Event::default() };
         old_style.metadata.name = "Web-0.jVTkoE7ITJ64".into();
         assert_eq!(repair(ApiGroup::Core, &mut old_style, 4096, || 7), [Repair::Message]);

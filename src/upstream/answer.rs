@@ -1,9 +1,9 @@
-//! The table from the result of a request to the outbox's [`Answer`]: one function, [`judge`], for the apiserver and the embedded
-//! store. client-go drops an event on any API status (`recordEvent` in `tools/record/event.go`); this table retries temporary
-//! faults.
+//! The table from the result of a request to the outbox's [`Answer`]. One function, [`judge`], is used for the API
+//! server and the embedded store. client-go drops an event on any API status (`recordEvent` in
+//! `tools/record/event.go`); this table retries temporary faults.
 //!
-//! Only the `Status` of a failure that fits the request is final. An error page of a load balancer or a proxy, and the answer of
-//! an apiserver that does not serve events yet, say nothing about the event, so the request is retried.
+//! Only the `Status` of a failure that fits the request is final. The error page of a proxy says nothing about the
+//! event. Neither does the answer of an API server that does not serve events yet. Such requests are retried.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 pub(super) struct Denial {
     /// The upstream's Status, or one made from the text of another body. Its `code` is the HTTP status.
     pub(super) status: Status,
-    /// Whether the body was the Status of a failure with the code of the answer. Only an apiserver sends that.
+    /// Whether the body was the Status of a failure with the code of the answer. Only an API server sends that.
     pub(super) is_status: bool,
     /// The upstream's `Retry-After`, within the limit.
     pub(super) after: Option<Duration>,
@@ -128,7 +128,7 @@ fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
     let retry = |fault, applied| Answer::Retry(Retry { after: *after, applied, fault });
     let about = status.details.as_ref().map_or("", |details| details.kind.as_str());
     match (status.code, status.reason.as_str()) {
-        // These are temporary, with or without a Status. An apiserver's 429 is plain text.
+        // These are temporary, with or without a Status. An API server's 429 is plain text.
         (401, _) => retry(Fault::Unauthorized, Applied::No),
         (408 | 504, _) => retry(Fault::Timeout, perhaps),
         (429, _) => retry(Fault::Overloaded, Applied::No),
@@ -155,8 +155,8 @@ fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
     }
 }
 
-/// Whether the message is that of a size limit of etcd or gRPC, which is a 500 without a reason. Another `ResourceExhausted`,
-/// "database space exceeded", is temporary.
+/// Whether the message is that of a size limit of etcd or gRPC, which is a 500 without a reason. Another
+/// `ResourceExhausted`, "database space exceeded", is temporary.
 fn too_large_for_etcd(message: &str) -> bool {
     message.contains("etcdserver: request is too large") || message.contains("message larger than max")
 }
@@ -167,7 +167,7 @@ pub(super) fn status_of(failure: Failure) -> Status {
         Failure::Denied(denial) if denial.is_status || matches!(denial.status.code, 401 | 408 | 429 | 500..=599) => {
             denial.status
         }
-        // Not passed on: a client would take it for the apiserver's answer, and delete or post again.
+        // Not passed on: a client would take it for the API server's answer, and delete or post again.
         Failure::Denied(denial) => {
             let Status { code, message, .. } = denial.status;
             Status::new(503, "ServiceUnavailable", shorten(format!("not an apiserver's answer: {code} {message}")))

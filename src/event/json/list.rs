@@ -96,7 +96,8 @@ pub fn list_from_json(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<Dec
     })
 }
 
-/// The events of a document as undecoded JSON. Each is decoded by itself, so that an invalid one does not affect the others.
+/// The events of a document as undecoded JSON. Each is decoded by itself, so that an invalid one does not affect the
+/// others.
 #[derive(Debug)]
 pub struct Many<'j> {
     /// The group that a list states for its events.
@@ -106,11 +107,11 @@ pub struct Many<'j> {
 }
 
 impl<'j> Many<'j> {
-    /// Parses an array, or an object with `items`: an `EventList`, or a `List` as kubectl prints it. The last one of duplicate
-    /// members wins.
+    /// Parses an array, or an object with `items`: an `EventList`, or a `List` as kubectl prints it. The last one of
+    /// duplicate members wins.
     ///
     /// # Errors
-    /// Describes the fault of an invalid document.
+    /// Returns a description of the fault of an invalid document.
     pub fn read(json: &'j str) -> Result<Self, String> {
         let fault = |fault: serde_json::Error| fault.to_string();
         if json.trim_start().starts_with('[') {

@@ -1,7 +1,7 @@
 //! JSON of both groups to and from [`Event`]. Does no I/O and does not validate events (`validate` does).
 //!
-//! `serde_json` parses, and visitors that walk over the schema (`event/schema`) write the values into an Event. It accepts what
-//! the apiserver accepts; the texts of refusals are our own.
+//! `serde_json` parses, and visitors that iterate over the schema (`event/schema`) write the values into an Event.
+//! Decoding accepts what the API server accepts; the texts of refusals are our own.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod list;
@@ -58,7 +58,7 @@ macro_rules! of_group {
             json::decode($group, body, Strictness::Report)
         }
 
-        /// Decodes an event of an apiserver's answer.
+        /// Decodes an event of an API server's answer.
         ///
         /// # Errors
         /// As [`json::decode`].
@@ -66,7 +66,7 @@ macro_rules! of_group {
             json::decode_event($group, body)
         }
 
-        /// Decodes an `EventList` of an apiserver's answer.
+        /// Decodes an `EventList` of an API server's answer.
         ///
         /// # Errors
         /// As [`json::list_from_json`].
@@ -109,7 +109,7 @@ pub enum StrictFaultKind {
 }
 
 impl std::fmt::Display for StrictFault {
-    /// Writes the apiserver's `Warning` text: `unknown field "metadata.extra"`.
+    /// Writes the API server's `Warning` text: `unknown field "metadata.extra"`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = match self.kind {
             StrictFaultKind::Unknown => "unknown",
@@ -130,7 +130,7 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// The error of a body that the apiserver would not decode, with the Status for the client.
+/// The error of a body that the API server would not decode, with the Status for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .status.message)]
 pub struct DecodeError {
@@ -166,8 +166,8 @@ pub enum Strictness {
 /// Decodes a body in `group`.
 ///
 /// # Errors
-/// 400 for a body that is not JSON, has members of a wrong type, or has another kind or version; and for strict faults if
-/// `strictness` refuses them.
+/// 400 for a body that is not JSON, has members of a wrong type, or has another kind or version. Also for strict faults
+/// if `strictness` refuses them.
 pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
     let (mut event, mut pass) = (Event::default(), Pass::new(group));
     let read = read::document(&repaired(body), &mut event, &mut pass);
@@ -179,7 +179,7 @@ pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<De
     let Pass { stated: [kind, api_version], fault_at, strict: strict_faults, .. } = pass;
     check_kind(group, &kind, &api_version)?;
     if let Err(error) = read {
-        // The path instead of line and column: a client does not know the document that its patch resulted in.
+        // The path replaces line and column, because a client does not know the document that its patch resulted in.
         let fault = error.to_string();
         let fault = fault.rsplit_once(" at line ").map_or(fault.as_str(), |(fault, _position)| fault);
         return Err(DecodeError::unhandled(&match fault_at.unwrap_or_default().as_str() {
@@ -197,15 +197,13 @@ pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<De
     Ok(Decoded { event, strict_faults, kind, api_version })
 }
 
-/// As [`decode`], but ignores strict faults.
-///
-/// # Errors
-/// As [`decode`].
+/// Decodes as [`decode`] does, but ignores strict faults.
 pub fn decode_event(group: ApiGroup, body: &[u8]) -> Result<Event, Box<DecodeError>> {
     decode(group, body, Strictness::Report).map(|decoded| decoded.event)
 }
 
-/// Refuses an object that is not an Event of `group`. Accepts a missing kind or version, and the group without a version.
+/// Refuses an object that is not an Event of `group`. Accepts a missing kind or version, and the group without a
+/// version.
 pub(super) fn check_kind(group: ApiGroup, kind: &str, api_version: &str) -> Result<(), Box<DecodeError>> {
     let (stated, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let is_served = match version {

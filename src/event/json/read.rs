@@ -1,7 +1,9 @@
-//! Reading: `serde` visitors that walk over the schema, straight into the members of an Event. No tree.
+//! Decoding: `serde` visitors that iterate over the schema and write straight into the members of an Event, without a
+//! tree.
 //!
-//! As Go's decoder does it: `null` is no value, of a member given twice the last one counts (objects, lists and maps are read
-//! over what is there), unknown members are passed over. What a strict decode refuses is noted beside.
+//! Follows Go's decoder: `null` is no value, and the last duplicate of a member wins (objects, lists and maps are
+//! merged into the existing value). Unknown members are ignored. Faults that strict decoding refuses are collected in
+//! [`Pass`].
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
@@ -18,28 +20,28 @@ use super::{StrictFault, StrictFaultKind};
 use crate::event::schema::{Member, Object, with_access};
 use crate::event::{ApiGroup, EventSeries, ManagedFields, MicroTime, ObjectReference, Time, cut};
 
-/// LIMIT: `sigs.k8s.io/json` keeps this many strict faults and forgets the rest, and so does this decoder.
+/// LIMIT: strict faults that are reported, as many as by `sigs.k8s.io/json`; further ones are dropped.
 const STRICT_FAULTS_MAX: usize = 100;
 
-/// LIMIT: bytes of a value that are shown where it cannot be read.
+/// LIMIT: bytes of an invalid value that its error shows.
 const SHOWN_BYTES: usize = 40;
 
-/// Reads a whole JSON document into `object`; `null` leaves it as it is.
+/// Decodes a whole JSON document into `object`; `null` leaves it unchanged.
 pub(super) fn document<T: Object>(json: &str, object: &mut T, pass: &mut Pass) -> Result<(), serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_str(json);
     Seed { into: object, at: &Path::Root, pass }.deserialize(&mut reader)?;
     reader.end()
 }
 
-/// One decode of one body.
+/// The state of decoding one body.
 #[derive(Debug)]
 pub(super) struct Pass {
     group: ApiGroup,
-    /// `kind` and `apiVersion` of the document; empty when it gave none.
+    /// `kind` and `apiVersion` of the document; empty when absent.
     pub(super) stated: [SmolStr; 2],
-    /// Which of the two it gave.
+    /// Which of the two are present.
     has_stated: [bool; 2],
-    /// Where the value stands that could not be read.
+    /// The path of the invalid value.
     pub(super) fault_at: Option<String>,
     pub(super) strict: Vec<StrictFault>,
     strict_seen: HashSet<StrictFault>,
@@ -51,12 +53,12 @@ impl Pass {
         Self { group, stated, has_stated, fault_at: None, strict: Vec::new(), strict_seen: HashSet::new() }
     }
 
-    /// Notes an unknown member.
+    /// Adds an unknown member to the strict faults.
     fn unknown(&mut self, at: &Path<'_>) {
         self.strict_fault(at, StrictFaultKind::Unknown);
     }
 
-    /// Notes a member given twice.
+    /// Adds a duplicate member to the strict faults.
     #[cold]
     pub(super) fn duplicate(&mut self, at: &Path<'_>) {
         self.strict_fault(at, StrictFaultKind::Duplicate);
@@ -72,8 +74,8 @@ impl Pass {
         }
     }
 
-    /// Takes the value of `kind` or `apiVersion`; false where `name` is another member of the document. The apiserver's look at them
-    /// does not mind capitals, its decode does.
+    /// Decodes the value of `kind` or `apiVersion`; returns false if `name` is another member of the document. The API
+    /// server finds them regardless of case, but decodes them with regard to case.
     fn take_stated<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
         const NAMES: [&str; 2] = ["kind", "apiVersion"];
         let Some(place) = NAMES.iter().position(|known| known.eq_ignore_ascii_case(name)) else { return Ok(false) };
@@ -95,7 +97,7 @@ impl Pass {
     }
 }
 
-/// Where in the document a value stands.
+/// The path of a value in the document.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Path<'p> {
     Root,
@@ -105,7 +107,7 @@ pub(super) enum Path<'p> {
     Index(&'p Path<'p>, usize),
 }
 
-/// `metadata.ownerReferences[0].name`
+/// Writes a path such as `metadata.ownerReferences[0].name`.
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -117,7 +119,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A value that is about to be read.
+/// The target of the next value.
 #[derive(Debug)]
 struct Seed<'s, M> {
     into: &'s mut M,
@@ -125,7 +127,7 @@ struct Seed<'s, M> {
     pass: &'s mut Pass,
 }
 
-/// What can be read.
+/// A type that can be decoded.
 trait Read: Sized {
     fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error>;
 }
@@ -189,18 +191,18 @@ impl<'de, T: Object> Visitor<'de> for Seed<'_, T> {
     }
 }
 
-/// A name that is about to be read.
+/// The lookup of the next name.
 struct Key<T: 'static> {
     members: &'static [&'static Member<T>],
-    /// The place of the member that comes next, if the members come as they are written.
+    /// The index of the member that comes next, if the members are in schema order.
     next: usize,
     group: ApiGroup,
 }
 
 enum Found<T: 'static> {
-    /// A member, and its place.
+    /// A member, and its index.
     Member(usize, &'static Member<T>),
-    /// The name of something else.
+    /// A name that no member has.
     Other(SmolStr),
 }
 
@@ -220,7 +222,7 @@ impl<T> Visitor<'_> for Key<T> {
     }
 
     fn visit_str<E>(self, name: &str) -> Result<Found<T>, E> {
-        // Most often it is the one that is expected, or one soon after it.
+        // Usually it is the expected member, or one soon after it.
         let (before, after) = self.members.split_at_checked(self.next).unwrap_or_default();
         let mut members = (self.next..).zip(after).chain((0..).zip(before));
         let found = members.find(|(_, member)| member.name(self.group) == name);
@@ -228,7 +230,7 @@ impl<T> Visitor<'_> for Key<T> {
     }
 }
 
-/// Values that are read by what stands there.
+/// Types that are decoded by the kind of the value.
 macro_rules! by_value {
     ($($value:ty),+ $(,)?) => {
         $(impl Read for $value {
@@ -285,7 +287,7 @@ impl Read for Option<i64> {
     }
 }
 
-/// A number as Go reads one into an integer: by its digits, so that `2.0` and `1e2` are none. `None` for `null`.
+/// Decodes an integer by its digits, as Go does, so that `2.0` and `1e2` are invalid. `None` for `null`.
 fn whole_number<'de, D: Deserializer<'de>, N: FromStr>(from: D) -> Result<Option<N>, D::Error> {
     match <&RawValue>::deserialize(from)?.get() {
         "null" => Ok(None),
@@ -303,7 +305,8 @@ impl Read for Option<bool> {
     }
 }
 
-/// Any list, kept as text. LIMIT: what nests deeper than `serde_json` reads (128) is dropped; the apiserver makes none that deep.
+/// Decodes any list and keeps it as text. LIMIT: a list that nests deeper than `serde_json` reads (128) is dropped; the
+/// API server makes none that deep.
 impl Read for ManagedFields {
     fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
         let given = <&RawValue>::deserialize(from)?.get();
@@ -338,8 +341,8 @@ macro_rules! times {
         })+
     };
 }
-// Go's zero time is "not set".
-// COMPAT(apiserver): where microseconds are told an explicit zero time is kept and counts as set, because Go's validation
+// Go's zero time means "not set".
+// COMPAT(apiserver): an explicit zero time with microseconds is kept and counts as set, because Go's validation
 // compares it with a zero time of another location. It is written as `null`.
 times!(
     Time, "a time such as \"2026-01-02T15:04:05Z\"", |time| *time != Time::ZERO;
@@ -407,7 +410,7 @@ impl<'de> Visitor<'de> for Seed<'_, BTreeMap<SmolStr, SmolStr>> {
     }
 }
 
-/// What a pointer in Go leads to; `null` unsets it.
+/// Decodes the target of a pointer in Go; `null` unsets it.
 macro_rules! optional {
     ($($target:ty: $object:ty),+) => {
         $(impl<'de> Visitor<'de> for Seed<'_, Option<$target>> {

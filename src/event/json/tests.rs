@@ -121,7 +121,7 @@ fn only_events_of_the_api_group_are_accepted() {
     ] {
         let found = format!("{expected} kind {kind:?} and apiVersion {api_version:?}");
         refused(&format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","count":"x"}}"#), &found);
-        // The apiserver ignores case here.
+        // The API server ignores case here.
         refused(&format!(r#"{{"Kind":"{kind}","APIVERSION":"{api_version}"}}"#), &found);
     }
     for (kind, api_version) in [("Event", ""), ("", "v1"), ("Event", "/v1"), ("Event", "/")] {

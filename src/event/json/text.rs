@@ -1,4 +1,4 @@
-//! Repairs the text of a body as Go's decoder does, so that `serde_json` accepts what the apiserver accepts.
+//! Repairs the text of a body as Go's decoder does, so that `serde_json` accepts what the API server accepts.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
@@ -13,8 +13,8 @@ pub fn repaired(body: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Converts bytes to text as Go does: every byte that is not part of valid UTF-8 becomes one U+FFFD. Rust's lossy conversion
-/// makes one of each truncated sequence.
+/// Converts bytes to text as Go does: every byte that is not part of valid UTF-8 becomes one U+FFFD. Rust's lossy
+/// conversion makes one of each truncated sequence.
 pub(in crate::event) fn lossy(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -1,4 +1,4 @@
-//! Parser of a document into a tree, for patches: their members need not be those of an Event.
+//! Parses a document into a tree, for patches: their members need not be those of an Event.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;

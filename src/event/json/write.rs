@@ -1,4 +1,4 @@
-//! The writer: an Event as a Go apiserver writes it, member for member, straight into a buffer. It walks over the schema.
+//! Encodes an Event as a Go API server does, member for member, straight into a buffer. Iterates over the schema.
 //!
 //! Text is escaped as Go escapes it: `<`, `>`, `&`, U+2028 and U+2029 too.
 
@@ -24,12 +24,12 @@ pub fn write_item(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
     event.write(group, out);
 }
 
-/// Appends the metadata of an event, as it also stands in a `PartialObjectMetadata`.
+/// Appends the metadata of an event, which a `PartialObjectMetadata` has too.
 pub(crate) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
     meta.write(ApiGroup::Core, out);
 }
 
-/// Appends the members of an object that is open.
+/// Appends the members of an open object.
 fn members<T: Object>(group: ApiGroup, object: &T, out: &mut Vec<u8>) {
     for member in T::members(group) {
         let start = out.len();
@@ -41,16 +41,16 @@ fn members<T: Object>(group: ApiGroup, object: &T, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the name of the next member of an object that is open; `name` must need no escaping.
+/// Appends the name of the next member of an open object; `name` must need no escaping.
 pub(super) fn name(name: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(if out.last() == Some(&b'{') { b"\"" } else { b",\"" });
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\":");
 }
 
-/// What can be written.
+/// A type that can be encoded.
 trait Write {
-    /// Appends the value; false where it counts as empty.
+    /// Appends the value; returns false if it counts as empty.
     fn write(&self, group: ApiGroup, out: &mut Vec<u8>) -> bool;
 }
 
@@ -83,7 +83,7 @@ impl Write for i64 {
     }
 }
 
-/// What a pointer in Go leads to is written even when it is zero.
+/// Encodes the target of a pointer in Go, even when it is zero.
 macro_rules! optional {
     ($($value:ty),+) => {
         $(impl Write for Option<$value> {
@@ -108,7 +108,7 @@ impl Write for bool {
     }
 }
 
-/// A time, in quotes; Go's zero time is `null`.
+/// Encodes a time in quotes; Go's zero time is `null`.
 macro_rules! times {
     ($($time:ty),+) => {
         $(impl Write for $time {
@@ -133,7 +133,7 @@ impl Write for Box<ObjectReference> {
     }
 }
 
-/// JSON that is kept as it is.
+/// JSON that is kept as text.
 impl Write for Arc<str> {
     fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) -> bool {
         escape(self, out);
@@ -178,7 +178,7 @@ pub(crate) fn integer(number: i64, out: &mut Vec<u8>) {
 
 /// Appends a string, quoted and escaped as Go's encoder does with its HTML escaping on.
 pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
-    // Without an early end, so that many bytes are compared at once.
+    // Without an early exit, so that many bytes are compared at once.
     let is_special = value.bytes().fold(false, |is_special, byte| is_special | !stands_as_it_is(byte));
     if !is_special {
         out.push(b'"');
@@ -193,15 +193,15 @@ pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
     escape(&String::from_utf8_lossy(&plain), out);
 }
 
-/// Whether no JSON writer escapes this byte, wherever it stands in a text: most texts of an event have no other.
+/// Whether JSON contains this byte unescaped in any string; most strings of an event have no other bytes.
 const fn stands_as_it_is(byte: u8) -> bool {
     !matches!(byte, 0..=0x1f | b'"' | b'\\' | b'<' | b'>' | b'&' | LINE_SEPARATOR)
 }
 
-/// The first byte of U+2028 and U+2029, and of some others.
+/// The first byte of U+2028, U+2029 and some other characters.
 const LINE_SEPARATOR: u8 = 0xe2;
 
-/// Appends JSON with the characters escaped that Go escapes for HTML. They stand in strings only.
+/// Appends JSON, and escapes the characters that Go escapes for HTML. They occur in strings only.
 pub(crate) fn escape(json: &str, out: &mut Vec<u8>) {
     let special = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
     let mut rest = json;

@@ -1,4 +1,4 @@
-//! Builds the client of an apiserver, and classifies its errors.
+//! Builds the client of an API server, and classifies its errors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::event::ApiGroup;
 use crate::upstream::answer::Failure;
 
-/// Settings of an apiserver as the upstream; the defaults are in [`Settings::default`].
+/// Settings of an API server as the upstream; the defaults are in [`Settings::default`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The kubeconfig. Default: `$KUBECONFIG`, then `~/.kube/config`, then the pod's service account.
@@ -75,9 +75,11 @@ pub enum Error {
 
 /// Returns the service that sends requests with `settings`. Sends nothing yet.
 ///
-/// These are kube's layers without its transport, log and retries: the outbox retries, and kube would hide each 429, 503 and 504.
-/// Token files are read again every minute and after a 401 (`token.rs`). kube runs exec plugins before their tokens expire.
-/// LIMIT: it does not renew a client *certificate* from an exec plugin; after its expiry, requests get 401 until a restart.
+/// These are kube's layers without its transport, log and retries: the outbox retries, and kube would hide each 429,
+/// 503 and 504. Token files are read again every minute and after a 401 (`token.rs`). kube runs exec plugins before
+/// their tokens expire.
+/// LIMIT: it does not renew a client *certificate* from an exec plugin; after its expiry, requests get 401 until a
+/// restart.
 pub(super) async fn service(
     settings: &Settings,
     clock: &Clock,

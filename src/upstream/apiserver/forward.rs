@@ -1,7 +1,7 @@
-//! Forwards clients' requests to the apiserver unchanged, without deadlines and without retries.
+//! Forwards clients' requests to the API server unchanged, without deadlines and without retries.
 //!
-//! They have connections of their own without our credentials: an apiserver checks a client certificate before the token, so
-//! ours would make us the author of each request.
+//! They have connections of their own without our credentials. An API server checks a client certificate before the
+//! token, so ours would make us the author of each request.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,8 +25,8 @@ use super::connect::{Error, Settings, classify, config};
 use super::transport::{Connector, Protocols, Transport, connector, https_connector};
 use crate::upstream::answer::Failure;
 
-/// LIMIT: concurrent requests of one HTTP/2 connection; further ones use the next connection. An apiserver allows 100, and each
-/// watch counts: beyond that, requests would wait for the end of watches.
+/// LIMIT: concurrent requests of one HTTP/2 connection; further ones use the next connection. An API server allows 100,
+/// and each watch counts: beyond that, requests would wait for the end of watches.
 const STREAMS: usize = 64;
 /// LIMIT: HTTP/2 connections; further requests share the last one.
 const LANES: usize = 256;
@@ -66,7 +66,7 @@ pub struct Seat {
 /// Why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswered {
-    /// Its path is not valid for the apiserver.
+    /// Its path is not valid for the API server.
     #[error("the path cannot be forwarded: {0}")]
     Path(String),
     /// There was no connection, and nothing was sent.
@@ -141,14 +141,14 @@ impl Forwarder {
 }
 
 impl Inner {
-    /// Addresses a request to the apiserver.
+    /// Addresses a request to the API server.
     fn address(&self, request: &mut Request<Outgoing>) -> Result<(), Unanswered> {
         *request.uri_mut() = self.uri(request.uri()).map_err(|fault| Unanswered::Path(fault.to_string()))?;
         *request.version_mut() = http::Version::HTTP_11;
         Ok(())
     }
 
-    /// Returns the URI at the apiserver, with the same path and query byte for byte.
+    /// Returns the URI at the API server, with the same path and query byte for byte.
     fn uri(&self, asked: &Uri) -> Result<Uri, InvalidUriParts> {
         let path = asked.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         let path = if self.prefix.is_empty() {

@@ -1,5 +1,5 @@
-//! Lists the apiserver's events in pages and then watches them, with kube's watcher: it resumes, requests bookmarks, lists again
-//! after a 410 and backs off.
+//! Lists the API server's events in pages and then watches them, with kube's watcher. It resumes, requests bookmarks,
+//! lists again after a 410 and backs off.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::event::{ApiGroup, Event, json};
 
 /// LIMIT: events of one page of the list.
 const PAGE: u32 = 500;
-/// LIMIT: seconds after which the apiserver ends a watch, which then restarts; kube's default.
+/// LIMIT: seconds after which the API server ends a watch, which then restarts; kube's default.
 const WATCH_SECONDS: u32 = 290;
 
 /// One step of the list or the watch.
@@ -36,7 +36,7 @@ pub enum News {
     Stored(Box<Event>),
     /// An event was deleted, or has expired.
     Gone(Box<Event>),
-    /// The apiserver did not answer as it should; it is asked again after a pause.
+    /// The API server did not answer as it should; it is asked again after a pause.
     Trouble {
         /// The fault, as text.
         error: String,
@@ -127,8 +127,8 @@ impl Apiserver {
     }
 }
 
-/// Returns a client of kube with deadlines, which kube's own does not have: a missing answer to a list would block it for ever.
-/// `timeout` limits the head of an answer and each chunk of a list; a watch may be silent until its end.
+/// Returns a client of kube with deadlines, which kube's own does not have: a missing answer to a list would block it
+/// for ever. `timeout` limits the head of an answer and each chunk of a list; a watch may be silent until its end.
 fn impatient(exchange: Exchange, timeout: Duration) -> kube::Client {
     let watch = Duration::from_secs(WATCH_SECONDS.into()) + timeout;
     kube::Client::new(
@@ -145,7 +145,7 @@ fn impatient(exchange: Exchange, timeout: Duration) -> kube::Client {
     )
 }
 
-/// Returns the apiserver's code of an error.
+/// Returns the API server's code of an error.
 fn code(error: &watcher::Error) -> Option<u16> {
     let (watcher::Error::InitialListFailed(kube::Error::Api(status))
     | watcher::Error::WatchStartFailed(kube::Error::Api(status))

@@ -1,10 +1,10 @@
-//! The kube-apiserver as an upstream. kube supplies configuration, TLS and credentials. Connections, requests and answers
-//! are our own: they speak HTTP/2, send the bytes of client-go, and read headers such as `Retry-After`.
+//! The kube-apiserver as an upstream. kube supplies configuration, TLS and credentials. Connections, requests and
+//! answers are our own: they speak HTTP/2, send the bytes of client-go, and read headers such as `Retry-After`.
 //!
-//! Each request is sent once, because the outbox retries. A record is written through the API group that the outbox names;
-//! the default is core/v1, as in client-go's recorder. A request goes straight to the transport and its future is boxed
-//! (`Sending`): `kube::Client` adds a task per request, and nested futures copy large values at each level.
-//! After `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
+//! Each request is sent once, because the outbox retries. A record is written through the API group that the outbox
+//! names; the default is core/v1, as in client-go's recorder. A request goes straight to the transport and its future
+//! is boxed (`Sending`). `kube::Client` would add a task per request, and nested futures copy large values at each
+//! level. Mirrors `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
 
 mod connect;
 mod forward;
@@ -76,7 +76,7 @@ pub struct Apiserver {
     group: ApiGroup,
     clock: Clock,
     metrics: Metrics,
-    /// Forwards clients' requests; `None` for an apiserver behind a service.
+    /// Forwards clients' requests; `None` for an API server behind a service.
     forwarder: Option<Forwarder>,
     /// The most recent retryable failure, for the log.
     fault: Arc<ArcSwapOption<String>>,
@@ -93,7 +93,7 @@ impl Apiserver {
         Ok(Self { forwarder, ..behind })
     }
 
-    /// Returns an apiserver that `service` reaches. Uses only the timeout and the API group of `settings`.
+    /// Returns an API server that `service` reaches. Uses only the timeout and the API group of `settings`.
     #[must_use]
     pub fn behind<S, B>(service: S, settings: &Settings, clock: Clock, metrics: Metrics) -> Self
     where
@@ -135,10 +135,10 @@ impl Apiserver {
         self.fault.load_full()
     }
 
-    /// Requests `/readyz`. Accepts 403 and 404: the apiserver answered and accepted our credentials.
+    /// Requests `/readyz`. Accepts 403 and 404: the API server answered and accepted our credentials.
     ///
     /// # Errors
-    /// When there is no answer, or when the answer rejects our credentials or reports that the apiserver is not ready.
+    /// When there is no answer, or when the answer rejects our credentials or reports that the API server is not ready.
     pub async fn check(&self) -> Result<(), NotReady> {
         match self.send_in_time(request::readyz(), BODY_BYTES_MAX).await {
             Ok(_) => Ok(()),
@@ -150,7 +150,7 @@ impl Apiserver {
     /// Posts a review of a token or of a permission to `path` and returns the answer.
     ///
     /// # Errors
-    /// The apiserver's refusal, or 503 and 504 when there is no answer.
+    /// The API server's refusal, or 503 and 504 when there is no answer.
     pub async fn review(&self, path: &str, question: &Value) -> Result<Value, Status> {
         let (_, body) = self.send_in_time(request::review(path, question), BODY_BYTES_MAX).await.map_err(status_of)?;
         serde_json::from_slice(&body).map_err(|_fault| Status::new(502, "BadGateway", "the answer cannot be read"))

@@ -1,4 +1,4 @@
-//! Requests for the apiserver's Events API, as client-go writes them.
+//! Requests for the API server's Events API, as client-go writes them.
 
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{Method, Request as HttpRequest};
@@ -74,7 +74,7 @@ pub(super) fn review(path: &str, question: &Value) -> Result {
     with_body(Method::POST, path.to_owned(), JSON, question.to_string().into_bytes())
 }
 
-/// Returns the PUT of an event in its client's API group, whose rules the apiserver then applies.
+/// Returns the PUT of an event in its client's API group, whose rules the API server then applies.
 pub(super) fn update(event: &Event, options: &UpdateOptions) -> Result {
     let mut body = Vec::new();
     let Writer { manager, group } = &options.writer;
@@ -178,7 +178,7 @@ fn list_query(group: ApiGroup, options: &ListOptions) -> [Option<String>; 5] {
     ]
 }
 
-/// Returns the GET of the apiserver's readiness.
+/// Returns the GET of the API server's readiness.
 pub(super) fn readyz() -> Result {
     get("/readyz".to_owned())
 }

@@ -1,4 +1,4 @@
-//! The apiserver as an upstream, over an in-process tower service.
+//! The API server as an upstream, over an in-process tower service.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::upstream::{
     WatchEvent, WatchOptions, Writer,
 };
 
-/// One request to the fake apiserver.
+/// One request to the fake API server.
 #[derive(Debug, Clone)]
 struct Seen {
     line: String,
@@ -28,7 +28,7 @@ struct Seen {
     body: String,
 }
 
-/// The reply of the fake apiserver.
+/// The reply of the fake API server.
 enum Reply {
     Http(Response<String>),
     Break(io::ErrorKind),
@@ -226,7 +226,7 @@ async fn lists_are_read_with_their_metadata() {
     assert_eq!(log.lock()[0].line, "GET /api/v1/events?limit=1");
 }
 
-/// Returns an apiserver that expects requests with `line` and answers all of them alike.
+/// Returns an API server that expects requests with `line` and answers all of them alike.
 fn answering(line: &'static str, code: u16, body: &'static str) -> Apiserver {
     let reply = move |seen: &Seen| {
         assert_eq!(seen.line, line);

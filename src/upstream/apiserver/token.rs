@@ -1,5 +1,5 @@
-//! The bearer token in a file that is replaced before it expires, such as a pod's service account. kube reads such a file once a
-//! minute. Here, a 401 also makes the next request read it, so that a rotation does not delay delivery.
+//! The bearer token in a file that is replaced before it expires, such as a pod's service account. kube reads such a
+//! file once a minute. Here, a 401 also makes the next request read it, so that a rotation does not delay delivery.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl TokenFile {
         held.header.clone()
     }
 
-    /// Records that the apiserver rejected this header. If it is the current one, the next request reads the file.
+    /// Records that the API server rejected this header. If it is the current one, the next request reads the file.
     pub(super) async fn refused(&self, header: &HeaderValue) {
         let mut held = self.held.lock().await;
         if held.header == header {

@@ -1,8 +1,8 @@
-//! HTTP to the apiserver: HTTP/2 with one connection if TLS offers it, otherwise HTTP/1.1 with one connection per request in
-//! flight. kube's connector has only HTTP/1.1.
+//! HTTP to the API server: HTTP/2 with one connection if TLS offers it, otherwise HTTP/1.1 with one connection per
+//! request in flight. kube's connector has only HTTP/1.1.
 //!
-//! A handshake before the first request determines the protocol. Without it, hyper's client opens a connection for each request
-//! of a burst that comes before the first handshake is done.
+//! A handshake before the first request determines the protocol. Without it, hyper's client opens a connection for each
+//! request of a burst that comes before the first handshake is done.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// LIMIT: longest silence before a ping; client-go's value.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// The connections to one apiserver.
+/// The connections to one API server.
 pub(super) struct Transport<B = Body> {
     probe: Connector,
     /// One connection, which hyper shares. One request opens a new one while the others wait.
     http2: Client<Connector, B>,
     /// LIMIT: one connection per request in flight, which the gate limits; idle ones are closed after hyper's 90 s.
     http1: Client<Connector, B>,
-    /// Whether the apiserver has HTTP/2; empty before the first request, and after a change was detected.
+    /// Whether the API server has HTTP/2; empty before the first request, and after a change was detected.
     multiplexes: ArcSwap<OnceCell<bool>>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Transport<B = Body> {
 #[error("connecting to the apiserver")]
 pub(super) struct NoConnection(#[source] BoxError);
 
-/// The error of a connection without HTTP/2, after the apiserver had it.
+/// The error of a connection without HTTP/2, after the API server had it.
 #[derive(Debug, thiserror::Error)]
 #[error("the apiserver no longer offers HTTP/2")]
 struct NotHttp2;
@@ -58,8 +58,9 @@ impl<B> Transport<B>
 where
     B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    /// `timeout` limits connecting, with TLS. An HTTP/2 connection that is silent for that long, idle or not, is pinged, and closed
-    /// after half that time again. Otherwise a dead connection would fail every request until TCP closes it.
+    /// `timeout` limits connecting, with TLS. An HTTP/2 connection that is silent for that long, idle or not, is
+    /// pinged, and closed after half that time again. Otherwise a dead connection would fail every request until TCP
+    /// closes it.
     pub(super) fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
         Ok(Self::over(https_connector(config, Protocols::All)?, timeout))
     }
@@ -133,7 +134,7 @@ fn is_not_http2(fault: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(fault), |error| error.source()).any(|error| error.is::<NotHttp2>())
 }
 
-/// The protocols that are offered to the apiserver.
+/// The protocols that are offered to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocols {
     /// HTTP/2 and HTTP/1.1.

@@ -1,4 +1,5 @@
-//! The whole client against an apiserver in this process: TCP, TLS with a client certificate, ALPN, HTTP/2 and HTTP/1.1.
+//! The whole client against an API server in this process: TCP, TLS with a client certificate, ALPN, HTTP/2 and
+//! HTTP/1.1.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -40,7 +41,7 @@ enum Act {
     Freeze,
 }
 
-/// The connections and requests of the apiserver.
+/// The connections and requests of the API server.
 #[derive(Debug, Default)]
 struct Seen {
     /// The ALPN protocol of each connection on which TLS was established.

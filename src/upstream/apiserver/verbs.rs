@@ -16,11 +16,11 @@ use crate::upstream::{
     WatchOptions,
 };
 
-/// LIMIT: warnings of one answer that are passed on, as many as the apiserver's decoder reports; more are dropped.
+/// LIMIT: warnings of one answer that are passed on, as many as the API server's decoder reports; more are dropped.
 const WARNINGS_MAX: usize = 100;
 
 /// Each request is made in the API group that its client used, or the one in the settings. A request that fails has the
-/// apiserver's refusal, or 503 and 504 when there is no answer.
+/// API server's refusal, or 503 and 504 when there is no answer.
 impl Apiserver {
     /// As [`Upstream::get_not_older`](crate::upstream::Upstream::get_not_older).
     pub(in crate::upstream) async fn get_not_older(

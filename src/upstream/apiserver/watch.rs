@@ -1,4 +1,4 @@
-//! WATCH of an apiserver: splits the answer into frames at newlines, as fast as the client reads.
+//! WATCH of an API server: splits the answer into frames at newlines, as fast as the client reads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Frames {
             match self.body.frame().await {
                 Some(Ok(frame)) => self.buffer.extend_from_slice(&frame.into_data().unwrap_or_default()),
                 Some(Err(error)) => {
-                    // A broken watch ends without an ERROR, as it does for clients of the apiserver itself.
+                    // A broken watch ends without an ERROR, as it does for clients of the API server itself.
                     tracing::debug!(%error, "a watch of the upstream broke");
                     self.ended = true;
                 }

@@ -340,12 +340,12 @@ mod tests {
             aliases.insert(&event);
             aliases.len()
         };
-        // A small one among them is forgotten only where it is the oldest.
+        // A small event is evicted only if it is the oldest.
         assert_eq!(put(large("d")), 4);
         assert_eq!(put(large("e")), 1);
         assert!(aliases.get("default", "e").is_some());
         assert_eq!(put(event("a", 1)), 2);
-        // One that grows by a patch takes room as well, and one that goes gives it back.
+        // An event that grows by a patch counts with its new size, and a removed one releases its bytes.
         let growth = Growth { message: Some("m".repeat(BYTES_A_NAME * 3).into()), ..Growth::default() };
         assert!(aliases.grow("default", "a", &growth).is_some());
         assert_eq!(aliases.len(), 1);
@@ -373,7 +373,7 @@ mod tests {
         for number in 0..127 {
             aliases.insert(&event(&number.to_string(), 1));
         }
-        // Under a name that is there twice the later event counts.
+        // A later event of the same name replaces the earlier one.
         aliases.insert(&event("100", 2));
         aliases.insert(&event("101", 3));
         aliases.insert(&event("new", 1));

@@ -2,7 +2,7 @@
 //!
 //! A request passes the layers of [`Face::service`], then the table of paths below. A POST then passes `decode`
 //! (Content-Type, size, JSON), the API server's validation, and its shard. Reads go to the upstream. Every refusal is a
-//! `Status` in the API server's words. A refused event leaves nothing but its count in the ledger.
+//! `Status` in the API server's words. A refused event gets no record; the ledger counts it.
 
 mod ack;
 mod admit;

@@ -276,7 +276,8 @@ impl Budget {
         Some(order.record)
     }
 
-    /// Removes a record from the queue if it can be written at once without a token that another record waits for.
+    /// Removes a record from the queue if it can be written at once, without a token that another record waits for.
+    /// Returns whether it can.
     pub(super) fn pay_for(&mut self, order: Order, now: Mono) -> bool {
         let Some(queue) = &self.queue else { return false };
         let (is_paid, waiting) = (queue.paid.contains(&order), queue.owed.len() + queue.foldable.len());

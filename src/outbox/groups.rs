@@ -554,7 +554,7 @@ impl Outbox {
         Some((into, name))
     }
 
-    /// Records that these records were folded: for their correlators to forget them, and for reads of their objects.
+    /// Notes that these records were folded, for their correlators to forget them and for reads of their objects.
     pub fn has_left(&mut self, leaving: Leaving, into: Option<(RecordId, SmolStr)>, now: Now) {
         let Some((into, name)) = into else { return };
         for (id, record) in leaving.records {

@@ -74,7 +74,7 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, LruMap};
 use crate::event::{ApiGroup, Event};
 
-/// Unsettled writes of one shard. Limits are on what the outboxes of all shards hold together.
+/// Unsettled writes of one shard. The limits apply to the outboxes of all shards together.
 #[derive(Debug)]
 pub struct Outbox {
     settings: Settings,

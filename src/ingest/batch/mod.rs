@@ -148,7 +148,7 @@ impl Batch {
         }
     }
 
-    /// What has been read, with `data`. Copied only where it came in several pieces.
+    /// Returns the text read so far and `data`. Copies only if it came in several pieces.
     fn joined(&mut self, data: Bytes) -> Bytes {
         if self.buffer.is_empty() {
             return data;
@@ -158,7 +158,7 @@ impl Batch {
         joined.into()
     }
 
-    /// Takes the lines that are complete with `data`. Only the one that is not yet is copied.
+    /// Processes the lines that are complete with `data`. Copies only the incomplete one.
     async fn take_lines(&mut self, data: &[u8]) -> Flow {
         let complete = memchr::memrchr(b'\n', data).map_or(0, |end| end.saturating_add(1));
         let (lines, rest) = data.split_at_checked(complete).unwrap_or_default();

@@ -114,7 +114,7 @@ pub enum Ack {
 /// Time that a DELETE or PUT waits for a write of the same record in flight: the upstream's longest answer time.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What the HTTP interface shares with the program: access, shutdown, and parts that outlive it.
+/// The parts that the HTTP interface shares with the program: access, shutdown, and parts that outlive it.
 #[derive(Debug, Clone)]
 pub struct Life {
     /// Authentication and authorization of callers.
@@ -225,7 +225,7 @@ impl Face {
     /// record by the alias of the name, otherwise by the upstream's event.
     async fn hold(&self, namespace: &str, name: &str) -> Option<Held> {
         let mut held = match self.0.aliases.get(namespace, name) {
-            Some(earlier) => self.0.shards.hold(&earlier, name, Lead::Alias)?,
+            Some(known) => self.0.shards.hold(&known, name, Lead::Alias)?,
             None => {
                 let stored = self.0.upstream.get(namespace, name).await.ok()?;
                 self.0.shards.hold(&stored, name, Lead::Name)?

@@ -24,9 +24,9 @@ pub struct Offer {
     pub occurrences: u32,
     /// How the record shows them.
     pub fold: Fold,
-    /// What the correlator remembers of the record, used if the record is not in the outbox.
+    /// The correlator's knowledge of the record, used if the record is not in the outbox.
     pub known: Known,
-    /// Who pays for the write.
+    /// The payer of the write.
     pub payment: Payment,
     /// The spam key, which with the source selects the budget.
     pub budget: Key,
@@ -34,7 +34,7 @@ pub struct Offer {
     pub group: Option<Rate>,
 }
 
-/// What a correlator remembers of a record.
+/// A correlator's knowledge of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Known {
     /// Whether the upstream is known to hold it.
@@ -45,7 +45,7 @@ pub struct Known {
     pub tag: u64,
 }
 
-/// Who pays for the write of an offer.
+/// The payer of an offer's write.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Payment {
     /// The correlator has paid, or the write is free.

@@ -92,7 +92,7 @@ pub(super) async fn service(
     Error,
 > {
     let mut config = config(settings).await?;
-    tracing::info!(url = %config.cluster_url, "the upstream is an apiserver");
+    tracing::info!(url = %config.cluster_url, "the upstream is an API server");
     let token = TokenFile::take(&mut config.auth_info, clock.clone()).await?.map(Arc::new);
     let failed = |source| Error::Client(Box::new(source));
     let layers = ServiceBuilder::new()

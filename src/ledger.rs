@@ -145,7 +145,7 @@ impl Occurrences {
     }
 }
 
-/// What occurrences wait for; the ledger's label of waiting occurrences.
+/// The reason why occurrences wait; the ledger's label of waiting occurrences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Why {
     /// The answer to the request that carries them.

@@ -12,7 +12,7 @@ use super::budget::Rate;
 pub struct Settings {
     /// Whether events are correlated at all; `Off` makes every event a separate record.
     pub correlation: Correlation,
-    /// What happens to an occurrence that finds no token.
+    /// Treatment of an occurrence that finds no token.
     pub suppression: Suppression,
     /// LIMIT: entries of each of a source's caches (`LRUCacheSize`). Default 4,096; the least recently used one is
     /// evicted.
@@ -40,7 +40,7 @@ pub struct Settings {
     pub message_prefix: SmolStr,
     /// How the fields of a key are joined.
     pub key_encoding: KeyEncoding,
-    /// What a count does at its maximum.
+    /// Behaviour of a count at its maximum.
     pub count_overflow: CountOverflow,
     /// How a new record is named.
     pub naming: Naming,
@@ -74,7 +74,7 @@ pub enum Correlation {
     Off,
 }
 
-/// What happens to an occurrence that finds no token.
+/// Treatment of an occurrence that finds no token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suppression {
     /// It is kept; its record is written when the budget's next token comes.
@@ -92,7 +92,7 @@ pub enum KeyEncoding {
     Concatenated,
 }
 
-/// What a count does at its maximum.
+/// Behaviour of a count at its maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountOverflow {
     /// It stays at 2,147,483,647.

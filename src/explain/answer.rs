@@ -57,20 +57,21 @@ pub struct Stored {
 pub struct Answer {
     /// One word of a closed list; docs/operations.md has the list.
     pub code: &'static str,
-    /// Where the occurrences are.
+    /// States where the occurrences are.
     pub text: String,
     /// The recommended action.
     pub action: String,
 }
 
-/// What one shard knows about the query.
+/// One shard's part of the answer.
 #[derive(Debug, Default)]
 pub struct Known {
     /// When its store began, and the time of the newest decision that it has forgotten.
     pub span: (Option<i64>, Option<i64>),
     /// Occurrences that the shard has received.
     pub received: u64,
-    /// Refused occurrences, less those that are noted with their object. Negative if the two are in different shards.
+    /// Refused occurrences, less those that are noted with their object. May be negative, because the two may be in
+    /// different shards.
     pub unread: i64,
     /// The selected objects.
     pub objects: Vec<Object>,
@@ -78,7 +79,7 @@ pub struct Known {
     pub nearest: Vec<String>,
 }
 
-/// What is known of one object.
+/// An object in an answer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
@@ -95,7 +96,7 @@ pub struct Object {
     pub forgotten_decisions: u64,
 }
 
-/// Where the occurrences of one reason are.
+/// The occurrences of one reason, and where they are.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]

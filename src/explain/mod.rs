@@ -1,5 +1,5 @@
-//! What became of the occurrences of each object: recent decisions, the records that count them, and recent numbers.
-//! For `explain`, `top` and the page of the admin port.
+//! The recent decisions about the occurrences of each object, the records that count them, and recent numbers. For
+//! `explain`, `top` and the page of the admin port.
 //!
 //! Each shard has one [`Store`] behind its lock. The shard writes to it when it accepts an occurrence and when the
 //! outbox settles an answer. The store formats nothing. A run of equal decisions takes one entry.
@@ -391,7 +391,7 @@ impl Store {
         }
     }
 
-    /// Notes another event of a fact's life: an answer of the upstream, a refusal or a deletion.
+    /// Notes an answer of the upstream, a refusal or a deletion that concerns a fact.
     pub fn remark(
         &mut self,
         spot: Spot,

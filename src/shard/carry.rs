@@ -9,7 +9,7 @@ use crate::clock::Now;
 use crate::correlator::Policy;
 use crate::event::Event;
 
-/// Who writes the record of an occurrence.
+/// The writer of an occurrence's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
     /// The client, as the first write of the record.

@@ -1,5 +1,5 @@
-//! History: reads the upstream's records by LIST and WATCH, so that further occurrences count on them. After a restart,
-//! a repeat counts on the record of the earlier process. An expired record is created, not patched in vain.
+//! History: applies the upstream's records, read by LIST and WATCH, so that further occurrences count on them. After a
+//! restart, a repeat counts on the record of the earlier process. An expired record is created, not patched in vain.
 
 use std::collections::HashSet;
 

@@ -9,7 +9,7 @@ use crate::correlator::{Correlator, Observation, Policy, Rate, RecordId, namespa
 use crate::outbox::{Changes, Entry};
 
 impl Shard {
-    /// Records changes from now on; see [`Outbox::keep_journal`](crate::outbox::Outbox::keep_journal).
+    /// Notes changes from now on; see [`Outbox::keep_journal`](crate::outbox::Outbox::keep_journal).
     pub fn keep_journal(&mut self) {
         self.outbox.keep_journal();
     }
@@ -20,7 +20,7 @@ impl Shard {
         self.outbox.has_changes()
     }
 
-    /// Takes the recorded changes.
+    /// Takes the noted changes.
     pub fn take_changes(&mut self) -> Changes {
         self.outbox.take_changes()
     }
@@ -75,7 +75,7 @@ impl Shard {
 }
 
 impl Shards {
-    /// Records changes from now on, for [`take_changes`](Self::take_changes).
+    /// Notes changes from now on, for [`take_changes`](Self::take_changes).
     pub fn keep_journal(&self) {
         for shard in &self.0.shards {
             shard.lock().keep_journal();

@@ -137,7 +137,7 @@ pub struct Accepted {
 #[error("the outbox has no room for a new record")]
 pub struct Full;
 
-/// What the shard knows of a record.
+/// A record as its shard knows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
     /// Its name upstream.

@@ -6,7 +6,7 @@ use crate::correlator::{Key, KeySecret, Keys, Policy, Settings};
 use crate::event::Event;
 use crate::explain::Marks;
 
-/// What is derived from an event before its shard is locked.
+/// Data derived from an event before its shard is locked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prepared<'p> {
     pub(super) source: Key,

@@ -15,7 +15,7 @@ pub struct Settings {
     pub max_tracked_keys: NonZeroUsize,
     /// Settings of the outbox.
     pub outbox: outbox::Settings,
-    /// What is kept for `explain`. Default: nothing; the configuration file has another default.
+    /// Settings of `explain`. Default: nothing is kept; the configuration file has another default.
     pub explain: explain::Settings,
 }
 

@@ -1,13 +1,13 @@
-//! The account of every occurrence: `received = rejected{reason} + written{as} + waiting{why} + lost{reason}`.
+//! The ledger: `received = rejected{reason} + written{as} + waiting{why} + lost{reason}`.
 //!
-//! What waits is not kept here but counted in the outbox, so that the balance is a check and not a definition. Pure.
+//! The outbox counts the waiting occurrences, so that the balance is a check and not a definition. Pure.
 
-/// Why an occurrence was refused on arrival; the client was told so.
+/// Why an occurrence was refused on arrival. The response to the client states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectReason {
     /// The body could not be read as an Event: 400.
     Malformed,
-    /// The apiserver's validation refuses it: 422, or 400 for a namespace that does not match.
+    /// The API server's validation refuses the event: 422, or 400 for a namespace that does not match.
     Invalid,
     /// 413.
     TooLarge,
@@ -17,13 +17,13 @@ pub enum RejectReason {
     NamespaceMissing,
     /// 429: the outbox has no room for a new record.
     Full,
-    /// The body did not come in time, or the connection broke.
+    /// The body did not arrive before the timeout, or the connection broke.
     Unread,
-    /// 429: the client wants it durable, and the spool cannot be used.
+    /// 429: the client asks for durable acceptance, and the spool cannot be used.
     NotDurable,
-    /// 401, 403, or 500 and 503 where that could not be decided: the caller is not known, or may not.
+    /// 401 or 403: the caller is unknown or not permitted. 500 or 503: that could not be decided.
     Denied,
-    /// 429: the caller's limit, or its place in the queue.
+    /// 429: the caller exceeds its rate limit or its share of the queue.
     Limited,
 }
 
@@ -60,7 +60,7 @@ impl RejectReason {
     }
 }
 
-/// How an occurrence shows upstream; the ledger's label of what was written.
+/// How the upstream shows an occurrence; the ledger's label of written occurrences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WrittenAs {
     /// It began a record of its own.
@@ -71,7 +71,7 @@ pub enum WrittenAs {
     Combined,
     /// It counts in a digest.
     Digest,
-    /// In the storm record of its group.
+    /// It counts in the storm record of its group.
     Storm,
 }
 
@@ -92,7 +92,7 @@ impl WrittenAs {
     }
 }
 
-/// A number of occurrences, by how they will show.
+/// Numbers of occurrences, by how the upstream will show them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Occurrences([u64; WrittenAs::ALL.len()]);
 
@@ -117,13 +117,13 @@ impl Occurrences {
         }
     }
 
-    /// How many show in this way.
+    /// Returns the number of occurrences that show in this way.
     #[must_use]
     pub const fn get(&self, shown: WrittenAs) -> u64 {
         self.0[shown as usize]
     }
 
-    /// All of them.
+    /// Returns the number of all occurrences.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
@@ -133,7 +133,7 @@ impl Occurrences {
         std::mem::take(self)
     }
 
-    /// Takes out the first `number`, in the order in which the occurrences of one record come to show.
+    /// Takes the first `number` out, in the order in which a record shows its occurrences.
     pub(crate) fn take_first(&mut self, mut number: u64) -> Self {
         let mut first = Self::default();
         for (mine, theirs) in self.0.iter_mut().zip(&mut first.0) {
@@ -145,25 +145,25 @@ impl Occurrences {
     }
 }
 
-/// What occurrences wait for; the ledger's label of what is waiting.
+/// The reason why occurrences wait; the ledger's label of waiting occurrences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// A request with them is on its way.
+    /// The answer to the request that carries them.
     InFlight,
     /// The record was written less than the coalescing interval ago, or is being written.
     Coalescing,
     /// The record's budget has no token.
     Budget,
-    /// The budget of its group, or that of all writes, has no token.
+    /// The budget of its group, or the budget of all writes, has no token.
     Group,
-    /// The last write failed and will be repeated.
+    /// The last write failed and is to be retried.
     Retry,
-    /// Their turn: the upstream, or a place among the requests in flight.
+    /// The upstream, or a free place among the requests in flight.
     Turn,
 }
 
 impl Why {
-    /// Everything to wait for, for zero-initialised metrics.
+    /// Every reason to wait, for zero-initialised metrics.
     pub const ALL: [Self; 6] = [Self::InFlight, Self::Coalescing, Self::Budget, Self::Group, Self::Retry, Self::Turn];
 
     /// The metric label.
@@ -191,9 +191,9 @@ pub enum LostReason {
     Shutdown,
     /// A client deleted their record before they were written.
     Deleted,
-    /// The upstream kept putting their record off until the newest of them was older than `max_age`.
+    /// The upstream deferred their record until its newest occurrence was older than `max_age`.
     Expired,
-    /// The process ended while a request with them was on its way or in doubt: they may be shown.
+    /// The process ended while a request with them was in flight or in doubt: the upstream may show them.
     Unknown,
 }
 
@@ -230,15 +230,15 @@ impl LostReason {
 /// Why the upstream refused a write for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefusalReason {
-    /// 400, 405, 415, 422: the upstream takes this for an invalid event.
+    /// 400, 405, 415, 422: the upstream considers the event invalid.
     Invalid,
-    /// 403 other than a terminating namespace, and for longer than a grace.
+    /// 403 for another reason than a terminating namespace, for longer than the grace period.
     Forbidden,
-    /// The namespace is missing or being terminated: nobody will look for the event.
+    /// The namespace is missing or terminating, so the event has no reader.
     NamespaceGone,
     /// 413, or etcd's own size limits.
     TooLarge,
-    /// The name is taken, and the client had asked to be told.
+    /// The name is taken, and the client gets the conflict as its answer.
     Exists,
     /// Any other final status.
     Other,
@@ -263,50 +263,51 @@ impl RefusalReason {
     }
 }
 
-/// Everything that happened to occurrences so far.
+/// Totals of all occurrences so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
     received: u64,
     rejected: [u64; RejectReason::ALL.len()],
     written: Occurrences,
     lost: [u64; LostReason::ALL.len()],
-    /// Occurrences that another shard accounts for, less those of other shards that this one does.
+    /// Occurrences that another shard accounts for, less the occurrences of other shards that this shard accounts for.
     moved: i64,
 }
 
-/// The ledger and what waits, read in one instant.
+/// The ledger and the waiting occurrences, read at one instant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Balance {
-    /// What has happened.
+    /// The ledger.
     pub ledger: Ledger,
-    /// What waits, by what it waits for.
+    /// Waiting occurrences, by what they wait for.
     pub waiting: [u64; Why::ALL.len()],
 }
 
 impl Ledger {
-    /// Occurrences arrived.
+    /// Counts arrived occurrences.
     pub fn receive(&mut self, occurrences: u64) {
         self.received += occurrences;
     }
 
-    /// Received occurrences were refused on arrival.
+    /// Counts received occurrences as refused on arrival.
     pub fn reject(&mut self, reason: RejectReason, occurrences: u64) {
         self.rejected[reason as usize] += occurrences;
     }
 
-    /// Occurrences are shown by the upstream.
+    /// Counts occurrences that the upstream shows.
     pub fn write(&mut self, written: Occurrences) {
         self.written.merge(written);
     }
 
-    /// Accepted occurrences are lost for good.
+    /// Counts accepted occurrences as lost for good.
     pub fn lose(&mut self, reason: LostReason, occurrences: u64) {
         if let Some(index) = LostReason::ALL.iter().position(|known| *known == reason) {
             self.lost[index] += occurrences;
         }
     }
 
-    /// This many occurrences are accounted for by another shard from now on; negative: those of another shard, here.
+    /// Counts occurrences that another shard accounts for from now on. A negative number takes over occurrences of
+    /// another shard.
     pub fn hand_over(&mut self, occurrences: i64) {
         self.moved += occurrences;
     }
@@ -355,7 +356,7 @@ impl Ledger {
 }
 
 impl Balance {
-    /// All occurrences that wait.
+    /// All waiting occurrences.
     #[must_use]
     pub fn total_waiting(&self) -> u64 {
         self.waiting.iter().sum()
@@ -369,7 +370,7 @@ impl Balance {
         ledger.received.checked_sub_signed(ledger.moved) == Some(known)
     }
 
-    /// Counts as waiting for their group what moved between shards while they were read one after the other.
+    /// Counts occurrences that moved between shards during the reading as waiting for their group.
     pub fn settle_moved(&mut self) {
         let waiting = &mut self.waiting[Why::Group as usize];
         *waiting = waiting.saturating_add_signed(std::mem::take(&mut self.ledger.moved));

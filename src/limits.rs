@@ -1,58 +1,58 @@
-//! A number that every shard has its own part of, for limits that hold over all of them together: one source may need most of
-//! what there is, and it belongs to one shard.
+//! A sum of which every shard owns a part, for limits that hold over all shards. One source may need most of a limit,
+//! and belongs to one shard.
 
 use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One part of a number. Changed by its owner only; the sum may be read by all.
+/// One part of a sum. Only its owner changes it; every part can read the sum.
 ///
-/// LIMIT: who compares the sum with a limit and then adds to its own part does so under the lock of its own shard only, so
-/// that the sum may exceed the limit by one step of each other shard.
+/// LIMIT: the owner compares the sum with a limit and adds to its part under the lock of its own shard only. The sum
+/// may therefore exceed the limit by one step of each other shard.
 #[derive(Debug, Default)]
 pub struct Share {
     own: usize,
-    // Relaxed, because nothing else is concluded from it than how much there is.
+    // Relaxed, because no other memory access depends on the sum.
     all: Arc<AtomicUsize>,
 }
 
 impl Share {
-    /// Another part of the same sum; nothing yet.
+    /// Returns another part of the same sum, which is 0.
     #[must_use]
     pub fn another(&self) -> Self {
         Self { own: 0, all: Arc::clone(&self.all) }
     }
 
-    /// This part.
+    /// Returns this part.
     #[must_use]
     pub const fn own(&self) -> usize {
         self.own
     }
 
-    /// All parts together.
+    /// Returns the sum of all parts.
     #[must_use]
     pub fn all(&self) -> usize {
         self.all.load(Ordering::Relaxed)
     }
 
-    /// How many parts there are.
+    /// Returns the number of parts.
     #[must_use]
     pub fn parts(&self) -> usize {
         Arc::strong_count(&self.all)
     }
 
-    /// Whether there is more than `limit` in all, and more here than an even part of it: then it is here that something has to
-    /// go. Who has less than that never pays for the others.
+    /// Whether the sum exceeds `limit` and this part exceeds its even share of `limit`. A shard below its even share
+    /// never evicts.
     ///
-    /// LIMIT: as long as those who have more do not look, there may be twice the limit.
+    /// LIMIT: until the larger parts are checked, the sum may reach twice the limit.
     #[must_use]
     pub fn is_over(&self, limit: usize) -> bool {
         self.all() > limit && self.own > limit.div_ceil(self.parts())
     }
 
-    /// Makes this part so large.
+    /// Sets this part.
     pub fn set(&mut self, own: usize) {
-        // Most often nothing changes, and the sum is every shard's.
+        // Usually nothing changes; writing to the shared sum would slow down all shards.
         if own > self.own {
             self.all.fetch_add(own - self.own, Ordering::Relaxed);
         } else if own < self.own {
@@ -61,7 +61,7 @@ impl Share {
         self.own = own;
     }
 
-    /// Something in this part was so large, and is now so large.
+    /// Replaces a contribution of `before` to this part by one of `after`.
     pub fn replace(&mut self, before: usize, after: usize) {
         self.set(self.own - before + after);
     }

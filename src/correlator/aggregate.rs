@@ -1,5 +1,5 @@
-//! Step 1: many events that differ only in their message become one combined event. Mirrors `EventAggregator.EventAggregate`
-//! in `tools/record/events_cache.go`.
+//! Step 1: combines many events that differ only in their message into one event. Mirrors
+//! `EventAggregator.EventAggregate` in `tools/record/events_cache.go`.
 
 use smallvec::SmallVec;
 
@@ -9,10 +9,10 @@ use super::settings::{Settings, Suppression};
 use crate::clock::{Mono, Now};
 use crate::event::{Event, MicroTime, ObjectMeta, Time};
 
-/// The groups of one source: aggregate key to the distinct messages seen lately.
+/// The groups of one source: for each aggregate key, the distinct messages seen recently.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    // LIMIT: `lru_cache_size` entries; the least recently used group is forgotten and its threshold starts over.
+    // LIMIT: `lru_cache_size` entries; the least recently used group is evicted and its threshold starts over.
     groups: LruMap<Group>,
 }
 
@@ -20,15 +20,15 @@ pub(super) struct Groups {
 struct Group {
     /// When the group was last seen.
     last: Mono,
-    /// Local keys, half of each, which is enough to tell ten messages apart; one or two without an allocation.
-    // LIMIT: `max_events - 1`, which client-go's set has as well between two events.
+    /// The lower half of each local key, which is enough to distinguish ten messages; one or two need no allocation.
+    // LIMIT: `max_events - 1`, as in client-go's set between two events.
     local_keys: SmallVec<[u64; 2]>,
 }
 
-/// Which way an event goes on.
+/// How an event is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
-    /// As it is, under its own event key.
+    /// Unchanged, under its own event key.
     Plain,
     /// As a combined event, under the aggregate key.
     Combined,
@@ -39,7 +39,7 @@ impl Groups {
         self.groups.len()
     }
 
-    /// Which way the event would go, without counting it.
+    /// Returns how the event would be counted, without counting it.
     pub(super) fn peek(&self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
         let (known, contains) = match self.groups.peek(&group) {
             Some(entry) if entry.is_current(now, settings) => {
@@ -51,7 +51,7 @@ impl Groups {
         if distinct < settings.max_events.get() { Route::Plain } else { Route::Combined }
     }
 
-    /// Counts the event in its group, and says which way it goes on.
+    /// Counts the event in its group, and returns how it is counted.
     pub(super) fn observe(&mut self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
         let local = local.half();
         let new = || Group { last: now.mono, local_keys: SmallVec::new() };
@@ -69,27 +69,27 @@ impl Groups {
             entry.local_keys.push(local);
             Route::Plain
         } else {
-            // client-go inserts the new key and then removes an arbitrary member of the set. We always remove the one just
-            // inserted, one of the legal choices (`tests/vectors/correlator_any`): the first messages stay separate for as
-            // long as the group lives, all later ones are combined.
+            // client-go inserts the new key and then removes an arbitrary member of the set. eventweir always removes
+            // the key just inserted, one of the legal choices (`tests/vectors/correlator_any`). The first messages stay
+            // separate for as long as the group lives; all later ones are combined.
             Route::Combined
         }
     }
 }
 
 impl Group {
-    /// COMPAT(client-go): a gap of exactly the interval still belongs to the window, and a clock that went back never ends
-    /// it (`EventAggregate`: `now.Sub(lastTimestamp) > maxInterval`).
+    /// COMPAT(client-go): a gap of exactly the interval still belongs to the window. A clock that went back never ends
+    /// the window (`EventAggregate`: `now.Sub(lastTimestamp) > maxInterval`).
     fn is_current(&self, now: Now, settings: &Settings) -> bool {
         i128::from(now.mono.nanos_since(self.last))
             <= i128::try_from(settings.max_interval.as_nanos()).unwrap_or(i128::MAX)
     }
 }
 
-/// The combined event that `event` becomes: a new name, only old-style members, and the prefixed message.
+/// Returns the combined event of `event`: a new name, only old-style members, and the prefixed message.
 ///
-/// COMPAT(client-go): labels, annotations, action, related and series are lost, and under `suppression: drop` the reporting
-/// fields too (`EventAggregate`).
+/// COMPAT(client-go): labels, annotations, action, related and series are lost. Under `suppression: drop` the reporting
+/// fields are lost too (`EventAggregate`).
 pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings: &Settings) -> Event {
     let timestamp = Some(Time::from_unix_nanos(now.wall));
     let prefix = settings.message_prefix.as_str();
@@ -120,8 +120,8 @@ pub(super) fn combined_event(event: &Event, occurrences: u32, now: Now, settings
     combined
 }
 
-/// Leaves on a combined event who reports it, which client-go loses; and keeps it new-style, so that those who read new-style
-/// events only can read it, and the apiserver takes it in any namespace.
+/// Keeps the reporting fields on a combined event, which client-go loses, and keeps it new-style. Clients that read
+/// only new-style events can then read it, and the API server accepts it in any namespace.
 fn keep_reporter(combined: &mut Event, event: &Event, now: Now) {
     combined.reporting_controller = event.reporting_controller.clone();
     combined.reporting_instance = event.reporting_instance.clone();
@@ -132,15 +132,15 @@ fn keep_reporter(combined: &mut Event, event: &Event, now: Now) {
     }
 }
 
-/// Whether a client has combined this event already: it belongs to the combined record, and gets no second prefix.
+/// Whether a client has already combined this event. It then belongs to the combined record and gets no second prefix.
 ///
 /// COMPAT(client-go): not under `suppression: drop`, where client-go's own correlator would prefix it again.
 pub(super) fn is_combined(event: &Event, settings: &Settings) -> bool {
     settings.suppression == Suppression::Defer && event.message.starts_with(settings.message_prefix.as_str())
 }
 
-/// The name client-go gives an event: the involved object's name and the unix time in nanoseconds, in hex
-/// (`tools/record/util/util.go`, `GenerateEventName`; the aggregator does not check the result, and neither do we here).
+/// Returns the name that client-go gives an event: the involved object's name and the Unix time in nanoseconds, in hex
+/// (`tools/record/util/util.go`, `GenerateEventName`). As in client-go's aggregator, the result is not validated here.
 #[must_use]
 pub fn record_name(object: &str, now: Now) -> smol_str::SmolStr {
     let sign = if now.wall < 0 { "-" } else { "" };

@@ -1,17 +1,18 @@
-//! The token bucket of one spam key, equal to `golang.org/x/time/rate` v0.15 bit by bit (`rate/rate.go`, `reserveN`), which
-//! is what client-go's `EventSourceObjectSpamFilter` asks.
+//! The token bucket of one spam key, equal to `golang.org/x/time/rate` v0.15 bit by bit (`rate/rate.go`, `reserveN`).
+//! client-go's `EventSourceObjectSpamFilter` uses that package.
 //!
-//! Ours and not governor's: GCRA counts in whole nanoseconds per token, so it disagrees with `tests/vectors/token_bucket`
-//! about the very refill instants that decide whether an event passes.
+//! Not the `governor` crate: its GCRA counts in whole nanoseconds per token. It disagrees with
+//! `tests/vectors/token_bucket` about the very refill instants that decide whether an event passes.
 
 use std::time::Duration;
 
 use crate::clock::Mono;
 
-/// How a bucket fills: both numbers are settings, kept outside so that a reload applies to every bucket at once.
+/// The rate of a bucket. Both numbers are settings, kept outside the bucket so that a reload applies to every bucket at
+/// once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
-    /// Tokens per second. client-go's `QPS` is a float32 that is widened here.
+    /// Tokens per second. client-go's `QPS` is a float32, widened here.
     pub qps: f32,
     /// Tokens of a full bucket.
     pub burst: u32,
@@ -44,18 +45,18 @@ impl TokenBucket {
         Self(None)
     }
 
-    /// Takes a token if there is one. On refusal nothing changes.
+    /// Takes a token if there is one; otherwise changes nothing.
     pub fn take(&mut self, rate: Rate, now: Mono) -> bool {
         let rest = self.tokens(rate, now) - 1.0;
         let granted = rate.burst >= 1 && (rest >= 0.0 || shorter_than_a_nanosecond(-rest, rate));
         if granted {
-            // COMPAT(x/time/rate): the rest may be minutely negative, and a clock that went back takes `last` with it.
+            // COMPAT(x/time/rate): the rest may be minutely negative, and a clock that went back moves `last` back.
             self.0 = Some(State { tokens: rest, last: now });
         }
         granted
     }
 
-    /// Tokens at `now`; may be fractional.
+    /// Returns the tokens at `now`; may be fractional.
     #[must_use]
     pub fn tokens(&self, rate: Rate, now: Mono) -> f64 {
         let Some(state) = self.0 else { return rate.burst() };
@@ -64,7 +65,7 @@ impl TokenBucket {
         (state.tokens + refill).min(rate.burst())
     }
 
-    /// When [`take`](Self::take) will succeed: `now` if it would at once, `None` if never.
+    /// Returns when [`take`](Self::take) will succeed: `now` if it would at once, `None` if never.
     #[must_use]
     pub fn next_token(&self, rate: Rate, now: Mono) -> Option<Mono> {
         let would_grant = |at: Mono| Self::clone(self).take(rate, at);
@@ -75,7 +76,7 @@ impl TokenBucket {
             return None;
         }
         let missing = Duration::try_from_secs_f64((1.0 - self.tokens(rate, now)) / rate.limit()).ok()?;
-        // The float may be off by a few nanoseconds either way; the bucket itself decides.
+        // The float may be off by a few nanoseconds either way, so the bucket itself decides.
         let estimate = now.after(missing);
         (-4..=4).map(|offset| Mono(estimate.0.saturating_add(offset))).find(|at| would_grant(*at)).or_else(|| {
             let later = estimate.after(missing / 1_000_000 + Duration::from_micros(1));
@@ -83,13 +84,13 @@ impl TokenBucket {
         })
     }
 
-    /// True when the bucket holds what a bucket holds that was never used: it can be forgotten.
+    /// Whether the bucket is as full as an unused one, so that it can be forgotten.
     #[must_use]
     pub fn is_full(&self, rate: Rate, now: Mono) -> bool {
         self.tokens(rate, now) >= rate.burst()
     }
 
-    /// When the bucket will be full; `None` if never.
+    /// Returns when the bucket will be full; `None` if never.
     #[must_use]
     pub fn full_at(&self, rate: Rate, now: Mono) -> Option<Mono> {
         let missing = rate.burst() - self.tokens(rate, now);

@@ -1,5 +1,5 @@
-//! Step 2: the same event again is counted on the record that exists. Mirrors `eventLogger.eventObserve` and `updateState` in
-//! `tools/record/events_cache.go`.
+//! Step 2: a repeat of an event is counted on the existing record. Mirrors `eventLogger.eventObserve` and `updateState`
+//! in `tools/record/events_cache.go`.
 
 use smol_str::SmolStr;
 
@@ -10,20 +10,20 @@ use super::lru_map::LruMap;
 use super::settings::{CountOverflow, Settings};
 use crate::event::{Event, Time};
 
-/// What dedup remembers of an event. client-go's `eventLog`, and which record it is.
+/// The dedup state of an event: client-go's `eventLog`, and its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
     /// The record in the outbox.
     pub record: RecordId,
     /// Occurrences so far; 0 counts as "not observed".
     pub count: i32,
-    /// How many occurrences its tag counts; see `outbox/tag.rs`.
+    /// Occurrences that its tag counts; see `outbox/tag.rs`.
     pub tag: u64,
     /// First occurrence.
     pub first_timestamp: Option<Time>,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
-    /// Which namespace its name is in; see [`namespace_tag`].
+    /// The hash of the namespace of its name; see [`namespace_tag`].
     pub namespace: u32,
     /// Name of the record upstream.
     pub name: SmolStr,
@@ -34,7 +34,7 @@ pub struct Observation {
 /// The observations of one source.
 #[derive(Debug, Default)]
 pub(super) struct Observations {
-    // LIMIT: `lru_cache_size` entries; the least recently used one is forgotten, its next repeat is a new record.
+    // LIMIT: `lru_cache_size` entries; the least recently used one is evicted, and its next repeat begins a new record.
     observations: LruMap<Observation>,
 }
 
@@ -56,8 +56,8 @@ impl Observations {
         self.observations.peek(&key).filter(|observation| observation.count != 0)
     }
 
-    /// Counts `occurrences` of `event` under `key`. A repeat takes over
-    /// name, version, first timestamp and running count; everything else stays as the newest event has it.
+    /// Counts `occurrences` of `event` under `key`. A repeat gets the record's name, version, first timestamp and
+    /// running count; all other members stay those of the newest event.
     pub(super) fn observe(
         &mut self,
         key: Key,
@@ -78,7 +78,8 @@ impl Observations {
             let Observation { record, stored, tag, .. } = *known;
             return Observed { record, stored, before, tag, is_repeat: true };
         }
-        // COMPAT(client-go): the first occurrence keeps its own count; 0 is stored as 0 and so never deduplicated (V 012).
+        // COMPAT(client-go): the first occurrence keeps its own count; 0 is stored as 0 and so never deduplicated
+        // (V 012).
         let record = RecordId(*next_record);
         *next_record += 1;
         let observation = Observation {
@@ -95,7 +96,7 @@ impl Observations {
         Observed { record, stored: false, before: 0, tag: 0, is_repeat: false }
     }
 
-    /// client-go's `updateState`: the stored event replaces whatever was remembered under `key`.
+    /// Replaces whatever was remembered under `key` by the stored event, as client-go's `updateState` does.
     pub(super) fn replace(&mut self, key: Key, stored: &Event, record: RecordId, settings: &Settings) {
         let observation = Observation {
             count: stored.count,
@@ -110,8 +111,8 @@ impl Observations {
         self.put(key, observation, settings);
     }
 
-    /// Takes over a record that the upstream holds and that nobody here has counted on. It stands last in line: what history
-    /// tells never pushes out what is live, and is not taken when there is no room.
+    /// Adopts an upstream record on which this process has not counted. The record becomes the next one to be evicted.
+    /// It is not adopted if there is no room, so that history never evicts live observations.
     pub(super) fn adopt(&mut self, key: Key, observation: Observation, settings: &Settings) -> bool {
         let known = self.observations.peek(&key).is_some();
         if !known && self.observations.len() >= settings.lru_cache_size.get() {
@@ -121,7 +122,7 @@ impl Observations {
         true
     }
 
-    /// Every observation that the upstream is known to hold, to be changed or, with `false`, forgotten.
+    /// Calls `keep` on every observation that the upstream is known to hold. `keep` may change it; `false` forgets it.
     pub(super) fn retain_stored(&mut self, mut keep: impl FnMut(&mut Observation) -> bool) {
         let gone: Vec<Key> = self
             .observations
@@ -133,12 +134,12 @@ impl Observations {
         }
     }
 
-    /// The record under `key`, if any, whatever its count.
+    /// Returns the record under `key`, if any, whatever its count.
     pub(super) fn record(&self, key: Key) -> Option<RecordId> {
         self.observations.peek(&key).map(|observation| observation.record)
     }
 
-    /// Lets `change` adjust the observation of `record`, unless another record has taken its key meanwhile.
+    /// Changes the observation of `record` by `change`, unless another record has taken its key meanwhile.
     pub(super) fn adjust(&mut self, key: Key, record: RecordId, change: impl FnOnce(&mut Observation)) {
         if let Some(observation) = self.observations.peek_mut(&key)
             && observation.record == record
@@ -147,7 +148,7 @@ impl Observations {
         }
     }
 
-    /// Forgets the observation of `record`: its next repeat is a new record.
+    /// Forgets the observation of `record`, so that its next repeat begins a new record.
     pub(super) fn forget(&mut self, key: Key, record: RecordId) {
         if self.record(key) == Some(record) {
             self.observations.pop(&key);

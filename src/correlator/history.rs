@@ -1,4 +1,5 @@
-//! What the upstream tells of records outside of an answer: created, counted on, expired or deleted by whomever.
+//! History: changes of upstream records outside of an answer. Any writer may have created, counted on or deleted them,
+//! or they expired.
 
 use std::hash::BuildHasher;
 
@@ -6,8 +7,8 @@ use super::dedup::Observation;
 use super::{Correlator, Key, RecordId, Settings};
 use crate::event::Event;
 
-/// Whether `version` is newer than `known`. Versions of one apiserver are numbers that grow; of anything else only
-/// difference can be told.
+/// Whether `version` is newer than `known`. Versions of one API server are growing numbers. Any two other versions can
+/// only be compared for equality, so a different one counts as newer.
 #[must_use]
 pub fn is_newer(version: &str, known: &str) -> bool {
     match (version.parse::<u64>(), known.parse::<u64>()) {
@@ -16,7 +17,8 @@ pub fn is_newer(version: &str, known: &str) -> bool {
     }
 }
 
-/// A namespace in four bytes, of which an observation has room beside its other members: for names that stand in several.
+/// Returns a hash of a namespace in four bytes, to distinguish equal names in several namespaces. An observation has
+/// four spare bytes.
 #[must_use]
 pub fn namespace_tag(namespace: &str) -> u32 {
     let [tag @ .., _, _, _, _] = foldhash::fast::FixedState::default().hash_one(namespace).to_le_bytes();
@@ -24,8 +26,8 @@ pub fn namespace_tag(namespace: &str) -> u32 {
 }
 
 impl Correlator {
-    /// Takes over a record that is not known here under its name; `is_live` tells which of ours are in the outbox. Of several
-    /// equal ones the newest is counted on. A combined record is recognised by its prefix.
+    /// Adopts a record that is not known here under its name. `is_live` says whether the outbox has a record. Of
+    /// several equal records, the newest is counted on. A combined record is recognised by its prefix.
     pub fn adopt(
         &mut self,
         event: &Event,
@@ -59,13 +61,13 @@ impl Correlator {
         *next_record += u64::from(self.observations.adopt(key, observation, settings));
     }
 
-    /// The upstream holds this of a record of which nothing is owed: so many occurrences, of which its tag counts so many, if it is
-    /// there.
+    /// Applies the upstream state of a record without owed writes: its count, and the part of it that its tag counts,
+    /// if it has a tag.
     pub fn learn(&mut self, key: Key, event: &Event, count: i32, tag: Option<u64>) {
         let Some(record) = self.observations.record(key) else { return };
         self.observations.adjust(key, record, |observation| {
             if is_newer(&event.metadata.resource_version, &observation.resource_version) {
-                // A create of ours that was carried out late, after a deletion, shows less than was counted meanwhile.
+                // A create of ours that was executed late, after a deletion, shows less than was counted meanwhile.
                 let behind = tag.map_or(0, |tag| observation.tag.saturating_sub(tag));
                 observation.count = count.saturating_add(i32::try_from(behind).unwrap_or(i32::MAX));
                 observation.first_timestamp = event.first_timestamp;
@@ -75,8 +77,9 @@ impl Correlator {
         });
     }
 
-    /// The upstream no longer holds a record of which nothing is owed, at `version`. One that we have counted on is created
-    /// again with its running count, as client-go does when a patch finds nothing; one that was only heard of is forgotten.
+    /// Applies the deletion, at `version`, of a record without owed writes. A record that this process has counted on
+    /// is created again with its running count, as client-go does when a patch answers 404. An adopted record without
+    /// own occurrences is forgotten.
     pub fn learn_gone(&mut self, key: Key, version: &str) {
         let Some(record) = self.observations.record(key) else { return };
         let mut forget = false;
@@ -91,7 +94,7 @@ impl Correlator {
         }
     }
 
-    /// As [`learn_gone`](Self::learn_gone) for every record that the upstream is believed to hold and that `is_gone`.
+    /// Applies [`learn_gone`](Self::learn_gone) to every record that is believed stored and that `is_gone`.
     pub fn learn_list(&mut self, mut is_gone: impl FnMut(&Observation) -> bool) {
         self.observations.retain_stored(|observation| {
             if is_gone(observation) {

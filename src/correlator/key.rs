@@ -1,7 +1,7 @@
 //! client-go's four keys (spam, aggregate, local, event) and the key of a source, as keyed 128-bit hashes.
 //!
-//! client-go keeps the joined strings; we keep SipHash-1-3 of them under a secret of this process, so a key costs 16 bytes and
-//! nobody outside can construct two tuples that collide. Mirrors `getEventKey`, `getSpamKey` and
+//! client-go keeps the joined strings. eventweir keeps their SipHash-1-3 under a secret of this process: a key takes 16
+//! bytes, and outsiders cannot construct two tuples that collide. Mirrors `getEventKey`, `getSpamKey` and
 //! `EventAggregatorByReasonFunc` in `tools/record/events_cache.go`.
 
 use std::borrow::Cow;
@@ -15,20 +15,21 @@ use crate::event::Event;
 
 /// A keyed hash of some fields of an event, or of a source.
 ///
-/// Aligned like a `u64`: entries that hold one would grow by as much again where a `u128` asks for 16.
+/// Aligned like a `u64`, because the 16-byte alignment of a `u128` would pad the entries that contain a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(Rust, packed(8))]
 pub struct Key(pub u128);
 
 impl Key {
-    /// Half of its bits: a uniform hash as well.
+    /// Returns the lower half of the bits, which is a uniform hash as well.
     #[expect(clippy::cast_possible_truncation, reason = "half of it is meant")]
     pub(super) const fn half(self) -> u64 {
         self.0 as u64
     }
 }
 
-/// The four keys of one event. Worked out before a shard is locked: hashing takes as long as most of what is done under the lock.
+/// The four keys of one event. Computed before a shard is locked, because hashing takes about as long as the work under
+/// the lock.
 #[derive(Debug, Clone, Copy)]
 pub struct Keys {
     pub(super) aggregate: Key,
@@ -38,14 +39,14 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Whose events share a budget.
+    /// Returns the spam key: events with an equal one share a budget.
     #[must_use]
     pub const fn spam(&self) -> Key {
         self.spam
     }
 }
 
-/// The secret that keys are hashed with; one per process, random outside tests.
+/// The secret of the hashes; one per process, random outside tests.
 #[derive(Clone, Copy)]
 pub struct KeySecret(pub u64, pub u64);
 
@@ -55,7 +56,7 @@ impl std::fmt::Debug for KeySecret {
     }
 }
 
-/// Passes the bits of a [`Key`] through: they are uniformly distributed and secret already.
+/// Passes the bits of a [`Key`] through: they are already uniformly distributed and secret.
 #[derive(Debug, Default)]
 pub struct KeyHasher(u64);
 
@@ -68,7 +69,7 @@ impl Hasher for KeyHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // Only the enum tags that derive(Hash) puts around a Key come here.
+        // Only the enum tags that derive(Hash) puts around a `Key` arrive here.
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }
@@ -95,7 +96,7 @@ impl Joiner {
         joiner
     }
 
-    /// Goes on from what has been hashed, with framed fields.
+    /// Continues a hash, with framed fields.
     const fn on(hasher: SipHasher13) -> Self {
         Self { hasher, encoding: KeyEncoding::Framed }
     }
@@ -104,13 +105,13 @@ impl Joiner {
         self.hasher.write_u64(number);
     }
 
-    /// Adds which fields follow: how many, and a byte for each.
+    /// Adds the list of fields that follow: their number, and a byte for each.
     fn add_list(&mut self, fields: &[Field]) {
         self.add_number(fields.len() as u64);
         fields.iter().for_each(|field| self.hasher.write_u8(*field as u8));
     }
 
-    /// Adds a text. A framed one begins with its length, so that no two lists of texts are the same bytes.
+    /// Adds a text. A framed text begins with its length, so that different lists of texts never make equal bytes.
     fn add(&mut self, text: &str) {
         if self.encoding == KeyEncoding::Framed {
             self.add_number(text.len() as u64);
@@ -127,7 +128,7 @@ impl Joiner {
     }
 }
 
-/// What a key stands for; part of the hash, so that keys of different kinds never meet in one map.
+/// The kind of a key. Part of the hash, so that keys of different kinds never meet in one map.
 #[derive(Debug, Clone, Copy)]
 enum Domain {
     Source,
@@ -135,7 +136,7 @@ enum Domain {
     Aggregate,
     Local,
     Event,
-    /// The beginning that keys of the three kinds above share.
+    /// The shared beginning of the spam, aggregate and event keys.
     Common,
     Message,
     Name,
@@ -145,7 +146,7 @@ enum Domain {
     Line,
 }
 
-/// The fields that client-go's spam, aggregate and event key have in common: its spam key.
+/// The fields that client-go's spam, aggregate and event keys share: its spam key.
 const COMMON: [Field; 8] = super::settings::SPAM_KEY;
 
 /// The fields of client-go's event key, which is not configurable there (`getEventKey`).
@@ -164,7 +165,7 @@ const EVENT_KEY: [Field; 11] = [
 ];
 
 impl KeySecret {
-    /// The key of the source that reports `event`.
+    /// Returns the key of the source that reports `event`.
     #[must_use]
     pub fn source(self, event: &Event) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Source);
@@ -173,7 +174,7 @@ impl KeySecret {
         joiner.finish()
     }
 
-    /// The key of the name that an event has in a namespace.
+    /// Returns the key of an event's name in a namespace.
     #[must_use]
     pub fn name(self, namespace: &str, name: &str) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Name);
@@ -182,7 +183,7 @@ impl KeySecret {
         joiner.finish()
     }
 
-    /// The key of a client's line of occurrences: the name that it gave its event, and the line's checksum.
+    /// Returns the key of a client's line of occurrences: the name that it gave its event, and the line's checksum.
     #[must_use]
     pub fn line(self, namespace: &str, name: &str, checksum: u32) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Line);
@@ -192,8 +193,8 @@ impl KeySecret {
         joiner.finish()
     }
 
-    /// The key of the object that `event` is about, in the namespace where its events are. One of the same name that comes later is
-    /// the same.
+    /// Returns the key of the object that `event` is about, in the namespace of its events. A later object of the same
+    /// name has the same key.
     #[must_use]
     pub fn subject(self, event: &Event) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Subject);
@@ -203,8 +204,8 @@ impl KeySecret {
         joiner.finish()
     }
 
-    /// The key of the group of like events that `event` belongs to, over all objects and sources: who reports what, of which kind,
-    /// in which namespace.
+    /// Returns the key of the group of similar events that `event` belongs to, over all objects and sources. The group
+    /// is the component, reason, type, kind and namespace.
     #[must_use]
     pub fn group(self, event: &Event) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Group);
@@ -216,7 +217,7 @@ impl KeySecret {
         joiner.finish()
     }
 
-    /// The key of the object that `event` is about, within a group.
+    /// Returns the key of the object that `event` is about, within a group.
     #[must_use]
     pub fn object(self, group: Key, event: &Event) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Object);
@@ -226,7 +227,7 @@ impl KeySecret {
         joiner.finish()
     }
 
-    /// All keys of `event`.
+    /// Returns all keys of `event`.
     #[must_use]
     pub fn keys(self, event: &Event, settings: &Settings) -> Keys {
         let mut shared = self.shared(event, settings);
@@ -238,13 +239,13 @@ impl KeySecret {
         }
     }
 
-    /// What the keys of `event` share, hashed once for all of them.
+    /// Hashes the part that the keys of `event` share, once for all of them.
     pub(super) fn shared(self, event: &Event, settings: &Settings) -> Shared {
         let common = match settings.key_encoding {
             KeyEncoding::Framed => {
                 let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Common);
-                // The namespace a record lives in is part of its identity; new-style events may name an involved object
-                // in another one.
+                // The record's namespace is part of its identity; a new-style event may have an involved object in
+                // another namespace.
                 joiner.add(&event.metadata.namespace);
                 COMMON.into_iter().for_each(|field| joiner.add(field_value(event, field)));
                 Some(joiner.hasher)
@@ -255,27 +256,30 @@ impl KeySecret {
     }
 }
 
-/// The keys of one event, and of the combined event it becomes. Hot: all of them are needed for every occurrence, and hashing
-/// them is most of what a correlator does; so the fields that they share are hashed once, and the message too.
+/// The keys of one event, and of the combined event it becomes.
+///
+/// Hot: every occurrence needs all keys, and hashing is most of a correlator's work. The shared fields and the message
+/// are therefore hashed once.
 pub(super) struct Shared {
     secret: KeySecret,
-    /// Namespace and [`COMMON`] fields; `None` where keys are concatenated.
+    /// Namespace and [`COMMON`] fields; `None` for concatenated keys.
     common: Option<SipHasher13>,
     message: Option<Key>,
 }
 
 impl Shared {
-    /// Whose events share a budget.
+    /// Returns the spam key: events with an equal one share a budget.
     pub(super) fn spam(&self, event: &Event, settings: &Settings) -> Key {
         self.fields(event, settings, Domain::Spam, &settings.spam_key)
     }
 
-    /// Which events can be combined. Also the dedup key of the combined event, so it lives in one map with event keys.
+    /// Returns the aggregate key: events with an equal one can be combined. It is also the combined event's dedup key,
+    /// so both kinds share a map.
     pub(super) fn aggregate(&self, event: &Event, settings: &Settings) -> Key {
         self.fields(event, settings, Domain::Aggregate, &settings.aggregate_key)
     }
 
-    /// What makes an event distinct within its group.
+    /// Returns the local key, which makes an event distinct within its group.
     pub(super) fn local(&mut self, event: &Event, settings: &Settings) -> Key {
         if settings.local_key == [Field::Message] {
             return self.message(event, settings);
@@ -283,19 +287,19 @@ impl Shared {
         self.fields(event, settings, Domain::Local, &settings.local_key)
     }
 
-    /// Which events are the same event again.
+    /// Returns the event key: events with an equal one are repeats of one event.
     pub(super) fn event(&mut self, event: &Event, settings: &Settings) -> Key {
         let Some(common) = self.common else {
             return self.fields(event, settings, Domain::Event, &EVENT_KEY);
         };
         let mut joiner = Joiner::on(common);
-        // EVENT_KEY in another order, with the message's hash in its place.
+        // The fields of EVENT_KEY in another order, with the message's hash instead of the message.
         joiner.add_number(Domain::Event as u64);
         joiner.add(&event.reason);
         joiner.add(&event.involved_object.field_path);
         joiner.add_key(self.message(event, settings));
         if event.event_time.is_some() {
-            // What `tools/events` tells new-style events apart by, beside the fields above (`getKey`).
+            // Further fields by which `tools/events` distinguishes new-style events (`getKey`).
             joiner.add(&event.action);
             if let Some(related) = &event.related {
                 let parts = [&related.kind, &related.namespace, &related.name, &related.uid, &related.field_path];
@@ -331,7 +335,7 @@ impl Shared {
             (None, _) => (Joiner::new(self.secret, encoding, domain), fields),
         };
         if encoding == KeyEncoding::Framed {
-            // The list of fields is hashed too: rules with different keys never share an entry.
+            // The list of fields is hashed too, so that rules with different keys never share an entry.
             joiner.add_list(fields);
         }
         fields.iter().for_each(|field| joiner.add(&value(event, *field, settings)));
@@ -339,7 +343,7 @@ impl Shared {
     }
 }
 
-/// What a key has of a field.
+/// Returns the text of a field as a key uses it.
 fn value<'e>(event: &'e Event, field: Field, settings: &Settings) -> Cow<'e, str> {
     match (field, settings.messages) {
         (Field::Message, Messages::Normalized) => Cow::Owned(normalized(&event.message)),
@@ -347,7 +351,7 @@ fn value<'e>(event: &'e Event, field: Field, settings: &Settings) -> Cow<'e, str
     }
 }
 
-/// What an event says in a field of a key.
+/// Returns the text of a field in an event.
 #[must_use]
 pub fn field_value(event: &Event, field: Field) -> &str {
     let object = &event.involved_object;
@@ -410,7 +414,7 @@ mod tests {
         assert_ne!(shared.aggregate(&event, &settings), shared.event(&event, &settings));
     }
 
-    /// Changes one member of an event that a key may have.
+    /// Changes one member of an event that a key may contain.
     fn change(event: &mut Event, field: Field) {
         let object = &mut event.involved_object;
         let member = match field {

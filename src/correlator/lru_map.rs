@@ -1,6 +1,7 @@
-//! A least-recently-used map by [`Key`] whose limit is the caller's, because a reload may change it. The `lru` crate does the work.
+//! A least-recently-used map by [`Key`]. The caller passes the limit, because a reload may change it. Based on the
+//! `lru` crate.
 //!
-//! Unbounded underneath: a cache of the crate with a capacity allocates for all entries at once, and most sources have few.
+//! Unbounded underneath: a bounded cache of the crate allocates for all entries at once, and most sources have few.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -10,8 +11,8 @@ use lru::LruCache;
 
 use super::key::{BuildKeyHasher, Key};
 
-/// Values by key, in the order of their use.
-// LIMIT: the owner's, who passes it to `put_within` and `get_or_insert_within`, or evicts by `pop_lru`.
+/// Values by key, in the order of use.
+// LIMIT: set by the owner, who passes it to `put_within` and `get_or_insert_within`, or evicts by `pop_lru`.
 pub struct LruMap<V>(LruCache<Key, V, BuildKeyHasher>);
 
 impl<V> Default for LruMap<V> {
@@ -21,7 +22,7 @@ impl<V> Default for LruMap<V> {
 }
 
 impl<V> LruMap<V> {
-    /// Returns the value of `key`, made by `make` where there is none, and evicts what is more than `max`.
+    /// Returns the value of `key`, made by `make` if there is none. Evicts entries beyond `max`.
     pub fn get_or_insert_within(&mut self, key: Key, max: NonZeroUsize, make: impl FnOnce() -> V) -> &mut V {
         if !self.0.contains(&key) {
             self.evict_to(max.get() - 1);
@@ -29,7 +30,7 @@ impl<V> LruMap<V> {
         self.0.get_or_insert_mut(key, make)
     }
 
-    /// Puts a value under `key`, and evicts what is more than `max`.
+    /// Puts a value under `key`. Evicts entries beyond `max`.
     pub fn put_within(&mut self, key: Key, value: V, max: NonZeroUsize) {
         self.0.put(key, value);
         self.evict_to(max.get());
@@ -84,7 +85,7 @@ mod tests {
         assert_eq!(keys(&map), [(9, 10), (1, 1), (3, 3)]);
         map.put_last(Key(5), 5);
         assert_eq!(map.peek_lru(), Some((&Key(5), &5)));
-        // A limit that was lowered holds from the next insertion on.
+        // A lowered limit takes effect at the next insertion.
         map.put_within(Key(9), 0, max(1));
         assert_eq!(keys(&map), [(9, 0)]);
     }

@@ -1,8 +1,8 @@
-//! The decision: what one more occurrence does to the records of its source. Pure; time is handed in.
+//! Decides what one more occurrence does to the records of its source. Pure; time is handed in.
 //!
-//! One [`Correlator`] a source, as client-go has one per broadcaster. The steps and their order are client-go's
-//! (`tools/record/events_cache.go`, `EventCorrelate`): `aggregate`, `dedup`, then the budget. The filter comes last, so an
-//! occurrence that is dropped has already been counted.
+//! One [`Correlator`] per source, as client-go has one per broadcaster. The steps and their order are client-go's
+//! (`tools/record/events_cache.go`, `EventCorrelate`): `aggregate`, `dedup`, then the budget. The budget comes last, so
+//! a dropped occurrence has already been counted.
 
 mod aggregate;
 mod budget;
@@ -46,11 +46,12 @@ pub struct Correlator {
     groups: Groups,
     observations: Observations,
     /// Budgets under `Suppression::Drop`; a deferred write pays in the outbox.
-    // LIMIT: `lru_cache_size` entries; a forgotten bucket is a full one again.
+    // LIMIT: `lru_cache_size` entries; an evicted bucket is full at its next use.
     buckets: Option<Box<LruMap<TokenBucket>>>,
 }
 
-/// What an occurrence became, beside its event, which looks now as its record should: a repeat has the record's name and running count.
+/// The decision about an occurrence. Its event is changed to the desired state: a repeat has the record's name and
+/// running count.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decision {
     /// The dedup key of the record: the event key, or the aggregate key of a combined event.
@@ -59,17 +60,17 @@ pub struct Decision {
     pub record: RecordId,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
-    /// How many occurrences it showed before, and how many of them its tag counts.
+    /// Occurrences that the record showed before.
     pub before: i32,
-    /// See `before`.
+    /// How many of those its tag counts.
     pub tag: u64,
-    /// How the occurrence shows.
+    /// How the record shows the occurrence.
     pub fold: Fold,
-    /// Whether it counts on an observation that was there.
+    /// Whether it counts on an existing observation.
     pub is_repeat: bool,
     /// Whether it may be written.
     pub verdict: Verdict,
-    /// The spam key: whose budget it is.
+    /// The spam key, which identifies the budget.
     pub budget: Key,
 }
 
@@ -87,11 +88,11 @@ pub enum Fold {
 /// Whether an occurrence may be written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
-    /// Yes: its token is paid, or it is free.
+    /// Yes: its token is paid, or it needs none.
     Pass,
-    /// When its record finds a token in this budget (`Suppression::Defer`).
+    /// Yes, when its record gets a token from its budget (`Suppression::Defer`).
     Owe {
-        /// How the budget fills.
+        /// The rate of the budget.
         rate: Rate,
     },
     /// No: the budget is empty (`Suppression::Drop`).
@@ -99,14 +100,15 @@ pub enum Verdict {
 }
 
 impl Decision {
-    /// The call client-go's delivery starts with: a PATCH if the resulting count is above 1
-    /// (`tools/record/event.go`, `recordEvent`). Ours creates whatever the upstream is not known to hold.
+    /// Whether client-go's delivery starts with a PATCH: if the resulting count is above 1 (`tools/record/event.go`,
+    /// `recordEvent`). eventweir creates every record that the upstream is not known to hold.
     #[must_use]
     pub const fn starts_with_patch(event: &Event) -> bool {
         event.count > 1
     }
 
-    /// client-go's patch, for a repeat. Made only when asked for: the outbox makes one a write, which stands for many repeats.
+    /// Returns client-go's patch for a repeat. Made on demand, because the outbox makes one per write, which stands for
+    /// many repeats.
     #[must_use]
     pub fn patch(&self, event: &Event) -> Option<Patch> {
         self.is_repeat.then(|| Patch::of(event))
@@ -114,19 +116,19 @@ impl Decision {
 }
 
 impl Correlator {
-    /// A source never seen before.
+    /// Creates the state of a new source.
     #[must_use]
     pub fn new(secret: KeySecret) -> Self {
         Self { secret, groups: Groups::default(), observations: Observations::default(), buckets: None }
     }
 
-    /// Entries in all caches together: what memory limits count.
+    /// Returns the number of entries in all caches, which the memory limits count.
     #[must_use]
     pub fn tracked_keys(&self) -> usize {
         self.groups.len() + self.observations.len() + self.buckets.as_ref().map_or(0, |buckets| buckets.len())
     }
 
-    /// The observation that `event` would count on, without counting it.
+    /// Returns the observation that `event` would count on, without counting it.
     #[must_use]
     pub fn find(&self, event: &Event, keys: &Keys, now: Now, settings: &Settings) -> Option<&Observation> {
         if settings.correlation == Correlation::Off {
@@ -144,7 +146,8 @@ impl Correlator {
         self.observations.find(key)
     }
 
-    /// The records that may stand for `event`: the one it would count on, then the other of its own and its group's.
+    /// Returns the records that may stand for `event`: the one it would count on first. The two are its own and its
+    /// group's.
     pub fn candidates(&self, event: &Event, now: Now, settings: &Settings) -> Vec<(Key, &Observation)> {
         if settings.correlation == Correlation::Off {
             return Vec::new();
@@ -156,8 +159,8 @@ impl Correlator {
         keys.into_iter().filter_map(|key| Some((key, self.observations.find(key)?))).collect()
     }
 
-    /// Decides about `occurrences` equal occurrences of `event` at `now`; record numbers are drawn from `next_record`. `event`
-    /// becomes the desired state of its record.
+    /// Decides about `occurrences` equal occurrences of `event` at `now`, and changes `event` to the desired state of
+    /// its record. Record numbers are taken from `next_record`.
     pub fn correlate(
         &mut self,
         event: &mut Event,
@@ -170,7 +173,7 @@ impl Correlator {
         self.correlate_keyed(event, &keys, occurrences, now, settings, next_record)
     }
 
-    /// As [`correlate`](Self::correlate), where the event's keys under these settings are known.
+    /// Decides as [`correlate`](Self::correlate) does, with the event's keys under these settings known.
     pub fn correlate_keyed(
         &mut self,
         event: &mut Event,
@@ -211,8 +214,8 @@ impl Correlator {
             (Route::Plain, false) => Fold::Created,
         };
         let budget = match route {
-            // COMPAT(client-go): the filter is asked about the combined event, which has lost some members and has another
-            // message. These it has kept.
+            // COMPAT(client-go): the spam key is that of the combined event, which lacks some members and has another
+            // message. The fields of the default spam key are unchanged.
             Route::Combined if settings.spam_key != SPAM_KEY => {
                 self.secret.shared(event, settings).spam(event, settings)
             }
@@ -223,7 +226,7 @@ impl Correlator {
         Decision { key, record, stored, before, tag, fold, is_repeat, verdict, budget }
     }
 
-    /// The tokens of a budget that is paid here (`Suppression::Drop`), and when the next one comes.
+    /// Returns the tokens of a budget that is paid here (`Suppression::Drop`), and when the next one comes.
     #[must_use]
     pub fn tokens(&self, budget: Key, rate: Rate, now: Mono) -> (f64, Option<Mono>) {
         let bucket = self.buckets.as_ref().and_then(|buckets| buckets.peek(&budget)).copied().unwrap_or_default();
@@ -242,18 +245,18 @@ impl Correlator {
         }
     }
 
-    /// Remembers a record of an earlier process, unless there is one under its key already.
+    /// Remembers a record of an earlier process, unless its key already has one.
     pub fn remember(&mut self, key: Key, observation: Observation, settings: &Settings) {
         if self.observations.record(key).is_none() {
             self.observations.put(key, observation, settings);
         }
     }
 
-    /// client-go's `UpdateState`: the upstream's event replaces what was remembered under the event key computed from it.
+    /// Replaces the observation under the event key of the upstream's event, as client-go's `UpdateState` does.
     ///
-    /// COMPAT(client-go): for a combined event that is not the key it was counted under (`EventCorrelator.UpdateState`), so
-    /// its own observation learns nothing and an extra entry is occupied (V 062, 071). [`settle`](Self::settle) does better
-    /// and is what the proxy uses.
+    /// COMPAT(client-go): a combined event was counted under another key (`EventCorrelator.UpdateState`). Its own
+    /// observation therefore stays unchanged, and an extra entry is used (V 062, 071). The proxy uses
+    /// [`settle`](Self::settle), which avoids both.
     pub fn update_state(&mut self, stored: &Event, settings: &Settings, next_record: &mut u64) {
         let key = self.secret.shared(stored, settings).event(stored, settings);
         let record = self.observations.record(key).unwrap_or_else(|| {
@@ -263,7 +266,7 @@ impl Correlator {
         self.observations.replace(key, stored, record, settings);
     }
 
-    /// Takes back what the upstream answered for `record`.
+    /// Applies the upstream's answer for `record`.
     pub fn settle(&mut self, key: Key, record: RecordId, settled: &Settled) {
         match settled {
             Settled::Stored { name, resource_version, first_timestamp, count_moved, tag } => {
@@ -289,7 +292,7 @@ impl Correlator {
     }
 }
 
-/// What the correlator has to know of a settled write.
+/// The effect of a settled write on the correlator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settled {
     /// The upstream holds the record.
@@ -300,29 +303,29 @@ pub enum Settled {
         resource_version: smol_str::SmolStr,
         /// Its first timestamp there.
         first_timestamp: Option<crate::event::Time>,
-        /// By how much its count there differs from the count that was written: another writer, or admission.
+        /// By how much its count there differs from the written count, because of another writer or of admission.
         count_moved: i32,
-        /// How many occurrences its tag counts.
+        /// Occurrences that its tag counts.
         tag: u64,
     },
-    /// A write was refused for good: the record counts from here.
+    /// A write was refused for good: the record continues from this count.
     CountReset(i32),
     /// The record begins again under another name.
     BegunAgain {
-        /// Its count there.
+        /// Its new count.
         count: i32,
     },
-    /// The record is no more: refused for good before it was ever stored, or folded into a digest.
+    /// The record has ended: refused for good before it was ever stored, deleted, or folded into a digest.
     Forgotten,
 }
 
-/// A name that follows from what a record counts, in the shape of client-go's names. No secret goes into it, because every
-/// process has to find the same; two records that meet under one name are told apart when they do.
+/// Returns a name derived from what a record counts, in the form of client-go's names. No secret is used, because every
+/// process has to derive the same name. Two records with one name are distinguished when they meet.
 fn shared_name(event: &Event, route: Route, settings: &Settings) -> smol_str::SmolStr {
-    let mut everybodys = KeySecret(0, 0).shared(event, settings);
+    let mut keys = KeySecret(0, 0).shared(event, settings);
     let Key(bits) = match route {
-        Route::Plain => everybodys.event(event, settings),
-        Route::Combined => everybodys.aggregate(event, settings),
+        Route::Plain => keys.event(event, settings),
+        Route::Combined => keys.aggregate(event, settings),
     };
     let [high, low] = [bits >> 64, bits & u128::from(u64::MAX)];
     smol_str::format_smolstr!("{}.{:016x}", event.involved_object.name, high ^ low)

@@ -1,9 +1,11 @@
-//! Messages without what changes from one occurrence to the next: numbers, digests and the suffixes that Kubernetes gives names.
+//! Normalises messages: removes what changes between occurrences, that is numbers, digests and the suffixes that
+//! Kubernetes gives names.
 
-/// Characters of the suffixes that the apiserver and its controllers generate (`rand.SafeEncodeString` of apimachinery).
+/// Characters of the suffixes that the API server and its controllers generate (`rand.SafeEncodeString` of
+/// apimachinery).
 const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The message with a `#` for each number, digest and generated suffix: messages that differ in nothing else are equal.
+/// Replaces each number, digest and generated suffix by `#`, so that messages that differ in nothing else are equal.
 pub(super) fn normalized(message: &str) -> String {
     let mut text = String::with_capacity(message.len());
     let mut rest = message;
@@ -24,24 +26,25 @@ pub(super) fn normalized(message: &str) -> String {
     text
 }
 
-/// The longest beginning whose characters are all as asked for, and the rest.
+/// Splits a text after its longest beginning of characters that `is_asked_for` accepts.
 fn split(text: &str, is_asked_for: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|character| !is_asked_for(character)).unwrap_or(text.len()))
 }
 
-/// A word of hexadecimal digits, as long as a short commit or longer, that is no English word.
+/// Whether a word consists of hexadecimal digits, is at least as long as a short commit hash, and contains a digit,
+/// unlike English words.
 fn is_digest(word: &str) -> bool {
     word.len() >= 7
         && word.bytes().all(|byte| byte.is_ascii_hexdigit())
         && word.bytes().any(|byte| byte.is_ascii_digit())
 }
 
-/// The suffix of a Pod's name (5 characters) or of its ReplicaSet's (8 to 10).
+/// Whether a word can be the suffix of a Pod's name (5 characters) or of its ReplicaSet's name (8 to 10).
 fn is_suffix(word: &str) -> bool {
     matches!(word.len(), 5 | 8..=10) && word.bytes().all(|byte| SUFFIX.contains(&byte))
 }
 
-/// Adds a word with a `#` for each number in it, and for one that goes on from the text before.
+/// Adds a word, with `#` for each number in it. A number that continues a preceding `#` adds nothing.
 fn without_numbers(word: &str, text: &mut String) {
     for character in word.chars() {
         if !character.is_ascii_digit() {

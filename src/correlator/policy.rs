@@ -1,4 +1,4 @@
-//! Which settings an event is correlated with: the base settings, or those of the first rule that matches it.
+//! The policy selects the settings of an event: the base settings, or those of the first rule that matches it.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ pub struct Policy {
     pub rules: Vec<Rule>,
 }
 
-/// Settings for the events that match.
+/// Settings for the events that match the conditions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// Which events.
+    /// The conditions.
     pub matches: Matches,
-    /// Their settings, complete: the base with the rule's own members put over it.
+    /// The complete settings: the base settings overridden by the rule's own.
     pub settings: Arc<Settings>,
 }
 
-/// Conditions of a rule; every one that is given must hold. An empty list is no condition.
+/// Conditions of a rule; each given condition must hold. An empty list is no condition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Matches {
     /// `source.component`, or `reportingComponent` where that is empty.
@@ -50,7 +50,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// Whether the text is meant.
+    /// Whether the pattern matches a text.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         match self {
@@ -65,7 +65,7 @@ impl Matches {
         self.miss(event).is_none()
     }
 
-    /// The first condition that does not hold for an event, and what the event says there.
+    /// Returns the first condition that an event does not meet, and the event's text of that member.
     #[must_use]
     pub fn miss<'e>(&self, event: &'e Event) -> Option<(&'static str, &'e str)> {
         let conditions = [
@@ -83,21 +83,22 @@ impl Matches {
 }
 
 impl Policy {
-    /// The settings for `event`.
+    /// Returns the settings for `event`.
     #[must_use]
     pub fn select(&self, event: &Event) -> &Arc<Settings> {
         self.rule(event).1
     }
 
-    /// The number of the first rule that matches `event`, and its settings.
+    /// Returns the number of the first rule that matches `event`, and its settings.
     #[must_use]
     pub fn rule(&self, event: &Event) -> (Option<usize>, &Arc<Settings>) {
         let found = self.rules.iter().position(|rule| rule.matches.matches(event));
         (found, found.and_then(|number| self.rules.get(number)).map_or(&self.base, |rule| &rule.settings))
     }
 
-    /// What merges events of many objects, so that the others seem to have none: the base settings (`None`), or a rule by its
-    /// number. A rule that has its aggregate key from the base is not listed again.
+    /// Returns the settings that merge events of many objects into one record, so that the other objects seem to have
+    /// no events. `None` stands for the base settings, a number for a rule. Rules that use the base's aggregate key are
+    /// omitted.
     pub fn across_objects(&self) -> impl Iterator<Item = Option<usize>> {
         let base = std::iter::once((None, &self.base));
         let own =
@@ -110,7 +111,7 @@ impl Policy {
         all.filter(move |(_, settings)| merges(settings)).map(|(number, _)| number)
     }
 
-    /// Whether an event like this is correlated, or only passed on.
+    /// Whether such an event is correlated, or only passed on.
     #[must_use]
     pub fn correlates(&self, event: &Event) -> bool {
         self.select(event).correlation == Correlation::On

@@ -1,4 +1,4 @@
-//! The correlator's settings: client-go's `CorrelatorOptions` (`tools/record/events_cache.go`), and ours.
+//! The correlator's settings: client-go's `CorrelatorOptions` (`tools/record/events_cache.go`), and further ones.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -10,41 +10,44 @@ use super::budget::Rate;
 /// Settings of one correlator. The defaults are client-go's constants, except that `suppression` is `Defer`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Whether events are correlated at all; `Off` makes every event a record of its own.
+    /// Whether events are correlated at all; `Off` makes every event a separate record.
     pub correlation: Correlation,
-    /// What happens to an occurrence that finds no token.
+    /// Treatment of an occurrence that finds no token.
     pub suppression: Suppression,
-    /// LIMIT: entries of each of a source's caches (`LRUCacheSize`). Default 4,096; the least recently used one is forgotten.
+    /// LIMIT: entries of each of a source's caches (`LRUCacheSize`). Default 4,096; the least recently used one is
+    /// evicted.
     pub lru_cache_size: NonZeroUsize,
     /// Tokens of a full budget (`BurstSize`). Default 25.
     pub burst_size: u32,
-    /// Tokens per second that come back (`QPS`, a 32-bit float as in client-go). Default 1/300.
+    /// Tokens added per second (`QPS`, a 32-bit float as in client-go). Default 1/300.
     pub qps: f32,
-    /// How the budget of a group of like events fills, over all objects and sources; `None` for groups without one. Default none.
+    /// Rate of the budget of a group of similar events, over all objects and sources; `None` for no such budget.
+    /// Default none.
     pub group: Option<Rate>,
     /// Distinct messages at which aggregation starts (`MaxEvents`). Default 10.
     pub max_events: NonZeroUsize,
     /// Longest gap between similar events of one aggregation window (`MaxIntervalInSeconds`). Default 600 s.
     pub max_interval: Duration,
-    /// Fields that make up the spam key (`SpamKeyFunc`): whose events share a budget.
+    /// Fields of the spam key (`SpamKeyFunc`); events with an equal key share a budget.
     pub spam_key: Vec<Field>,
-    /// Fields that make up the aggregate key (`KeyFunc`, first result): which events can be combined.
+    /// Fields of the aggregate key (`KeyFunc`, first result); events with an equal key can be combined.
     pub aggregate_key: Vec<Field>,
-    /// Fields that make up the local key (`KeyFunc`, second result): what makes an event distinct within its group.
+    /// Fields of the local key (`KeyFunc`, second result), which makes an event distinct within its group.
     pub local_key: Vec<Field>,
-    /// What of a message tells events apart.
+    /// The part of a message that distinguishes events.
     pub messages: Messages,
     /// Prefix of combined messages (`MessageFunc`). Default `(combined from similar events): `.
     pub message_prefix: SmolStr,
     /// How the fields of a key are joined.
     pub key_encoding: KeyEncoding,
-    /// What a count does at the top of its range.
+    /// Behaviour of a count at its maximum.
     pub count_overflow: CountOverflow,
     /// How a new record is named.
     pub naming: Naming,
 }
 
-/// What of a message tells events apart, wherever a key has it. The record shows the newest message as it came.
+/// The part of a message that distinguishes events, in every key that contains the message. The record shows the newest
+/// message unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Messages {
     /// All of it, as in client-go.
@@ -58,20 +61,20 @@ pub enum Messages {
 pub enum Naming {
     /// As the client named the event that began it.
     Client,
-    /// By what it counts: the same in every process, so that replicas meet on one record.
+    /// After what it counts: the same name in every process, so that replicas write to one record.
     Deterministic,
 }
 
 /// Whether events are correlated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Correlation {
-    /// Aggregate, observe, budget.
+    /// Events are aggregated, observed and budgeted.
     On,
-    /// Every event is a record of its own, and free.
+    /// Every event is a separate record and needs no token.
     Off,
 }
 
-/// What happens to an occurrence that finds no token.
+/// Treatment of an occurrence that finds no token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suppression {
     /// It is kept; its record is written when the budget's next token comes.
@@ -83,13 +86,13 @@ pub enum Suppression {
 /// How the fields of a key are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyEncoding {
-    /// Each field with its length: two different tuples never make one key.
+    /// Each field with its length: different tuples never make equal keys.
     Framed,
     /// Plain concatenation as in client-go, where `ab`+`c` equals `a`+`bc`.
     Concatenated,
 }
 
-/// What a count does at the top of its range.
+/// Behaviour of a count at its maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountOverflow {
     /// It stays at 2,147,483,647.
@@ -156,7 +159,7 @@ impl Field {
         Self::ReportingInstance,
     ];
 
-    /// The field's path in a core/v1 Event; what the configuration calls it.
+    /// Returns the field's path in a core/v1 Event, which is also its name in the configuration.
     #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
@@ -179,14 +182,14 @@ impl Field {
         }
     }
 
-    /// The field with this path.
+    /// Returns the field with this path.
     #[must_use]
     pub fn from_path(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|field| field.path() == path)
     }
 }
 
-/// client-go's spam key without the event type: what every client-go before v0.32 uses (profile `client-go-legacy`).
+/// client-go's spam key without the event type, as in every client-go before v0.32 (profile `client-go-legacy`).
 pub const LEGACY_SPAM_KEY: [Field; 7] = [
     Field::SourceComponent,
     Field::SourceHost,
@@ -228,7 +231,7 @@ pub const AGGREGATE_KEY: [Field; 11] = [
 pub const MESSAGE_PREFIX: &str = "(combined from similar events): ";
 
 impl Settings {
-    /// Whether events with one key for their group have the same in each member of client-go's aggregate key.
+    /// Whether events with an equal aggregate key agree in each member of client-go's aggregate key.
     #[must_use]
     pub fn groups_as_client_go(&self) -> bool {
         self.key_encoding == KeyEncoding::Framed && self.aggregate_key == AGGREGATE_KEY

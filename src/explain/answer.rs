@@ -1,4 +1,4 @@
-//! What is asked of the stores, and the answer: its first sentence says where the occurrences are, the rest is the evidence.
+//! The query and the answer. The answer's first sentence says where the occurrences are; the rest is the evidence.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::history::{Fact, History};
 use super::sentence::{clock, plural};
 use crate::event::{Event, MicroTime};
 
-/// Which objects are asked about; every condition that is given has to hold.
+/// The objects that are selected; every condition that is given must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the query")]
 pub struct Query {
@@ -33,16 +33,16 @@ pub struct Explanation {
     pub kind: &'static str,
     pub now: String,
     pub started_at: Option<String>,
-    /// All decisions since then are known; those before may have been forgotten.
+    /// All decisions since then are known; earlier ones may have been forgotten.
     pub known_since: Option<String>,
     pub answer: Answer,
     pub objects: Vec<Object>,
-    /// What the upstream has of the object, where nothing is known here.
+    /// The object's events upstream, if nothing is known here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub upstream: Vec<Stored>,
 }
 
-/// An event that the upstream has.
+/// An event upstream.
 #[derive(Debug, Serialize)]
 #[expect(missing_docs, reason = "the members of an event")]
 pub struct Stored {
@@ -52,33 +52,34 @@ pub struct Stored {
     pub source: String,
 }
 
-/// The first sentence.
+/// The first sentence of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// One of a closed list; docs/operations.md has it.
+    /// One word of a closed list; docs/operations.md has the list.
     pub code: &'static str,
-    /// Where the occurrences are.
+    /// States where the occurrences are.
     pub text: String,
-    /// What to do.
+    /// The recommended action.
     pub action: String,
 }
 
-/// What one shard knows.
+/// One shard's part of the answer.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// When its store began, and when the newest decision was made that it has forgotten.
+    /// When its store began, and the time of the newest decision that it has forgotten.
     pub span: (Option<i64>, Option<i64>),
-    /// Occurrences that it has received.
+    /// Occurrences that the shard has received.
     pub received: u64,
-    /// Occurrences that were refused, less those that are noted with their object: the two may be in different shards.
+    /// Refused occurrences, less those that are noted with their object. May be negative, because the two may be in
+    /// different shards.
     pub unread: i64,
-    /// The objects that are meant.
+    /// The selected objects.
     pub objects: Vec<Object>,
-    /// Others of a like name.
+    /// Other objects with similar names.
     pub nearest: Vec<String>,
 }
 
-/// What is known of an object.
+/// An object in an answer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
@@ -95,7 +96,7 @@ pub struct Object {
     pub forgotten_decisions: u64,
 }
 
-/// Where the occurrences of one reason are.
+/// The occurrences of one reason, and where they are.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
@@ -108,9 +109,9 @@ pub struct Part {
     pub received: u64,
     pub shown: u64,
     pub in_summary: u64,
-    /// The digest or storm record that counts those.
+    /// The digest or storm record that counts the occurrences `in_summary`.
     pub summary: SmolStr,
-    // LIMIT: in these two, what there is to wait for, and reasons of a loss.
+    // LIMIT: `waiting` has at most one entry per reason to wait, `lost` one per reason of a loss.
     pub waiting: BTreeMap<&'static str, u64>,
     pub lost: BTreeMap<&'static str, u64>,
     pub rejected: u64,
@@ -119,7 +120,7 @@ pub struct Part {
     pub answer: Answer,
 }
 
-/// What the budget has that pays for some reasons.
+/// The budget that pays for some reasons, and its state.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
@@ -135,7 +136,7 @@ pub struct Budget {
     pub queue: Vec<SmolStr>,
 }
 
-/// A record.
+/// A record in an answer.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
@@ -151,7 +152,7 @@ pub struct Record {
     pub messages: Vec<SmolStr>,
 }
 
-/// A decision.
+/// A decision in an answer.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
@@ -167,13 +168,13 @@ pub struct Decided {
     pub text: SmolStr,
 }
 
-/// A time for people and programs.
+/// Formats a time for people and programs.
 #[must_use]
 pub fn stamp(nanos: i64) -> String {
     MicroTime::from_unix_nanos(nanos).to_string()
 }
 
-/// A text without what a terminal would obey, and no longer than this many bytes.
+/// Replaces control characters that a terminal would obey, and cuts the text to at most `most` bytes.
 #[must_use]
 pub fn clean(text: &str, most: usize) -> String {
     let is_safe =
@@ -187,7 +188,7 @@ pub fn clean(text: &str, most: usize) -> String {
     crate::event::cut(&text, most).into()
 }
 
-/// Short names of kinds, as kubectl has them.
+/// Short names of kinds, as in kubectl.
 const SHORT: [(&str, &str); 18] = [
     ("po", "pod"),
     ("deploy", "deployment"),
@@ -209,7 +210,7 @@ const SHORT: [(&str, &str); 18] = [
     ("rc", "replicationcontroller"),
 ];
 
-/// Whether a word means a kind: any case, plural, short, or followed by its group.
+/// Whether a word names a kind: in any case, plural, short, or followed by the API group.
 fn is_kind(word: &str, kind: &str, api_version: &str) -> bool {
     let (word, group) = word.split_once('.').map_or((word, None), |(word, group)| (word, Some(group)));
     let (word, kind) = (word.to_ascii_lowercase(), kind.to_ascii_lowercase());
@@ -221,10 +222,10 @@ fn is_kind(word: &str, kind: &str, api_version: &str) -> bool {
 }
 
 impl Query {
-    /// Reads a query string's pairs; `object` is `KIND/NAME`.
+    /// Parses the pairs of a query string; `object` is `KIND/NAME`.
     ///
     /// # Errors
-    /// Names what is not known.
+    /// Names the unknown parameter.
     pub fn parse<'a>(
         pairs: impl Iterator<Item = (std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)>,
     ) -> Result<Self, String> {
@@ -252,15 +253,15 @@ impl Query {
         Ok(query)
     }
 
-    /// Asks about the object of an event that a client knows under another name.
-    pub fn follow_alias(&mut self, told: &Event) {
-        self.kind = told.involved_object.kind.to_string();
-        self.name = told.involved_object.name.to_string();
-        self.reason = told.reason.to_string();
+    /// Redirects the query to the object of an event that a client knows under another name.
+    pub fn follow_alias(&mut self, event: &Event) {
+        self.kind = event.involved_object.kind.to_string();
+        self.name = event.involved_object.name.to_string();
+        self.reason = event.reason.to_string();
         self.event = String::new();
     }
 
-    /// Whether an object is meant.
+    /// Whether the query selects an object.
     #[must_use]
     pub fn matches(&self, history: &History) -> bool {
         let is = |asked: &str, text: &str| asked.is_empty() || asked == text;
@@ -272,7 +273,7 @@ impl Query {
             && history.facts.iter().any(|fact| self.means(fact))
     }
 
-    /// Whether a reason is meant.
+    /// Whether the query selects a reason.
     #[must_use]
     pub fn means(&self, fact: &Fact) -> bool {
         let (component, host) = self.source.split_once('/').unwrap_or((&self.source, ""));
@@ -281,13 +282,13 @@ impl Query {
             && (host.is_empty() || host == fact.host)
     }
 
-    /// Whether an object is of the kind that is asked about.
+    /// Whether an object is of the selected kind.
     #[must_use]
     pub fn means_kind(&self, object: &crate::event::ObjectReference) -> bool {
         self.kind.is_empty() || is_kind(&self.kind, &object.kind, &object.api_version)
     }
 
-    /// How much of a name another one has, from its beginning.
+    /// Returns the length of the common beginning of the queried name and the object's name.
     #[must_use]
     pub fn likeness(&self, history: &History) -> usize {
         let is_near = !self.name.is_empty() && (self.namespace.is_empty() || self.namespace == history.namespace);
@@ -297,7 +298,7 @@ impl Query {
         self.name.bytes().zip(history.name.bytes()).take_while(|(one, other)| one == other).count()
     }
 
-    /// The object in words.
+    /// Describes the selected object in words.
     #[must_use]
     pub fn object(&self) -> String {
         let texts = [("event", &self.event), ("uid", &self.uid), ("source", &self.source)];
@@ -307,7 +308,7 @@ impl Query {
     }
 }
 
-/// From the worst for a reader on.
+/// The codes in order, the worst for a reader first.
 const WORST_FIRST: [&str; 21] = [
     "namespace-gone",
     "refused",
@@ -333,7 +334,7 @@ const WORST_FIRST: [&str; 21] = [
 ];
 
 impl Explanation {
-    /// Puts together what the shards know.
+    /// Combines what the shards know into an answer.
     #[must_use]
     pub fn new(query: &Query, shards: Vec<Known>, now: i64) -> Self {
         let began = shards.iter().filter_map(|known| known.span.0).min();
@@ -387,7 +388,7 @@ impl Explanation {
         }
     }
 
-    /// Adds what the upstream has of an object that is not known here.
+    /// Adds the upstream's events of an object that is not known here.
     pub fn found_upstream(&mut self, stored: Vec<Stored>) {
         if let Some(first) = stored.first() {
             let number = plural(stored.len() as u64, "event");

@@ -1,4 +1,4 @@
-//! What is kept of one object: its facts (a reason that a source reports), its newest decisions and records.
+//! The history of one object: its facts (reasons that a source reports), its newest decisions and its records.
 
 use std::collections::VecDeque;
 
@@ -10,16 +10,16 @@ use crate::correlator::{Key, Rate, RecordId};
 use crate::event::{Event, cut};
 use crate::outbox::Kind;
 
-/// LIMIT: decisions of an object.
+/// LIMIT: decisions kept per object.
 const DECISIONS: usize = 20;
-/// LIMIT: facts of an object; occurrences of further ones are counted together under the last.
+/// LIMIT: facts kept per object; occurrences of further facts are counted together under the last one.
 const FACTS: usize = 32;
-/// LIMIT: records of an object; the oldest is forgotten.
+/// LIMIT: records kept per object; the oldest is forgotten.
 const RECORDS: usize = 32;
-/// LIMIT: bytes of a message.
+/// LIMIT: bytes kept of a message.
 const MESSAGE_BYTES: usize = 1024;
 
-/// What was decided about occurrences, or happened to them.
+/// A decision about occurrences, or what happened to them later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the words of the answer")]
 pub enum Verdict {
@@ -37,7 +37,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The word for answers.
+    /// Returns the word for answers.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -63,25 +63,25 @@ pub struct Decision {
     pub time: i64,
     /// When the last was made.
     pub last: i64,
-    /// The fact's number.
+    /// The number of the fact.
     pub fact: usize,
-    /// What was decided, and why where that needs a word.
+    /// The decision, and its reason if the decision alone does not say it.
     pub verdict: Verdict,
     /// See `verdict`.
     pub why: &'static str,
-    /// Occurrences of all.
+    /// Occurrences of the whole run.
     pub occurrences: u64,
     /// The record.
     pub record: Option<RecordId>,
-    /// When the budget's next token was to come.
+    /// When the budget's next token is expected.
     pub next_token: Option<Mono>,
     /// The event's message, or the upstream's answer.
     pub text: SmolStr,
-    /// That, hashed.
+    /// The hash of that text.
     pub(super) mark: u64,
 }
 
-/// How much happened of late.
+/// Recent numbers of a fact.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Rates {
     /// Occurrences.
@@ -98,34 +98,34 @@ pub struct Fact {
     pub event_type: SmolStr,
     pub component: SmolStr,
     pub host: SmolStr,
-    /// Occurrences that were accepted or refused for want of room.
+    /// Occurrences that were accepted, or refused because the outbox was full.
     pub received: u64,
-    /// Those that found no token under `suppression: drop`.
+    /// Occurrences that found no token under `suppression: drop`.
     pub dropped: u64,
-    /// Those that were refused.
+    /// Occurrences that were refused.
     pub rejected: u64,
-    /// Changes of its events that were refused, which are no occurrences.
+    /// Refused changes of its events, which are not occurrences.
     pub refused_changes: u64,
-    /// Those that the upstream has shown in a write that carried them.
+    /// Occurrences that the upstream has shown in a write that carried them.
     pub shown: u64,
-    /// Those that have folded into a digest or storm record.
+    /// Occurrences that have folded into a digest or storm record.
     pub folded: u64,
-    /// The record that those are in.
+    /// The record that those have folded into.
     pub into: Option<RecordId>,
-    /// Those that are lost for another reason than an empty budget, and the reason of the newest.
+    /// Occurrences lost for another reason than an empty budget, and the reason of the newest loss.
     pub lost: (u64, &'static str),
-    /// Tokens that were spent on it.
+    /// Tokens spent on it.
     pub spent: u64,
     pub first_received: i64,
     pub last_received: i64,
     pub last_shown: Option<i64>,
-    /// Source, budget and its rate; whether its correlator pays.
+    /// Source, budget, the budget's rate, and whether the correlator pays.
     pub budget: Option<(Key, Key, Rate, bool)>,
     /// The number of the rule that matches.
     pub rule: Option<usize>,
-    /// The number of its group.
+    /// The number of the group of similar events.
     pub group: usize,
-    /// All of its names, hashed.
+    /// The hash of its reason, type and source.
     pub(super) mark: u64,
     pub rates: Rates,
 }
@@ -140,7 +140,7 @@ impl Fact {
         self.rates.received.add(now.mono, number);
     }
 
-    /// Whether a client has said anything about it.
+    /// Whether a client has reported anything about it.
     #[must_use]
     pub const fn is_reported(&self) -> bool {
         self.received + self.refused_changes > 0
@@ -160,37 +160,37 @@ pub struct Kept {
     pub record: RecordId,
     /// Its kind.
     pub kind: Kind,
-    /// Its name upstream, as far as it was told.
+    /// Its name upstream, as far as known.
     pub name: SmolStr,
-    /// The number of the fact that it began with.
+    /// The number of the fact that began it.
     pub fact: usize,
-    /// Whether the upstream had it.
+    /// Whether the upstream has held it.
     pub stored: bool,
     /// The count that the upstream has acknowledged.
     pub count: i64,
-    /// Whether its next occurrence has to begin another.
+    /// Whether its next occurrence has to begin another record.
     pub has_ended: bool,
-    /// Its last distinct messages, each with its hash.
+    /// Its newest distinct messages, each with its hash.
     // LIMIT: `Settings::messages`; one for a plain record.
     pub messages: VecDeque<(u64, SmolStr)>,
-    /// The hash of the newest, which most occurrences have too.
+    /// The hash of the newest message, which most occurrences share.
     newest: u64,
 }
 
 impl Kept {
-    /// Whether it has a message with this hash.
+    /// Whether the record has a message with this hash.
     fn says(&self, mark: u64) -> bool {
         self.newest == mark || self.messages.iter().any(|(known, _)| *known == mark)
     }
 }
 
-/// What is kept of one object.
+/// The history of one object.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the members of an event")]
 pub struct History {
     pub api_version: SmolStr,
     pub kind: SmolStr,
-    /// Where its events are.
+    /// The namespace of its events.
     pub namespace: SmolStr,
     pub name: SmolStr,
     pub uid: SmolStr,
@@ -200,29 +200,29 @@ pub struct History {
     pub records: VecDeque<Kept>,
     // LIMIT: `DECISIONS`.
     pub decisions: VecDeque<Decision>,
-    /// Older decisions that were forgotten.
+    /// Number of older decisions that were forgotten.
     pub forgotten: u64,
-    /// When it was made the one heard of last.
+    /// When the object was last moved to the front of the order of use.
     pub(super) touched: Mono,
-    /// The uid, hashed.
+    /// The hash of the uid.
     uid_mark: u64,
-    /// Bytes of its texts and of its own; see `bytes`.
+    /// Bytes of its texts and of the object itself; see `bytes`.
     texts: usize,
 }
 
-/// Bytes that a text takes beside its value.
+/// Returns the heap bytes of a text.
 fn heap(text: &SmolStr) -> usize {
     if text.is_heap_allocated() { text.len() + 16 } else { 0 }
 }
 
-/// Bytes of a record beside its place; that of its messages is taken whole.
+/// Returns the bytes of a record beside its slot; messages count with their reserved capacity.
 fn kept_size(kept: &Kept) -> usize {
     heap(&kept.name)
         + kept.messages.capacity() * size_of::<(u64, SmolStr)>()
         + kept.messages.iter().map(|(_, message)| heap(message)).sum::<usize>()
 }
 
-/// A message, without what is too long.
+/// Cuts a message to `MESSAGE_BYTES`.
 fn short(message: &SmolStr) -> SmolStr {
     if message.len() <= MESSAGE_BYTES { message.clone() } else { cut(message, MESSAGE_BYTES) }
 }
@@ -250,7 +250,7 @@ impl History {
 
     fn own_size(&self) -> usize {
         let texts = [&self.api_version, &self.kind, &self.namespace, &self.name, &self.uid];
-        // The map's own place for it, too.
+        // The 64 bytes are the object's entry in the map.
         size_of::<Self>() + 64 + texts.into_iter().map(heap).sum::<usize>()
     }
 
@@ -259,7 +259,7 @@ impl History {
         texts.into_iter().map(heap).sum()
     }
 
-    /// Bytes of all this, with the places that are reserved.
+    /// Returns the bytes of the history, with reserved capacity.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.texts
@@ -268,7 +268,7 @@ impl History {
             + self.decisions.capacity() * size_of::<Decision>()
     }
 
-    /// What all of it takes, counted.
+    /// Returns the bytes of everything, counted one by one.
     #[cfg(test)]
     pub(super) fn counted(&self) -> usize {
         let places = self.bytes() - self.texts;
@@ -280,16 +280,16 @@ impl History {
             + places
     }
 
-    /// The message of a record with this hash; empty where it is forgotten.
+    /// Returns the record's message with this hash; empty if it is forgotten.
     pub(super) fn message(&self, record: RecordId, mark: u64) -> SmolStr {
         let messages = self.kept(record).into_iter().flat_map(|kept| &kept.messages);
         messages.filter(|(known, _)| *known == mark).map(|(_, message)| message.clone()).next().unwrap_or_default()
     }
 
-    /// Notes the uid of an event's object, and returns whether it was another one.
+    /// Notes the uid of an event's object, and returns whether it has changed.
     pub(super) fn set_uid(&mut self, event: &Event, mark: u64) -> bool {
         let uid = &event.involved_object.uid;
-        // LIMIT: a uid has 36 characters; what is longer is none.
+        // LIMIT: a uid has 36 characters; text longer than 64 bytes is not taken for a uid.
         if self.uid_mark == mark || uid.len() > 64 {
             return false;
         }
@@ -298,17 +298,17 @@ impl History {
         true
     }
 
-    /// The fact at a place; `None` where the object was forgotten meanwhile, and another fact has the number.
+    /// Returns the fact at a place. `None` if the object was forgotten meanwhile and another fact has the number.
     pub(super) fn fact_at(&mut self, spot: Spot) -> Option<&mut Fact> {
         self.facts.get_mut(spot.fact).filter(|fact| fact.mark == spot.mark)
     }
 
-    /// The number of the fact with this hash.
+    /// Returns the number of the fact with this hash.
     pub(super) fn find(&self, mark: u64) -> Option<usize> {
         self.facts.iter().position(|fact| fact.mark == mark)
     }
 
-    /// The place of a fact that is not found.
+    /// Adds a fact and returns its number, or the last number if there is no room.
     pub(super) fn add_fact(&mut self, event: &Event, mark: u64, group: usize, now: Now) -> usize {
         if self.facts.len() == FACTS {
             return FACTS - 1;
@@ -325,14 +325,14 @@ impl History {
         self.facts.len() - 1
     }
 
-    /// Whether the upstream shows nothing of a fact of the last hour.
+    /// Whether a fact occurred in the last hour and the upstream shows nothing of it.
     #[must_use]
     pub fn is_unseen(&self, fact: &Fact, now: Mono) -> bool {
         let is_in_summary = || fact.into.is_some_and(|into| self.kept(into).is_some_and(|kept| kept.stored));
         fact.received > fact.rejected && fact.shown == 0 && fact.rates.received.hour(now) > 0 && !is_in_summary()
     }
 
-    /// The record of this number.
+    /// Returns the record with this number.
     #[must_use]
     pub fn kept(&self, record: RecordId) -> Option<&Kept> {
         self.records.iter().rev().find(|kept| kept.record == record)
@@ -342,7 +342,8 @@ impl History {
         self.records.iter_mut().rev().find(|kept| kept.record == record)
     }
 
-    /// Notes that a record counts a message, and returns whether it begins although another one of the same should have gone on.
+    /// Notes that a record counts a message. Returns whether the record is new although an equal record should have
+    /// continued.
     pub(super) fn keep(
         &mut self,
         (record, kind): (RecordId, Kind),
@@ -382,7 +383,7 @@ impl History {
         is_begun_again && kind != Kind::Digest && kind != Kind::Storm
     }
 
-    /// Notes the name and the count under which the upstream has a record, and returns by how much that count has grown.
+    /// Notes the record's name and count upstream. Returns by how much the count has grown.
     pub(super) fn set_stored(&mut self, record: RecordId, name: &SmolStr, count: i64) -> u64 {
         let Some(kept) = self.kept_mut(record) else { return 0 };
         let before = heap(&kept.name);
@@ -394,7 +395,7 @@ impl History {
         grown
     }
 
-    /// An event about the object.
+    /// Returns an event about the object.
     #[must_use]
     pub fn sample(&self) -> Event {
         let mut event = Event::default();
@@ -419,7 +420,7 @@ impl History {
         let like = |last: &&mut Decision| {
             (last.mark, last.fact, last.verdict, last.record, last.why) == (mark, fact, verdict, record, why)
         };
-        // The others of a budget take turns with it: a run may have some of them between.
+        // Decisions of one budget alternate, so a run may have a few other decisions in between.
         let lately = self.decisions.len().saturating_sub(4);
         if let Some(last) = self.decisions.iter_mut().skip(lately).rev().find(like) {
             last.occurrences += u64::from(number);

@@ -1,6 +1,6 @@
-//! What is compared of an event instead of its texts.
+//! Hashes that are compared instead of an event's texts.
 //!
-//! Hot: most occurrences are like the one before, and equal texts are compared to their end.
+//! Hot: most occurrences equal the previous one, and comparing equal texts reads them to the end.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 
@@ -10,11 +10,11 @@ use foldhash::fast::SeedableRandomState;
 use crate::correlator::{Key, KeySecret};
 use crate::event::Event;
 
-/// Hashes of an event's parts, seeded so that equal ones cannot be computed beforehand. The worst that two equal ones of
-/// different texts do is a wrong line in an explanation.
+/// Hashes of an event's parts, seeded so that collisions cannot be computed in advance. A collision does no more harm
+/// than a wrong line in an explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Marks {
-    /// The object that it is about.
+    /// The involved object.
     pub object: Key,
     /// Reason, type and source.
     pub(super) fact: u64,
@@ -25,7 +25,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Those of an event.
+    /// Hashes the parts of an event.
     #[must_use]
     pub fn new(secret: KeySecret, event: &Event) -> Self {
         let state = state(secret);
@@ -44,7 +44,7 @@ impl Marks {
     }
 }
 
-/// The hash of another text.
+/// Hashes another text.
 pub(super) fn mark(secret: KeySecret, text: &str) -> u64 {
     state(secret).hash_one(text)
 }

@@ -1,8 +1,8 @@
-//! What became of the occurrences of each object: the recent decisions about them, the records that count them, and how many there
-//! were of late. For `explain`, `top` and the page of the admin port.
+//! The recent decisions about the occurrences of each object, the records that count them, and recent numbers. For
+//! `explain`, `top` and the page of the admin port.
 //!
-//! Each shard has one [`Store`] behind its lock, and writes to it where it accepts an occurrence and where the outbox settles an
-//! answer. Nothing is formatted there. A run of equal decisions takes one entry.
+//! Each shard has one [`Store`] behind its lock. The shard writes to it when it accepts an occurrence and when the
+//! outbox settles an answer. The store formats nothing. A run of equal decisions takes one entry.
 
 mod answer;
 mod history;
@@ -34,24 +34,24 @@ use crate::event::{Event, cut};
 use crate::limits::Share;
 use crate::outbox::Kind;
 
-/// LIMIT: groups of like events that are counted, over all shards; further ones are counted together.
+/// LIMIT: counted groups of similar events, over all shards; further groups are counted together.
 const GROUPS: usize = 10_000;
 
-/// Nanoseconds for which an object keeps its place in the order of use, although it is heard of again.
+/// Nanoseconds for which an object keeps its place in the order of use when it is used again.
 const TOUCH: i64 = 1_000_000_000;
 
-/// What is kept.
+/// Settings of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether anything is.
+    /// Whether anything is kept.
     pub enabled: bool,
-    /// LIMIT: bytes of all decisions over all shards; beyond it the object heard of longest ago is forgotten.
+    /// LIMIT: bytes of all decisions over all shards; beyond it the least recently used object is evicted.
     pub max_bytes: NonZeroUsize,
-    /// LIMIT: distinct messages of a combined record or digest.
+    /// LIMIT: distinct messages kept of a combined record or digest.
     pub messages: usize,
     /// LIMIT: bytes of an annotation with those messages; 0 writes none.
     pub annotation_bytes: usize,
-    /// LIMIT: label sets of the metric of groups; what is beyond is counted together.
+    /// LIMIT: label sets of the metric of groups; further groups are counted together.
     pub series: usize,
 }
 
@@ -67,7 +67,7 @@ impl Default for Settings {
     }
 }
 
-/// What one shard keeps.
+/// The store of one shard.
 #[derive(Debug)]
 pub struct Store {
     settings: Settings,
@@ -75,31 +75,31 @@ pub struct Store {
     // LIMIT: `max_bytes` over all shards.
     objects: LruMap<History>,
     bytes: Share,
-    // LIMIT: `GROUPS` over all shards, and one for the rest.
+    // LIMIT: `GROUPS` over all shards, and one for all further groups.
     groups: Vec<Group>,
     group_count: Share,
-    /// Bytes of groups, which are never forgotten.
-    // LIMIT: a quarter of `max_bytes` over all shards; further groups are counted with the rest.
+    /// Bytes of groups, which are never evicted.
+    // LIMIT: a quarter of `max_bytes` over all shards; further groups are counted together.
     group_bytes: Share,
-    /// Where a group stands in `groups`.
+    /// The index of each group in `groups`.
     // LIMIT: as many as `groups`.
     places: std::collections::HashMap<Key, usize, BuildKeyHasher>,
-    /// Occurrences that the rest has not been told of.
+    /// Occurrences that are counted in runs only.
     runs: Runs,
-    /// Occurrences and writes by the minute.
+    /// Occurrences and writes per minute.
     flow: [Minutes; 2],
-    /// How often each rule was chosen; the first is the number of events that no rule matches.
-    // LIMIT: as many as rules, and one.
+    /// How often each rule was chosen; the first counts events that no rule matches.
+    // LIMIT: one per rule, and one.
     rule_hits: Vec<u64>,
-    /// Occurrences that were refused and could be read.
+    /// Refused occurrences of events that could be decoded.
     rejected: u64,
-    /// When the newest decision was made that was forgotten with its object.
+    /// The time of the newest decision that was forgotten with its object.
     forgotten_until: Option<i64>,
     /// When the store began.
     began: Option<i64>,
 }
 
-/// The place of a fact: its object, and its number there.
+/// The place of a fact: its object and its number within the object.
 #[derive(Debug, Clone, Copy)]
 pub struct Spot {
     object: Key,
@@ -107,29 +107,29 @@ pub struct Spot {
     /// The hash of the fact at that number.
     mark: u64,
     group: usize,
-    /// The occurrences go on with a run, and are not counted there yet.
+    /// Whether the occurrences continue a run and are not yet counted in it.
     is_run: bool,
 }
 
-/// How a decision came about.
+/// The circumstances of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Ruling {
     /// The source of the event.
     pub source: Key,
     /// The budget that pays.
     pub budget: Key,
-    /// How that fills.
+    /// The rate of that budget.
     pub rate: crate::correlator::Rate,
-    /// Whether the correlator itself pays (`suppression: drop`), and whether it has.
+    /// `None` if the correlator does not pay (only `suppression: drop` does); otherwise whether it paid.
     pub paid: Option<bool>,
-    /// The rule that matches.
+    /// The number of the matching rule.
     pub rule: Option<usize>,
-    /// How many occurrences the record counted before.
+    /// The record's count before the occurrences.
     pub before: i32,
 }
 
 impl Store {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new(settings: Settings, secret: KeySecret) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl Store {
         }
     }
 
-    /// An empty store whose limits are on what both hold.
+    /// Creates an empty store. Limits apply to both stores together.
     #[must_use]
     pub fn another(&self) -> Self {
         Self {
@@ -161,7 +161,7 @@ impl Store {
         }
     }
 
-    /// Takes over reloaded settings; hits are counted from zero, because the rules may be others.
+    /// Applies reloaded settings. Rule hits count from zero, because the rules may differ.
     pub fn set_settings(&mut self, settings: Settings) {
         self.tell();
         self.settings = settings;
@@ -184,13 +184,13 @@ impl Store {
         self.settings.enabled
     }
 
-    /// Whether records are to carry their messages.
+    /// Whether records carry their messages in an annotation.
     #[must_use]
     pub const fn annotates(&self) -> bool {
         self.settings.enabled && self.settings.annotation_bytes > 0
     }
 
-    /// Occurrences of an event arrive: finds the place of their fact. `None` where nothing is kept.
+    /// Counts arriving occurrences of an event, and returns the place of their fact. `None` if the store is off.
     pub fn receive(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
         let spot = self.find(marks, event, number, now)?;
         self.flow[0].add(now.mono, number);
@@ -198,7 +198,8 @@ impl Store {
         Some(spot)
     }
 
-    /// As [`receive`](Self::receive), where they are of a record and are to be [decided](Self::decide).
+    /// Counts as [`receive`](Self::receive) does, for occurrences that count on a record. Call [`decide`](Self::decide)
+    /// next.
     pub fn receive_of(&mut self, record: RecordId, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
         match self.runs.find(record, marks, now) {
             Some(run) => Some(Spot { is_run: true, ..run.spot }),
@@ -206,7 +207,7 @@ impl Store {
         }
     }
 
-    /// Finds the place of an event's fact, or makes it.
+    /// Finds or creates the place of an event's fact.
     pub fn spot(&mut self, marks: Marks, event: &Event, now: Now) -> Option<Spot> {
         self.find(marks, event, 0, now)
     }
@@ -218,7 +219,7 @@ impl Store {
         self.find_known(marks, event, number, now).or_else(|| self.make(marks, event, number, now))
     }
 
-    /// As `find`, where the object was heard of lately and has the fact. Hot: it stays where it is in the order of their use.
+    /// Finds the fact if the object was used recently and has it. Hot: it leaves the order of use unchanged.
     fn find_known(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
         let history = self.objects.peek_mut(&marks.object)?;
         if now.mono.nanos_since(history.touched) >= TOUCH {
@@ -281,7 +282,7 @@ impl Store {
         self.groups.len() - 1
     }
 
-    /// Notes how occurrences were decided. Where the decision is not like the one before it, `next_token` is asked.
+    /// Notes a decision about occurrences. Calls `next_token` only if the decision differs from the previous one.
     #[expect(clippy::too_many_arguments, reason = "what is known of a decision")]
     pub fn decide(
         &mut self,
@@ -320,7 +321,7 @@ impl Store {
         history.note(spot.fact, (verdict, why), number, Some(record), (message, marks.message), now, next_token);
         self.bytes.replace(before, history.bytes());
         self.trim(Some(spot.object));
-        // Under `suppression: drop` each occurrence may have another verdict, and its token is counted.
+        // Under `suppression: drop` the verdict may differ for each occurrence, and its token is counted.
         if ruling.paid.is_none() && why.is_empty() {
             let (rule, began, last) = (ruling.rule, now.mono, now);
             self.begin_run(Run { record, verdict, marks, spot, rule, began, last, untold: 0 });
@@ -329,7 +330,7 @@ impl Store {
 
     fn begin_run(&mut self, run: Run) {
         if self.runs.is_empty() {
-            // They are only worth it where they leave most of the room to what is kept.
+            // Runs save work only if they leave most of the memory to the histories.
             if Runs::BYTES * self.bytes.parts() > self.settings.max_bytes.get() / 4 {
                 return;
             }
@@ -347,14 +348,14 @@ impl Store {
         }
     }
 
-    /// Counts what the runs have counted. Who asks for anything calls this first.
+    /// Adds the numbers of all runs to the store. Call this before any read.
     pub fn tell(&mut self) {
         for run in self.runs.untold() {
             self.tell_run(&run);
         }
     }
 
-    /// Ends the run of a record, so that what it has counted stands before what is noted now.
+    /// Ends the run of a record, so that its numbers are noted before the next decision.
     fn tell_of(&mut self, record: RecordId) {
         if let Some(run) = self.runs.end(record) {
             self.tell_run(&run);
@@ -381,7 +382,7 @@ impl Store {
         self.trim(Some(spot.object));
     }
 
-    /// Counts occurrences of a fact whose place is known.
+    /// Counts occurrences of a fact at a known place.
     fn receive_at(&mut self, spot: Spot, number: u32, now: Now) {
         self.flow[0].add(now.mono, number);
         self.groups[spot.group].receive(now.mono, number);
@@ -390,7 +391,7 @@ impl Store {
         }
     }
 
-    /// Notes something else about a fact: an answer of the upstream, a refusal, a deletion.
+    /// Notes an answer of the upstream, a refusal or a deletion that concerns a fact.
     pub fn remark(
         &mut self,
         spot: Spot,
@@ -427,7 +428,7 @@ impl Store {
         self.trim(Some(spot.object));
     }
 
-    /// The upstream has a record as it was sent, with so many occurrences more.
+    /// Notes that the upstream stored a record as it was sent, with `number` more occurrences.
     pub fn written(
         &mut self,
         spot: Spot,
@@ -444,14 +445,14 @@ impl Store {
             return;
         }
         if history.kept(record).is_none() {
-            // Of an earlier process, or a digest.
+            // A record of an earlier process, or a digest.
             let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
             let count = i32::try_from(count).unwrap_or(i32::MAX);
             history.keep((record, kind), spot.fact, (message, marks.message, 1), count);
         }
         let grown = history.set_stored(record, name, sent);
         let fact = &mut history.facts[spot.fact];
-        // A write shows what was dropped since the one before it, too.
+        // A write also shows the occurrences that were dropped since the previous write.
         let shown = if fact.dropped > 0 { grown.max(number) } else { number };
         fact.shown += shown;
         fact.rates.writes.add(now.mono, 1);
@@ -467,7 +468,7 @@ impl Store {
         self.bytes.replace(before, history.bytes());
     }
 
-    /// Occurrences of a fact have folded into a record.
+    /// Notes that occurrences of a fact have folded into a record.
     pub fn fold(
         &mut self,
         spot: Spot,
@@ -491,13 +492,13 @@ impl Store {
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
     }
 
-    /// The object of a place.
+    /// Returns the object of a place.
     #[must_use]
     pub const fn object(&self, spot: Spot) -> Key {
         spot.object
     }
 
-    /// The upstream no longer has what a record was; the next occurrence begins another.
+    /// Notes that the upstream no longer holds a record; the next occurrence begins another one.
     pub fn ended(&mut self, object: Key, record: RecordId) -> Option<Spot> {
         self.tell_of(record);
         let history = self.objects.peek_mut(&object)?;
@@ -515,7 +516,8 @@ impl Store {
         self.rule_hits.get_mut(place)
     }
 
-    /// Forgets objects heard of longest ago while there is too much; not this one.
+    /// Evicts least recently used objects while the store exceeds its part of the limit. Stops after it has evicted
+    /// `but`.
     fn trim(&mut self, but: Option<Key>) {
         let limit = self.settings.max_bytes.get().saturating_sub(self.group_bytes.all());
         while self.bytes.is_over(limit) {
@@ -529,7 +531,7 @@ impl Store {
         }
     }
 
-    /// Forgets objects heard of longest ago where other shards need the room.
+    /// Evicts least recently used objects if other shards need the memory.
     pub fn make_room(&mut self) {
         self.trim(None);
     }

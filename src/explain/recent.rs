@@ -1,4 +1,4 @@
-//! How many of something there were of late: in the last minute, and in about the last hour.
+//! Recent numbers: in the last minute, and in about the last hour.
 
 use smol_str::SmolStr;
 
@@ -9,7 +9,7 @@ const MINUTE: i64 = 60_000_000_000;
 /// Buckets of ten minutes.
 const TENS: usize = 6;
 
-/// How far back a table looks.
+/// How far back a table goes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the words of the query")]
 pub enum Window {
@@ -23,7 +23,7 @@ impl Window {
     /// From the shortest to the longest.
     pub const ALL: [Self; 3] = [Self::Minute, Self::TenMinutes, Self::Hour];
 
-    /// The word for queries and headings.
+    /// Returns the word for queries and headings.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -33,10 +33,10 @@ impl Window {
         }
     }
 
-    /// Reads a label.
+    /// Parses a label.
     ///
     /// # Errors
-    /// Names what is allowed.
+    /// Names the allowed labels.
     pub fn parse(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|window| window.label() == text);
         found.ok_or_else(|| format!("unknown window {text:?}: allowed are 1m, 10m and 1h"))
@@ -47,9 +47,9 @@ impl Window {
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Recent {
     minute: i64,
-    /// In this minute, and in the one before.
+    /// In the current minute, and in the previous one.
     minutes: [u32; 2],
-    /// In these ten minutes, and in those before.
+    /// In the current ten minutes, and in the six before.
     tens: [u32; TENS + 1],
 }
 
@@ -66,7 +66,7 @@ impl Recent {
         self.minute = minute;
     }
 
-    /// Adds some of now, or of a moment before the newest.
+    /// Adds `number` at `at`, which may be earlier than the newest addition.
     pub fn add(&mut self, at: Mono, number: u32) {
         self.go_on(at);
         let minute = at.0.div_euclid(MINUTE);
@@ -74,7 +74,7 @@ impl Recent {
         add_to(&mut self.tens, self.minute / 10 - minute / 10, number);
     }
 
-    /// How many there were a second, over the last minute.
+    /// Returns the rate per second over the last minute.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number for people")]
     pub fn per_second(mut self, now: Mono) -> f64 {
@@ -84,7 +84,7 @@ impl Recent {
         (this + before * (1.0 - into)) / 60.0
     }
 
-    /// How many there were within a window. Of the part of it that is kept only in whole buckets, a share in proportion.
+    /// Returns the number within a window. A bucket that is only partly within the window counts in proportion.
     #[must_use]
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a number for people")]
     #[expect(clippy::cast_sign_loss, reason = "a sum of counts")]
@@ -101,7 +101,7 @@ impl Recent {
         }
     }
 
-    /// How many there were in the last hour, and up to ten minutes before it.
+    /// Returns the number in the last hour, and in up to ten minutes before it.
     #[must_use]
     pub fn hour(mut self, now: Mono) -> u64 {
         self.go_on(now);
@@ -109,7 +109,7 @@ impl Recent {
     }
 }
 
-/// Adds some to a bucket, where there still is one so far back.
+/// Adds to the bucket `back` steps back, if there is one.
 fn add_to(buckets: &mut [u32], back: i64, number: u32) {
     if let Some(bucket) = usize::try_from(back).ok().and_then(|back| buckets.get_mut(back)) {
         *bucket = bucket.saturating_add(number);
@@ -119,7 +119,7 @@ fn add_to(buckets: &mut [u32], back: i64, number: u32) {
 /// LIMIT: minutes that are drawn.
 pub const MINUTES: usize = 60;
 
-/// Numbers of the last hour, minute by minute.
+/// Numbers of the last hour, per minute.
 #[derive(Debug, Clone, Copy)]
 pub struct Minutes {
     minute: i64,
@@ -145,13 +145,13 @@ impl Minutes {
         self.minute = minute;
     }
 
-    /// Adds some of now, or of a moment before the newest.
+    /// Adds `number` at `at`, which may be earlier than the newest addition.
     pub fn add(&mut self, at: Mono, number: u32) {
         self.go_on(at);
         add_to(&mut self.numbers, self.minute - at.0.div_euclid(MINUTE), number);
     }
 
-    /// The number of each minute, the newest first.
+    /// Returns the number of each minute, the newest first.
     #[must_use]
     pub fn list(mut self, now: Mono) -> [u32; MINUTES] {
         self.go_on(now);
@@ -159,22 +159,22 @@ impl Minutes {
     }
 }
 
-/// What became of occurrences since the start.
+/// Totals of what became of occurrences since the start.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
     /// Occurrences that arrived.
     pub received: u64,
-    /// Those that were refused.
+    /// Occurrences that were refused.
     pub rejected: u64,
     /// Creates and patches.
     pub writes: u64,
     /// Occurrences that the upstream shows in records of their own.
     pub shown: u64,
-    /// Those that are in a digest or a storm record, written or not.
+    /// Occurrences that are in a digest or a storm record, written or not.
     pub folded: u64,
-    /// Those that found no token under `suppression: drop`; a later write of their record shows them.
+    /// Occurrences that found no token under `suppression: drop`; a later write of their record shows them.
     pub dropped: u64,
-    /// Those that are lost for another reason.
+    /// Occurrences that are lost for another reason.
     pub lost: u64,
 }
 
@@ -191,19 +191,19 @@ impl Totals {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.each(other, u64::saturating_add)
     }
 
-    /// What is new since another one.
+    /// Returns the growth since an earlier total.
     #[must_use]
     pub fn since(self, other: Self) -> Self {
         self.each(other, u64::saturating_sub)
     }
 
-    /// Occurrences that no record counts, or has counted yet.
+    /// Returns the occurrences that no record counts, or none counts yet.
     #[must_use]
     pub fn not_shown(&self) -> u64 {
         let others = self.rejected + self.shown + self.folded;
@@ -211,7 +211,7 @@ impl Totals {
     }
 }
 
-/// Counts of events that are alike, over all objects.
+/// Totals of a group of similar events, over all objects.
 #[derive(Debug, Default, Clone)]
 #[expect(missing_docs, reason = "the members of an event")]
 pub struct Group {
@@ -220,11 +220,11 @@ pub struct Group {
     pub kind: SmolStr,
     pub namespace: SmolStr,
     pub component: SmolStr,
-    /// Since the start.
+    /// Totals since the start.
     pub totals: Totals,
-    /// Occurrences of late.
+    /// Recent occurrences.
     pub recent: Recent,
-    /// Writes of late.
+    /// Recent writes.
     pub writes: Recent,
 }
 
@@ -242,7 +242,7 @@ impl Group {
         }
     }
 
-    /// What it takes, its place in two tables included.
+    /// Returns its bytes, with its entries in two tables.
     pub(super) fn bytes(&self) -> usize {
         let texts = [&self.event_type, &self.reason, &self.kind, &self.namespace, &self.component];
         let heap = |text: &SmolStr| if text.is_heap_allocated() { text.len() + 16 } else { 0 };

@@ -1,38 +1,38 @@
-//! Repeats of a record within a second: counted here, and told to the store together.
+//! Runs: repeats of a record within a second. They are counted here first and added to the store together.
 //!
-//! Hot: most occurrences are such repeats, and what the store keeps of their object is rarely in the processor's cache.
+//! Hot: most occurrences are such repeats, and the store's data of their object is rarely in the processor's cache.
 
 use super::marks::Marks;
 use super::{Spot, Verdict};
 use crate::clock::{Mono, Now};
 use crate::outbox::RecordId;
 
-/// LIMIT: runs of a shard; a further one ends that in its place.
+/// LIMIT: runs of a shard; a further run ends the run in its slot.
 const PLACES: usize = 512;
 
-/// Nanoseconds that a run lasts at most. Before anything is asked of the store, it is told of all runs.
+/// The longest duration of a run, in nanoseconds. All runs are added to the store before any read.
 const LONGEST: i64 = 1_000_000_000;
 
-/// Occurrences of one record that were decided alike.
+/// Occurrences of one record with the same verdict.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub(super) record: RecordId,
     pub(super) verdict: Verdict,
     pub(super) marks: Marks,
     pub(super) spot: Spot,
-    /// The rule of their event.
+    /// The number of the rule that their event matches.
     pub(super) rule: Option<usize>,
     pub(super) began: Mono,
     /// When the newest was received.
     pub(super) last: Now,
-    /// How many the store has not been told of.
+    /// The number of occurrences not yet added to the store.
     pub(super) untold: u32,
 }
 
 /// The runs of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    // By the record's number; empty until the first one begins.
+    // Indexed by the record's number; empty until the first run begins.
     places: Vec<Option<Run>>,
 }
 
@@ -42,16 +42,16 @@ const fn place(record: RecordId) -> usize {
 }
 
 impl Runs {
-    /// Bytes that they take once there is one.
+    /// Bytes of the slots, which the first run allocates.
     pub(super) const BYTES: usize = PLACES * size_of::<Option<Run>>();
 
-    /// The run of a record that an event goes on with.
+    /// Returns the record's run that an event continues.
     pub(super) fn find(&self, record: RecordId, marks: Marks, now: Now) -> Option<&Run> {
         let run = self.places.get(place(record))?.as_ref()?;
         (run.record == record && run.marks == marks && now.mono.nanos_since(run.began) < LONGEST).then_some(run)
     }
 
-    /// Goes on with the run of a record where the verdict is the same. `false` where there is none.
+    /// Continues the run of a record if the verdict is the same. Returns `false` if there is no such run.
     pub(super) fn go_on(&mut self, record: RecordId, verdict: Verdict, number: u32, now: Now) -> bool {
         let run = self.places.get_mut(place(record)).and_then(Option::as_mut);
         let Some(run) = run.filter(|run| run.record == record && run.verdict == verdict) else { return false };
@@ -60,7 +60,7 @@ impl Runs {
         true
     }
 
-    /// Begins a run, and returns the one that was in its place.
+    /// Begins a run, and returns the run that was in its slot.
     pub(super) fn begin(&mut self, run: Run) -> Option<Run> {
         if self.places.is_empty() {
             self.places.resize(PLACES, None);
@@ -68,12 +68,12 @@ impl Runs {
         self.places[place(run.record)].replace(run)
     }
 
-    /// Ends the run of a record.
+    /// Ends and returns the run of a record.
     pub(super) fn end(&mut self, record: RecordId) -> Option<Run> {
         self.places.get_mut(place(record))?.take_if(|run| run.record == record)
     }
 
-    /// What the store has not been told of; the runs go on.
+    /// Takes the numbers that are not yet added to the store; the runs continue.
     pub(super) fn untold(&mut self) -> Vec<Run> {
         let mut untold = Vec::new();
         for run in self.places.iter_mut().flatten().filter(|run| run.untold > 0) {
@@ -83,12 +83,12 @@ impl Runs {
         untold
     }
 
-    /// Ends all.
+    /// Ends all runs.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether there may be any.
+    /// Whether there are no runs.
     pub(super) const fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

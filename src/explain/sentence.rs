@@ -8,7 +8,7 @@ pub(super) fn plural(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// The time of day.
+/// Returns the time of day.
 pub(super) fn clock(stamp: &str) -> &str {
     stamp.split_once('T').map_or(stamp, |(_, time)| time.split(['.', 'Z']).next().unwrap_or(time))
 }
@@ -23,12 +23,12 @@ fn answer(code: &'static str, text: String, action: &str) -> Answer {
     Answer { code, text, action: action.to_owned() }
 }
 
-/// What to do where eventweir may not write.
+/// The action if eventweir lacks write permission.
 const RIGHTS: &str = "Grant eventweir create and patch on events.";
 
-/// The code and what to do, if a webhook refused a write, in the words of the apiserver.
-fn of_refusal(told: &str) -> Option<(&'static str, &'static str)> {
-    let is_of_webhook = told.contains("admission webhook");
+/// Returns the code and the action if the API server's text says that a webhook refused the write.
+fn of_refusal(text: &str) -> Option<(&'static str, &'static str)> {
+    let is_of_webhook = text.contains("admission webhook");
     is_of_webhook.then_some(("refused", "Exempt Events from that webhook; what is lost is not tried again."))
 }
 
@@ -65,7 +65,7 @@ impl Object {
 
     fn explain_lost(&self, part: &Part, why: &str, number: u64) -> Answer {
         let at = self.decided(part, "lost").map_or("", |decision| clock(&decision.last));
-        let told = self.decided(part, "lost").map(|decision| decision.text.as_str()).unwrap_or_default();
+        let text = self.decided(part, "lost").map(|decision| decision.text.as_str()).unwrap_or_default();
         let number = plural(number, "occurrence");
         match why {
             "namespace_gone" => answer(
@@ -74,12 +74,12 @@ impl Object {
                 "Nothing: events of a deleted namespace cannot be stored.",
             ),
             "forbidden" => {
-                let (code, action) = of_refusal(told).unwrap_or(("forbidden", RIGHTS));
-                answer(code, format!("Lost at {at}, {number}: the upstream refused it (403): {told}"), action)
+                let (code, action) = of_refusal(text).unwrap_or(("forbidden", RIGHTS));
+                answer(code, format!("Lost at {at}, {number}: the upstream refused it (403): {text}"), action)
             }
             "too_large" => answer(
                 "too-large",
-                format!("Lost at {at}, {number}: the upstream takes no event that large: {told}"),
+                format!("Lost at {at}, {number}: the upstream takes no event that large: {text}"),
                 "Shorten the message at its source.",
             ),
             "expired" => answer(
@@ -94,8 +94,8 @@ impl Object {
             ),
             _ => {
                 let words = "The upstream's words say what is wrong; eventweir does not try again.";
-                let (code, action) = of_refusal(told).unwrap_or(("refused", words));
-                answer(code, format!("Lost at {at}, {number}: the upstream refused it ({why}): {told}"), action)
+                let (code, action) = of_refusal(text).unwrap_or(("refused", words));
+                answer(code, format!("Lost at {at}, {number}: the upstream refused it ({why}): {text}"), action)
             }
         }
     }
@@ -131,9 +131,9 @@ impl Object {
         if let Some(failed) = self.decided(part, "failed").filter(|_| part.waiting.contains_key("retry")) {
             if failed.why == "forbidden" {
                 let (code, action) = of_refusal(&failed.text).unwrap_or(("forbidden", RIGHTS));
-                let (since, told) = (clock(&failed.time), failed.text.trim_end_matches('.'));
+                let (since, text) = (clock(&failed.time), failed.text.trim_end_matches('.'));
                 let text = format!(
-                    "Not written: the upstream has refused it since {since} (403): {told}. {wait}; what is refused for five minutes is lost."
+                    "Not written: the upstream has refused it since {since} (403): {text}. {wait}; what is refused for five minutes is lost."
                 );
                 return answer(code, text, action);
             }

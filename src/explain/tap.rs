@@ -1,5 +1,5 @@
-//! The tap: occurrences and what became of them, told to readers as they come. Nothing waits for a reader: what it does not take in
-//! time is left out, and it is told how much.
+//! The tap: streams occurrences, and what became of them, to readers. Nothing waits for a slow reader: it misses lines,
+//! and gets the number of missed lines.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use tokio::sync::broadcast;
 use super::answer::stamp;
 use crate::event::{Event, cut};
 
-/// LIMIT: lines that wait for a slow reader; then the oldest are left out.
+/// LIMIT: lines that are buffered for a slow reader; beyond it the oldest are left out.
 const LINES: usize = 1000;
 /// LIMIT: bytes of a message.
 const MESSAGE_BYTES: usize = 1024;
 
-/// One line.
+/// One line of the tap.
 #[derive(Debug, Clone, Default, Serialize)]
 #[expect(missing_docs, reason = "the members of an event")]
 pub struct Line {
@@ -35,7 +35,7 @@ pub struct Line {
     pub message: SmolStr,
 }
 
-/// The sending end. Clones share the readers.
+/// The sending end of the tap. Clones share the readers.
 #[derive(Debug, Clone)]
 pub struct Tap(broadcast::Sender<Arc<Line>>);
 
@@ -46,13 +46,13 @@ impl Default for Tap {
 }
 
 impl Tap {
-    /// Whether somebody reads.
+    /// Whether the tap has a reader.
     #[must_use]
     pub fn is_read(&self) -> bool {
         self.0.receiver_count() > 0
     }
 
-    /// Tells what became of occurrences, if somebody reads.
+    /// Sends what became of occurrences, if the tap has a reader.
     pub fn tell(
         &self,
         event: &Event,
@@ -79,38 +79,38 @@ impl Tap {
             record: event.metadata.name.clone(),
             message: cut(&event.message, MESSAGE_BYTES),
         };
-        // Without a reader any more nobody misses it.
+        // The last reader may have left meanwhile.
         drop(self.0.send(Arc::new(line)));
     }
 
-    /// Reads from now on.
+    /// Returns a reader of all lines from now on.
     #[must_use]
     pub fn read(&self) -> broadcast::Receiver<Arc<Line>> {
         self.0.subscribe()
     }
 }
 
-/// A source in words.
+/// Formats a source.
 #[must_use]
 pub fn source(component: &str, host: &str) -> String {
     if host.is_empty() { component.to_owned() } else { format!("{component}/{host}") }
 }
 
-/// Which lines a reader wants; each list is one of alternatives, with `*` at the end for any ending.
+/// Selects lines for a reader. Each list holds alternatives; a `*` at the end stands for any ending.
 #[derive(Debug, Clone, Default)]
 pub struct Selector {
-    // LIMIT: what a query string holds.
+    // LIMIT: the length of a query string.
     conditions: Vec<(&'static str, Vec<String>)>,
 }
 
-/// What lines can be selected by.
+/// The members that lines can be selected by.
 const NAMES: [&str; 7] = ["namespace", "object", "reason", "source", "type", "verdict", "message"];
 
 impl Selector {
-    /// Reads a query string's pairs.
+    /// Parses the pairs of a query string.
     ///
     /// # Errors
-    /// Names what is not known.
+    /// Names the unknown parameter.
     pub fn parse<'a>(
         pairs: impl Iterator<Item = (std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)>,
     ) -> Result<Self, String> {
@@ -123,7 +123,7 @@ impl Selector {
         Ok(selector)
     }
 
-    /// Whether a line is wanted.
+    /// Whether a line is selected.
     #[must_use]
     pub fn wants(&self, line: &Line) -> bool {
         self.conditions.iter().all(|(name, values)| {

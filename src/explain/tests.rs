@@ -1,4 +1,4 @@
-//! What is kept, and for how long.
+//! Tests of what is kept, and for how long.
 
 use super::*;
 use crate::correlator::Rate;
@@ -57,7 +57,7 @@ fn a_run_of_equal_decisions_is_one_entry_and_distinct_messages_are_kept() {
     assert_eq!(kept, ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"]);
 }
 
-/// Those beyond the limit share the last one's place.
+/// Facts beyond the limit share the place of the last one.
 #[test]
 fn repeats_of_facts_beyond_the_limit_are_noted_too() {
     let mut store = store(1_000_000);
@@ -67,11 +67,11 @@ fn repeats_of_facts_beyond_the_limit_are_noted_too() {
     store.tell();
     let history = store.histories().next().unwrap();
     assert_eq!((history.facts.len(), history.facts[31].received), (32, 4));
-    // The first of R32 is an entry of its own: its record seems to begin again that of R31.
+    // The first decision about R32 is an entry of its own, because its record seems to begin R31's record again.
     assert_eq!(history.decisions.back().unwrap().occurrences, 2);
 }
 
-/// What was told at once, and what was counted in runs.
+/// Compares numbers that were added at once with numbers that were counted in runs.
 #[test]
 fn repeats_are_told_whole_whenever_that_is() {
     let mut random = fastrand::Rng::with_seed(1);
@@ -79,7 +79,7 @@ fn repeats_are_told_whole_whenever_that_is() {
     let mut at = 0;
     for _ in 0..30_000 {
         let (object, reason) = (random.usize(..30), random.usize(..3));
-        // Two places of a run each.
+        // Two records share each slot of the runs.
         let record = (object * 3 + reason) as u64 * 300;
         let event = event(object, &format!("R{reason}"), &format!("m{}", random.usize(..2)));
         at += random.i64(0..40_000_000);

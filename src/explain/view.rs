@@ -1,4 +1,4 @@
-//! What is asked of the store. [`Store::tell`] comes first.
+//! Reads of the store. Call [`Store::tell`] first.
 
 use smol_str::SmolStr;
 
@@ -12,12 +12,12 @@ use crate::outbox::RecordId;
 pub struct Unseen {
     /// How many.
     pub number: u64,
-    /// Of the oldest: when it was received first, its namespace, object and reason.
+    /// Of the oldest: when it was first received, its namespace, object and reason.
     pub oldest: Option<(i64, SmolStr, String, SmolStr)>,
 }
 
 impl Unseen {
-    /// Adds those of another store.
+    /// Adds the facts of another store.
     #[must_use]
     pub fn plus(mut self, other: Self) -> Self {
         self.number += other.number;
@@ -27,7 +27,7 @@ impl Unseen {
 }
 
 impl Store {
-    /// The newest messages of a record, as a JSON list of so many bytes at most, the newest last.
+    /// Returns the newest messages of a record as a JSON list of limited bytes, the newest last.
     #[must_use]
     pub fn messages(&self, object: Key, record: RecordId) -> Option<SmolStr> {
         let most = self.settings.annotation_bytes;
@@ -46,25 +46,25 @@ impl Store {
         (!texts.is_empty()).then(|| format!("[{}]", texts.join(",")).into())
     }
 
-    /// What is known of objects.
+    /// Returns the histories of all objects.
     pub fn histories(&self) -> impl Iterator<Item = &History> {
         self.objects.iter().map(|(_, history)| history)
     }
 
-    /// Groups of like events; the first stands for those beyond the limit.
+    /// Returns the groups of similar events; the first counts those beyond the limit.
     #[must_use]
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// Occurrences and writes by the minute, the newest first.
+    /// Returns occurrences and writes per minute, the newest first.
     #[must_use]
     pub fn flow(&self, now: Mono) -> [[u32; MINUTES]; 2] {
         self.flow.map(|minutes| minutes.list(now))
     }
 
-    /// The facts of the last hour of which the upstream shows nothing, of the namespaces that may be seen: how many, and since when the
-    /// oldest waits.
+    /// Returns how many facts of the last hour the upstream shows nothing of, and the oldest of them. Covers only
+    /// namespaces that the caller may see.
     #[must_use]
     pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool, now: Mono) -> Unseen {
         let mut unseen = Unseen::default();
@@ -80,25 +80,25 @@ impl Store {
         unseen
     }
 
-    /// How often each rule was chosen; the first is the number of events that no rule matches.
+    /// Returns how often each rule was chosen; the first counts events that no rule matches.
     #[must_use]
     pub fn rule_hits(&self) -> &[u64] {
         &self.rule_hits
     }
 
-    /// When the store began, and when the newest decision was made that it has forgotten.
+    /// Returns when the store began, and the time of the newest decision that it has forgotten.
     #[must_use]
     pub const fn span(&self) -> (Option<i64>, Option<i64>) {
         (self.began, self.forgotten_until)
     }
 
-    /// Occurrences that were refused and are noted with their object.
+    /// Returns the number of refused occurrences that are noted with their object.
     #[must_use]
     pub const fn rejected(&self) -> u64 {
         self.rejected
     }
 
-    /// Bytes of what is kept.
+    /// Returns the bytes kept.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes.own() + self.group_bytes.own()

@@ -1,5 +1,5 @@
-//! Admission: occurrences that their clients are about to write to the upstream themselves. What begins a record may be created by
-//! its client, if it could be written at once; everything else is counted and written here, and its client is refused.
+//! Admission of occurrences that their clients are about to write to the upstream themselves. A client may create the
+//! record if it could be written at once. eventweir counts and writes everything else, and the client is refused.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use crate::clock::Now;
 use crate::correlator::Policy;
 use crate::event::Event;
 
-/// Who writes the record of an occurrence.
+/// The writer of an occurrence's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// Its client, for the first time.
+    /// The client, as the first write of the record.
     Client,
-    /// We.
+    /// eventweir.
     Us,
 }
 
-/// Why an occurrence could not be looked at, so that its client has to write it.
+/// Why an occurrence could not be checked, so that its client has to write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unable {
-    /// There is no room for a new record; the ledger has it as rejected.
+    /// The outbox has no room for a new record; the ledger counts the occurrences as rejected.
     Full,
-    /// The shard was busy for too long; nothing is counted.
+    /// The shard was busy for too long; the ledger counts nothing.
     Late,
 }
 
 impl Shard {
-    /// Accepts occurrences of an event, and lets its client write it if it begins a record `as_it_is`.
+    /// Accepts occurrences of an event. Lets the client write the event if it begins a record `as_it_is`.
     fn admit(
         &mut self,
         prepared: &Prepared<'_>,
@@ -48,8 +48,8 @@ impl Shard {
 }
 
 impl Shards {
-    /// Accepts occurrences of an event that its client is about to write. The client may do so where the event begins a record, stands
-    /// for these occurrences `as_it_is`, and has its tokens.
+    /// Accepts occurrences of an event that its client is about to write. The client may write it if the event begins a
+    /// record, stands for these occurrences `as_it_is`, and has its tokens.
     ///
     /// # Errors
     /// When nothing could be counted within `limit`.
@@ -105,7 +105,7 @@ mod tests {
         shard.admit(&prepared, event.clone(), 1, true, now).unwrap().1
     }
 
-    /// Drives a shard until nothing is owed, over an upstream that holds this, and returns its count.
+    /// Drives a shard until nothing is owed, over an upstream that holds `held`, and returns the stored count.
     fn settled(shard: &mut Shard, mut held: Option<Event>) -> i32 {
         for second in 10..200 {
             let now = Now::at(second * 1_000_000_000);

@@ -1,4 +1,4 @@
-//! What became of occurrences, for who asks: notes about answers, foldings and deletions, and the view on an object.
+//! Notes about answers, folded records and deletions for `explain`, and the view of an object.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use crate::explain::{
 use crate::ledger::RejectReason;
 use crate::outbox::{Answer, DIGEST_REASON, Forgotten, Kind, MESSAGES, Request, Settlement, TAG_PREFIX, Write};
 
-/// LIMIT: objects of an answer, of one shard.
+/// LIMIT: objects in the answer of one shard.
 const OBJECTS: usize = 20;
 
-/// Set or not in the numbers of other shards' records, so that they are not taken for one of ours.
+/// A bit that is flipped in record numbers of other shards, so that they differ from this shard's own numbers.
 const ELSEWHERE: u64 = 1 << 62;
 
-/// A write on its way, as `explain` knows it.
+/// A write in flight, as `explain` knows it.
 #[derive(Debug)]
 pub(super) struct Noticed {
     spot: Spot,
@@ -35,7 +35,7 @@ pub(super) struct Noticed {
     text: SmolStr,
 }
 
-/// An object with its numbers of late, for `top`.
+/// An object with its recent numbers, for `top`.
 #[derive(Debug, Clone, Default)]
 #[expect(missing_docs, reason = "the columns of the table")]
 pub struct Row {
@@ -49,16 +49,16 @@ pub struct Row {
     pub lost: u64,
 }
 
-/// Whether a fact of an object is wanted.
+/// Whether a fact of an object is selected.
 type Wanted<'a> = &'a dyn Fn(&History, &Fact) -> bool;
 
 impl Shard {
-    /// The desired state of a record that is here.
+    /// Returns the desired state of an unsettled record.
     pub(super) fn event(&self, record: RecordId) -> Option<Event> {
         Some(self.outbox.glimpse(record)?.event.clone())
     }
 
-    /// Adds to a write the last messages of its record, where that is asked for. It is about to be sent anyway.
+    /// Adds the newest messages of its record to a write, if the settings ask for it. The write is sent anyway.
     pub(super) fn annotate(&self, write: &mut Write) {
         let Some(seen) = self.explain.annotates().then(|| self.outbox.glimpse(write.record)).flatten() else { return };
         if !matches!(seen.kind, Kind::Combined | Kind::Digest) {
@@ -70,7 +70,7 @@ impl Shard {
                 claim.annotations.push((SmolStr::new_static(MESSAGES), messages));
             }
             Request::Create { event, .. } => {
-                // Where records are written as client-go writes them, nothing is added.
+                // Records that are written as client-go writes them get no annotation.
                 if let Some(rare) = event
                     .metadata
                     .rare
@@ -84,7 +84,7 @@ impl Shard {
         }
     }
 
-    /// Looks at a write before its answer is taken.
+    /// Notes the state of a write before its answer is applied.
     pub(super) fn notice(&mut self, record: RecordId, answer: &Answer, now: Now) -> Option<Noticed> {
         let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
         let marks = Marks::new(self.secret, seen.event);
@@ -98,7 +98,7 @@ impl Shard {
         Some(Noticed { spot, marks, kind: seen.kind, name, message, sent: seen.sent, why, text })
     }
 
-    /// Notes what an answer has settled.
+    /// Notes the effect of an answer.
     pub(super) fn note_answer(&mut self, record: RecordId, noticed: &Noticed, settlement: &Settlement, now: Now) {
         let Noticed { spot, marks, kind, name, message, sent, why, text } = noticed;
         let written = settlement.written.total();
@@ -108,7 +108,7 @@ impl Shard {
         let remark = match settlement.lost {
             Some((reason, lost)) => Some(((Verdict::Lost, reason.label()), lost.total())),
             None if written > 0 => Some(((Verdict::Written, ""), written)),
-            // Refused and not lost: it is tried again, repaired or as it is.
+            // Refused but not lost: it is retried, repaired or unchanged.
             None if !why.is_empty() => Some(((Verdict::Failed, *why), 0)),
             None => None,
         };
@@ -126,13 +126,13 @@ impl Shard {
         let marks = Marks::new(self.secret, event);
         self.explain.ended(marks.object, *record);
         if let Some(spot) = self.explain.spot(marks, event, now) {
-            // A storm record is another shard's, whose numbers are its own.
+            // A storm record belongs to another shard, which has its own record numbers.
             let into = if *kind == Kind::Storm { RecordId(into.0 ^ ELSEWHERE) } else { *into };
             self.explain.fold(spot, (into, *kind), name, (&event.message, marks), *number, now);
         }
     }
 
-    /// Notes that a client has deleted a record, with so many occurrences that waited.
+    /// Notes that a client deleted a record with `lost` waiting occurrences.
     pub(super) fn note_deletion(&mut self, handle: &Handle, lost: u64, now: Now) {
         if let Some(spot) = self.explain.ended(handle.object, handle.record) {
             let remark = if lost > 0 { (Verdict::Lost, "deleted") } else { (Verdict::Deleted, "") };
@@ -140,7 +140,7 @@ impl Shard {
         }
     }
 
-    /// Notes that occurrences were refused that could be read.
+    /// Notes refused occurrences of an event that could be decoded.
     pub fn note_rejection(&mut self, event: &Event, occurrences: u32, reason: RejectReason, text: &str, now: Now) {
         let marks = Marks::new(self.secret, event);
         if let Some(spot) = self.explain.receive(marks, event, occurrences, now) {
@@ -148,7 +148,7 @@ impl Shard {
         }
     }
 
-    /// Notes that a change of an event was refused, which is no occurrence.
+    /// Notes a refused change of an event, which is not an occurrence.
     pub fn note_refused_change(&mut self, event: &Event, text: &str, now: Now) {
         let marks = Marks::new(self.secret, event);
         if let Some(spot) = self.explain.spot(marks, event, now) {
@@ -156,14 +156,14 @@ impl Shard {
         }
     }
 
-    /// What is kept.
+    /// Returns the store of this shard.
     #[must_use]
     pub fn kept(&mut self) -> &Store {
         self.explain.tell();
         &self.explain
     }
 
-    /// What is known of the objects that are asked about.
+    /// Returns what the shard knows of the objects that the query selects.
     #[must_use]
     pub fn explain(&mut self, query: &Query, now: Now, policy: &Policy) -> Known {
         self.explain.tell();
@@ -220,7 +220,7 @@ impl Shard {
         if fact.lost.0 > 0 {
             lost.insert(fact.lost.1, fact.lost.0);
         }
-        // What a later write of their record has counted is shown.
+        // Dropped occurrences that a later write of their record has counted are shown.
         let suppressed = fact.dropped.min(fact.received.saturating_sub(shown + others));
         if suppressed > 0 {
             lost.insert("suppressed", suppressed);
@@ -335,7 +335,7 @@ impl Shard {
         decisions
     }
 
-    /// The facts that most occurrences came of within a window, of those that are wanted.
+    /// Returns the selected facts with the most occurrences within a window.
     fn noisiest(&mut self, most: usize, window: Window, is_wanted: Wanted<'_>, now: Now) -> Vec<Row> {
         let facts = self.kept().histories().flat_map(|history| history.facts.iter().map(move |fact| (history, fact)));
         let wanted = facts.filter(|(history, fact)| is_wanted(history, fact));
@@ -357,12 +357,12 @@ impl Shard {
     }
 }
 
-/// A time to come, in whole seconds.
+/// Formats a future time in whole seconds.
 fn coming(nanos: i64) -> String {
     stamp(nanos.saturating_add(999_999_999).div_euclid(1_000_000_000).saturating_mul(1_000_000_000))
 }
 
-/// The word for a kind of record.
+/// Returns the word for a kind of record.
 const fn form(kind: Kind) -> &'static str {
     match kind {
         Kind::Plain => "single",
@@ -378,26 +378,26 @@ fn whole(tokens: f64) -> usize {
 }
 
 impl Shards {
-    /// What each shard knows of the objects that are asked about.
+    /// Returns what each shard knows of the objects that the query selects.
     #[must_use]
     pub fn explain(&self, query: &Query) -> Vec<Known> {
         let policy = self.policy();
         (0..self.count()).map(|index| self.with(index, |shard, now| shard.explain(query, now, &policy))).collect()
     }
 
-    /// Notes that occurrences were refused that could be read.
+    /// Notes refused occurrences of an event that could be decoded.
     pub fn note_rejection(&self, event: &Event, occurrences: u32, reason: RejectReason, text: &str) {
         let index = self.shard_of(event);
         self.with(index, |shard, now| shard.note_rejection(event, occurrences, reason, text, now));
     }
 
-    /// Notes that a change of an event was refused, in the words of its client's answer.
+    /// Notes a refused change of an event, with the text of the response to its client.
     pub fn note_refused_change(&self, event: &Event, change: &str, text: &str) {
         let text = format!("{change}: {text}");
         self.with(self.shard_of(event), |shard, now| shard.note_refused_change(event, &text, now));
     }
 
-    /// The facts that most occurrences came of within a window, of those that are wanted.
+    /// Returns the selected facts with the most occurrences within a window.
     #[must_use]
     pub fn noisiest(&self, most: usize, window: Window, is_wanted: Wanted<'_>) -> Vec<Row> {
         let rows = (0..self.count())
@@ -408,7 +408,7 @@ impl Shards {
         rows
     }
 
-    /// The facts of the last hour of which the upstream shows nothing, of the namespaces that may be seen.
+    /// Returns the facts of the last hour of which the upstream shows nothing, in namespaces that the caller may see.
     #[must_use]
     pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool) -> Unseen {
         let now = self.clock().now().mono;
@@ -416,7 +416,7 @@ impl Shards {
         each.fold(Unseen::default(), Unseen::plus)
     }
 
-    /// Occurrences and writes by the minute, the newest first.
+    /// Returns occurrences and writes per minute, the newest first.
     #[must_use]
     pub fn flow(&self) -> [[u64; MINUTES]; 2] {
         let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 2]);
@@ -429,13 +429,13 @@ impl Shards {
         sum
     }
 
-    /// The groups of like events of each shard; the first of each stands for those beyond the limit.
+    /// Returns the groups of similar events of each shard. The first of each shard counts those beyond the limit.
     #[must_use]
     pub fn groups(&self) -> Vec<Vec<Group>> {
         (0..self.count()).map(|index| self.with(index, |shard, _| shard.kept().groups().to_vec())).collect()
     }
 
-    /// How often each rule was chosen since the last reload; the first is the number of occurrences that no rule matches.
+    /// Returns how often each rule was chosen since the last reload. The first counts occurrences that no rule matches.
     #[must_use]
     pub fn rule_hits(&self) -> Vec<u64> {
         let mut sum = Vec::new();
@@ -452,19 +452,19 @@ impl Shards {
         sum
     }
 
-    /// Bytes of what is kept for `explain`.
+    /// Returns the bytes kept for `explain`.
     #[must_use]
     pub fn explain_bytes(&self) -> usize {
         (0..self.count()).map(|index| self.look(index, |shard| shard.explain.bytes())).sum()
     }
 
-    /// Where all occurrences are shown to a second configuration, if there is one.
+    /// Returns the mirror, which copies all occurrences to a second configuration if there is one.
     #[must_use]
     pub fn mirror(&self) -> &Mirror {
         &self.0.mirror
     }
 
-    /// The tap on all occurrences.
+    /// Returns the tap on all occurrences.
     #[must_use]
     pub fn tap(&self) -> &Tap {
         &self.0.tap
@@ -518,7 +518,7 @@ mod tests {
         }
     }
 
-    /// Occurrences, refusals, answers of all kinds and digests, of sources that move from shard to shard.
+    /// Occurrences, refusals, all kinds of answers and digests, of sources that move from shard to shard.
     #[test]
     fn memory_stays_within_its_budget_whatever_arrives() {
         let mut settings = Settings::default();
@@ -538,7 +538,7 @@ mod tests {
                 match random.u32(..8) {
                     0 => shards.note_rejection(&event, 3, RejectReason::Invalid, &"why ".repeat(400)),
                     1 => shards.note_refused_change(&event, "PUT", &"why ".repeat(400)),
-                    // Refused where there is no room.
+                    // Refused if there is no room.
                     _ => drop(shards.accept(event, 1 + random.u32(..3))),
                 }
             }

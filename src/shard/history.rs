@@ -1,5 +1,5 @@
-//! History: what the upstream holds, told by a LIST and kept fresh by a WATCH, becomes what further occurrences count on. So a
-//! repeat after a restart counts on the record of before, and a record that expired is created instead of patched in vain.
+//! History: applies the upstream's records, read by LIST and WATCH, so that further occurrences count on them. After a
+//! restart, a repeat counts on the record of the earlier process. An expired record is created, not patched in vain.
 
 use std::collections::HashSet;
 
@@ -10,13 +10,13 @@ use crate::correlator::{Correlation, Correlator, Observation, Policy, Settled, n
 use crate::event::Event;
 use crate::outbox::{DIGEST_REASON, Learned, RecordId};
 
-/// What a finished LIST has shown.
+/// The result of a finished LIST.
 #[derive(Debug, Clone, Default)]
 pub struct Listed {
-    /// The names of the events in it, and their namespaces.
-    // LIMIT: as many as the upstream holds, for as long as a list takes.
+    /// The names of the listed events, with their namespaces.
+    // LIMIT: as many as the upstream holds, for the duration of a list.
     names: HashSet<(u32, smol_str::SmolStr)>,
-    /// The newest version in it.
+    /// The newest version in the list.
     newest: u64,
 }
 
@@ -27,7 +27,7 @@ impl Listed {
         self.names.insert((namespace_tag(&event.metadata.namespace), event.metadata.name.clone()));
     }
 
-    /// Whether the list, which came later than its version, no longer has the record.
+    /// Whether the list is newer than the record's version and does not contain the record.
     fn misses(&self, observation: &Observation) -> bool {
         let Observation { name, namespace, resource_version, .. } = observation;
         resource_version.parse::<u64>().is_ok_and(|version| version <= self.newest)
@@ -36,10 +36,10 @@ impl Listed {
 }
 
 impl Shard {
-    /// The upstream holds `event`.
+    /// Applies `event`, which the upstream holds.
     pub fn learn(&mut self, event: &Event, now: Now, policy: &Policy) {
         let settings = policy.select(event);
-        // A digest goes on from what this process knows of it; one of before is left to expire.
+        // A digest of this process continues from its own state; a digest of an earlier process is left to expire.
         if settings.correlation == Correlation::Off || event.reason == DIGEST_REASON {
             return;
         }
@@ -76,7 +76,7 @@ impl Shard {
         self.adopt(event, count, settings);
     }
 
-    /// Somebody's record that is not known here.
+    /// Adopts a record that this process does not know.
     fn adopt(&mut self, event: &Event, count: i32, settings: &crate::correlator::Settings) {
         if count < 1 || self.tracked_keys.all() >= self.settings.max_tracked_keys.get() {
             return;
@@ -98,7 +98,7 @@ impl Shard {
         }
     }
 
-    /// The upstream no longer holds `event`.
+    /// Applies the deletion of `event` from the upstream.
     pub fn learn_gone(&mut self, event: &Event, now: Now, policy: &Policy) {
         let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) else { return };
         if self.outbox.learn_gone(handle.record, &event.metadata.resource_version, now) == Learned::Absent
@@ -111,7 +111,7 @@ impl Shard {
         self.forget_folded(now);
     }
 
-    /// After a LIST that replaces a broken WATCH: what is older than the list and not in it is gone.
+    /// Applies a LIST that replaces a broken WATCH: records that are older than the list and not in it are gone.
     pub fn learn_list(&mut self, listed: &Listed, now: Now) {
         let outbox = &mut self.outbox;
         let version = listed.newest.to_string();
@@ -146,7 +146,7 @@ mod tests {
         event
     }
 
-    /// An event of which the upstream shows this count and tally, which is its version, too.
+    /// An event of which the upstream shows this count and tally; the count is also its version.
     fn tallied(count: i32, tally: &str) -> Event {
         let mut event = Event { count, ..event(tally) };
         let rare = event.metadata.rare.get_or_insert_default();
@@ -165,7 +165,7 @@ mod tests {
         (Shard::new(KeySecret(1, 2), settings, 1), policy)
     }
 
-    /// A record that is stored, and a repeat of it that waits for its budget.
+    /// A stored record, and a repeat of it that waits for its budget.
     fn waiting() -> (Shard, Policy) {
         let (mut shard, policy) = shard(Settings { burst_size: 1, qps: 1.0, ..Settings::default() });
         let now = Now::at(1_000_000_000);
@@ -177,7 +177,7 @@ mod tests {
         (shard, policy)
     }
 
-    /// Fault: it stood among the records that can fold without having been counted there.
+    /// Fault: it was among the records that can fold without having been counted there.
     #[test]
     fn a_record_that_goes_while_it_waits_for_its_budget_is_created_with_its_running_count() {
         let later = Now::at(3_000_000_000);
@@ -213,7 +213,7 @@ mod tests {
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 4));
     }
 
-    /// Fault: it was believed to be there for as long as another namespace had one of its name.
+    /// Fault: the record was believed stored while another namespace had a record of the same name.
     #[test]
     fn a_list_misses_a_record_whose_name_another_namespace_has() {
         let (mut shard, policy) = shard(Settings::default());
@@ -272,8 +272,8 @@ mod tests {
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 3));
     }
 
-    /// Fault: the write counted twice. An earlier process had sent it, this one read the record before it arrived, and then took
-    /// it for somebody else's.
+    /// Fault: the write counted twice. An earlier process had sent it. This process read the record before the write
+    /// arrived, and then took it for the write of another writer.
     #[test]
     fn a_write_of_an_earlier_process_that_arrives_late_is_not_taken_for_somebody_elses() {
         let (now, later) = (Now::at(1_000_000_000), Now::at(3_000_000_000));
@@ -292,8 +292,8 @@ mod tests {
         shard.identify("later");
         shard.restore(*entry.unwrap(), later, &policy);
         let id = shard.next_write(later).unwrap().record;
-        let nobody_knows = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
-        shard.settle(id, Answer::Retry(nobody_knows), later);
+        let unknown_outcome = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        shard.settle(id, Answer::Retry(unknown_outcome), later);
         let later = Now::at(9_000_000_000);
         assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
         shard.settle(id, Answer::Stored(Box::new(tallied(1, "1"))), later);
@@ -309,7 +309,8 @@ mod tests {
         assert_eq!((shard.balance().ledger.total_written(), shard.balance().is_exact()), (1, true));
     }
 
-    /// Fault: what was written since was missing from the count. A list shows the record again without its deletion.
+    /// Fault: occurrences written since were missing from the count. A list shows the record again without its
+    /// deletion.
     #[test]
     fn a_create_that_is_carried_out_late_after_a_deletion_takes_nothing_back() {
         let later = Now::at(9_000_000_000);

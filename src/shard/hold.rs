@@ -1,6 +1,6 @@
-//! A record that a client deletes or replaces: kept back while the upstream is asked, then forgotten or followed. The client's
-//! own order, so nothing of it is an occurrence; what was counted on a deleted record and still waits is given up with it
-//! (`lost{deleted}`), and its next occurrence begins a new record.
+//! Records that a client deletes or replaces. eventweir pauses the record while it asks the upstream, then forgets or
+//! follows the record. The DELETE or PUT itself is not an occurrence. Waiting occurrences of a deleted record are lost
+//! with it (`lost{deleted}`), and the next occurrence begins a new record.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
 use crate::outbox::{DIGEST_REASON, Line, LostReason, Ticket, line_checksum};
 
-/// Which record a name leads to.
+/// How a name refers to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lead {
-    /// The client's own name for its event: the record that counts it, whatever that is called.
+    /// The client's name for its event: the record that counts the event, whatever that record's name is.
     Alias,
     /// The record's own name.
     Name,
 }
 
-/// A record, where its shard knows it.
+/// A record and where its shard keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
     pub(super) source: Key,
-    /// Where the correlator remembers it; a digest has no such place.
+    /// The record's key in the correlator; `None` for a digest.
     pub(super) key: Option<Key>,
     pub(super) record: RecordId,
     /// The object, for `explain`.
@@ -37,16 +37,16 @@ pub struct Handle {
     pub stored: bool,
 }
 
-/// Whether an event stands for others that have folded.
+/// Whether an event stands for other, folded events.
 fn is_folded(event: &Event) -> bool {
     event.reason == DIGEST_REASON || is_storm(event)
 }
 
-/// How often a record is looked at that has a request on its way.
+/// Interval between two checks whether a record's request is still in flight.
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Shard {
-    /// Keeps back the record that `name` leads to, for an event of this content: nothing of it is sent until
+    /// Pauses the record that `name` refers to, for an event of this content. Nothing of the record is sent until
     /// [`release`](Self::release), [`forget_record`](Self::forget_record) or [`follow`](Self::follow).
     pub fn hold(&mut self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
         let handle = self.locate(event, name, lead, now, policy)?;
@@ -75,19 +75,19 @@ impl Shard {
         routed.filter(|_| lead == Lead::Alias)
     }
 
-    /// Whether a request of the record is on its way.
+    /// Whether a request of the record is in flight.
     #[must_use]
     pub fn is_in_flight(&self, handle: &Handle) -> bool {
         self.outbox.is_in_flight(handle.record)
     }
 
-    /// The record goes on as if nothing had been asked.
+    /// Resumes the record unchanged.
     pub fn release(&mut self, handle: &Handle, now: Now) {
         self.outbox.resume(handle.record, now);
     }
 
-    /// The record was deleted: what waits for it is lost, and the next occurrence begins a new one.
-    /// Returns who waited for it.
+    /// Forgets a deleted record: its waiting occurrences are lost, and the next occurrence begins a new record.
+    /// Returns the tickets of clients that waited for it.
     pub fn forget_record(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
         let (lost, waiting) = self.outbox.forget(handle.record, now);
         self.ledger.lose(LostReason::Deleted, lost.total());
@@ -96,8 +96,8 @@ impl Shard {
         waiting
     }
 
-    /// A client's DELETE of the record got no answer. What was owed to it is written if it is still there; the next occurrence
-    /// begins a new record. Returns the tickets of clients that waited for it.
+    /// Handles a client's DELETE without an answer. Owed occurrences are written if the record still exists; the next
+    /// occurrence begins a new record. Returns the tickets of clients that waited for it.
     pub fn doubt(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
         if !self.outbox.doubt(handle.record, now) {
             return self.forget_record(handle, now);
@@ -106,8 +106,8 @@ impl Shard {
         Vec::new()
     }
 
-    /// The record was replaced by `stored`. What waits comes on top, unless the client has stated how often it happened: then that
-    /// includes what GET had shown it.
+    /// Follows a replacement of the record by `stored`. Waiting occurrences are added to its count. If the client
+    /// stated the number of occurrences, that number includes those that GET had shown it.
     pub fn follow(&mut self, handle: &Handle, stored: &Event, line: Line, now: Now) {
         let count = self.outbox.counted(stored);
         let moved = match self.outbox.rebase(handle.record, stored, line, now) {
@@ -143,18 +143,18 @@ impl Shard {
     }
 }
 
-/// A record that is kept back; dropping this lets it go on.
+/// A paused record; dropping this resumes it.
 #[derive(Debug)]
 pub struct Held {
     shards: Shards,
     shard: usize,
     handle: Option<Handle>,
-    /// The client's line under the name that was asked for.
+    /// The client's line under the requested name.
     line: Key,
 }
 
 impl Shards {
-    /// Keeps back the record that `name` leads to, as [`Shard::hold`].
+    /// Pauses the record that `name` refers to; see [`Shard::hold`].
     #[must_use]
     pub fn hold(&self, event: &Event, name: &str, lead: Lead) -> Option<Held> {
         let policy = self.policy();
@@ -172,9 +172,9 @@ impl Held {
         self.handle.as_ref().map(|handle| handle.name.clone()).unwrap_or_default()
     }
 
-    /// Waits until no request of the record is on its way, so that what is asked next comes after it.
+    /// Waits until no request of the record is in flight, so that the client's request comes after it.
     ///
-    /// LIMIT: not longer than `limit`; a create that hangs for longer may still be carried out after a delete.
+    /// LIMIT: waits for at most `limit`; a create that hangs for longer may still be executed after a delete.
     pub async fn quiet(&mut self, limit: Duration) {
         let Some(handle) = self.handle.clone() else { return };
         let quiet = async {
@@ -185,7 +185,7 @@ impl Held {
         let _in_time = tokio::time::timeout(limit, quiet).await;
     }
 
-    /// The record was deleted.
+    /// Forgets the deleted record.
     pub fn forget(mut self) {
         if let Some(handle) = self.handle.take() {
             let waiting = self.shards.with(self.shard, |shard, now| {
@@ -196,7 +196,8 @@ impl Held {
         }
     }
 
-    /// The client's DELETE got no answer: the record is read before anything else is written, and forgotten if it is gone.
+    /// Handles a DELETE without an answer: reads the record before anything else is written, and forgets it if it is
+    /// gone.
     pub fn doubt(mut self) {
         if let Some(handle) = self.handle.take() {
             let waiting = self.shards.with(self.shard, |shard, now| shard.doubt(&handle, now));
@@ -205,7 +206,7 @@ impl Held {
         }
     }
 
-    /// The record was replaced by `stored`; see [`Shard::follow`].
+    /// Follows a replacement of the record by `stored`; see [`Shard::follow`].
     pub fn follow(mut self, stored: &Event, line: Line) {
         if let Some(handle) = self.handle.take() {
             self.shards.with(self.shard, |shard, now| shard.follow(&handle, stored, line, now));
@@ -277,7 +278,7 @@ mod tests {
         shard.accept(event("a"), 1, now, &policy).unwrap();
         let write = shard.next_write(now).unwrap();
         shard.accept(event("b"), 2, now, &policy).unwrap();
-        // Two clients delete it at once; the first to be answered forgets it.
+        // Two clients delete it at once; the first answer forgets it.
         let handle = shard.hold(&event("b"), "b", Lead::Alias, now, &policy).unwrap();
         let second = shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
         assert_eq!(handle, second);
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(shard.pending().map(|(event, _)| event.count).max(), Some(13));
         let later = Now::at(3_600_000_000_000);
         let write = shard.next_write(later).unwrap();
-        // With the message of the occurrence, which the key of the replaced record does not vouch for.
+        // With the message of the occurrence, which the replaced record's key does not determine.
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 13 && patch.message == "m"));
         assert!(shard.balance().is_exact());
     }

@@ -1,4 +1,4 @@
-//! What outlives the process: changes of all shards for who keeps them, and records that an earlier process has left.
+//! Persistence across restarts: changes of all shards for the spool, and records of an earlier process.
 
 use parking_lot::Mutex;
 
@@ -9,34 +9,34 @@ use crate::correlator::{Correlator, Observation, Policy, Rate, RecordId, namespa
 use crate::outbox::{Changes, Entry};
 
 impl Shard {
-    /// From now on changes are noted; see [`Outbox::keep_journal`](crate::outbox::Outbox::keep_journal).
+    /// Notes changes from now on; see [`Outbox::keep_journal`](crate::outbox::Outbox::keep_journal).
     pub fn keep_journal(&mut self) {
         self.outbox.keep_journal();
     }
 
-    /// Whether something has changed since the changes were last taken.
+    /// Whether there are changes since the last [`take_changes`](Self::take_changes).
     #[must_use]
     pub fn has_changes(&self) -> bool {
         self.outbox.has_changes()
     }
 
-    /// Takes what has changed.
+    /// Takes the noted changes.
     pub fn take_changes(&mut self) -> Changes {
         self.outbox.take_changes()
     }
 
-    /// Changes that were taken are kept.
+    /// Confirms that taken changes are persisted.
     pub fn changes_kept(&mut self, held: &[RecordId], now: Now) {
         self.outbox.changes_kept(held, now);
     }
 
-    /// Changes that were taken could not be kept.
+    /// Reports that taken changes could not be persisted.
     pub fn changes_not_kept(&mut self, records: impl Iterator<Item = RecordId>, held: &[RecordId], now: Now) {
         self.outbox.changes_not_kept(records, held, now);
     }
 
-    /// Takes in a record of an earlier process: it is owed, and repeats of its event count on it. Its occurrences enter the
-    /// ledger as received.
+    /// Restores a record of an earlier process: its write is owed, and repeats of its event count on it. The ledger
+    /// counts its occurrences as received.
     pub fn restore(&mut self, entry: Entry, now: Now, policy: &Policy) {
         self.ledger.receive(entry.occurrences().total());
         for line in entry.lines.iter().chain(&entry.later_lines) {
@@ -67,14 +67,15 @@ impl Shard {
         self.outbox.restore(record, entry, rate, now);
     }
 
-    /// Ends without giving up what is left: it is kept for the next process. Nothing more is accepted afterwards.
+    /// Closes the shard without giving up unsettled records: they are persisted for the next process. Later occurrences
+    /// are refused.
     pub fn close(&mut self) {
         self.closed = true;
     }
 }
 
 impl Shards {
-    /// From now on changes are noted, for [`take_changes`](Self::take_changes).
+    /// Notes changes from now on, for [`take_changes`](Self::take_changes).
     pub fn keep_journal(&self) {
         for shard in &self.0.shards {
             shard.lock().keep_journal();
@@ -88,7 +89,7 @@ impl Shards {
         }
     }
 
-    /// Takes the changes of all shards in one instant: a record may have gone from one and folded in another.
+    /// Takes the changes of all shards at one instant, because a record may leave one shard and fold in another.
     #[must_use]
     pub fn take_changes(&self) -> Vec<Changes> {
         let mut locked: Vec<_> = self.0.shards.iter().skip(HOME + 1).map(Mutex::lock).collect();
@@ -96,7 +97,7 @@ impl Shards {
         locked.iter_mut().map(|shard| shard.take_changes()).collect()
     }
 
-    /// Tells each shard whether its changes are kept.
+    /// Reports to each shard whether its changes are persisted.
     pub fn settle_changes(&self, changes: &[Changes], kept: bool) {
         for (index, changes) in changes.iter().enumerate() {
             self.with(index, |shard, now| {
@@ -112,7 +113,7 @@ impl Shards {
         }
     }
 
-    /// Nothing can be kept for now: what was held for it goes on without.
+    /// Resumes held records unpersisted, while nothing can be persisted.
     pub fn go_on_unkept(&self) {
         for index in 0..self.count() {
             self.with(index, |shard, now| shard.outbox.go_on_unkept(now));
@@ -120,14 +121,14 @@ impl Shards {
         self.wake();
     }
 
-    /// Everything is to be taken again.
+    /// Marks all records as changed.
     pub fn change_all(&self) {
         for index in 0..self.count() {
             self.with(index, |shard, _| shard.outbox.change_all());
         }
     }
 
-    /// Takes in a record of an earlier process.
+    /// Restores a record of an earlier process.
     pub fn restore(&self, entry: Entry) {
         let policy = self.policy();
         let shard = self.shard_of_source(entry.source);
@@ -135,7 +136,7 @@ impl Shards {
         self.wake();
     }
 
-    /// Ends without giving up what is left.
+    /// Closes all shards without giving up unsettled records.
     pub fn close(&self) {
         for shard in &self.0.shards {
             shard.lock().close();

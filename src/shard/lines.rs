@@ -1,4 +1,4 @@
-//! How far clients have counted before this process or beside it: what objects upstream and the spool say of their lines.
+//! Client lines: how far clients counted before or beside this process, read from upstream objects and the spool.
 
 use std::num::NonZeroUsize;
 
@@ -10,13 +10,13 @@ use crate::correlator::{Decision, Key, Naming, Policy, Settings};
 use crate::event::Event;
 use crate::outbox::{ClientLine, line_checksum};
 
-/// LIMIT: lines of one shard, each some 100 bytes; the one that was read longest ago is forgotten, and its client's next total
-/// counts whole.
+/// LIMIT: lines of one shard, of some 100 bytes each. The least recently used line is evicted, and its client's
+/// next total counts in full.
 const LINES_MAX: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
 
 impl Shard {
-    /// How far the client of `event` has counted under `name`: as its line says, or without one as far as the record of that very
-    /// name counts, with what waits. 0 if nothing is known of it here.
+    /// Returns how far the client of `event` has counted under `name`, according to its line. Without a line, returns
+    /// the count of the record of that exact name, with its waiting occurrences. Returns 0 if the shard knows neither.
     #[must_use]
     pub fn counted_under(&mut self, event: &Event, name: &str, now: Now, policy: &Policy) -> i64 {
         let checksum = line_checksum(event);
@@ -33,8 +33,8 @@ impl Shard {
         line.or(count).unwrap_or(0).into()
     }
 
-    /// Notes how far the client of an accepted occurrence has counted. Where it is the first to join a record that bears another
-    /// client's name, all that the record counted before is that client's.
+    /// Notes how far the client of an accepted occurrence has counted. If it is the first to join a record under
+    /// another client's name, the record's earlier count belongs to the client of that name.
     pub(super) fn note_line(&mut self, decision: &Decision, line: ClientLine, settings: &Settings) {
         let checksum = line.checksum;
         if let Some((namespace, name)) = self.outbox.put_line(decision.record, line)
@@ -46,14 +46,14 @@ impl Shard {
         }
     }
 
-    /// Takes over what an object upstream says of its clients' lines.
+    /// Reads the client lines of an upstream object.
     pub(super) fn read_lines(&mut self, object: &Event) {
         let mut has_own = false;
         for line in ClientLine::on(object) {
             has_own |= line.name == object.metadata.name;
             self.put_line(&object.metadata.namespace, &line);
         }
-        // Without a line the client of its name has counted all of it.
+        // Without a line, the client of the object's name has counted all of it.
         if !has_own {
             let line = ClientLine { total: self.outbox.counted(object), ..ClientLine::of(object) };
             if self.lines.contains(&self.secret.line(&object.metadata.namespace, &line.name, line.checksum)) {
@@ -62,7 +62,8 @@ impl Shard {
         }
     }
 
-    /// Of several equal events upstream only one is tracked here. Notes how far the clients have counted whose names they bear.
+    /// Notes how far the clients of equal upstream events have counted, under the names of these events. The shard
+    /// tracks only one of several equal events.
     pub(super) fn note_rival(&mut self, object: &Event, count: i32, now: Now, settings: &Settings) {
         let Some(correlator) = self.sources.peek(&self.secret.source(object)) else { return };
         let keys = self.secret.keys(object, settings);
@@ -76,14 +77,14 @@ impl Shard {
         }
     }
 
-    /// Takes over a line. Its total only grows.
+    /// Stores a line. Its total only grows.
     pub(super) fn put_line(&mut self, namespace: &str, line: &ClientLine) {
         let key = self.secret.line(namespace, &line.name, line.checksum);
         let known = self.lines.peek(&key).copied().unwrap_or(0);
         self.lines.put_within(key, known.max(line.total), LINES_MAX);
     }
 
-    /// A client has deleted its event: what it posts under the name begins at 0.
+    /// Forgets the line of a client that has deleted its event: the client's next event under the name counts from 0.
     pub(super) fn forget_line(&mut self, key: Key) {
         self.lines.pop(&key);
     }

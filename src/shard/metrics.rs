@@ -1,4 +1,4 @@
-//! What the shards hold as metrics, read in the instant of a scrape, so that the ledger balances in it. A struct per part.
+//! Metrics of the shards, read at the instant of a scrape, so that the ledger balances within it. One struct per part.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use super::{Settings, Shards, Sizes, Storms};
 use crate::explain::Group;
 use crate::ledger::{Balance, LostReason, RejectReason, Why, WrittenAs};
 
-/// Samples of all parts that the shards hold.
+/// Samples of everything that the shards hold.
 #[derive(Debug)]
 pub struct Metrics {
     ledger: Ledger,
@@ -34,7 +34,7 @@ impl Metrics {
         })
     }
 
-    /// Reads everything again.
+    /// Reads the current values.
     #[must_use]
     pub fn collect(&mut self, shards: &Shards, limits: &Settings) -> Vec<MetricFamily> {
         let (balance, sizes) = (shards.balance(), shards.sizes());
@@ -233,7 +233,7 @@ impl Explain {
         self.bytes.set(gauge(shards.explain_bytes()));
         self.bytes_limit.set(gauge(limits.explain.max_bytes.get()));
         let other = || std::array::from_fn(|_| SmolStr::new_static("other"));
-        // LIMIT: as many as groups.
+        // LIMIT: at most the number of groups.
         let mut totals = HashMap::<[SmolStr; 4], u64>::from([(other(), 0)]);
         for group in shards.groups().into_iter().flat_map(|groups| groups.into_iter().enumerate()) {
             let (place, Group { event_type, reason, kind, namespace, totals: group, .. }) = group;
@@ -258,7 +258,7 @@ fn gauge(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Brings a counter to a total that is kept elsewhere and never falls.
+/// Raises a counter to a total that is kept elsewhere and never falls.
 fn set(counter: &IntCounter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
 }

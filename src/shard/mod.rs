@@ -1,8 +1,9 @@
-//! One shard: the correlators of the sources hashed to it, their outbox and their ledger. A pure value; time is handed in.
+//! One shard: the correlators of the sources hashed to it, their outbox and their ledger. A pure value; time is handed
+//! in.
 //!
-//! This is the whole way of an occurrence without any I/O: [`Shard::accept`] correlates it and owes the write,
-//! [`Shard::next_write`] and [`Shard::settle`] are asked by delivery. `replay` and the property tests drive the same value
-//! through simulated weeks.
+//! A shard handles an occurrence without any I/O: [`Shard::accept`] correlates it and owes the write. Delivery calls
+//! [`Shard::next_write`] and [`Shard::settle`]. `replay` and the property tests drive the same value through simulated
+//! weeks.
 
 mod carry;
 mod explain;
@@ -45,33 +46,34 @@ use crate::outbox::{
     self, Answer, ClientLine, Kind, Known, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write,
 };
 
-/// LIMIT: sources that are forgotten in one go, while everybody else waits for the shard.
+/// LIMIT: sources evicted in one call, while all other callers wait for the shard.
 const TRIMMED: usize = 16;
 
-/// A part of all sources.
+/// A part of all sources, with their records.
 #[derive(Debug)]
 pub struct Shard {
     secret: KeySecret,
     settings: Settings,
-    // LIMIT: `max_sources`, and `max_tracked_keys` over all of them; together with the other shards', but for the one source that
-    // each may always have. Kept by `trim`, after each event and in each turn of delivery.
+    // LIMIT: `max_sources`, and `max_tracked_keys` over all sources; both together with the other shards. A shard may
+    // always keep one source. Enforced by `trim`, after each event and in each turn of delivery.
     sources: LruMap<Correlator>,
     source_count: Share,
     tracked_keys: Share,
-    /// How far clients have counted, as objects upstream and the spool of an earlier process say.
+    /// How far clients have counted, according to upstream objects and the spool of an earlier process.
     // LIMIT: `LINES_MAX`, kept by `put_line`.
     lines: LruMap<i32>,
     next_record: u64,
     outbox: Outbox,
     ledger: Ledger,
     explain: Store,
-    /// The end has come: whatever still arrives is refused.
+    /// Whether the shard is closed: it refuses further occurrences.
     closed: bool,
-    /// Which records have folded into which, since that was last asked; `None` where nobody asks.
+    /// Pairs of a folded record and the record that it folded into, since the last call of `take_folds`; `None` if
+    /// folds are not noted.
     folds: Option<Vec<(outbox::RecordId, outbox::RecordId)>>,
 }
 
-/// What became of an accepted occurrence; the `Eventweir-Outcome` header.
+/// The outcome of an accepted occurrence; the `Eventweir-Outcome` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It began a record.
@@ -118,13 +120,13 @@ impl From<Outcome> for Note {
 /// An accepted occurrence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accepted {
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Whether delivery should look for something to send.
+    /// Whether delivery must be woken.
     pub wakes_delivery: bool,
-    /// The record, where its write can be waited for: not when it is deferred or dropped.
+    /// The record, if its write can be waited for: not when it is deferred or dropped.
     pub record: Option<outbox::RecordId>,
-    /// The record that it counts on, whether or not it will be written.
+    /// The record that it counts on, even if that is never written.
     pub counts_on: outbox::RecordId,
     /// Whether the event was correlated at all.
     pub correlation: Correlation,
@@ -135,7 +137,7 @@ pub struct Accepted {
 #[error("the outbox has no room for a new record")]
 pub struct Full;
 
-/// What is known here of a record.
+/// A record as its shard knows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
     /// Its name upstream.
@@ -145,7 +147,7 @@ pub struct Found {
 }
 
 impl Shard {
-    /// An empty shard.
+    /// Creates an empty shard.
     #[must_use]
     pub fn new(secret: KeySecret, settings: Settings, seed: u64) -> Self {
         let outbox = Outbox::new(settings.outbox.clone(), seed);
@@ -165,17 +167,17 @@ impl Shard {
         }
     }
 
-    /// From now on notes which records fold, for [`take_folds`](Self::take_folds).
+    /// Notes folded records from now on, for [`take_folds`](Self::take_folds).
     pub fn note_folds(&mut self) {
         self.folds = Some(Vec::new());
     }
 
-    /// The records that have folded since the last call, each with the record that it has folded into.
+    /// Returns the records that have folded since the last call, each with the record that it folded into.
     pub fn take_folds(&mut self) -> Vec<(outbox::RecordId, outbox::RecordId)> {
         self.folds.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// An empty shard with the same secret and settings; the limits of both are on what they hold together.
+    /// Creates an empty shard with the same secret and settings. Limits apply to both shards together.
     #[must_use]
     pub fn another(&self, seed: u64) -> Self {
         Self {
@@ -187,36 +189,36 @@ impl Shard {
         }
     }
 
-    /// From now on writes carry this writer's tallies; see [`Outbox::identify`].
+    /// Writes carry this writer's tallies from now on; see [`Outbox::identify`].
     pub fn identify(&mut self, writer: &str) {
         self.outbox.identify(writer);
     }
 
-    /// Takes over reloaded settings without losing state. What is more than they allow is forgotten by [`trim`](Self::trim).
+    /// Applies reloaded settings without losing state. [`trim`](Self::trim) evicts what exceeds them.
     pub fn set_settings(&mut self, settings: Settings) {
         self.outbox.set_settings(settings.outbox.clone());
         self.explain.set_settings(settings.explain);
         self.settings = settings;
     }
 
-    /// Counts occurrences that were refused before they had a source.
+    /// Counts occurrences that were refused before their source was known.
     pub fn reject(&mut self, reason: RejectReason, occurrences: u64) {
         self.ledger.receive(occurrences);
         self.ledger.reject(reason, occurrences);
     }
 
-    /// Correlates `occurrences` equal occurrences of a valid event and owes the write. The event's count is the total that its
-    /// client has told under the event's name, or 0 where it counts nothing.
+    /// Correlates `occurrences` equal occurrences of a valid event and owes the write. The event's count is the total
+    /// that its client has stated under the event's name, or 0 if the client does not count.
     ///
     /// # Errors
-    /// [`Full`] when the event would begin a new record and the outbox is at its limit; nothing has changed then, but for
-    /// the ledger, where they are rejected.
+    /// [`Full`] when the event would begin a new record and the outbox is at its limit. Nothing changes then, except
+    /// that the ledger counts the occurrences as rejected.
     pub fn accept(&mut self, event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
         let prepared = Prepared::new(self.secret, &event, policy);
         self.accept_prepared(&prepared, event, occurrences, now)
     }
 
-    /// As [`accept`](Self::accept), where the event's keys are known.
+    /// Accepts as [`accept`](Self::accept) does, with the event's keys known.
     fn accept_prepared(
         &mut self,
         prepared: &Prepared<'_>,
@@ -227,9 +229,9 @@ impl Shard {
         let Prepared { source, keys, settings, marks, rule } = *prepared;
         let mut line = None;
         if settings.correlation == Correlation::On {
-            // As it comes, its count is the total that its client has told.
+            // The count of the incoming event is the total that its client has stated.
             line = self.outbox.tells_lines().then(|| ClientLine::of(&event));
-            // A record is written in our name; only where it is its client's own does the client's claim go with it.
+            // eventweir writes correlated records under its own name, so the client's field ownership does not apply.
             event.metadata.managed_fields = None;
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
@@ -318,7 +320,7 @@ impl Shard {
         Accepted { outcome, wakes_delivery, record, counts_on: decision.record, correlation }
     }
 
-    /// The record that `event` would fold into, if it is tracked.
+    /// Returns the record that `event` would fold into, if it is tracked.
     #[must_use]
     pub fn find(&self, event: &Event, now: Now, policy: &Policy) -> Option<Found> {
         let correlator = self.sources.peek(&self.secret.source(event))?;
@@ -332,7 +334,7 @@ impl Shard {
         Some(Found { name, unsettled })
     }
 
-    /// The next request to send at `now`, if any.
+    /// Returns the next request to send at `now`, if any.
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.trim();
         if self.outbox.next_wakeup(now.mono).is_none_or(|at| at > now.mono) {
@@ -346,7 +348,7 @@ impl Shard {
         write
     }
 
-    /// When to ask [`next_write`](Self::next_write) again.
+    /// Returns when to call [`next_write`](Self::next_write) again.
     #[must_use]
     pub fn next_wakeup(&self, now: Mono) -> Option<Mono> {
         self.outbox.next_wakeup(now)
@@ -358,23 +360,23 @@ impl Shard {
         self.outbox.has_warning()
     }
 
-    /// Whether something else than a Warning is ready to be sent; see [`Outbox::has_normal`].
+    /// Whether anything other than a Warning is ready to be sent; see [`Outbox::has_normal`].
     #[must_use]
     pub fn has_normal(&self) -> bool {
         self.outbox.has_normal()
     }
 
-    /// Lets a client wait for the next write of a record that was just accepted.
+    /// Registers a client that waits for the next write of a record that was just accepted.
     pub fn await_write(&mut self, record: outbox::RecordId, ticket: Ticket, on_taken: OnTaken) {
         self.outbox.await_write(record, ticket, on_taken);
     }
 
-    /// A client has given up waiting.
+    /// Removes a client that no longer waits.
     pub fn give_up(&mut self, record: outbox::RecordId, ticket: Ticket) {
         self.outbox.give_up(record, ticket);
     }
 
-    /// Takes the answer to a write.
+    /// Applies the answer to a write.
     pub fn settle(&mut self, record: outbox::RecordId, answer: Answer, now: Now) -> Settlement {
         let noticed = self.notice(record, &answer, now);
         if let Answer::Stored(object) = &answer {
@@ -388,7 +390,7 @@ impl Shard {
         settlement
     }
 
-    /// Tells ledger and correlator what an answer has settled.
+    /// Applies an answer's settlement to the ledger and the correlator.
     fn carry_out(&mut self, settlement: &Settlement, now: Now) {
         self.ledger.write(settlement.written);
         if let Some((reason, lost)) = settlement.lost {
@@ -404,13 +406,14 @@ impl Shard {
         self.forget_folded(now);
     }
 
-    /// From now on writes wait for neither tokens nor intervals: the process is about to end.
+    /// Sends writes without waiting for tokens or intervals from now on, because the process is about to end.
     pub fn drain(&mut self, now: Now) {
         self.outbox.drain(now);
         self.forget_folded(now);
     }
 
-    /// Gives up what the drain could not deliver; it is counted as lost, or as unknown where a request of it is in doubt. Nothing more is accepted afterwards.
+    /// Gives up the records that the drain could not deliver. They count as lost, or as unknown if a request of theirs
+    /// is in doubt. Later occurrences are refused.
     pub fn abandon(&mut self) {
         self.closed = true;
         let (lost, unknown) = self.outbox.abandon();
@@ -418,24 +421,24 @@ impl Shard {
         self.ledger.lose(LostReason::Unknown, unknown.total());
     }
 
-    /// Whether something is still owed to the upstream.
+    /// Whether anything is still owed to the upstream.
     #[must_use]
     pub fn owes(&self) -> bool {
         self.outbox.owes()
     }
 
-    /// The ledger and what waits.
+    /// Returns the ledger and the waiting occurrences.
     #[must_use]
     pub fn balance(&self) -> Balance {
         Balance { ledger: self.ledger.clone(), waiting: self.outbox.waiting() }
     }
 
-    /// The records that are not settled, with the occurrences in them that wait.
+    /// Returns the unsettled records, with their waiting occurrences.
     pub fn pending(&self) -> impl Iterator<Item = (&Event, u64)> {
         self.outbox.pending()
     }
 
-    /// How many things the shard holds.
+    /// Returns the sizes of everything that the shard holds.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         let (groups, folded) = self.outbox.groups_and_folded();
@@ -451,7 +454,7 @@ impl Shard {
         }
     }
 
-    /// Records that folded into a digest begin again with their next occurrence.
+    /// Forgets records that have folded into a digest, so that their next occurrence begins a new record.
     fn forget_folded(&mut self, now: Now) {
         for forgotten in self.outbox.take_forgotten() {
             self.note_fold(&forgotten, now);
@@ -466,8 +469,8 @@ impl Shard {
         }
     }
 
-    /// Forgets a few of the sources heard of longest ago while all shards together track too much, and this one more than its part.
-    /// Returns whether there may be more to forget.
+    /// Evicts a few least recently used sources if all shards together exceed a limit and this shard exceeds its even
+    /// part. Returns whether more may have to be evicted.
     pub fn trim(&mut self) -> bool {
         self.source_count.set(self.sources.len());
         self.explain.make_room();

@@ -1,20 +1,20 @@
-//! What an event tells of itself: its source, its keys and the settings that hold for it.
+//! Properties of an event that need no shard: its source, its keys and its settings.
 //!
-//! Hot: hashing takes as long as most of what is done with the hashes, and needs no shard; so it is done before one is locked.
+//! Hot: hashing takes about as long as the work under a shard's lock, so it is done before the lock is taken.
 
 use crate::correlator::{Key, KeySecret, Keys, Policy, Settings};
 use crate::event::Event;
 use crate::explain::Marks;
 
-/// What is known of an event before its shard is.
+/// Data derived from an event before its shard is locked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prepared<'p> {
     pub(super) source: Key,
     pub(super) keys: Keys,
     pub(super) settings: &'p Settings,
-    /// For `explain`.
+    /// Hashes for `explain`.
     pub(super) marks: Marks,
-    /// The rule that the settings are from.
+    /// The number of the rule that the settings come from.
     pub(super) rule: Option<usize>,
 }
 

@@ -4,18 +4,18 @@ use std::num::NonZeroUsize;
 
 use crate::{explain, outbox};
 
-/// Settings of a shard. Limits are on what all shards hold together.
+/// Settings of a shard. Limits apply to all shards together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// LIMIT: sources tracked; a shard that has more than its part forgets the one heard of longest ago with all its history.
-    /// Default 10,000.
+    /// LIMIT: tracked sources. At the limit, a shard above its even part evicts its least recently used source with all
+    /// its history. Default 10,000.
     pub max_sources: NonZeroUsize,
-    /// LIMIT: entries of all correlators' caches together; beyond it a shard that has more than its part forgets the source
-    /// heard of longest ago. Default 1,000,000.
+    /// LIMIT: entries of all correlators' caches together. At the limit, a shard above its even part evicts its least
+    /// recently used source. Default 1,000,000.
     pub max_tracked_keys: NonZeroUsize,
     /// Settings of the outbox.
     pub outbox: outbox::Settings,
-    /// What is kept for `explain`. Default nothing; the configuration file has another.
+    /// Settings of `explain`. Default: nothing is kept; the configuration file has another default.
     pub explain: explain::Settings,
 }
 

@@ -1,6 +1,6 @@
-//! What a shard holds, in numbers; and all of them together.
+//! Sizes of one shard, and of all shards together.
 
-/// How many things a shard holds; for metrics.
+/// Numbers of what a shard holds, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sizes {
     /// Sources tracked.
@@ -13,16 +13,16 @@ pub struct Sizes {
     pub bytes: usize,
     /// Budgets that are not full.
     pub budgets: usize,
-    /// Groups with records that wait or with a storm record.
+    /// Groups with waiting records or with a storm record.
     pub groups: usize,
     /// Events that are known to have folded into storm records.
     pub folded: usize,
-    /// Lines of clients that were read and are kept.
+    /// Client lines kept.
     pub lines: usize,
 }
 
 impl Sizes {
-    /// The sum of both.
+    /// Returns the sum of both.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {

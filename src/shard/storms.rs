@@ -1,5 +1,5 @@
-//! Storm records, of which each group has one. The first shard has them all; what folds in another shard is handed over to it
-//! under the locks of both.
+//! Storm records, one per group. The first shard holds all of them. Records that fold in another shard are handed over
+//! to it under the locks of both.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::outbox::{STORM_MARK, StormNews};
 /// The shard with the storm records.
 pub(super) const HOME: usize = 0;
 
-/// Storms as a whole; for metrics.
+/// Totals of all storms, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Storms {
     /// Groups with a storm record.
     pub groups: usize,
-    /// How long the oldest record has waited for its group that the upstream has never shown.
+    /// How long the oldest record that the upstream has never shown has waited for its group.
     pub oldest: Duration,
-    /// Writes that the ceiling allows now; `None` without one.
+    /// Writes that the ceiling allows now; `None` without a ceiling.
     pub tokens: Option<u32>,
 }
 
@@ -28,12 +28,12 @@ pub(super) fn is_storm(event: &Event) -> bool {
 }
 
 impl Shard {
-    /// From now on storm records are another shard's; see [`hand_over`](Self::hand_over).
+    /// Leaves storm records to another shard from now on; see [`hand_over`](Self::hand_over).
     pub fn fold_elsewhere(&mut self) {
         self.outbox.fold_elsewhere();
     }
 
-    /// Hands over to `home` what folds into storm records. Returns whether there was something.
+    /// Hands records that fold into storm records over to `home`. Returns whether there were any.
     pub fn hand_over(&mut self, home: &mut Self, now: Now) -> bool {
         let all = self.outbox.take_leaving();
         let is_something = !all.is_empty();
@@ -48,19 +48,19 @@ impl Shard {
         is_something
     }
 
-    /// Events that have folded into storm records, as far as they are known.
+    /// Returns events that are known to have folded into storm records.
     pub fn folded(&self, now: Mono) -> impl Iterator<Item = &Event> {
         self.outbox.folded(now)
     }
 
-    /// Whether something is to be handed over.
+    /// Whether there are records to hand over.
     pub(super) const fn is_leaving(&self) -> bool {
         self.outbox.is_leaving()
     }
 }
 
 impl Shards {
-    /// Storms as a whole.
+    /// Returns the totals of all storms.
     #[must_use]
     pub fn storms(&self) -> Storms {
         let now = self.0.clock.now().mono;
@@ -70,13 +70,13 @@ impl Shards {
         self.look(HOME, |home| Storms { groups: home.outbox.storms(), oldest, tokens: home.outbox.ceiling_tokens(now) })
     }
 
-    /// Storms that have begun or ended since the last call.
+    /// Returns storms that have begun or ended since the last call.
     #[must_use]
     pub fn take_storm_news(&self) -> Vec<StormNews> {
         self.0.shards[HOME].lock().outbox.take_storm_news()
     }
 
-    /// At most `max` folded events that `is_asked` selects. Looks at all that are known.
+    /// Returns at most `max` folded events that `is_asked` selects. Searches all known ones.
     #[must_use]
     pub fn folded(&self, max: usize, is_asked: impl Fn(&Event) -> bool) -> Vec<Event> {
         let now = self.0.clock.now().mono;
@@ -87,7 +87,7 @@ impl Shards {
         (0..self.count()).flat_map(of_shard).take(max).collect()
     }
 
-    /// The event of the same group and object that has folded, if one is known.
+    /// Returns the folded event of the same group and object, if one is known.
     #[must_use]
     pub fn folded_like(&self, event: &Event) -> Option<Event> {
         let now = self.0.clock.now().mono;

@@ -1,7 +1,7 @@
-//! All shards behind their locks, and the clock: here time meets the pure core, and only here.
+//! All shards behind their locks, and the clock. Only this module hands the time to the pure core.
 //!
-//! A shard is a value behind a short-held mutex; no lock is held over an `.await`. A source belongs to one shard for good, so
-//! its events are correlated in the order of their arrival.
+//! Each shard is a value behind a mutex that is held briefly, never over an `.await`. A source belongs to one shard
+//! permanently, so its events are correlated in the order of their arrival.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -21,14 +21,14 @@ use crate::explain::Tap;
 use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket, Write};
 
-/// LIMIT: events of a batch that are accepted under one lock, for which all others wait.
+/// LIMIT: events of a batch that are accepted under one lock, while all other callers wait for it.
 const UNDER_ONE_LOCK: usize = 32;
 
 /// All shards of the process. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Shards(pub(super) Arc<Inner>);
 
-/// A client's wait for what becomes of its occurrence. Dropping it gives up.
+/// A client that waits for the outcome of its occurrence's write. Dropping it ends the wait.
 #[derive(Debug)]
 pub struct Waiting {
     shards: Shards,
@@ -39,7 +39,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Waits for the upstream's answer; `None` when the program ends first.
+    /// Waits for the upstream's answer; `None` when the process ends first.
     pub async fn fate(&mut self) -> Option<Fate> {
         (&mut self.fate).await.ok()
     }
@@ -64,21 +64,21 @@ pub(super) struct Inner {
     pub(super) secret: KeySecret,
     pub(super) clock: Clock,
     pub(super) shards: Box<[Mutex<Shard>]>,
-    /// Clients that wait for their occurrence to be settled. LIMIT: one an event of a request that is being answered; connections and
-    /// what a body may hold bound those.
+    /// Clients that wait for their occurrence to be settled.
+    /// LIMIT: one per event of an unanswered request; the limits on connections and on body sizes bound those.
     pub(super) waiters: Mutex<Waiters>,
-    /// The rules in force; replaced whole by a reload.
+    /// The rules in force; a reload replaces them as a whole.
     pub(super) policy: ArcSwap<Policy>,
-    /// Tells delivery that there may be something to send.
+    /// Wakes delivery when there may be something to send.
     pub(super) wake: Notify,
-    /// Tells who keeps the shards' changes that there are some.
+    /// Signals that there are changes to persist.
     pub(super) changed: Notify,
     pub(super) tap: Tap,
     pub(super) mirror: Mirror,
 }
 
 impl Shards {
-    /// `count` empty shards, which share the limits of `settings`. `secret` keys the hashes, `seed` the jitter.
+    /// Creates `count` empty shards, which share the limits of `settings`. `secret` keys the hashes, `seed` the jitter.
     #[must_use]
     pub fn new(
         count: NonZeroUsize,
@@ -105,27 +105,27 @@ impl Shards {
         }))
     }
 
-    /// From now on writes carry this writer's tallies; see [`Shard::identify`]. Each shard numbers its records from 0, so their
-    /// tags also have the shard's number.
+    /// Writes carry this writer's tallies from now on; see [`Shard::identify`]. Each shard numbers its records from 0,
+    /// so tags also contain the number of the shard.
     pub fn identify(&self, writer: &str) {
         for (number, shard) in self.0.shards.iter().enumerate() {
             shard.lock().identify(&format!("{writer}.{number:x}"));
         }
     }
 
-    /// The upstream holds `event`; see [`Shard::learn`].
+    /// Applies `event`, which the upstream holds; see [`Shard::learn`].
     pub fn learn(&self, event: &Event) {
         let policy = self.policy();
         self.with(self.shard_of(event), |shard, now| shard.learn(event, now, &policy));
     }
 
-    /// The upstream no longer holds `event`; see [`Shard::learn_gone`].
+    /// Applies the deletion of `event` from the upstream; see [`Shard::learn_gone`].
     pub fn learn_gone(&self, event: &Event) {
         let policy = self.policy();
         self.with(self.shard_of(event), |shard, now| shard.learn_gone(event, now, &policy));
     }
 
-    /// A LIST has replaced what a WATCH told; see [`Shard::learn_list`].
+    /// Applies a LIST that replaces a broken WATCH; see [`Shard::learn_list`].
     pub fn learn_list(&self, listed: &Listed) {
         for index in 0..self.count() {
             self.with(index, |shard, now| shard.learn_list(listed, now));
@@ -140,7 +140,7 @@ impl Shards {
         self.accept_under(&self.0.policy.load(), event, occurrences)
     }
 
-    /// As [`accept`](Self::accept) under these rules.
+    /// Accepts as [`accept`](Self::accept) does, under these rules.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -158,15 +158,16 @@ impl Shards {
         accepted
     }
 
-    /// Accepts so many occurrences of each event, as [`accept_under`](Self::accept_under) would, those of one source in their order, and
-    /// returns what became of each. Events are grouped by shard, so that each shard is locked once for several of them.
+    /// Accepts occurrences of several events as [`accept_under`](Self::accept_under) does, and returns the result of
+    /// each. Events of one source keep their order. Events are grouped by shard, so that a shard is locked once for
+    /// several of them.
     #[must_use]
     pub fn accept_all(&self, policy: &Policy, mut events: Vec<(Event, u32)>) -> Vec<Result<Accepted, Full>> {
         events.iter().for_each(|(event, occurrences)| self.0.mirror.show(event, *occurrences));
         let prepared: Vec<_> = events.iter().map(|(event, _)| Prepared::new(self.0.secret, event, policy)).collect();
         let mut order: Vec<(usize, usize)> =
             prepared.iter().map(|one| self.shard_of_source(one.source)).zip(0..).collect();
-        // The place breaks ties, so events of one source stay in their order.
+        // The index breaks ties, so events of one source keep their order.
         order.sort_unstable();
         let mut results = vec![Err(Full); events.len()];
         for group in order.chunk_by(|one, next| one.0 == next.0).flat_map(|group| group.chunks(UNDER_ONE_LOCK)) {
@@ -184,7 +185,8 @@ impl Shards {
         results
     }
 
-    /// As [`accept`](Self::accept) under these rules, and where its write can be waited for, whoever is told of it.
+    /// Accepts as [`accept`](Self::accept) does, under these rules. Also returns a wait for the write, if the write can
+    /// be waited for.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -207,7 +209,7 @@ impl Shards {
             waiters.next += 1;
             let ticket = Ticket(waiters.next);
             waiters.senders.insert(ticket, sender);
-            // Without correlation a name means what it means to the apiserver.
+            // Without correlation, a taken name is a conflict, as it is for the API server.
             let on_taken = match accepted.correlation {
                 Correlation::On => OnTaken::Rename,
                 Correlation::Off => OnTaken::Refuse,
@@ -223,11 +225,11 @@ impl Shards {
         Ok((accepted, waiting))
     }
 
-    /// Takes the answer to a write of one shard, and tells the clients that waited for it.
+    /// Applies the answer to a write of one shard, and notifies the clients that waited for it.
     pub fn settle(&self, index: usize, record: RecordId, answer: Answer) -> Settlement {
-        let told = self.0.tap.is_read().then(|| self.look(index, |shard| shard.event(record))).flatten();
+        let unsettled = self.0.tap.is_read().then(|| self.look(index, |shard| shard.event(record))).flatten();
         let settlement = self.with(index, |shard, now| shard.settle(record, answer, now));
-        if let Some(event) = told {
+        if let Some(event) = unsettled {
             let wall = || self.0.clock.now().wall;
             match settlement.lost {
                 Some((reason, lost)) => self.0.tap.tell(&event, "lost", reason.label(), lost.total(), wall),
@@ -241,7 +243,7 @@ impl Shards {
             let mut waiters = self.0.waiters.lock();
             for (ticket, fate) in &settlement.resolved {
                 if let Some(sender) = waiters.senders.remove(ticket) {
-                    // A client that has gone away needs no answer.
+                    // The client may have disconnected.
                     drop(sender.send(fate.clone()));
                 }
             }
@@ -251,22 +253,22 @@ impl Shards {
 
     /// Counts occurrences that were refused on arrival.
     pub fn reject(&self, reason: RejectReason, occurrences: u64) {
-        // Any shard's ledger will do: only their sum is shown.
+        // Any shard's ledger will do: only the sum is published.
         if let Some(shard) = self.0.shards.first() {
             shard.lock().reject(reason, occurrences);
         }
     }
 
-    /// The record that an event with this content belongs to, as far as it is known here: its name upstream, and its
-    /// desired state while the upstream does not hold it.
+    /// Returns the record of an event with this content, as far as its shard knows it: its name upstream, and its
+    /// desired state while it is unsettled.
     #[must_use]
     pub fn find(&self, event: &Event) -> Option<super::Found> {
         let policy = self.0.policy.load();
         self.0.shards[self.shard_of(event)].lock().find(event, self.0.clock.now(), &policy)
     }
 
-    /// Whether an event like this is correlated, or only passed on. Who then has it accepted does so under the same
-    /// [policy](Self::policy).
+    /// Whether such an event is correlated, or only passed on. Accept the event under the same [policy](Self::policy)
+    /// afterwards.
     #[must_use]
     pub fn correlates(&self, event: &Event) -> bool {
         self.0.policy.load().correlates(event)
@@ -281,7 +283,7 @@ impl Shards {
         result
     }
 
-    /// The next request of one shard, if any.
+    /// Returns the next request of one shard, if any.
     pub fn next_write(&self, index: usize, now: Now) -> Option<Write> {
         let mut shard = self.0.shards[index].lock();
         let write = shard.next_write(now);
@@ -289,14 +291,15 @@ impl Shards {
         write
     }
 
-    /// Looks at one shard.
+    /// Runs `see` on one shard, without changing it.
     pub fn look<T>(&self, index: usize, see: impl FnOnce(&Shard) -> T) -> T {
         see(&self.0.shards[index].lock())
     }
 
-    /// Hands on what a shard has for others, at the end of each change of it: folded records, and changes to be kept.
+    /// Distributes the results of a change to a shard: hands folded records to the first shard, and signals changes to
+    /// persist. Called at the end of each change.
     ///
-    /// The locks of several shards are taken in ascending order, but that of the storm records last.
+    /// Locks of several shards are taken in ascending order, but that of the shard with the storm records last.
     pub(super) fn hand_on(&self, shard: &mut Shard, now: Now) {
         if shard.is_leaving() && shard.hand_over(&mut self.0.shards[HOME].lock(), now) {
             self.wake();
@@ -306,14 +309,14 @@ impl Shards {
         }
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.shards.len()
     }
 
-    /// The ledger over all shards. Each shard is exact in the instant it is read, and so is their sum: what moves between them
-    /// meanwhile counts as waiting.
+    /// Returns the ledger over all shards. Each shard is exact at the instant it is read, and so is their sum: records
+    /// that move between shards meanwhile count as waiting.
     #[must_use]
     pub fn balance(&self) -> Balance {
         let mut sum = Balance::default();
@@ -324,24 +327,24 @@ impl Shards {
         sum
     }
 
-    /// How many things all shards hold.
+    /// Returns the sum of all shards' sizes.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         self.0.shards.iter().map(|shard| shard.lock().sizes()).fold(Sizes::default(), Sizes::plus)
     }
 
-    /// Takes over reloaded settings and rules; nothing that is tracked or waiting is lost.
+    /// Applies reloaded settings and rules. Nothing that waits is lost; sources above the new limits are evicted.
     pub fn reload(&self, settings: &Settings, policy: Policy) {
         self.0.policy.store(Arc::new(policy));
         for shard in &self.0.shards {
             shard.lock().set_settings(settings.clone());
         }
-        // By turns, so that no shard gives more than the others.
+        // Each shard evicts in turn, so that none evicts more than the others.
         while self.0.shards.iter().filter(|shard| shard.lock().trim()).count() > 0 {}
         self.0.wake.notify_one();
     }
 
-    /// From now on writes wait for neither tokens nor intervals.
+    /// Sends writes without waiting for tokens or intervals from now on.
     pub fn drain(&self) {
         for index in 0..self.count() {
             self.with(index, Shard::drain);
@@ -349,7 +352,7 @@ impl Shards {
         self.0.wake.notify_one();
     }
 
-    /// Gives up what is left; it is counted as lost.
+    /// Gives up the unsettled records; they count as lost.
     pub fn abandon(&self) {
         for shard in &self.0.shards {
             shard.lock().abandon();
@@ -363,18 +366,18 @@ impl Shards {
         self.0.shards.iter().any(|shard| shard.lock().owes())
     }
 
-    /// Waits until there may be something new to send.
+    /// Waits until there may be a new write to send.
     pub async fn woken(&self) {
         self.0.wake.notified().await;
     }
 
-    /// The clock that the shards go by.
+    /// Returns the clock of the shards.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
 
-    /// Clients that waited for what was deleted hear nothing more of it.
+    /// Ends the waits of clients whose record was deleted.
     pub(super) fn dismiss(&self, tickets: &[Ticket]) {
         let mut waiters = self.0.waiters.lock();
         for ticket in tickets {
@@ -382,13 +385,13 @@ impl Shards {
         }
     }
 
-    /// The rules in force.
+    /// Returns the rules in force.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         self.0.policy.load_full()
     }
 
-    /// Tells delivery to look for something to send.
+    /// Wakes delivery.
     pub(super) fn wake(&self) {
         self.0.wake.notify_one();
     }
@@ -399,7 +402,7 @@ impl Shards {
 
     pub(super) fn shard_of_source(&self, source: Key) -> usize {
         let count = self.0.shards.len() as u64;
-        // The source's key is a uniform hash; the upper half is not used by the tables inside the shard.
+        // The source's key is a uniform hash; the tables inside a shard do not use its upper half.
         let upper = u64::try_from(source.0 >> 64).unwrap_or_default();
         usize::try_from(upper.checked_rem(count).unwrap_or_default()).unwrap_or_default()
     }
@@ -441,7 +444,7 @@ mod tests {
     }
 
     proptest! {
-        /// Empty shards, then with what came before; sometimes with no room.
+        /// Starts with empty shards and keeps their state between rounds; sometimes without room.
         #[test]
         fn a_batch_is_accepted_as_its_events_would_be_one_by_one(
             rounds in proptest::collection::vec(proptest::collection::vec((0..9_u8, 0..3_u8, 0..20_u8), 0..90), 1..4),
@@ -453,7 +456,7 @@ mod tests {
             let policy = Policy::default();
             for round in rounds {
                 let events: Vec<(Event, u32)> = round.iter().map(|spec| (event(*spec), 1 + u32::from(spec.1))).collect();
-                // By shards, because their room is shared: whoever comes first gets it.
+                // By shards, because they share their room: the first event gets it.
                 let mut order: Vec<usize> = (0..events.len()).collect();
                 order.sort_by_key(|place| alone.shard_of(&events[*place].0));
                 let mut expected = vec![Err(Full); events.len()];

@@ -1,3 +1,3 @@
-//! core/v1: an [`Event`](crate::event::Event) as JSON under `/api/v1`.
+//! core/v1: an [`Event`] as JSON under `/api/v1`.
 
 super::json::of_group!(crate::event::ApiGroup::Core);

@@ -575,11 +575,11 @@ fn explore(scope: &Scope) {
             if !seen.insert(sim.print()) {
                 continue;
             }
-            let acts = sim.enabled();
+            let (acts, has_limbo) = (sim.enabled(), !sim.limbo.is_empty());
             let mut faults = Vec::new();
             for is_late in [false, true] {
                 if is_late {
-                    if sim_has_no_limbo(scope, &path) {
+                    if !has_limbo {
                         break;
                     }
                     sim = Sim::after(scope, &path);
@@ -605,12 +605,6 @@ fn explore(scope: &Scope) {
         panic!("{}: after {states} states ({} wrong in all): {fault}\n  {path:?}", scope.name, wrong.len());
     }
     eprintln!("{}: {} states, none wrong", scope.name, seen.len());
-}
-
-/// Whether nothing can be late after this path.
-fn sim_has_no_limbo(scope: &Scope, path: &[Act]) -> bool {
-    let sim = Sim::after(scope, path);
-    sim.limbo.is_empty()
 }
 
 fn scope(name: &'static str, script: Vec<(usize, Event)>) -> Scope {

@@ -64,11 +64,9 @@ fn a_storm_record_of_two_shards_whose_writes_fail() {
 
 #[test]
 fn a_storm_record_of_two_shards_across_a_crash() {
-    for commits_at_once in [true, false] {
-        for order in ORDERS {
-            let storm = storm_of_two_shards("storm of two shards, crash", order);
-            explore(&Scope { crashes: true, commits_at_once, ..storm });
-        }
+    for (order, commits_at_once) in [(ORDERS[0], true), (ORDERS[1], true), (ORDERS[0], false)] {
+        let storm = storm_of_two_shards("storm of two shards, crash", order);
+        explore(&Scope { crashes: true, commits_at_once, ..storm });
     }
 }
 

@@ -29,7 +29,7 @@ impl Metrics {
     pub fn new(monitor: Monitor) -> prometheus::Result<Self> {
         let forbidden = "1 while the upstream's newest answer to this verb was 403, by the verb of delivery.";
         let repairs =
-            "Records that were mended and written again because the upstream had refused them, by what was wrong.";
+            "Records that were repaired and written again because the upstream had refused them, by the fault.";
         Ok(Self {
             monitor,
             up: IntGauge::new("eventweir_upstream_up", "1 while the upstream answers, 0 while it is down.")?,

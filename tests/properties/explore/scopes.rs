@@ -216,7 +216,7 @@ fn an_equal_event_of_before_under_the_name() {
         faults: 2,
         lists: true,
         depth: 8,
-        ..scope("equal event of before", vec![(0, plain()), (0, plain())])
+        ..scope("earlier equal event", vec![(0, plain()), (0, plain())])
     });
 }
 

@@ -128,7 +128,11 @@ impl Object {
         let budget = self.budget(part);
         let waiting: u64 = part.waiting.values().sum();
         let wait = format!("{} {}", plural(waiting, "occurrence"), if waiting == 1 { "waits" } else { "wait" });
-        if let Some(failed) = self.decided(part, "failed").filter(|_| part.waiting.contains_key("retry")) {
+        // While a retry is in flight, the last failure is still why the occurrences are not written.
+        let is_retried =
+            part.waiting.contains_key("in_flight") && self.newest(part, "failed") > self.newest(part, "written");
+        let has_failed = part.waiting.contains_key("retry") || is_retried;
+        if let Some(failed) = self.decided(part, "failed").filter(|_| has_failed) {
             if failed.why == "forbidden" {
                 let (code, action) = of_refusal(&failed.text).unwrap_or(("forbidden", RIGHTS));
                 let (since, text) = (clock(&failed.time), failed.text.trim_end_matches('.'));
@@ -234,36 +238,56 @@ impl Object {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_webhook_that_refuses_is_named() {
-        let words = "admission webhook \"policy.example\" denied the request: no events";
-        let decided = |text: &str| Decided {
+    fn decided(verdict: &'static str, text: &str) -> Decided {
+        Decided {
             time: "2026-03-01T10:33:02.000000Z".to_owned(),
             last: "2026-03-01T10:33:02.000000Z".to_owned(),
             reason: "R".into(),
-            verdict: "lost",
+            verdict,
             why: "forbidden",
             occurrences: 1,
             record: SmolStr::default(),
             next_token: None,
             text: text.into(),
-        };
+        }
+    }
+
+    fn object(part: &Part, decisions: Vec<Decided>) -> Object {
+        Object {
+            kind: "Pod".into(),
+            namespace: "shop".into(),
+            name: "web-0".into(),
+            uid: SmolStr::default(),
+            api_version: "v1".into(),
+            reasons: vec![part.clone()],
+            budgets: Vec::new(),
+            records: Vec::new(),
+            decisions,
+            forgotten_decisions: 0,
+        }
+    }
+
+    #[test]
+    fn a_failure_is_named_while_it_waits_and_while_it_is_retried() {
+        let (written, failed) = (decided("written", ""), decided("failed", "no events"));
+        for (why, decisions, code) in [
+            ("retry", vec![failed.clone()], "forbidden"),
+            ("in_flight", vec![written.clone(), failed.clone()], "forbidden"),
+            ("in_flight", vec![failed.clone(), written], "coalescing"),
+            ("in_flight", Vec::new(), "coalescing"),
+        ] {
+            let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };
+            assert_eq!(object(&part, decisions).explain(&part).code, code, "{why}");
+        }
+    }
+
+    #[test]
+    fn a_webhook_that_refuses_is_named() {
+        let words = "admission webhook \"policy.example\" denied the request: no events";
         for (text, code) in [(words, "refused"), ("events is forbidden: User \"eventweir\" cannot create", "forbidden")]
         {
             let part = Part { reason: "R".into(), received: 1, lost: [("forbidden", 1)].into(), ..Part::default() };
-            let object = Object {
-                kind: "Pod".into(),
-                namespace: "shop".into(),
-                name: "web-0".into(),
-                uid: SmolStr::default(),
-                api_version: "v1".into(),
-                reasons: vec![part.clone()],
-                budgets: Vec::new(),
-                records: Vec::new(),
-                decisions: vec![decided(text)],
-                forgotten_decisions: 0,
-            };
-            let answer = object.explain(&part);
+            let answer = object(&part, vec![decided("lost", text)]).explain(&part);
             let said = format!("Lost at 10:33:02, 1 occurrence: the upstream refused it (403): {text}");
             assert_eq!((answer.code, answer.text), (code, said));
         }

@@ -110,9 +110,15 @@ impl Face {
         if brought == 1 {
             return 1;
         }
-        let earlier = earlier.filter(|earlier| is_of_one_line(earlier, event));
-        let known = earlier.map_or_else(|| self.0.shards.counted_under(event, &event.metadata.name), total);
-        u32::try_from(brought.saturating_sub(known)).unwrap_or(0).max(1)
+        let known = earlier.filter(|earlier| is_of_one_line(earlier, event)).map_or(0, total);
+        self.new_of(event, brought - known).max(1)
+    }
+
+    /// Returns how many of the `grown` occurrences of a line are new: all but those that another process has counted
+    /// meanwhile.
+    pub(super) fn new_of(&self, event: &Event, grown: i64) -> u32 {
+        let uncounted = total(event) - self.0.shards.counted_under(event, &event.metadata.name);
+        u32::try_from(grown.min(uncounted)).unwrap_or(0)
     }
 
     /// Returns the known event of this name, if its total must be compared.

@@ -64,11 +64,11 @@ impl ClientLine {
     /// The annotation of a write with this count.
     fn annotation(&self, key: &str, count: i64) -> (SmolStr, SmolStr) {
         let value = format_smolstr!("{} {:08x} {} {count}", self.total, self.checksum, self.name);
-        (format_smolstr!("{LINE_PREFIX}{key}"), value)
+        (slot(key), value)
     }
 
     fn key(&self) -> SmolStr {
-        format_smolstr!("{:08x}", crc([self.name.as_str()]))
+        key(&self.name)
     }
 
     fn is_of(&self, name: &str, checksum: u32) -> bool {
@@ -78,6 +78,16 @@ impl ClientLine {
     fn size(&self) -> usize {
         size_of::<Self>() + self.name.len()
     }
+}
+
+/// The key of a client's line.
+fn key(name: &str) -> SmolStr {
+    format_smolstr!("{:08x}", crc([name]))
+}
+
+/// The name of the annotation with a line.
+fn slot(key: &str) -> SmolStr {
+    format_smolstr!("{LINE_PREFIX}{key}")
 }
 
 /// A checksum of what the events of one line have in common: object, reporter and reason. The same in every version.
@@ -96,17 +106,22 @@ fn crc<const N: usize>(texts: [&str; N]) -> u32 {
     sum.sum()
 }
 
-/// The lines on `object` that its next patch removes.
+/// The lines on `object` that its next patch removes unless it writes them: those beyond the limit, and the own one.
 pub(super) fn surplus(object: &Event) -> Vec<SmolStr> {
-    let is_kept =
-        |key: &str, value: &str| key.ends_with(FIRST) || value.split(' ').nth(2) == Some(object.metadata.name.as_str());
     let annotations = object.metadata.rare.iter().flat_map(|rare| &rare.annotations);
-    let others = annotations.filter(|(key, value)| key.starts_with(LINE_PREFIX) && !is_kept(key, value));
+    let lines = annotations.filter(|(key, _)| key.starts_with(LINE_PREFIX) && !key.ends_with(FIRST));
+    let (own, others): (Vec<_>, Vec<_>) = lines.partition(|(_, value)| is_named(value, &object.metadata.name));
+    let others = others.into_iter();
     let count = |value: &str| value.split(' ').nth(3).and_then(|count| count.parse::<i64>().ok());
     let mut others: Vec<_> = others.map(|(key, value)| (count(value), key)).collect();
     others.sort_unstable();
     let surplus = others.len().saturating_sub(OTHERS_MAX);
-    others.into_iter().take(surplus).map(|(_, key)| key.clone()).collect()
+    others.into_iter().take(surplus).map(|(_, key)| key).chain(own.into_iter().map(|(key, _)| key)).cloned().collect()
+}
+
+/// Whether the line in an annotation is of this name.
+fn is_named(value: &str, name: &str) -> bool {
+    value.split(' ').nth(2) == Some(name)
 }
 
 /// The lines on a record that its next write carries.
@@ -179,6 +194,14 @@ impl Lines {
         if let Some(own) = self.own.as_mut().filter(|own| own.name == object.metadata.name) {
             own.total = own.total.max(own_total(object, own.checksum).unwrap_or(count));
         }
+    }
+
+    /// Of the annotations that a patch under `name` may remove, those that it does: not what it writes, and not an own line that is
+    /// unknown here.
+    pub(super) fn removed(&self, surplus: &[SmolStr], name: &str, written: &[(SmolStr, SmolStr)]) -> Vec<SmolStr> {
+        let unknown = self.own.is_none().then(|| slot(&key(name)));
+        let is_kept = |slot: &SmolStr| unknown.as_ref() == Some(slot) || written.iter().any(|(key, _)| key == slot);
+        surplus.iter().filter(|slot| !is_kept(slot)).cloned().collect()
     }
 
     /// The annotations of a write under `name` with this count. The own line is left out where its total is the whole count.
@@ -328,7 +351,18 @@ mod tests {
             annotations.extend(Lines::of(vec![line(&format!("old.{number}"), 2)], "own").annotations("own", count));
         }
         annotations.extend(Lines::of(vec![line("own", 2), line("new", 1)], "own").annotations("own", 3));
-        assert_eq!(surplus(&object), [format_smolstr!("{LINE_PREFIX}{}", line("old.32", 2).key())]);
+        assert_eq!(surplus(&object), ["old.32", "own"].map(|name| slot(&key(name))));
+    }
+
+    /// Fault: two records had written one object, and the line of the first stayed when the second was the whole count.
+    #[test]
+    fn a_patch_removes_the_own_line_that_it_leaves_out() {
+        let lines = Lines::of(vec![line("own", 5)], "own");
+        let object = object("own", lines.annotations("own", 6));
+        let removed = |lines: &Lines, count| lines.removed(&surplus(&object), "own", &lines.annotations("own", count));
+        assert_eq!(removed(&lines, 5), [slot(&key("own"))]);
+        assert!(removed(&lines, 7).is_empty());
+        assert!(removed(&Lines::default(), 7).is_empty(), "unknown here");
     }
 
     /// It is kept upstream and on disks, so that no version may change it.

@@ -394,8 +394,8 @@ impl Outbox {
                 let patch = group::patch(group, &event, now);
                 let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
                 let annotations = record.lines.annotations(&name, count);
-                let mut removed = held.map(|held| held.expired_tags.clone()).unwrap_or_default();
-                removed.retain(|name| annotations.iter().all(|(key, _)| key != name));
+                let surplus = held.map(|held| held.expired_tags.as_slice()).unwrap_or_default();
+                let removed = record.lines.removed(surplus, &name, &annotations);
                 let ends_series = event.event_time.is_some() && group == ApiGroup::Core;
                 let claim =
                     tag.map(|(tag, value)| Claim { resource_version, tag, value, annotations, removed, ends_series });

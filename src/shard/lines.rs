@@ -1,4 +1,4 @@
-//! Client lines: how far clients counted before or beside this process, read from upstream objects and the spool.
+//! Client lines: how far clients have counted under their names, here, in an earlier process, or in another replica.
 
 use std::num::NonZeroUsize;
 
@@ -35,8 +35,12 @@ impl Shard {
 
     /// Notes how far the client of an accepted occurrence has counted. If it is the first to join a record under
     /// another client's name, the record's earlier count belongs to the client of that name.
-    pub(super) fn note_line(&mut self, decision: &Decision, line: ClientLine, settings: &Settings) {
+    pub(super) fn note_line(&mut self, decision: &Decision, namespace: &str, line: ClientLine, settings: &Settings) {
         let checksum = line.checksum;
+        if line.total > 1 {
+            // The record's key may be evicted before its write has brought the line back.
+            self.put_line(namespace, &line);
+        }
         if let Some((namespace, name)) = self.outbox.put_line(decision.record, line)
             && settings.naming == Naming::Client
         {
@@ -56,7 +60,7 @@ impl Shard {
         // Without a line, the client of the object's name has counted all of it.
         if !has_own {
             let line = ClientLine { total: self.outbox.counted(object), ..ClientLine::of(object) };
-            if self.lines.contains(&self.secret.line(&object.metadata.namespace, &line.name, line.checksum)) {
+            if line.total > 1 {
                 self.put_line(&object.metadata.namespace, &line);
             }
         }

@@ -124,7 +124,7 @@ impl Correlators {
             )?,
             lines: IntGauge::new(
                 "eventweir_client_lines",
-                "Lines of clients' own counts that were read upstream or from the spool.",
+                "Totals above 1 of clients that count by themselves.",
             )?,
         })
     }

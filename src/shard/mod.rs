@@ -244,7 +244,7 @@ impl Shard {
             }
             return Err(Full);
         }
-        let (secret, message) = (self.secret, event.message.clone());
+        let (secret, message, namespace) = (self.secret, event.message.clone(), event.metadata.namespace.clone());
         let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret));
         let before = correlator.tracked_keys();
         let decision = correlator.correlate_keyed(&mut event, &keys, occurrences, now, settings, &mut self.next_record);
@@ -253,7 +253,7 @@ impl Shard {
         let spot = self.explain.receive_of(decision.record, marks, &event, occurrences, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
         if let Some(line) = line {
-            self.note_line(&decision, line, settings);
+            self.note_line(&decision, &namespace, line, settings);
         }
         if let Some(spot) = spot {
             let rate = Rate { qps: settings.qps, burst: settings.burst_size };

@@ -268,6 +268,7 @@ impl Question<'_> {
             series: new.series.clone().filter(|_| is_series),
         };
         let Some((shown, grown)) = aliases.grow(namespace, name, &growth) else { return Ok(Answer::Other) };
+        let grown = self.face.new_of(&shown, grown.into());
         if grown == 0 {
             return Ok(if is_idle && !is_series { Answer::Other } else { Answer::Repeated });
         }

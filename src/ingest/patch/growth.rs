@@ -135,6 +135,8 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     let Some((told, grown)) = face.0.aliases.grow(namespace, name, growth) else {
         return respond::refusal(&not_found(form.group, name));
     };
+    // The alias does not know what another replica has counted since, but the watch does.
+    let grown = face.new_of(&told, grown.into());
     if grown == 0 {
         return respond::event(form, StatusCode::OK, &told, None, warnings);
     }

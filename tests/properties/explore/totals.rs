@@ -5,7 +5,9 @@
 //! without memory reads from the store how far each client has counted.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
+use eventweir::correlator::{Naming, Settings};
 use eventweir::event::Event;
 
 use super::super::cluster::{Disk, plain_event};
@@ -69,15 +71,13 @@ impl Sim<'_> {
         let before = self.clients.by_name.get(&name).cloned();
         if before.as_ref().is_some_and(|client| client.who != who) {
             self.cluster.hear(who, None);
-            // LIMIT: an alias does not know what another process has counted since.
-            self.clients.forget_aliases(who);
         }
         event.count += before.map_or(0, |client| client.event.count);
         let brought = if event.count == 1 {
             1
         } else {
             let told = self.clients.aliases[who].get(&name).copied();
-            let known = told.map_or_else(|| self.cluster.counted_under(who, &event), i64::from);
+            let known = self.cluster.counted_under(who, &event).max(told.unwrap_or(0).into());
             (i64::from(event.count) - known).max(1)
         };
         self.clients.aliases[who].insert(name.clone(), event.count);
@@ -95,7 +95,15 @@ impl Sim<'_> {
     pub(super) fn tell_all(&mut self) {
         for Client { who, event } in self.clients.by_name.clone().into_values() {
             self.clients.forget_aliases(who);
+            self.hear_all(who);
             self.tell(who, Event { count: LAST, ..event });
+        }
+    }
+
+    /// A watch that is open has brought everything once all is at rest.
+    fn hear_all(&mut self, who: usize) {
+        if self.scope.watches {
+            self.cluster.hear(who, None);
         }
     }
 
@@ -105,6 +113,7 @@ impl Sim<'_> {
         let reader = self.scope.processes;
         self.cluster.hear(reader, None);
         for Client { who, event } in self.clients.by_name.clone().into_values() {
+            self.hear_all(who);
             for process in [who, reader] {
                 let known = self.cluster.counted_under(process, &event);
                 if known != i64::from(event.count) {
@@ -163,6 +172,25 @@ fn clients_of_two_processes_on_one_record() {
 
 #[test]
 fn a_client_that_comes_to_another_process() {
-    let script = [(0, 0, 1), (0, 0, 2), (1, 0, 1), (0, 0, 1)];
-    explore(&Scope { processes: 2, lists: true, depth: 6, ..totals("totals from another process", &script) });
+    let two = |name, script: &[_]| Scope { processes: 2, lists: true, depth: 6, ..totals(name, script) };
+    explore(&two("totals from another process", &[(0, 0, 1), (0, 0, 2), (1, 0, 1), (0, 0, 2)]));
+    let others = [(0, 0, 1), (1, 1, 0), (1, 0, 2), (0, 1, 0), (0, 0, 1)];
+    explore(&two("totals from another process, and others", &others));
+    explore(&two("two totals from another process", &[(0, 0, 1), (0, 1, 1), (1, 0, 2), (1, 1, 1), (0, 0, 1)]));
+}
+
+#[test]
+fn a_client_whose_record_is_forgotten() {
+    // The other event evicts the key of the client's record.
+    let other = Event { count: 0, ..plain_event(1, "Other", "o") };
+    let script = vec![(0, happened(0, 1)), (0, happened(0, 2)), (0, other), (0, happened(0, 1)), (0, happened(0, 1))];
+    let evicted = |name, naming| Scope {
+        settings: Settings { lru_cache_size: NonZeroUsize::MIN, naming, ..Settings::default() },
+        script: script.clone(),
+        watches: true,
+        ..totals(name, &[])
+    };
+    explore(&evicted("totals, evicted, one name", Naming::Deterministic));
+    explore(&evicted("totals, evicted", Naming::Client));
+    explore(&Scope { crashes: true, ..evicted("totals, evicted, crash", Naming::Client) });
 }

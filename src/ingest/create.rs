@@ -144,6 +144,7 @@ pub(super) async fn take(
         Some(waiting) => match as_written(face, form.group, &event, outcome, waiting).await {
             Ok(shown) => Cow::Owned(shown),
             Err(status) => {
+                face.take_back(&event, occurrences);
                 face.0.aliases.leave(&event, earlier.as_ref());
                 return respond::refusal(&status);
             }

@@ -110,15 +110,23 @@ impl Face {
         if brought == 1 {
             return 1;
         }
-        let known = earlier.filter(|earlier| is_of_one_line(earlier, event)).map_or(0, total);
-        self.new_of(event, brought - known).max(1)
+        let earlier = earlier.filter(|earlier| is_of_one_line(earlier, event));
+        let known = earlier.map_or_else(|| self.0.shards.counted_under(event, &event.metadata.name), total);
+        self.new_of(event, brought.saturating_sub(known)).max(1)
     }
 
-    /// Returns how many of the `grown` occurrences of a line are new: all but those that another process has counted
-    /// meanwhile.
+    /// Returns how many of the occurrences by which a client's line has `grown` are new. The alias does not know what
+    /// another replica has counted since, but the watch does.
     pub(super) fn new_of(&self, event: &Event, grown: i64) -> u32 {
-        let uncounted = total(event) - self.0.shards.counted_under(event, &event.metadata.name);
-        u32::try_from(grown.min(uncounted)).unwrap_or(0)
+        let counted = self.0.shards.line_of(event).unwrap_or(0);
+        u32::try_from(grown.min(total(event) - i64::from(counted))).unwrap_or(0)
+    }
+
+    /// Reverts a growth that was refused, and that its client will repeat.
+    pub(super) fn take_back(&self, event: &Event, grown: u32) {
+        self.0.aliases.shrink(&event.metadata.namespace, &event.metadata.name, grown);
+        let counted = total(event) - i64::from(grown);
+        self.0.shards.take_back_line(event, i32::try_from(counted).unwrap_or(i32::MAX));
     }
 
     /// Returns the known event of this name, if its total must be compared.

@@ -189,6 +189,13 @@ impl Lines {
         self.iter().find(|line| line.is_of(name, checksum)).map(|line| line.total)
     }
 
+    fn take_back(&mut self, line: &ClientLine) {
+        let known = self.own.iter_mut().chain(&mut self.others).find(|known| known.is_of(&line.name, line.checksum));
+        if let Some(known) = known {
+            known.total = line.total;
+        }
+    }
+
     /// Takes over how far the client of the record's name has counted, from an object that shows this count.
     fn read_own(&mut self, object: &Event, count: i32) {
         if let Some(own) = self.own.as_mut().filter(|own| own.name == object.metadata.name) {
@@ -264,6 +271,14 @@ impl Outbox {
             self.bytes.replace(before, record.size);
         }
         lacking
+    }
+
+    /// Sets back the line of a client, whose total was refused.
+    pub fn take_back_line(&mut self, id: RecordId, line: &ClientLine) {
+        if let Some(record) = self.records.get_mut(&id) {
+            record.lines.take_back(line);
+            record.later_lines.take_back(line);
+        }
     }
 
     /// How far a client has counted on a record that is here.

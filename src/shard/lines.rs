@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Decision, Key, Naming, Policy, Settings};
-use crate::event::Event;
+use crate::event::{Event, ObjectMeta};
 use crate::outbox::{ClientLine, line_checksum};
 
 /// LIMIT: lines of one shard, of some 100 bytes each. The least recently used line is evicted, and its client's
@@ -31,6 +31,22 @@ impl Shard {
             }
         }
         line.or(count).unwrap_or(0).into()
+    }
+
+    /// Returns how far the client of `event` has counted under the event's name, according to a line.
+    pub fn line_of(&mut self, event: &Event) -> Option<i32> {
+        let ObjectMeta { namespace, name, .. } = &event.metadata;
+        self.lines.get(&self.secret.line(namespace, name, line_checksum(event))).copied()
+    }
+
+    /// Sets the line of a client back to the total of `event`, because what it told since was refused and it knows.
+    pub fn take_back_line(&mut self, event: &Event, total: i32, now: Now, policy: &Policy) {
+        let line = ClientLine { total, ..ClientLine::of(event) };
+        self.lines.pop(&self.secret.line(&event.metadata.namespace, &line.name, line.checksum));
+        let Some(correlator) = self.sources.peek(&self.secret.source(event)) else { return };
+        for (_, observation) in correlator.candidates(event, now, policy.select(event)) {
+            self.outbox.take_back_line(observation.record, &line);
+        }
     }
 
     /// Notes how far the client of an accepted occurrence has counted. If it is the first to join a record under
@@ -57,8 +73,8 @@ impl Shard {
             has_own |= line.name == object.metadata.name;
             self.put_line(&object.metadata.namespace, &line);
         }
-        // Without a line, the client of the object's name has counted all of it.
-        if !has_own {
+        // Where writes carry lines, the client of the object's name has counted all of it if there is none.
+        if !has_own && self.outbox.tells_lines() {
             let line = ClientLine { total: self.outbox.counted(object), ..ClientLine::of(object) };
             if line.total > 1 {
                 self.put_line(&object.metadata.namespace, &line);
@@ -95,6 +111,18 @@ impl Shard {
 }
 
 impl Shards {
+    /// As [`Shard::line_of`].
+    #[must_use]
+    pub fn line_of(&self, event: &Event) -> Option<i32> {
+        self.with(self.shard_of(event), |shard, _| shard.line_of(event))
+    }
+
+    /// As [`Shard::take_back_line`].
+    pub fn take_back_line(&self, event: &Event, total: i32) {
+        let policy = self.policy();
+        self.with(self.shard_of(event), |shard, now| shard.take_back_line(event, total, now, &policy));
+    }
+
     /// As [`Shard::counted_under`].
     #[must_use]
     pub fn counted_under(&self, event: &Event, name: &str) -> i64 {

@@ -122,10 +122,7 @@ impl Correlators {
                 "eventweir_correlator_tracked_keys_limit",
                 "Entries that the caches of all sources may hold.",
             )?,
-            lines: IntGauge::new(
-                "eventweir_client_lines",
-                "Totals above 1 of clients that count by themselves.",
-            )?,
+            lines: IntGauge::new("eventweir_client_lines", "Totals above 1 of clients that count by themselves.")?,
         })
     }
 

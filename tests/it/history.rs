@@ -78,6 +78,33 @@ async fn an_old_combined_record_is_recognised_by_its_prefix() {
     assert_eq!((now.len(), now.iter().map(|(_, count)| count).sum::<i32>()), (10, 30));
 }
 
+/// Fault: the first replica counted again what the second had counted meanwhile.
+#[tokio::test]
+async fn a_client_that_returns_to_a_replica_counts_on_from_the_other_one() {
+    let apiserver = start(APISERVER).await;
+    let first = start_behind(&apiserver, "").await;
+    first.until_news("relist", 1.0).await;
+    let event = plain();
+    let name = &event.metadata.name;
+    first.client().await.post(&event).await;
+    first.settle().await;
+    first.client().await.patch(name, &json!({"count": 3})).await;
+    first.settle().await;
+    let second = start_behind(&apiserver, "").await;
+    second.until_news("relist", 1.0).await;
+    // As client-go does when it gets 404.
+    assert_eq!(second.client().await.patch(name, &json!({"count": 5})).await.status, 404);
+    second.client().await.post(&Event { count: 5, ..event.clone() }).await;
+    second.settle().await;
+    assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 5)]);
+    // The create and the patch of the first, and the patch of the second.
+    first.until_news("stored", 3.0).await;
+    first.client().await.patch(name, &json!({"count": 6})).await;
+    first.settle().await;
+    assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 6)]);
+    assert_eq!((first.stop().await.ledger.received(), second.stop().await.ledger.received()), (4, 2));
+}
+
 #[tokio::test]
 async fn an_expired_record_is_created_again_without_a_patch() {
     let apiserver = start(&format!("{APISERVER}upstream: {{embedded: {{ttl: 1h}}}}\n")).await;

@@ -121,6 +121,13 @@ impl Cluster {
         self.processes[who].counted_under(event, now, &policy)
     }
 
+    /// The same, as the line of the client says.
+    pub(crate) fn line_of(&mut self, who: usize, event: &Event) -> i64 {
+        let process = &mut self.processes[who];
+        let shard = process.shard_of(event);
+        process.shards[shard].line_of(event).unwrap_or(0).into()
+    }
+
     /// After so much time, what the first process would write.
     pub(crate) fn next(&mut self, passed: i64) -> Write {
         self.now += passed;

@@ -268,13 +268,14 @@ impl Question<'_> {
             series: new.series.clone().filter(|_| is_series),
         };
         let Some((shown, grown)) = aliases.grow(namespace, name, &growth) else { return Ok(Answer::Other) };
+        let shown = Event { metadata: new.metadata.clone(), ..shown };
         let grown = self.face.new_of(&shown, grown.into());
         if grown == 0 {
             return Ok(if is_idle && !is_series { Answer::Other } else { Answer::Repeated });
         }
-        let taken = self.take(&Event { metadata: new.metadata.clone(), ..shown }, grown, false);
+        let taken = self.take(&shown, grown, false);
         if taken.is_err() {
-            aliases.shrink(namespace, name, grown);
+            self.face.take_back(&shown, grown);
         }
         Ok(taken.into())
     }

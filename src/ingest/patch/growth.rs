@@ -135,20 +135,19 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     let Some((told, grown)) = face.0.aliases.grow(namespace, name, growth) else {
         return respond::refusal(&not_found(form.group, name));
     };
-    // The alias does not know what another replica has counted since, but the watch does.
     let grown = face.new_of(&told, grown.into());
     if grown == 0 {
         return respond::event(form, StatusCode::OK, &told, None, warnings);
     }
     if let Err(rejection) = passes(face, asked, form.group, &told) {
-        face.0.aliases.shrink(namespace, name, grown);
+        face.take_back(&told, grown);
         face.0.shards.reject(rejection.reason, grown.into());
         face.note_rejection(&told, grown, &rejection);
         return respond::refusal(&rejection.status);
     }
     // The shard has already counted the refusal.
     let Ok(Taken { outcome, waiting }) = face.accept(&told, grown, ack, asked.user(), || asked.claim()) else {
-        face.0.aliases.shrink(namespace, name, grown);
+        face.take_back(&told, grown);
         return create::full();
     };
     let shown = match waiting {
@@ -157,7 +156,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         Some(waiting) => match create::as_written(face, form.group, &told, Outcome::Counted, waiting).await {
             Ok(shown) => shown,
             Err(status) => {
-                face.0.aliases.shrink(namespace, name, grown);
+                face.take_back(&told, grown);
                 return respond::refusal(&status);
             }
         },

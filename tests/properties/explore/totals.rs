@@ -77,8 +77,8 @@ impl Sim<'_> {
             1
         } else {
             let told = self.clients.aliases[who].get(&name).copied();
-            let known = self.cluster.counted_under(who, &event).max(told.unwrap_or(0).into());
-            (i64::from(event.count) - known).max(1)
+            let known = told.map_or_else(|| self.cluster.counted_under(who, &event), i64::from);
+            (i64::from(event.count) - known.max(self.cluster.line_of(who, &event))).max(1)
         };
         self.clients.aliases[who].insert(name.clone(), event.count);
         self.clients.by_name.insert(name, Client { who, event: event.clone() });

@@ -273,7 +273,7 @@ mod tests {
         for (why, decisions, code) in [
             ("retry", vec![failed.clone()], "forbidden"),
             ("in_flight", vec![written.clone(), failed.clone()], "forbidden"),
-            ("in_flight", vec![failed.clone(), written], "coalescing"),
+            ("in_flight", vec![failed, written], "coalescing"),
             ("in_flight", Vec::new(), "coalescing"),
         ] {
             let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };

@@ -222,6 +222,12 @@ fn kept_size(kept: &Kept) -> usize {
         + kept.messages.iter().map(|(_, message)| heap(message)).sum::<usize>()
 }
 
+/// Returns how much room a full list of at most `most` elements reserves: as much again. A list would begin with room for
+/// four, and most objects have one or two facts and records.
+fn room(length: usize, most: usize) -> usize {
+    length.clamp(1, most - length)
+}
+
 /// Cuts a message to `MESSAGE_BYTES`.
 fn short(message: &SmolStr) -> SmolStr {
     if message.len() <= MESSAGE_BYTES { message.clone() } else { cut(message, MESSAGE_BYTES) }
@@ -321,6 +327,9 @@ impl History {
         let last_received = now.wall;
         let fact = Fact { reason, event_type, component, host, group, mark, last_received, ..Fact::default() };
         self.texts += Self::fact_size(&fact);
+        if self.facts.len() == self.facts.capacity() {
+            self.facts.reserve_exact(room(self.facts.len(), FACTS));
+        }
         self.facts.push(fact);
         self.facts.len() - 1
     }
@@ -379,6 +388,9 @@ impl History {
         let (name, stored, has_ended) = (SmolStr::default(), false, false);
         let kept = Kept { record, kind, name, fact, stored, count: before.into(), has_ended, messages, newest: mark };
         self.texts += kept_size(&kept);
+        if self.records.len() == self.records.capacity() {
+            self.records.reserve_exact(room(self.records.len(), RECORDS));
+        }
         self.records.push_back(kept);
         is_begun_again && kind != Kind::Digest && kind != Kind::Storm
     }
@@ -447,6 +459,9 @@ impl History {
             mark,
         };
         self.texts += heap(&decision.text);
+        if self.decisions.len() == self.decisions.capacity() {
+            self.decisions.reserve_exact(room(self.decisions.len(), DECISIONS));
+        }
         self.decisions.push_back(decision);
     }
 }

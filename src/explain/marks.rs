@@ -25,6 +25,13 @@ pub struct Marks {
 }
 
 impl Marks {
+    /// Returns a hash of all parts.
+    #[expect(clippy::cast_possible_truncation, reason = "half of a uniform hash")]
+    pub(super) const fn hash(self) -> u64 {
+        let Self { object: Key(object), fact, uid, message } = self;
+        (object as u64).rotate_left(13) ^ fact.rotate_left(26) ^ uid.rotate_left(39) ^ message.rotate_left(52)
+    }
+
     /// Hashes the parts of an event.
     #[must_use]
     pub fn new(secret: KeySecret, event: &Event) -> Self {

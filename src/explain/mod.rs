@@ -20,7 +20,7 @@ pub use history::{Decision, Fact, History, Kept, Rates, Verdict};
 pub use marks::Marks;
 use marks::mark;
 pub use recent::{Group, MINUTES, Minutes, Recent, Totals, Window};
-use runs::{Run, Runs};
+use runs::{Count, Run, Runs};
 pub use tap::{Line, Selector, Tap, source};
 pub use view::Unseen;
 
@@ -107,8 +107,15 @@ pub struct Spot {
     /// The hash of the fact at that number.
     mark: u64,
     group: usize,
-    /// Whether the occurrences continue a run and are not yet counted in it.
-    is_run: bool,
+}
+
+/// Received occurrences of a record.
+#[derive(Debug, Clone, Copy)]
+pub enum Received {
+    /// They continue the record's run, and are not yet counted in it.
+    Run,
+    /// They are counted.
+    At(Spot),
 }
 
 /// The circumstances of a decision.
@@ -200,11 +207,18 @@ impl Store {
 
     /// Counts as [`receive`](Self::receive) does, for occurrences that count on a record. Call [`decide`](Self::decide)
     /// next.
-    pub fn receive_of(&mut self, record: RecordId, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
-        match self.runs.find(record, marks, now) {
-            Some(run) => Some(Spot { is_run: true, ..run.spot }),
-            None => self.receive(marks, event, number, now),
+    pub fn receive_of(
+        &mut self,
+        record: RecordId,
+        marks: Marks,
+        event: &Event,
+        number: u32,
+        now: Now,
+    ) -> Option<Received> {
+        if self.runs.has(record, marks, now) {
+            return Some(Received::Run);
         }
+        self.receive(marks, event, number, now).map(Received::At)
     }
 
     /// Finds or creates the place of an event's fact.
@@ -234,7 +248,15 @@ impl Store {
         if number > 0 {
             fact.receive(number, now);
         }
-        Some(Spot { object: marks.object, fact: place, mark: fact.mark, group: fact.group, is_run: false })
+        Some(Spot { object: marks.object, fact: place, mark: fact.mark, group: fact.group })
+    }
+
+    /// Returns the place of a fact, if there is one.
+    fn known(&self, marks: Marks) -> Option<Spot> {
+        let history = self.objects.peek(&marks.object)?;
+        let place = history.find(marks.fact)?;
+        let Fact { mark, group, .. } = history.facts[place];
+        Some(Spot { object: marks.object, fact: place, mark, group })
     }
 
     fn make(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
@@ -259,7 +281,7 @@ impl Store {
         let mark = history.facts[place].mark;
         self.bytes.replace(before, history.bytes());
         self.trim(Some(object));
-        Some(Spot { object, fact: place, mark, group, is_run: false })
+        Some(Spot { object, fact: place, mark, group })
     }
 
     fn group(&mut self, event: &Event) -> usize {
@@ -286,7 +308,7 @@ impl Store {
     #[expect(clippy::too_many_arguments, reason = "what is known of a decision")]
     pub fn decide(
         &mut self,
-        spot: Spot,
+        received: Received,
         (verdict, number): (Verdict, u32),
         ruling: Ruling,
         (record, kind): (RecordId, Kind),
@@ -294,13 +316,19 @@ impl Store {
         now: Now,
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
-        if spot.is_run {
-            if self.runs.go_on(record, verdict, number, now) {
-                return;
+        let spot = match received {
+            Received::At(spot) => {
+                self.tell_of(record);
+                spot
             }
-            self.receive_at(spot, number, now);
-        }
-        self.tell_of(record);
+            Received::Run if self.runs.go_on(record, verdict, number, now) => return,
+            Received::Run => {
+                // The record may have folded meanwhile, which ended its run.
+                let Some(spot) = self.tell_of(record).or_else(|| self.known(marks)) else { return };
+                self.receive_at(spot, number, now);
+                spot
+            }
+        };
         let Some(hits) = self.hits(ruling.rule) else { return };
         *hits += u64::from(number);
         let messages = self.settings.messages;
@@ -323,29 +351,25 @@ impl Store {
         self.trim(Some(spot.object));
         // Under `suppression: drop` the verdict may differ for each occurrence, and its token is counted.
         if ruling.paid.is_none() && why.is_empty() {
-            let (rule, began, last) = (ruling.rule, now.mono, now);
-            self.begin_run(Run { record, verdict, marks, spot, rule, began, last, untold: 0 });
+            let run = Run { marks, spot, rule: ruling.rule };
+            self.begin_run(record, verdict, run, now);
         }
     }
 
-    fn begin_run(&mut self, run: Run) {
+    fn begin_run(&mut self, record: RecordId, verdict: Verdict, run: Run, now: Now) {
         if self.runs.is_empty() {
             // Runs save work only if they leave most of the memory to the histories.
-            if Runs::BYTES * self.bytes.parts() > self.settings.max_bytes.get() / 4 {
-                return;
-            }
-            self.bytes += Runs::BYTES;
+            self.runs.reserve(self.settings.max_bytes.get() / 4 / self.bytes.parts());
+            self.bytes += self.runs.bytes();
         }
-        if let Some(ended) = self.runs.begin(run) {
+        if let Some(ended) = self.runs.begin(record, verdict, run, now) {
             self.tell_run(&ended);
         }
     }
 
     fn end_runs(&mut self) {
-        if !self.runs.is_empty() {
-            self.bytes -= Runs::BYTES;
-            self.runs.clear();
-        }
+        self.bytes -= self.runs.bytes();
+        self.runs.clear();
     }
 
     /// Adds the numbers of all runs to the store. Call this before any read.
@@ -355,15 +379,16 @@ impl Store {
         }
     }
 
-    /// Ends the run of a record, so that its numbers are noted before the next decision.
-    fn tell_of(&mut self, record: RecordId) {
-        if let Some(run) = self.runs.end(record) {
-            self.tell_run(&run);
-        }
+    /// Ends the run of a record, so that its numbers are noted before the next decision. Returns its place.
+    fn tell_of(&mut self, record: RecordId) -> Option<Spot> {
+        let ended = self.runs.end(record)?;
+        self.tell_run(&ended);
+        Some(ended.0.spot)
     }
 
-    fn tell_run(&mut self, run: &Run) {
-        let Run { record, verdict, marks, spot, rule, last, untold, .. } = *run;
+    fn tell_run(&mut self, (run, count): &(Run, Count)) {
+        let Run { marks, spot, rule } = *run;
+        let Count { record, verdict, last, untold, .. } = *count;
         if untold == 0 {
             return;
         }
@@ -505,7 +530,7 @@ impl Store {
         let kept = history.kept_mut(record)?;
         kept.has_ended = true;
         let fact = kept.fact;
-        Some(Spot { object, fact, mark: history.facts[fact].mark, group: 0, is_run: false })
+        Some(Spot { object, fact, mark: history.facts[fact].mark, group: 0 })
     }
 
     fn hits(&mut self, rule: Option<usize>) -> Option<&mut u64> {

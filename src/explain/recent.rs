@@ -6,6 +6,12 @@ use crate::clock::Mono;
 use crate::event::{Event, cut};
 
 const MINUTE: i64 = 60_000_000_000;
+
+/// Returns the number of the minute.
+pub(super) const fn minute(at: Mono) -> i64 {
+    at.0.div_euclid(MINUTE)
+}
+
 /// Buckets of ten minutes.
 const TENS: usize = 6;
 
@@ -55,7 +61,7 @@ pub struct Recent {
 
 impl Recent {
     fn go_on(&mut self, now: Mono) {
-        let minute = now.0.div_euclid(MINUTE);
+        let minute = minute(now);
         if minute <= self.minute {
             return;
         }
@@ -69,7 +75,7 @@ impl Recent {
     /// Adds `number` at `at`, which may be earlier than the newest addition.
     pub fn add(&mut self, at: Mono, number: u32) {
         self.go_on(at);
-        let minute = at.0.div_euclid(MINUTE);
+        let minute = minute(at);
         add_to(&mut self.minutes, self.minute - minute, number);
         add_to(&mut self.tens, self.minute / 10 - minute / 10, number);
     }
@@ -135,7 +141,7 @@ impl Default for Minutes {
 
 impl Minutes {
     fn go_on(&mut self, now: Mono) {
-        let minute = now.0.div_euclid(MINUTE);
+        let minute = minute(now);
         if minute <= self.minute {
             return;
         }
@@ -148,7 +154,7 @@ impl Minutes {
     /// Adds `number` at `at`, which may be earlier than the newest addition.
     pub fn add(&mut self, at: Mono, number: u32) {
         self.go_on(at);
-        add_to(&mut self.numbers, self.minute - at.0.div_euclid(MINUTE), number);
+        add_to(&mut self.numbers, self.minute - minute(at), number);
     }
 
     /// Returns the number of each minute, the newest first.

@@ -250,12 +250,12 @@ impl Shard {
         let decision = correlator.correlate_keyed(&mut event, &keys, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys.replace(before, correlator.tracked_keys());
         self.trim();
-        let spot = self.explain.receive_of(decision.record, marks, &event, occurrences, now);
+        let received = self.explain.receive_of(decision.record, marks, &event, occurrences, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
         if let Some(line) = line {
             self.note_line(&decision, &namespace, line, settings);
         }
-        if let Some(spot) = spot {
+        if let Some(received) = received {
             let rate = Rate { qps: settings.qps, burst: settings.burst_size };
             let is_prepaid = settings.suppression == Suppression::Drop;
             let paid = is_prepaid.then_some(accepted.outcome != Outcome::Dropped);
@@ -267,7 +267,7 @@ impl Shard {
                 false => outbox.tokens(source, decision.budget, now.mono)?.next,
             };
             let decided = (accepted.outcome.into(), occurrences);
-            self.explain.decide(spot, decided, ruling, (decision.record, kind), (&message, marks), now, next_token);
+            self.explain.decide(received, decided, ruling, (decision.record, kind), (&message, marks), now, next_token);
         }
         Ok(accepted)
     }

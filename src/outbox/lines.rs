@@ -9,7 +9,8 @@
 //! events of a line have in common: a name that is used again for something else begins at 0. `COUNT` is the record's count with
 //! that write, which orders the lines by age.
 //!
-//! The client whose name the record bears needs no line while no other client counts on it: then its total is the record's count.
+//! The client whose name the record bears needs no line while no other client and no other writer counts on it: then its total is
+//! the record's count.
 
 use flate2::Crc;
 use smol_str::{SmolStr, format_smolstr};
@@ -196,10 +197,10 @@ impl Lines {
         }
     }
 
-    /// Takes over how far the client of the record's name has counted, from an object that shows this count.
-    fn read_own(&mut self, object: &Event, count: i32) {
+    /// Takes over how far the client of the record's name has counted, from the line on an object.
+    fn read_own(&mut self, object: &Event) {
         if let Some(own) = self.own.as_mut().filter(|own| own.name == object.metadata.name) {
-            own.total = own.total.max(own_total(object, own.checksum).unwrap_or(count));
+            own.total = own.total.max(own_total(object, own.checksum).unwrap_or(0));
         }
     }
 
@@ -211,9 +212,11 @@ impl Lines {
         surplus.iter().filter(|slot| !is_kept(slot)).cloned().collect()
     }
 
-    /// The annotations of a write under `name` with this count. The own line is left out where its total is the whole count.
-    pub(super) fn annotations(&self, name: &str, count: i64) -> Vec<(SmolStr, SmolStr)> {
-        let own = self.own.iter().filter(|own| own.name != name || i64::from(own.total) != count);
+    /// The annotations of a write under `name` with this count, of which `ours` is this record's part. The own line is left out
+    /// where its total is the whole count and all of that is ours: then no reader can take another writer's part for the client's.
+    pub(super) fn annotations(&self, name: &str, count: i64, ours: u64) -> Vec<(SmolStr, SmolStr)> {
+        let is_whole = |own: &ClientLine| i64::from(own.total) == count && i64::try_from(ours) == Ok(count);
+        let own = self.own.iter().filter(|own| own.name != name || !is_whole(own));
         let own = own.map(|own| own.annotation(&own.key(), count));
         let others = self.others.iter().map(|line| match line.total {
             1 => line.annotation(FIRST, count),
@@ -238,9 +241,9 @@ impl Record {
     }
 
     /// Reads the own line of the object that the record counts on.
-    pub(super) fn read_own_line(&mut self, object: &Event, count: i32) {
-        self.lines.read_own(object, count);
-        self.later_lines.read_own(object, count);
+    pub(super) fn read_own_line(&mut self, object: &Event) {
+        self.lines.read_own(object);
+        self.later_lines.read_own(object);
     }
 
     /// Whether another client than this one may count on the record under its own name, without a line here.
@@ -309,7 +312,7 @@ mod tests {
         let lines = Lines::of(vec![line("web-0.0", 3), line("web-0.1", 5), line("web-0.2", 1)], "web-0.0");
         let others = [("a", "7 0 b"), ("line.eventweir/00", "0 0 b"), ("line.eventweir/01", "7 b")]
             .map(|(name, value)| (SmolStr::new(name), SmolStr::new(value)));
-        let object = object("web-0.0", lines.annotations("web-0.0", 9).into_iter().chain(others));
+        let object = object("web-0.0", lines.annotations("web-0.0", 9, 9).into_iter().chain(others));
         let mut read: Vec<_> = ClientLine::on(&object).collect();
         read.sort_unstable_by_key(|line| line.total);
         assert_eq!(read, [line("web-0.2", 1), line("web-0.0", 3), line("web-0.1", 5)]);
@@ -319,10 +322,12 @@ mod tests {
     #[test]
     fn a_line_that_is_the_whole_record_is_not_written() {
         let lines = Lines::of(vec![line("a", 5)], "a");
-        assert!(lines.annotations("a", 5).is_empty());
-        assert_eq!(lines.annotations("a", 6).len(), 1);
+        assert!(lines.annotations("a", 5, 5).is_empty());
+        assert_eq!(lines.annotations("a", 6, 6).len(), 1);
+        // Another writer has counted on it.
+        assert_eq!(lines.annotations("a", 5, 3).len(), 1);
         // It was renamed.
-        assert_eq!(lines.annotations("b", 5).len(), 1);
+        assert_eq!(lines.annotations("b", 5, 5).len(), 1);
     }
 
     #[test]
@@ -352,7 +357,7 @@ mod tests {
     #[test]
     fn lines_of_different_names_share_no_key() {
         let names: Vec<ClientLine> = (0..OTHERS_MAX).map(|number| line(&format!("web-0.{number:x}"), 2)).collect();
-        let object = object("own", Lines::of(names, "own").annotations("own", 99));
+        let object = object("own", Lines::of(names, "own").annotations("own", 99, 99));
         assert_eq!(ClientLine::on(&object).count(), OTHERS_MAX);
         assert!(surplus(&object).is_empty());
     }
@@ -363,9 +368,13 @@ mod tests {
         let annotations = &mut object.metadata.rare.get_or_insert_default().annotations;
         for number in 0..=OTHERS_MAX {
             let count = 100 - i64::try_from(number).unwrap();
-            annotations.extend(Lines::of(vec![line(&format!("old.{number}"), 2)], "own").annotations("own", count));
+            annotations.extend(Lines::of(vec![line(&format!("old.{number}"), 2)], "own").annotations(
+                "own",
+                count,
+                count.cast_unsigned(),
+            ));
         }
-        annotations.extend(Lines::of(vec![line("own", 2), line("new", 1)], "own").annotations("own", 3));
+        annotations.extend(Lines::of(vec![line("own", 2), line("new", 1)], "own").annotations("own", 3, 3));
         assert_eq!(surplus(&object), ["old.32", "own"].map(|name| slot(&key(name))));
     }
 
@@ -373,8 +382,10 @@ mod tests {
     #[test]
     fn a_patch_removes_the_own_line_that_it_leaves_out() {
         let lines = Lines::of(vec![line("own", 5)], "own");
-        let object = object("own", lines.annotations("own", 6));
-        let removed = |lines: &Lines, count| lines.removed(&surplus(&object), "own", &lines.annotations("own", count));
+        let object = object("own", lines.annotations("own", 6, 6));
+        let removed = |lines: &Lines, count| {
+            lines.removed(&surplus(&object), "own", &lines.annotations("own", count, count.cast_unsigned()))
+        };
         assert_eq!(removed(&lines, 5), [slot(&key("own"))]);
         assert!(removed(&lines, 7).is_empty());
         assert!(removed(&Lines::default(), 7).is_empty(), "unknown here");

@@ -393,7 +393,7 @@ impl Outbox {
             Call::Patch => {
                 let patch = group::patch(group, &event, now);
                 let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
-                let annotations = record.lines.annotations(&name, count);
+                let annotations = record.lines.annotations(&name, count, record.total);
                 let surplus = held.map(|held| held.expired_tags.as_slice()).unwrap_or_default();
                 let removed = record.lines.removed(surplus, &name, &annotations);
                 let ends_series = event.event_time.is_some() && group == ApiGroup::Core;
@@ -406,7 +406,7 @@ impl Outbox {
                 let mut event = group::spelled(group, &event, now).into_owned();
                 event.metadata.resource_version = SmolStr::default();
                 if let Some((tag, value)) = tag {
-                    let lines = record.lines.annotations(&event.metadata.name, count);
+                    let lines = record.lines.annotations(&event.metadata.name, count, record.total);
                     tag::mark(&mut event, &tag, value, lines);
                 }
                 // The count that the upstream will hold follows from the event as written.

@@ -103,11 +103,10 @@ impl Outbox {
         now: Now,
     ) -> Settlement {
         let own_tag = self.own_tag(id);
-        let count = found.map_or(0, |found| self.counted(found));
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.move_count(moved);
         if let Some(found) = found {
-            record.read_own_line(found, count);
+            record.read_own_line(found);
         }
         if let (Some(found), ApiGroup::Core) = (found, sent.group) {
             record.event.first_timestamp = found.first_timestamp;

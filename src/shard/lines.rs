@@ -14,13 +14,23 @@ use crate::outbox::{ClientLine, line_checksum};
 /// next total counts in full.
 const LINES_MAX: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
 
+/// How far a client has counted under one name.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Total {
+    /// As its line states, or as it told this process.
+    stated: i32,
+    /// As the count of an object without its line suggests; a writer that knows no lines may have added to that.
+    implied: i32,
+}
+
 impl Shard {
     /// Returns how far the client of `event` has counted under `name`, according to its line. Without a line, returns
     /// the count of the record of that exact name, with its waiting occurrences. Returns 0 if the shard knows neither.
     #[must_use]
     pub fn counted_under(&mut self, event: &Event, name: &str, now: Now, policy: &Policy) -> i64 {
         let checksum = line_checksum(event);
-        let read = self.lines.get(&self.secret.line(&event.metadata.namespace, name, checksum)).copied();
+        let read = self.lines.get(&self.secret.line(&event.metadata.namespace, name, checksum));
+        let read = read.map(|total| total.stated.max(total.implied));
         let Some(correlator) = self.sources.peek(&self.secret.source(event)) else { return read.unwrap_or(0).into() };
         let (mut line, mut count) = (read, None);
         for (_, observation) in correlator.candidates(event, now, policy.select(event)) {
@@ -33,10 +43,10 @@ impl Shard {
         line.or(count).unwrap_or(0).into()
     }
 
-    /// Returns how far the client of `event` has counted under the event's name, according to a line.
+    /// Returns how far the client of `event` has counted under the event's name, as a line states.
     pub fn line_of(&mut self, event: &Event) -> Option<i32> {
         let ObjectMeta { namespace, name, .. } = &event.metadata;
-        self.lines.get(&self.secret.line(namespace, name, line_checksum(event))).copied()
+        self.lines.get(&self.secret.line(namespace, name, line_checksum(event))).map(|total| total.stated)
     }
 
     /// Sets the line of a client back to the total of `event`, because what it told since was refused and it knows.
@@ -60,8 +70,10 @@ impl Shard {
         if let Some((namespace, name)) = self.outbox.put_line(decision.record, line)
             && settings.naming == Naming::Client
         {
-            let known = self.lines.peek(&self.secret.line(&namespace, &name, checksum)).copied();
-            let own = ClientLine { name, checksum, total: known.unwrap_or(decision.before) };
+            let known = self.lines.peek(&self.secret.line(&namespace, &name, checksum));
+            let total =
+                known.map_or(decision.before, |total| if total.stated > 0 { total.stated } else { total.implied });
+            let own = ClientLine { name, checksum, total };
             self.outbox.put_line(decision.record, own);
         }
     }
@@ -77,7 +89,7 @@ impl Shard {
         if !has_own && self.outbox.tells_lines() {
             let line = ClientLine { total: self.outbox.counted(object), ..ClientLine::of(object) };
             if line.total > 1 {
-                self.put_line(&object.metadata.namespace, &line);
+                self.imply_line(&object.metadata.namespace, &line);
             }
         }
     }
@@ -92,16 +104,26 @@ impl Shard {
         let own = |name: &SmolStr, total| ClientLine { name: name.clone(), checksum, total };
         for line in [own(&tracked.name, tracked.count), own(&object.metadata.name, count)] {
             if !self.lines.contains(&self.secret.line(namespace, &line.name, checksum)) {
-                self.put_line(namespace, &line);
+                self.imply_line(namespace, &line);
             }
         }
     }
 
     /// Stores a line. Its total only grows.
     pub(super) fn put_line(&mut self, namespace: &str, line: &ClientLine) {
+        self.raise(namespace, line, |total| total.stated = total.stated.max(line.total));
+    }
+
+    /// Stores what an object without the line of its own name suggests.
+    fn imply_line(&mut self, namespace: &str, line: &ClientLine) {
+        self.raise(namespace, line, |total| total.implied = total.implied.max(line.total));
+    }
+
+    fn raise(&mut self, namespace: &str, line: &ClientLine, raise: impl FnOnce(&mut Total)) {
         let key = self.secret.line(namespace, &line.name, line.checksum);
-        let known = self.lines.peek(&key).copied().unwrap_or(0);
-        self.lines.put_within(key, known.max(line.total), LINES_MAX);
+        let mut total = self.lines.peek(&key).copied().unwrap_or_default();
+        raise(&mut total);
+        self.lines.put_within(key, total, LINES_MAX);
     }
 
     /// Forgets the line of a client that has deleted its event: the client's next event under the name counts from 0.

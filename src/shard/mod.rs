@@ -61,7 +61,7 @@ pub struct Shard {
     tracked_keys: Share,
     /// How far clients have counted, according to upstream objects and the spool of an earlier process.
     // LIMIT: `LINES_MAX`, kept by `put_line`.
-    lines: LruMap<i32>,
+    lines: LruMap<lines::Total>,
     next_record: u64,
     outbox: Outbox,
     ledger: Ledger,

@@ -110,9 +110,11 @@ impl Face {
         if brought == 1 {
             return 1;
         }
-        let earlier = earlier.filter(|earlier| is_of_one_line(earlier, event));
-        let known = earlier.map_or_else(|| self.0.shards.counted_under(event, &event.metadata.name), total);
-        self.new_of(event, brought.saturating_sub(known)).max(1)
+        let new = match earlier.filter(|earlier| is_of_one_line(earlier, event)) {
+            Some(earlier) => self.new_of(event, brought - total(earlier)),
+            None => u32::try_from(brought - self.0.shards.counted_under(event, &event.metadata.name)).unwrap_or(0),
+        };
+        new.max(1)
     }
 
     /// Returns how many of the occurrences by which a client's line has `grown` are new. The alias does not know what

@@ -19,6 +19,8 @@ const LINES_MAX: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
 pub(super) struct Total {
     /// As its line states, or as it told this process.
     stated: i32,
+    /// Whether `stated` was read since the client last told this process: then another one knows more than its alias here.
+    is_news: bool,
     /// As the count of an object without its line suggests; a writer that knows no lines may have added to that.
     implied: i32,
 }
@@ -43,10 +45,12 @@ impl Shard {
         line.or(count).unwrap_or(0).into()
     }
 
-    /// Returns how far the client of `event` has counted under the event's name, as a line states.
+    /// Returns how far the client of `event` has counted under the event's name, if another process has said so since the
+    /// client last told this one. Older totals do not count: the client may have begun again under its name.
     pub fn line_of(&mut self, event: &Event) -> Option<i32> {
         let ObjectMeta { namespace, name, .. } = &event.metadata;
-        self.lines.get(&self.secret.line(namespace, name, line_checksum(event))).map(|total| total.stated)
+        let total = self.lines.get(&self.secret.line(namespace, name, line_checksum(event)))?;
+        total.is_news.then_some(total.stated)
     }
 
     /// Sets the line of a client back to the total of `event`, because what it told since was refused and it knows.
@@ -63,10 +67,7 @@ impl Shard {
     /// another client's name, the record's earlier count belongs to the client of that name.
     pub(super) fn note_line(&mut self, decision: &Decision, namespace: &str, line: ClientLine, settings: &Settings) {
         let checksum = line.checksum;
-        if line.total > 1 {
-            // The record's key may be evicted before its write has brought the line back.
-            self.put_line(namespace, &line);
-        }
+        self.tell_line(namespace, &line);
         if let Some((namespace, name)) = self.outbox.put_line(decision.record, line)
             && settings.naming == Naming::Client
         {
@@ -109,20 +110,34 @@ impl Shard {
         }
     }
 
-    /// Stores a line. Its total only grows.
+    /// Stores what a client has told this process: the record's key may be evicted before its write has brought the line
+    /// back. The first of a series needs no line, unless the name has one.
+    fn tell_line(&mut self, namespace: &str, line: &ClientLine) {
+        let key = self.secret.line(namespace, &line.name, line.checksum);
+        if line.total > 1 || self.lines.contains(&key) {
+            self.change(key, |total| (total.stated, total.is_news) = (total.stated.max(line.total), false));
+        }
+    }
+
+    /// Stores a line that was read. Its total only grows.
     pub(super) fn put_line(&mut self, namespace: &str, line: &ClientLine) {
-        self.raise(namespace, line, |total| total.stated = total.stated.max(line.total));
+        let key = self.secret.line(namespace, &line.name, line.checksum);
+        self.change(key, |total| {
+            if line.total > total.stated {
+                (total.stated, total.is_news) = (line.total, true);
+            }
+        });
     }
 
     /// Stores what an object without the line of its own name suggests.
     fn imply_line(&mut self, namespace: &str, line: &ClientLine) {
-        self.raise(namespace, line, |total| total.implied = total.implied.max(line.total));
+        let key = self.secret.line(namespace, &line.name, line.checksum);
+        self.change(key, |total| total.implied = total.implied.max(line.total));
     }
 
-    fn raise(&mut self, namespace: &str, line: &ClientLine, raise: impl FnOnce(&mut Total)) {
-        let key = self.secret.line(namespace, &line.name, line.checksum);
+    fn change(&mut self, key: Key, change: impl FnOnce(&mut Total)) {
         let mut total = self.lines.peek(&key).copied().unwrap_or_default();
-        raise(&mut total);
+        change(&mut total);
         self.lines.put_within(key, total, LINES_MAX);
     }
 

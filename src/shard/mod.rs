@@ -59,8 +59,8 @@ pub struct Shard {
     sources: LruMap<Correlator>,
     source_count: Share,
     tracked_keys: Share,
-    /// How far clients have counted, according to upstream objects and the spool of an earlier process.
-    // LIMIT: `LINES_MAX`, kept by `put_line`.
+    /// How far clients have counted, as they told this process, or according to upstream objects and the spool.
+    // LIMIT: `LINES_MAX`, kept by `change`.
     lines: LruMap<lines::Total>,
     next_record: u64,
     outbox: Outbox,

@@ -105,6 +105,28 @@ async fn a_client_that_returns_to_a_replica_counts_on_from_the_other_one() {
     assert_eq!((first.stop().await.ledger.received(), second.stop().await.ledger.received()), (4, 2));
 }
 
+/// Fault: what the first series had counted under the name was taken from the second one.
+#[tokio::test]
+async fn a_client_that_begins_again_under_its_name_counts_on() {
+    let apiserver = start(APISERVER).await;
+    let program = start_behind(&apiserver, "").await;
+    program.until_news("relist", 1.0).await;
+    let event = plain();
+    let mut shown = 0;
+    for (number, totals) in [(1.0, [2, 5]), (2.0, [2, 3])] {
+        program.client().await.post(&event).await;
+        for total in totals {
+            program.client().await.patch(&event.metadata.name, &json!({"count": total})).await;
+        }
+        shown += totals[1];
+        program.settle().await;
+        // The watch has brought the line back.
+        program.until_news("stored", number).await;
+        assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), shown)]);
+    }
+    assert_eq!(program.stop().await.ledger.received(), 8);
+}
+
 #[tokio::test]
 async fn an_expired_record_is_created_again_without_a_patch() {
     let apiserver = start(&format!("{APISERVER}upstream: {{embedded: {{ttl: 1h}}}}\n")).await;

@@ -222,10 +222,10 @@ fn kept_size(kept: &Kept) -> usize {
         + kept.messages.iter().map(|(_, message)| heap(message)).sum::<usize>()
 }
 
-/// Returns how much room a full list of at most `most` elements reserves: as much again. A list would begin with room for
-/// four, and most objects have one or two facts and records.
-fn room(length: usize, most: usize) -> usize {
-    length.clamp(1, most - length)
+/// Returns how much room a list of at most `most` elements reserves before the next one: as much again once it is full. A
+/// list would begin with room for four, and most objects have one or two facts and records.
+fn room(length: usize, capacity: usize, most: usize) -> usize {
+    if length == capacity { length.clamp(1, most - length) } else { 0 }
 }
 
 /// Cuts a message to `MESSAGE_BYTES`.
@@ -327,9 +327,7 @@ impl History {
         let last_received = now.wall;
         let fact = Fact { reason, event_type, component, host, group, mark, last_received, ..Fact::default() };
         self.texts += Self::fact_size(&fact);
-        if self.facts.len() == self.facts.capacity() {
-            self.facts.reserve_exact(room(self.facts.len(), FACTS));
-        }
+        self.facts.reserve_exact(room(self.facts.len(), self.facts.capacity(), FACTS));
         self.facts.push(fact);
         self.facts.len() - 1
     }
@@ -388,9 +386,7 @@ impl History {
         let (name, stored, has_ended) = (SmolStr::default(), false, false);
         let kept = Kept { record, kind, name, fact, stored, count: before.into(), has_ended, messages, newest: mark };
         self.texts += kept_size(&kept);
-        if self.records.len() == self.records.capacity() {
-            self.records.reserve_exact(room(self.records.len(), RECORDS));
-        }
+        self.records.reserve_exact(room(self.records.len(), self.records.capacity(), RECORDS));
         self.records.push_back(kept);
         is_begun_again && kind != Kind::Digest && kind != Kind::Storm
     }
@@ -459,9 +455,7 @@ impl History {
             mark,
         };
         self.texts += heap(&decision.text);
-        if self.decisions.len() == self.decisions.capacity() {
-            self.decisions.reserve_exact(room(self.decisions.len(), DECISIONS));
-        }
+        self.decisions.reserve_exact(room(self.decisions.len(), self.decisions.capacity(), DECISIONS));
         self.decisions.push_back(decision);
     }
 }

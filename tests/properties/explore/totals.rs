@@ -63,12 +63,13 @@ impl Sim<'_> {
     /// occurrence, and its client tells no totals.
     pub(super) fn tell(&mut self, who: usize, mut event: Event) {
         let name = event.metadata.name.to_string();
-        let grown = event.count;
+        let grown = event.count.abs();
         if grown == 0 {
             self.bring(who, event, 1, 1);
             return;
         }
-        let before = self.clients.by_name.get(&name).cloned();
+        let before = self.clients.by_name.get(&name).filter(|_| event.count > 0).cloned();
+        event.count = grown;
         if before.as_ref().is_some_and(|client| client.who != who) {
             self.cluster.hear(who, None);
         }
@@ -94,10 +95,18 @@ impl Sim<'_> {
     /// Each client tells for the last time.
     pub(super) fn tell_all(&mut self) {
         for Client { who, event } in self.clients.by_name.clone().into_values() {
-            self.clients.forget_aliases(who);
+            if !self.begins_again() {
+                self.clients.forget_aliases(who);
+            }
             self.hear_all(who);
             self.tell(who, Event { count: LAST, ..event });
         }
+    }
+
+    /// Whether a client begins again under its name. The store then has the totals of all its series in one, and only the
+    /// process that knows its alias can tell what is new.
+    fn begins_again(&self) -> bool {
+        self.scope.script.iter().any(|(_, event)| event.count < 0)
     }
 
     /// A watch that is open has brought everything once all is at rest.
@@ -108,6 +117,9 @@ impl Sim<'_> {
     }
 
     pub(super) fn check_totals(&mut self) -> Result<(), String> {
+        if self.begins_again() {
+            return Ok(());
+        }
         let next = self.cluster.begin(Disk::new());
         self.cluster.processes.push(next);
         let reader = self.scope.processes;
@@ -126,7 +138,8 @@ impl Sim<'_> {
     }
 }
 
-/// An event of client number `number`, which has happened so often since. All count on one record.
+/// An event of client number `number`, which has happened so often since; -1 for the first of a new series under the old
+/// name. All count on one record.
 fn happened(number: usize, count: i32) -> Event {
     Event { count, metadata: plain_event(number, "", "").metadata, ..plain_event(0, "BackOff", "m") }
 }
@@ -177,6 +190,16 @@ fn a_client_that_comes_to_another_process() {
     let others = [(0, 0, 1), (1, 1, 0), (1, 0, 2), (0, 1, 0), (0, 0, 1)];
     explore(&two("totals from another process, and others", &others));
     explore(&two("two totals from another process", &[(0, 0, 1), (0, 1, 1), (1, 0, 2), (1, 1, 1), (0, 0, 1)]));
+}
+
+#[test]
+fn a_client_that_begins_again_under_its_name() {
+    let again = |name, script: &[_]| Scope { forgets: 0, faults: 2, watches: true, ..totals(name, script) };
+    let script = [(0, 0, 1), (0, 0, 2), (0, 0, -1), (0, 0, 1)];
+    explore(&again("totals, again", &script));
+    explore(&Scope { labels: true, counts: true, ..again("totals, again, another writer", &script) });
+    let others = [(0, 0, 1), (0, 1, 1), (0, 0, 2), (0, 0, -1), (0, 1, 1), (0, 0, 1)];
+    explore(&again("two totals, again", &others));
 }
 
 #[test]

@@ -38,7 +38,6 @@ impl Outbox {
         }
         record.stand = Stand::Carried { until: now.mono.after(LIMBO) };
         record.phase = Phase::Backoff(now.mono.after(FIRST_LOOK));
-        record.timer_set = false;
         self.set_record_timer(id);
         self.note(id);
         true

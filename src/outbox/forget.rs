@@ -72,7 +72,6 @@ impl Outbox {
             record.total = record.settled();
             record.stand = Stand::Waiting { until, then: Then::Delete };
             record.phase = Phase::Backoff(until);
-            record.timer_set = false;
             self.set_record_timer(id);
         } else {
             self.remove(id, now);

@@ -209,8 +209,6 @@ impl Outbox {
             Phase::Settled if record.next_write <= now.mono || self.draining => self.enqueue(id, now),
             Phase::Settled => {
                 record.phase = Phase::Cooling;
-                // A timer may be set for the end of a limbo.
-                record.timer_set = false;
                 self.set_record_timer(id);
             }
             Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) | Phase::Backoff(_) => {}

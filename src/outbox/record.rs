@@ -106,8 +106,8 @@ pub(super) struct Record {
     pub(super) has_passed: bool,
     /// Whether it is in its group's queue instead of its budget's.
     pub(super) is_staged: bool,
-    /// Whether a timer is set for what the record waits for now.
-    pub(super) timer_set: bool,
+    /// The earliest timer set for the record.
+    pub(super) timer: Option<Mono>,
     /// The repairs of `event` after the upstream had refused it.
     pub(super) repaired: Vec<Repair>,
     /// Failed tries since the last success.
@@ -172,7 +172,7 @@ impl Record {
             group: None,
             has_passed: false,
             is_staged: false,
-            timer_set: false,
+            timer: None,
             repaired: Vec::new(),
             tries: 0,
             failing_since: None,

@@ -174,7 +174,6 @@ impl Outbox {
         {
             record.pending.merge(sent.occurrences);
             record.phase = Phase::Backoff(until);
-            record.timer_set = false;
             self.set_record_timer(id);
             return Settlement::default();
         }
@@ -211,8 +210,6 @@ impl Outbox {
         let pause = Record::backoff(record.tries, self.jitter.f64(), &self.settings);
         let asked = retry.and_then(|retry| retry.after).unwrap_or_default();
         record.phase = Phase::Backoff(now.mono.after(pause.max(asked)));
-        // One may be set for the end of the coalescing interval, which a drain does not wait for.
-        record.timer_set = false;
         self.set_record_timer(id);
     }
 

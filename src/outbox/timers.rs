@@ -28,16 +28,19 @@ impl Outbox {
                 self.timers.shrink_to(self.timers.len() * 2);
             }
             match timer {
-                Timer::Record(id) => self.wake_record(id, now),
+                Timer::Record(id) => self.wake_record(id, at, now),
                 Timer::Budget(id) => self.wake_budget(id, at, now),
                 Timer::Group(key) => self.wake_group(key, at, now),
             }
         }
     }
 
-    fn wake_record(&mut self, id: RecordId, now: Now) {
+    fn wake_record(&mut self, id: RecordId, at: Mono, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
-        record.timer_set = false;
+        if record.timer != Some(at) {
+            return; // was moved forward, and has fired
+        }
+        record.timer = None;
         match record.phase {
             Phase::Settled if record.goes_at() <= now.mono => self.remove(id, now),
             Phase::Cooling if record.next_write <= now.mono => self.enqueue(id, now),
@@ -60,16 +63,16 @@ impl Outbox {
 
     pub(super) fn set_record_timer(&mut self, id: RecordId) {
         let Some(record) = self.records.get_mut(&id) else { return };
-        if record.timer_set {
-            return;
-        }
-        record.timer_set = true;
         let at = match record.phase {
             Phase::Backoff(until) => until,
             Phase::Settled => record.goes_at(),
             Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) => record.next_write,
         };
-        self.timers.push(Reverse((at, Timer::Record(id))));
+        // One may be set for the end of a limbo, which is later.
+        if record.timer.is_none_or(|timer| at < timer) {
+            record.timer = Some(at);
+            self.timers.push(Reverse((at, Timer::Record(id))));
+        }
     }
 
     pub(super) fn set_budget_timer(&mut self, id: BudgetId, now: Mono) {
@@ -158,5 +161,28 @@ mod tests {
             shard.settle(write.record, Answer::Retry(overloaded), at(3));
             assert!(shard.next_write(at(4)).is_some(), "{comes_before_drain}");
         }
+    }
+
+    /// Fault: the write waited for the end of the limbo of the create, more than a minute.
+    #[test]
+    fn what_comes_while_a_patch_is_in_flight_waits_for_the_coalescing_interval_only() {
+        let (interval, policy) = (Duration::from_secs(1), Policy::default());
+        let outbox = outbox::Settings { coalesce_interval: interval, ..outbox::Settings::default() };
+        let mut shard = Shard::new(KeySecret(1, 2), shard::Settings { outbox, ..shard::Settings::default() }, 1);
+        let at = |seconds: i64| Now::at(seconds * 1_000_000_000);
+        let event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
+        shard.accept(event.clone(), 1, at(1), &policy).unwrap();
+        let write = shard.next_write(at(1)).unwrap();
+        let doubt = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        shard.settle(write.record, Answer::Retry(doubt), at(1));
+        let write = shard.next_write(at(3)).unwrap();
+        let Request::Create { event: stored, .. } = write.request else { unreachable!() };
+        shard.settle(write.record, Answer::Stored(stored.clone()), at(3));
+        shard.next_write(at(4)).ok_or(()).unwrap_err();
+        shard.accept(event.clone(), 1, at(5), &policy).unwrap();
+        let write = shard.next_write(at(5)).unwrap();
+        shard.accept(event, 1, at(5), &policy).unwrap();
+        shard.settle(write.record, Answer::Stored(Box::new(Event { count: 2, ..*stored })), at(5));
+        assert!(shard.next_write(at(6)).is_some());
     }
 }

@@ -9,7 +9,7 @@ use eventweir::access::{self, Access};
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Policy};
 use eventweir::event_log::EventLog;
-use eventweir::ingest::{self, Ack, Aliases, Face, Life, Repair};
+use eventweir::ingest::{self, Ack, Aliases, Face, Shared, Repair};
 use eventweir::server::Origins;
 use eventweir::shadow::Shadow;
 use eventweir::shard::{self, Shards};
@@ -45,10 +45,10 @@ impl Fixture {
         };
         let metrics = ingest::Metrics::new(&registry).expect("a new registry");
         let (shadow, _) = Shadow::new(shards.clone(), KeySecret(7, 9));
-        let life =
-            Life { access, tasks: Default::default(), stop: Default::default(), spool: Default::default(), shadow };
+        let shared =
+            Shared { access, tasks: Default::default(), stop: Default::default(), spool: Default::default(), shadow };
         let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"), KeySecret(8, 10));
-        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), life);
+        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
         Self { face, shards }
     }
 

@@ -230,14 +230,14 @@ impl App {
         };
         let connections = ingest_metrics.connections.clone();
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
-        let life = ingest::Life {
+        let shared = ingest::Shared {
             access: self.access.clone(),
             tasks: self.tasks.clone(),
             stop: self.stop_serving.clone(),
             spool: self.spool.clone(),
             shadow: self.shadow.clone(),
         };
-        let mut face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, life);
+        let mut face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, shared);
         if config.admission.enabled {
             face = face.admitting(config.admission.settings.clone());
         }

@@ -13,7 +13,7 @@ pub mod protobuf;
 pub mod repair;
 mod schema;
 pub mod selector;
-pub mod spelling;
+pub mod conversion;
 mod time;
 pub mod validate;
 mod watch;

@@ -3,7 +3,7 @@
 
 use smol_str::format_smolstr;
 
-use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, RareMeta, cut, spelling, validate};
+use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, RareMeta, conversion, cut, validate};
 
 /// LIMIT: bytes of a new-style event's reportingInstance that the API server accepts; longer ones are cut.
 const REPORTING_INSTANCE_MAX: usize = 128;
@@ -130,13 +130,13 @@ pub fn refused(event: &mut Event, objection: &Objection<'_>, now: i64) -> Vec<Re
         && is_outside_namespace
         && !event.involved_object.namespace.is_empty()
     {
-        let spelled = spelling::to_events_v1(event, now);
-        event.event_time = spelled.event_time;
-        event.reporting_controller = spelled.reporting_controller;
-        event.reporting_instance = spelled.reporting_instance;
-        event.action = spelled.action;
-        event.reason = spelled.reason;
-        event.message = spelled.message;
+        let converted = conversion::to_events_v1(event, now);
+        event.event_time = converted.event_time;
+        event.reporting_controller = converted.reporting_controller;
+        event.reporting_instance = converted.reporting_instance;
+        event.action = converted.action;
+        event.reason = converted.reason;
+        event.message = converted.message;
         repairs.push(Repair::Style);
     }
     let parts = ["metadata.labels", "metadata.annotations", "metadata.ownerReferences", "metadata.finalizers"];

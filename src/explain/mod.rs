@@ -318,13 +318,13 @@ impl Store {
     ) {
         let spot = match received {
             Received::At(spot) => {
-                self.tell_of(record);
+                self.end_run(record);
                 spot
             }
-            Received::Run if self.runs.go_on(record, verdict, number, now) => return,
+            Received::Run if self.runs.extend(record, verdict, number, now) => return,
             Received::Run => {
                 // The record may have folded meanwhile, which ended its run.
-                let Some(spot) = self.tell_of(record).or_else(|| self.known(marks)) else { return };
+                let Some(spot) = self.end_run(record).or_else(|| self.known(marks)) else { return };
                 self.receive_at(spot, number, now);
                 spot
             }
@@ -380,7 +380,7 @@ impl Store {
     }
 
     /// Ends the run of a record, so that its numbers are noted before the next decision. Returns its place.
-    fn tell_of(&mut self, record: RecordId) -> Option<Spot> {
+    fn end_run(&mut self, record: RecordId) -> Option<Spot> {
         let ended = self.runs.end(record)?;
         self.tell_run(&ended);
         Some(ended.0.spot)
@@ -427,7 +427,7 @@ impl Store {
         now: Now,
     ) {
         if let Some(record) = record {
-            self.tell_of(record);
+            self.end_run(record);
         }
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes();
@@ -463,7 +463,7 @@ impl Store {
         number: u64,
         now: Now,
     ) {
-        self.tell_of(record);
+        self.end_run(record);
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let before = history.bytes();
         if history.fact_at(spot).is_none() {
@@ -525,7 +525,7 @@ impl Store {
 
     /// Notes that the upstream no longer holds a record; the next occurrence begins another one.
     pub fn ended(&mut self, object: Key, record: RecordId) -> Option<Spot> {
-        self.tell_of(record);
+        self.end_run(record);
         let history = self.objects.peek_mut(&object)?;
         let kept = history.kept_mut(record)?;
         kept.has_ended = true;

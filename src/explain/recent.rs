@@ -60,7 +60,7 @@ pub struct Recent {
 }
 
 impl Recent {
-    fn go_on(&mut self, now: Mono) {
+    fn advance(&mut self, now: Mono) {
         let minute = minute(now);
         if minute <= self.minute {
             return;
@@ -74,7 +74,7 @@ impl Recent {
 
     /// Adds `number` at `at`, which may be earlier than the newest addition.
     pub fn add(&mut self, at: Mono, number: u32) {
-        self.go_on(at);
+        self.advance(at);
         let minute = minute(at);
         add_to(&mut self.minutes, self.minute - minute, number);
         add_to(&mut self.tens, self.minute / 10 - minute / 10, number);
@@ -84,7 +84,7 @@ impl Recent {
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number for people")]
     pub fn per_second(mut self, now: Mono) -> f64 {
-        self.go_on(now);
+        self.advance(now);
         let into = now.0.rem_euclid(MINUTE) as f64 / MINUTE as f64;
         let [this, before] = self.minutes.map(f64::from);
         (this + before * (1.0 - into)) / 60.0
@@ -95,7 +95,7 @@ impl Recent {
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a number for people")]
     #[expect(clippy::cast_sign_loss, reason = "a sum of counts")]
     pub fn within(mut self, window: Window, now: Mono) -> u64 {
-        self.go_on(now);
+        self.advance(now);
         let share = |[this, before]: [u32; 2], length: i64| {
             let into = now.0.rem_euclid(length) as f64 / length as f64;
             (f64::from(this) + f64::from(before) * (1.0 - into)).round() as u64
@@ -110,7 +110,7 @@ impl Recent {
     /// Returns the number in the last hour, and in up to ten minutes before it.
     #[must_use]
     pub fn hour(mut self, now: Mono) -> u64 {
-        self.go_on(now);
+        self.advance(now);
         self.tens.iter().map(|number| u64::from(*number)).sum()
     }
 }
@@ -140,7 +140,7 @@ impl Default for Minutes {
 }
 
 impl Minutes {
-    fn go_on(&mut self, now: Mono) {
+    fn advance(&mut self, now: Mono) {
         let minute = minute(now);
         if minute <= self.minute {
             return;
@@ -153,14 +153,14 @@ impl Minutes {
 
     /// Adds `number` at `at`, which may be earlier than the newest addition.
     pub fn add(&mut self, at: Mono, number: u32) {
-        self.go_on(at);
+        self.advance(at);
         add_to(&mut self.numbers, self.minute - minute(at), number);
     }
 
     /// Returns the number of each minute, the newest first.
     #[must_use]
     pub fn list(mut self, now: Mono) -> [u32; MINUTES] {
-        self.go_on(now);
+        self.advance(now);
         self.numbers
     }
 }

@@ -83,7 +83,7 @@ impl Runs {
     }
 
     /// Continues the run of a record if the verdict is the same. Returns `false` if there is no such run.
-    pub(super) fn go_on(&mut self, record: RecordId, verdict: Verdict, number: u32, now: Now) -> bool {
+    pub(super) fn extend(&mut self, record: RecordId, verdict: Verdict, number: u32, now: Now) -> bool {
         let place = self.place(record);
         let count = self.counts.get_mut(place).and_then(Option::as_mut);
         let Some(count) = count.filter(|count| count.record == record && count.verdict == verdict) else {

@@ -15,7 +15,7 @@ use smol_str::SmolStr;
 use super::form::Media;
 use super::respond::Document;
 use crate::correlator::{Key, KeySecret, LruMap};
-use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time, json, protobuf, spelling};
+use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time, conversion, json, protobuf};
 use crate::outbox::Line;
 
 /// LIMIT: average bytes per name: all events together have at most this many times `max_aliases`. Most have 500 to
@@ -125,7 +125,7 @@ pub(super) struct Growth {
 
 /// Returns a client's own count: that of the series, or `count`; 1 if an event has neither.
 pub(super) fn line(event: &Event) -> i64 {
-    spelling::occurrences(event).into()
+    conversion::occurrences(event).into()
 }
 
 /// Returns the total of a posted event: the count of its series or its `count`, whichever is larger.

@@ -116,7 +116,7 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// The parts that the HTTP interface shares with the program: access, shutdown, and parts that outlive it.
 #[derive(Debug, Clone)]
-pub struct Life {
+pub struct Shared {
     /// Authentication and authorization of callers.
     pub access: Access,
     /// The tasks that shutdown waits for.
@@ -160,10 +160,10 @@ impl Face {
         aliases: Aliases,
         metrics: Metrics,
         event_log: EventLog,
-        life: Life,
+        shared: Shared,
     ) -> Self {
-        let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), life.stop.clone());
-        let Life { tasks, spool, access, shadow, .. } = life;
+        let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), shared.stop.clone());
+        let Shared { tasks, spool, access, shadow, .. } = shared;
         let readers = look::Readers::default();
         let admission = OnceLock::new();
         Self(Arc::new(Inner {
@@ -357,9 +357,9 @@ mod tests {
             ack: Ack::Accepted,
             repair: Repair::Off,
         };
-        let life = Life { access, tasks: TaskTracker::new(), stop: CancellationToken::new(), spool: None, shadow };
+        let shared = Shared { access, tasks: TaskTracker::new(), stop: CancellationToken::new(), spool: None, shadow };
         let (aliases, metrics) = (Aliases::new(one, secret), Metrics::new(&registry).unwrap());
-        (Face::new(settings, shards, upstream, aliases, metrics, EventLog::none(), life), registry)
+        (Face::new(settings, shards, upstream, aliases, metrics, EventLog::none(), shared), registry)
     }
 
     /// Returns a path of the table with values for its parameters.

@@ -10,7 +10,7 @@ use super::rejection::{Refusal, as_asked};
 use super::websocket::Upgrade;
 use super::{Face, options, respond, watch};
 use crate::event::core_v1::EventList;
-use crate::event::{Event, spelling};
+use crate::event::{Event, conversion};
 use crate::upstream::{ListOptions, Version};
 
 /// LIMIT: events folded into storm records that a list shows.
@@ -30,7 +30,7 @@ pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Respon
     let event = match (unsettled, face.0.upstream.get_not_older(&namespace, &stored_name, version).await) {
         // The stored event, updated with the pending write.
         (Some(owed), Ok(mut stored)) => {
-            spelling::advance(&mut stored, &owed);
+            conversion::advance(&mut stored, &owed);
             Ok(stored)
         }
         (Some(owed), Err(_)) => Ok(owed),

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use crate::clock::Now;
 use crate::correlator::Patch;
-use crate::event::{ApiGroup, Event, EventSource, Time, spelling};
+use crate::event::{ApiGroup, Event, EventSource, Time, conversion};
 
 /// In which API group records are written; `upstream.group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,18 +48,18 @@ fn is_plain_new_style(event: &Event) -> bool {
 pub(super) fn count(group: ApiGroup, stored: &Event) -> i32 {
     match group {
         // An event that says nothing of it has happened once.
-        ApiGroup::Core if stored.count < 1 => spelling::occurrences(stored).max(1),
+        ApiGroup::Core if stored.count < 1 => conversion::occurrences(stored).max(1),
         // A series that its own client has written counts on beside it.
         ApiGroup::Core => stored.count.max(stored.series.as_ref().map_or(0, |series| series.count)),
-        ApiGroup::Events => spelling::occurrences(stored),
+        ApiGroup::Events => conversion::occurrences(stored),
     }
 }
 
 /// The event as it is created through `group`.
-pub(super) fn spelled(group: ApiGroup, event: &Event, now: Now) -> Cow<'_, Event> {
+pub(super) fn converted(group: ApiGroup, event: &Event, now: Now) -> Cow<'_, Event> {
     match group {
         ApiGroup::Core => Cow::Borrowed(event),
-        ApiGroup::Events => Cow::Owned(spelling::to_events_v1(event, now.wall)),
+        ApiGroup::Events => Cow::Owned(conversion::to_events_v1(event, now.wall)),
     }
 }
 

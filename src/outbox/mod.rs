@@ -384,7 +384,7 @@ impl Outbox {
         let held = record.stand.held();
         let request = match call {
             Call::Read => {
-                Request::Read { group, namespace, name: group::spelled(group, &event, now).metadata.name.clone() }
+                Request::Read { group, namespace, name: group::converted(group, &event, now).metadata.name.clone() }
             }
             Call::Delete => {
                 let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
@@ -403,7 +403,7 @@ impl Outbox {
                 Request::Patch { group, namespace, name, patch, claim }
             }
             Call::Create => {
-                let mut event = group::spelled(group, &event, now).into_owned();
+                let mut event = group::converted(group, &event, now).into_owned();
                 event.metadata.resource_version = SmolStr::default();
                 if let Some((tag, value)) = tag {
                     let lines = record.lines.annotations(&event.metadata.name, count, record.total);

@@ -268,7 +268,7 @@ impl Record {
     }
 
     /// Continues under the record's own `tag`, once the inherited one is settled.
-    pub(super) fn go_on_under(&mut self, tag: Option<SmolStr>) {
+    pub(super) fn switch_tag(&mut self, tag: Option<SmolStr>) {
         self.tag = tag;
         self.is_inherited = false;
         self.pending = self.later.take();
@@ -308,7 +308,7 @@ impl Record {
             tag: tag_count.unwrap_or(0),
             expired_tags: self.tag.as_ref().map_or_else(Vec::new, |tag| tag::expired(found, tag, now)),
         };
-        let is_alike = self.is_alike(&group::spelled(group, &self.event, now), found, now);
+        let is_alike = self.is_alike(&group::converted(group, &self.event, now), found, now);
         Seen { held, is_tagged: tag_count.is_some(), is_alike, is_bare: !tag::has_any(found) }
     }
 

@@ -116,7 +116,7 @@ impl Outbox {
         record.pending.merge(rest);
         let is_switched = record.is_inherited && record.pending.total() == 0;
         if is_switched {
-            record.go_on_under(own_tag);
+            record.switch_tag(own_tag);
         }
         let feedback = Some(feedback(id, record, moved));
         let mut settlement = Settlement { written, feedback, ..Settlement::default() };
@@ -287,7 +287,7 @@ impl Outbox {
             lost.merge(record.later.take());
         }
         if record.is_inherited && record.pending.total() == 0 {
-            record.go_on_under(own_tag);
+            record.switch_tag(own_tag);
         }
         record.owe_tokens();
         record.tries = 0;

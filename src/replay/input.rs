@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 
 use super::{Seen, time_of};
 use crate::event::patching::{PatchType, apply};
-use crate::event::{ApiGroup, Event, MicroTime, json, spelling};
+use crate::event::{ApiGroup, Event, MicroTime, conversion, json};
 
 /// LIMIT: bytes of a document; a longer one is bad. An event is no longer than a request's body, and an audit line has
 /// it twice.
@@ -361,7 +361,7 @@ impl<'r> Recording<'r> {
             return Err(format!("is no Event: it has kind {:?} and apiVersion {:?}", head.kind, head.api_version));
         }
         let event = json::decode_event(group, text.as_bytes()).map_err(|error| error.status.message)?;
-        let occurrences = u32::try_from(spelling::occurrences(&event)).unwrap_or(1);
+        let occurrences = u32::try_from(conversion::occurrences(&event)).unwrap_or(1);
         let first = event.first_timestamp.map(|time| time.0.saturating_mul(1_000_000_000));
         let from = first.or_else(|| event.event_time.map(|time| time.0.saturating_mul(1000)));
         Ok(Some(Report { at: time_of(&event), from, occurrences, event }))

@@ -6,7 +6,7 @@ use std::hash::BuildHasher as _;
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::clock::Now;
-use crate::event::{Event, ObjectMeta, Time, spelling};
+use crate::event::{Event, ObjectMeta, Time, conversion};
 use crate::outbox::{Answer, Request};
 
 /// An API server that answers at once and never fails.
@@ -65,7 +65,7 @@ impl Records {
                     self.refused = Some(event.clone());
                     return Answer::Exists;
                 }
-                self.put(key, spelling::occurrences(event), event.first_timestamp, now);
+                self.put(key, conversion::occurrences(event), event.first_timestamp, now);
                 let metadata = ObjectMeta { resource_version: self.version(), ..event.metadata.clone() };
                 Answer::Stored(Box::new(Event { metadata, ..Event::clone(event) }))
             }

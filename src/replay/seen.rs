@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use lru::LruCache;
 use smol_str::SmolStr;
 
-use crate::event::{Event, spelling};
+use crate::event::{Event, conversion};
 
 /// LIMIT: cached records; a change of an evicted one counts as one occurrence.
 const RECORDS: NonZeroUsize = NonZeroUsize::new(50_000).unwrap();
@@ -26,8 +26,8 @@ impl Default for Seen {
 impl Seen {
     /// Caches the current record, and returns by how many occurrences its count has grown.
     pub fn change(&mut self, event: &Event) -> u32 {
-        let count = spelling::occurrences(event);
-        let before = self.records.get(&key(event)).map_or(count - 1, |known| spelling::occurrences(known));
+        let count = conversion::occurrences(event);
+        let before = self.records.get(&key(event)).map_or(count - 1, |known| conversion::occurrences(known));
         // The copy leaves out large members that are not needed.
         let metadata = crate::event::ObjectMeta { managed_fields: None, rare: None, ..event.metadata.clone() };
         self.records.put(key(event), Box::new(Event { metadata, ..event.clone() }));

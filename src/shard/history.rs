@@ -254,7 +254,7 @@ mod tests {
             };
             let settings = shard::Settings { outbox, ..shard::Settings::default() };
             let (mut shard, policy) = (Shard::new(KeySecret(1, 2), settings, 1), Policy::default());
-            let mut stored = crate::event::spelling::to_events_v1(&event, 7);
+            let mut stored = crate::event::conversion::to_events_v1(&event, 7);
             stored.metadata.resource_version = "5".into();
             shard.learn(&stored, Now::at(1), &policy);
             assert_eq!(shard.accept(event, 1, Now::at(2), &policy).unwrap().outcome, outcome);

@@ -16,7 +16,7 @@ use eventweir::correlator::{KeySecret, Pattern, Policy};
 use eventweir::event::Event;
 use eventweir::event::core_v1;
 use eventweir::event_log::EventLog;
-use eventweir::ingest::{self, Ack, Aliases, Face, Life, Repair};
+use eventweir::ingest::{self, Ack, Aliases, Face, Repair, Shared};
 use eventweir::server::{Origins, Peer, PeerCertificate};
 use eventweir::shard::{self, Shards};
 use eventweir::status::Status;
@@ -79,7 +79,7 @@ impl Guarded {
             ack: Ack::Accepted,
             repair: Repair::Off,
         };
-        let life = Life {
+        let shared = Shared {
             access: access.clone(),
             tasks: tokio_util::task::TaskTracker::new(),
             stop: tokio_util::sync::CancellationToken::new(),
@@ -87,7 +87,7 @@ impl Guarded {
             shadow: eventweir::shadow::Shadow::new(shards.clone(), secret).0,
         };
         let (aliases, metrics) = (Aliases::new(one, secret), ingest::Metrics::new(&registry).unwrap());
-        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), life);
+        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
         Self { face, access, shards, clock, registry, reviewer, answers }
     }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use eventweir::event::json::decode_event;
-use eventweir::event::{ApiGroup, Event, EventSeries, MicroTime, Time, spelling};
+use eventweir::event::{ApiGroup, Event, EventSeries, MicroTime, Time, conversion};
 use serde_json::{Value, json};
 
 use super::support::app::{APISERVER, Program, start, start_behind};
@@ -113,7 +113,7 @@ impl Cluster {
     /// Returns the number of occurrences that the upstream shows.
     async fn shown(&self) -> i32 {
         self.program.settle().await;
-        self.stored().await.iter().map(spelling::occurrences).sum()
+        self.stored().await.iter().map(conversion::occurrences).sum()
     }
 
     async fn answered(&self, answer: &str) -> f64 {

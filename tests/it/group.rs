@@ -1,7 +1,7 @@
 //! `upstream.group`: records are written through the configured API group as valid events, with exact totals. The fake
 //! apiserver enforces the rules of the API group of each request.
 
-use eventweir::event::{ApiGroup, Event, MicroTime, spelling};
+use eventweir::event::{ApiGroup, Event, MicroTime, conversion};
 use eventweir::outbox::{self, UpstreamGroup};
 use eventweir::shard;
 use serde_json::json;
@@ -43,7 +43,7 @@ fn doors(group: UpstreamGroup) -> (ApiGroup, ApiGroup) {
 
 /// Returns the member with the count of an event of this style.
 fn check(event: &Event, door: ApiGroup, count: i32) {
-    assert_eq!(spelling::occurrences(event), count, "{event:?}");
+    assert_eq!(conversion::occurrences(event), count, "{event:?}");
     match door {
         ApiGroup::Core => assert_eq!((event.count, event.series.is_some()), (count, false), "{event:?}"),
         ApiGroup::Events => {
@@ -89,7 +89,7 @@ async fn lost_answers_taken_names_and_deletions_lose_nothing_in_either_group() {
                 bench.offer(event());
                 bench.settle().await;
             }
-            let shown: Vec<i32> = bench.fake.events().iter().map(spelling::occurrences).collect();
+            let shown: Vec<i32> = bench.fake.events().iter().map(conversion::occurrences).collect();
             assert_eq!(shown, [2, 2], "{group:?} {fault:?}");
             bench.finish().await;
         }

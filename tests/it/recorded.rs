@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eventweir::event::{Time, spelling};
+use eventweir::event::{Time, conversion};
 use serde_json::Value;
 
 use super::support::app::{Program, start};
@@ -102,7 +102,7 @@ impl Replay {
     async fn finish(self, file: &Path) -> usize {
         self.program.settle().await;
         let stored = self.program.stored().await;
-        let shown: i64 = stored.iter().map(|event| i64::from(spelling::occurrences(event))).sum();
+        let shown: i64 = stored.iter().map(|event| i64::from(conversion::occurrences(event))).sum();
         assert_eq!(shown, i64::try_from(self.occurrences).unwrap(), "{}", file.display());
         let balance = self.program.stop().await;
         assert_eq!(balance.ledger.total_written(), self.occurrences, "{}", file.display());

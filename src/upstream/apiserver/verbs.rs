@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Apiserver, BODY_BYTES_MAX, Body, Frames, LIST_BYTES_MAX, denial, event_of, request};
 use crate::event::json::{self, DecodeError, EventList};
 use crate::event::patching::Patched;
-use crate::event::{ApiGroup, Event, spelling};
+use crate::event::{ApiGroup, Event, conversion};
 use crate::status::Status;
 use crate::upstream::answer::{Failure, judge, status_of};
 use crate::upstream::{
@@ -37,7 +37,9 @@ impl Apiserver {
     pub(in crate::upstream) async fn try_create(&self, event: &Event) -> Result<Event, Status> {
         let request = match self.group {
             ApiGroup::Core => request::try_create(self.group, event),
-            ApiGroup::Events => request::try_create(self.group, &spelling::to_events_v1(event, self.clock.now().wall)),
+            ApiGroup::Events => {
+                request::try_create(self.group, &conversion::to_events_v1(event, self.clock.now().wall))
+            }
         };
         self.ask(Verb::Create, request, BODY_BYTES_MAX, event_of(self.group)).await
     }

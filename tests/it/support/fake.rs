@@ -13,7 +13,7 @@ use eventweir::correlator::MESSAGE_PREFIX;
 use eventweir::event::core_v1::{self, EventList};
 use eventweir::event::json::{self, FieldValidation, Strictness};
 use eventweir::event::patching::{self, PatchType};
-use eventweir::event::{ApiGroup, Event, events_v1, spelling, validate};
+use eventweir::event::{ApiGroup, Event, conversion, events_v1, validate};
 use eventweir::outbox::DIGEST_REASON;
 use eventweir::status::{Status, StatusDetails};
 use eventweir::upstream::store::{self, Store};
@@ -240,7 +240,7 @@ impl FakeApiserver {
 
     /// Returns the sum of the counts of stored events.
     pub(crate) fn shown(&self) -> u64 {
-        self.events().iter().map(|event| u64::try_from(spelling::occurrences(event)).unwrap()).sum()
+        self.events().iter().map(|event| u64::try_from(conversion::occurrences(event)).unwrap()).sum()
     }
 
     /// Adds occurrences to an event as another writer.

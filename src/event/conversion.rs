@@ -18,40 +18,41 @@ const UNKNOWN: &str = "Unknown";
 /// series. `wall`, in unix nanoseconds, is its time if it has none.
 #[must_use]
 pub fn to_events_v1(event: &Event, wall: i64) -> Event {
-    let mut spelled = event.clone();
+    let mut converted = event.clone();
     let stated = event.first_timestamp.or(event.last_timestamp).map(micro);
-    spelled.event_time = event.event_time.or(stated).or(Some(MicroTime::from_unix_nanos(wall)));
-    spelled.series = series(event.count, event.last_timestamp, wall);
-    spelled.count = 0;
-    spelled.first_timestamp = None;
-    spelled.last_timestamp = None;
-    spelled.source = EventSource::default();
-    if !is_controller(&spelled.reporting_controller) {
+    converted.event_time = event.event_time.or(stated).or(Some(MicroTime::from_unix_nanos(wall)));
+    converted.series = series(event.count, event.last_timestamp, wall);
+    converted.count = 0;
+    converted.first_timestamp = None;
+    converted.last_timestamp = None;
+    converted.source = EventSource::default();
+    if !is_controller(&converted.reporting_controller) {
         let given =
             if event.reporting_controller.is_empty() { &event.source.component } else { &event.reporting_controller };
-        spelled.reporting_controller = if is_controller(given) { given.clone() } else { controller(given) };
+        converted.reporting_controller = if is_controller(given) { given.clone() } else { controller(given) };
     }
-    if spelled.reporting_instance.is_empty() {
+    if converted.reporting_instance.is_empty() {
         let host = &event.source.host;
-        spelled.reporting_instance = if host.is_empty() { spelled.reporting_controller.clone() } else { host.clone() };
+        converted.reporting_instance =
+            if host.is_empty() { converted.reporting_controller.clone() } else { host.clone() };
     }
-    if spelled.reason.is_empty() {
-        spelled.reason = if event.action.is_empty() { SmolStr::new_static(UNKNOWN) } else { event.action.clone() };
+    if converted.reason.is_empty() {
+        converted.reason = if event.action.is_empty() { SmolStr::new_static(UNKNOWN) } else { event.action.clone() };
     }
-    if spelled.action.is_empty() {
-        spelled.action = spelled.reason.clone();
+    if converted.action.is_empty() {
+        converted.action = converted.reason.clone();
     }
-    for text in [&mut spelled.reporting_instance, &mut spelled.action, &mut spelled.reason] {
+    for text in [&mut converted.reporting_instance, &mut converted.action, &mut converted.reason] {
         *text = cut(text, SHORT_TEXT_MAX);
     }
-    spelled.message = cut(&event.message, NEW_STYLE_MESSAGE_MAX);
+    converted.message = cut(&event.message, NEW_STYLE_MESSAGE_MAX);
     if !matches!(event.event_type.as_str(), "Normal" | "Warning") {
-        spelled.event_type = SmolStr::new_static("Normal");
+        converted.event_type = SmolStr::new_static("Normal");
     }
     if !validate::is_valid_name(ApiGroup::Events, &event.metadata.name) {
-        spelled.metadata.name = name(&event.metadata.name);
+        converted.metadata.name = name(&event.metadata.name);
     }
-    spelled
+    converted
 }
 
 /// Returns the series of `count` occurrences; `None` for fewer than 2.
@@ -134,14 +135,17 @@ mod tests {
 
     #[test]
     fn an_old_style_event_becomes_a_valid_new_style_one() {
-        let spelled = to_events_v1(&old_style(), 0);
-        validate::create(ApiGroup::Events, &spelled).unwrap();
-        assert_eq!(spelled.event_time, Some(MicroTime(10_000_000)));
-        assert_eq!(spelled.series, Some(EventSeries { count: 3, last_observed_time: Some(MicroTime(30_000_000)) }));
-        assert_eq!(occurrences(&spelled), 3);
-        assert_eq!((spelled.reporting_controller.as_str(), spelled.reporting_instance.as_str()), ("kubelet", "node-1"));
-        assert_eq!((spelled.action.as_str(), spelled.message.len()), ("BackOff", 1024));
-        assert_eq!(to_events_v1(&spelled, 0).metadata.name, "web-0.17c");
+        let converted = to_events_v1(&old_style(), 0);
+        validate::create(ApiGroup::Events, &converted).unwrap();
+        assert_eq!(converted.event_time, Some(MicroTime(10_000_000)));
+        assert_eq!(converted.series, Some(EventSeries { count: 3, last_observed_time: Some(MicroTime(30_000_000)) }));
+        assert_eq!(occurrences(&converted), 3);
+        assert_eq!(
+            (converted.reporting_controller.as_str(), converted.reporting_instance.as_str()),
+            ("kubelet", "node-1")
+        );
+        assert_eq!((converted.action.as_str(), converted.message.len()), ("BackOff", 1024));
+        assert_eq!(to_events_v1(&converted, 0).metadata.name, "web-0.17c");
     }
 
     #[test]
@@ -164,8 +168,8 @@ mod tests {
     #[test]
     fn what_is_right_is_left_alone() {
         let mut event = to_events_v1(&old_style(), 0);
-        let spelled = to_events_v1(&Event { count: 3, last_timestamp: Some(Time(30)), ..event.clone() }, 0);
-        assert_eq!(spelled, event);
+        let converted = to_events_v1(&Event { count: 3, last_timestamp: Some(Time(30)), ..event.clone() }, 0);
+        assert_eq!(converted, event);
         event.series = None;
         assert_eq!((to_events_v1(&event, 0), occurrences(&event)), (event.clone(), 1));
     }

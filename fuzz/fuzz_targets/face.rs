@@ -9,7 +9,7 @@ use eventweir::access::{self, Access};
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Policy};
 use eventweir::event_log::EventLog;
-use eventweir::ingest::{self, Ack, Aliases, Face, Shared, Repair};
+use eventweir::ingest::{self, Ack, Aliases, Face, Repair, Shared};
 use eventweir::server::Origins;
 use eventweir::shadow::Shadow;
 use eventweir::shard::{self, Shards};

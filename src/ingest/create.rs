@@ -127,10 +127,8 @@ pub(super) async fn take(
             return face.reject(&rejection);
         }
     };
-    // The alias is set first, so that a concurrent POST of the same name counts only what this one does not. The answer
-    // is encoded once, for the client and for the alias.
-    let answer = respond::encoded(form, &event);
-    let earlier = match face.0.aliases.enter(&event, answer.clone()) {
+    // The alias is set first, so that a concurrent POST of the same name counts only what this one does not.
+    let earlier = match face.0.aliases.enter(&event) {
         Entered::New(earlier) => earlier,
         Entered::Included(series) => return respond::event(form, code, &series, None, warnings),
     };
@@ -151,12 +149,7 @@ pub(super) async fn take(
         },
         None => Cow::Borrowed(&event),
     };
-    let mut response = match (shown, answer) {
-        (Cow::Borrowed(_), Some(answer)) => {
-            respond::taken(respond::bytes(code, answer.media, answer.bytes), outcome, warnings)
-        }
-        (shown, _) => respond::event(form, code, &shown, Some(outcome), warnings),
-    };
+    let mut response = respond::event(form, code, &shown, Some(outcome), warnings);
     if let Some(unkept) = ack::kept(face, ack).await {
         respond::warn(&mut response, &unkept);
     }

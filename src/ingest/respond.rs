@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::form::{Form, Include, Media, MetaVersion, View};
 use super::{indent, partial, table, yaml};
+use crate::event::Event;
 use crate::event::json::{self, EventList};
 use crate::event::protobuf;
-use crate::event::{ApiGroup, Event};
 use crate::shard::Outcome;
 use crate::status::Status;
 
@@ -89,29 +89,6 @@ pub(super) fn success(details: &crate::status::StatusDetails) -> Response {
 enum Shown<'a> {
     One(&'a Event),
     Many(&'a EventList),
-}
-
-/// An encoded event.
-#[derive(Debug, Clone)]
-pub(super) struct Document {
-    pub(super) group: ApiGroup,
-    pub(super) media: Media,
-    pub(super) bytes: Bytes,
-}
-
-/// Encodes an event in this form; `None` unless the form is a whole event in compact JSON or protobuf.
-pub(super) fn encoded(form: Form, event: &Event) -> Option<Document> {
-    let Form { group, media, view, pretty, .. } = form;
-    let mut bytes = Vec::with_capacity(1024);
-    match (media, view) {
-        (Media::Json, View::Whole) if !pretty => {
-            json::write_json(group, event, &mut bytes);
-            bytes.push(b'\n');
-        }
-        (Media::Protobuf, View::Whole) => protobuf::write(group, event, &mut bytes),
-        _ => return None,
-    }
-    Some(Document { group, media, bytes: bytes.into() })
 }
 
 /// Returns an event, with `outcome` if it was accepted.

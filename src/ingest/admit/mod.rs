@@ -215,7 +215,7 @@ impl Question<'_> {
         self.limit(event)?;
         self.face.annotate(Some(&self.caller), event);
         let aliases = &self.face.0.aliases;
-        let told = match aliases.enter(event, None) {
+        let told = match aliases.enter(event) {
             Entered::New(told) => told,
             Entered::Included(_) => return Ok(Answer::Repeated),
         };

@@ -4,6 +4,7 @@
 //! [`Event`] holds the fields of both, under core/v1's names where they differ. `schema` lists them for everything that
 //! reads or writes all fields: [`json`], [`protobuf`], [`selector`] and [`validate`].
 
+pub mod conversion;
 pub mod core_v1;
 pub mod events_v1;
 pub mod json;
@@ -13,7 +14,6 @@ pub mod protobuf;
 pub mod repair;
 mod schema;
 pub mod selector;
-pub mod conversion;
 mod time;
 pub mod validate;
 mod watch;

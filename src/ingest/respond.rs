@@ -107,7 +107,7 @@ pub(super) fn event(
 }
 
 /// Adds outcome and warnings to the answer to an accepted occurrence.
-pub(super) fn taken(mut response: Response, outcome: Outcome, warnings: &[String]) -> Response {
+fn taken(mut response: Response, outcome: Outcome, warnings: &[String]) -> Response {
     response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
     warned(response, warnings)
 }

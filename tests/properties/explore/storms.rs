@@ -36,7 +36,7 @@ fn a_storm_record_across_a_crash() {
 
 #[test]
 fn a_storm_record_across_a_crash_before_the_commit() {
-    explore(&Scope { crashes: true, commits_at_once: false, depth: 7, ..storm("storm, crash before the commit") });
+    explore(&Scope { crashes: true, commits_at_once: false, ..storm("storm, crash before the commit") });
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::correlator::{Key, KeySecret, LruMap};
 use crate::event::{ApiGroup, Event, EventSeries, Time, conversion, protobuf};
 use crate::outbox::Line;
 
-/// LIMIT: average bytes per name: all events together have at most this many times `max_aliases`. Most have 500 to
-/// 1,000.
+/// LIMIT: average bytes per name: all events together have at most this many times `max_aliases`. Most have some
+/// 400.
 const BYTES_A_NAME: usize = 2048;
 
 /// Known names. At the limit the least recently used name is evicted; its client then gets 404 and posts the event

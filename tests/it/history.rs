@@ -10,6 +10,13 @@ use super::support::app::{APISERVER, Program, start, start_behind};
 use super::support::events::{event, plain};
 use super::support::http::EVENTS;
 
+/// Starts a program that has listed what this API server holds.
+async fn start_informed(apiserver: &Program) -> Program {
+    let program = start_behind(apiserver, "").await;
+    program.until_news("relist", 1.0).await;
+    program
+}
+
 async fn report(program: &Program, number: usize) {
     let mut client = program.client().await;
     for _ in 0..number {
@@ -66,8 +73,7 @@ async fn an_old_combined_record_is_recognised_by_its_prefix() {
     before.stop().await;
     let held = stored(&apiserver).await;
     assert_eq!(held.len(), 10);
-    let after = start_behind(&apiserver, "").await;
-    after.until_news("relist", 1.0).await;
+    let after = start_informed(&apiserver).await;
     for event in messages(15) {
         after.client().await.post(&event).await;
     }
@@ -82,16 +88,14 @@ async fn an_old_combined_record_is_recognised_by_its_prefix() {
 #[tokio::test]
 async fn a_client_that_returns_to_a_replica_counts_on_from_the_other_one() {
     let apiserver = start(APISERVER).await;
-    let first = start_behind(&apiserver, "").await;
-    first.until_news("relist", 1.0).await;
+    let first = start_informed(&apiserver).await;
     let event = plain();
     let name = &event.metadata.name;
     first.client().await.post(&event).await;
     first.settle().await;
     first.client().await.patch(name, &json!({"count": 3})).await;
     first.settle().await;
-    let second = start_behind(&apiserver, "").await;
-    second.until_news("relist", 1.0).await;
+    let second = start_informed(&apiserver).await;
     // As client-go does when it gets 404.
     assert_eq!(second.client().await.patch(name, &json!({"count": 5})).await.status, 404);
     second.client().await.post(&Event { count: 5, ..event.clone() }).await;
@@ -109,8 +113,7 @@ async fn a_client_that_returns_to_a_replica_counts_on_from_the_other_one() {
 #[tokio::test]
 async fn a_client_that_begins_again_under_its_name_counts_on() {
     let apiserver = start(APISERVER).await;
-    let program = start_behind(&apiserver, "").await;
-    program.until_news("relist", 1.0).await;
+    let program = start_informed(&apiserver).await;
     let event = plain();
     let mut shown = 0;
     for (number, totals) in [(1.0, [2, 5]), (2.0, [2, 3])] {
@@ -130,8 +133,7 @@ async fn a_client_that_begins_again_under_its_name_counts_on() {
 #[tokio::test]
 async fn an_expired_record_is_created_again_without_a_patch() {
     let apiserver = start(&format!("{APISERVER}upstream: {{embedded: {{ttl: 1h}}}}\n")).await;
-    let program = start_behind(&apiserver, "").await;
-    program.until_news("relist", 1.0).await;
+    let program = start_informed(&apiserver).await;
     report(&program, 3).await;
     program.until_news("stored", 1.0).await;
     apiserver.clock.advance(Duration::from_secs(3_700));
@@ -147,8 +149,7 @@ async fn an_expired_record_is_created_again_without_a_patch() {
 #[tokio::test]
 async fn the_count_of_another_writer_moves_the_baseline() {
     let apiserver = start(APISERVER).await;
-    let program = start_behind(&apiserver, "").await;
-    program.until_news("relist", 1.0).await;
+    let program = start_informed(&apiserver).await;
     report(&program, 3).await;
     let [held] = <[Event; 1]>::try_from(apiserver.stored().await).unwrap();
     let path = format!("{EVENTS}/{}", held.metadata.name);
@@ -203,8 +204,7 @@ async fn a_clients_total_on_a_record_of_another_name_counts_by_its_growth_after_
     assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 12)]);
     let mut shown = 12;
     for total in [9, 11] {
-        let after = start_behind(&apiserver, "").await;
-        after.until_news("relist", 1.0).await;
+        let after = start_informed(&apiserver).await;
         let mut client = after.client().await;
         for (event, grown) in [(&second, 2), (&third, if total == 9 { 8 } else { 2 })] {
             let posted = Event { count: total, ..event.clone() };
@@ -217,8 +217,7 @@ async fn a_clients_total_on_a_record_of_another_name_counts_by_its_growth_after_
         after.stop().await;
     }
     // A line of another event begins at 0, even under a used name.
-    let after = start_behind(&apiserver, "").await;
-    after.until_news("relist", 1.0).await;
+    let after = start_informed(&apiserver).await;
     let stored_before = after.metrics().await["eventweir_history_news_total{kind=\"stored\"}"];
     let mut client = after.client().await;
     let other = Event { reason: "Killing".into(), count: 3, ..second.clone() };

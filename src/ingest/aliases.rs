@@ -118,15 +118,19 @@ pub(super) fn is_of_one_line(one: &Event, other: &Event) -> bool {
     of(one) == of(other) && (one.component(), one.host()) == (other.component(), other.host())
 }
 
-/// Whether an event is the first occurrence of a known series. client-go's `tools/events` posts the event and its
-/// series at the same time, in any order, and the series includes the event.
-fn is_begun_by(series: &Event, event: &Event) -> bool {
+/// Whether a known series includes what a POST brings. client-go's `tools/events` posts the event and its series at the
+/// same time, in any order, and a series that it tells again.
+fn includes(series: &Event, event: &Event) -> bool {
     series.series.is_some()
-        && event.series.is_none()
-        && total(event) == 1
-        && event.event_time.is_some()
-        && event.event_time == series.event_time
+        && (event.series.is_some() || total(event) == 1)
+        && total(event) <= total(series)
+        && is_same_series(series, event)
         && is_of_one_line(series, event)
+}
+
+/// Whether the series of two events began with the same event.
+pub(super) fn is_same_series(one: &Event, other: &Event) -> bool {
+    one.event_time.is_some() && one.event_time == other.event_time
 }
 
 /// Whether an event equals the known state: the same request again.
@@ -178,7 +182,7 @@ impl Aliases {
         let mut known = self.known.lock();
         let earlier = known.names.get(&alias.key).and_then(Packed::unpack);
         let earlier = match earlier {
-            Some(earlier) if is_begun_by(&earlier, event) => return Entered::Included(earlier),
+            Some(earlier) if includes(&earlier, event) => return Entered::Included(earlier),
             earlier => earlier,
         };
         let forgotten = known.put(alias, self.max);

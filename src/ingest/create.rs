@@ -133,6 +133,9 @@ pub(super) async fn take(
         Entered::Included(series) => return respond::event(form, code, &series, None, warnings),
     };
     let occurrences = face.brings(&event, earlier.as_ref());
+    if occurrences == 0 {
+        return respond::event(form, code, &event, None, warnings);
+    }
     // The shard has counted the refusal in its ledger already.
     let Ok(Taken { outcome, waiting }) = face.accept(&event, occurrences, ack, asked.user(), || asked.claim()) else {
         face.0.aliases.leave(&event, earlier.as_ref());

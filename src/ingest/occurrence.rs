@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::aliases::{is_of_one_line, total};
+use super::aliases::{is_of_one_line, is_same_series, total};
 use super::rejection::Rejection;
 use super::{Ack, Face};
 use crate::correlator::Policy;
@@ -56,14 +56,13 @@ impl Face {
         user: &str,
         claim: impl Fn() -> ManagedFields,
     ) -> Vec<Result<Taken, Full>> {
+        // Whoever sends batches is no recorder that tells a series again.
+        let brings = |event: &Event| self.brings(event, self.earlier(event).as_ref()).max(1);
         if ack == Ack::Written {
-            return events
-                .iter()
-                .map(|event| self.accept(event, self.brings(event, self.earlier(event).as_ref()), ack, user, &claim))
-                .collect();
+            return events.iter().map(|event| self.accept(event, brings(event), ack, user, &claim)).collect();
         }
         let policy = self.0.shards.policy();
-        let brought: Vec<u32> = events.iter().map(|event| self.brings(event, self.earlier(event).as_ref())).collect();
+        let brought: Vec<u32> = events.iter().map(brings).collect();
         let logged =
             if self.0.event_log.is_kept() || self.0.shards.tap().is_read() { events.clone() } else { Vec::new() };
         let occurrences = events.into_iter().map(|event| occurrence(event, &policy, &claim));
@@ -103,18 +102,20 @@ impl Face {
     }
 
     /// Returns the number of new occurrences in a posted event. Its count or series is a total: client-go posts the
-    /// whole total again after a patch got 404. The count known for the name is subtracted; any POST brings at least
-    /// one.
+    /// whole total again after a patch got 404. The count known for the name is subtracted. A POST brings at least one,
+    /// unless it is of a known series: client-go tells a series again that has not grown.
     pub(super) fn brings(&self, event: &Event, earlier: Option<&Event>) -> u32 {
         let brought = total(event);
         if brought == 1 {
             return 1;
         }
-        let new = match earlier.filter(|earlier| is_of_one_line(earlier, event)) {
+        let earlier = earlier.filter(|earlier| is_of_one_line(earlier, event));
+        let new = match earlier {
             Some(earlier) => self.new_of(event, brought - total(earlier)),
             None => u32::try_from(brought - self.0.shards.counted_under(event, &event.metadata.name)).unwrap_or(0),
         };
-        new.max(1)
+        let is_known_series = event.series.is_some() && earlier.is_none_or(|earlier| is_same_series(earlier, event));
+        if is_known_series { new } else { new.max(1) }
     }
 
     /// Returns how many of the occurrences by which a client's line has `grown` are new. The alias does not know what

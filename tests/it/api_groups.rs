@@ -85,6 +85,25 @@ async fn a_series_that_overtakes_its_first_occurrence_includes_it() {
     assert_eq!((ledger.received(), ledger.total_written()), (6, 6));
 }
 
+/// Fault: client-go's broadcaster tells its series again as it starts and each half an hour. If its patch found no event,
+/// each POST of the same series counted once more.
+#[tokio::test]
+async fn a_series_that_is_posted_again_brings_what_it_has_grown_by() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let mut series = new_style("web-0.1");
+    for (count, shown) in [(2, 2), (2, 2), (5, 5), (2, 5), (5, 5), (6, 6)] {
+        series["series"] = json!({ "count": count, "lastObservedTime": "2026-03-01T08:00:30.000000Z" });
+        let told = send(client, "POST", NEW, JSON, &series, 201).await;
+        assert_eq!((&told["series"]["count"], only(&program).await.0), (&json!(shown), shown));
+    }
+    // A series that began at another time is a separate one.
+    series["eventTime"] = json!("2026-03-01T09:00:00.000000Z");
+    series["series"]["count"] = json!(2);
+    send(client, "POST", NEW, JSON, &series, 201).await;
+    assert!(only(&program).await.0 > 6);
+}
+
 #[tokio::test]
 async fn a_merge_patch_of_the_whole_event_is_an_upsert() {
     let program = start("").await;

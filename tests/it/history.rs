@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use eventweir::event::Event;
+use eventweir::event::{Event, EventSeries, MicroTime};
 use serde_json::json;
 
 use super::support::app::{APISERVER, Program, start, start_behind};
@@ -128,6 +128,35 @@ async fn a_client_that_begins_again_under_its_name_counts_on() {
         assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), shown)]);
     }
     assert_eq!(program.stop().await.ledger.received(), 8);
+}
+
+/// Fault: client-go's broadcaster tells a series once more when it has ended. After a restart of eventweir its patch found
+/// no event, and the POST of the same series counted once more.
+#[tokio::test]
+async fn a_series_that_is_told_again_after_a_restart_brings_nothing() {
+    let apiserver = start(APISERVER).await;
+    let event = Event {
+        event_time: Some(MicroTime(1_772_352_000_000_000)),
+        action: "Restart".into(),
+        reporting_controller: "example.com/kubelet".into(),
+        reporting_instance: "node-1".into(),
+        ..plain()
+    };
+    let series = |count| Some(EventSeries { count, last_observed_time: event.event_time });
+    let before = start_informed(&apiserver).await;
+    before.client().await.post(&event).await;
+    let patch = json!({"series": {"count": 2, "lastObservedTime": "2026-03-01T08:00:30.000000Z"}});
+    before.client().await.patch(&event.metadata.name, &patch).await;
+    before.settle().await;
+    before.stop().await;
+    assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 2)]);
+    let after = start_informed(&apiserver).await;
+    for (told, shown) in [(2, 2), (2, 2), (4, 4)] {
+        after.client().await.post(&Event { series: series(told), ..event.clone() }).await;
+        after.settle().await;
+        assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), shown)]);
+    }
+    assert_eq!(after.stop().await.ledger.received(), 2);
 }
 
 #[tokio::test]

@@ -223,6 +223,9 @@ impl Question<'_> {
             return Ok(Answer::Repeated);
         }
         let occurrences = self.face.brings(event, told.as_ref());
+        if occurrences == 0 {
+            return Ok(Answer::Repeated);
+        }
         let as_it_is = total(event) == i64::from(occurrences);
         let taken = self.take(event, occurrences, as_it_is);
         if taken.is_err() {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"eventweir.dev/tests/clients/check"
@@ -80,7 +81,7 @@ func newSeriesWriter(config *rest.Config) (seriesWriter, error) {
 		return seriesWriter{}, err
 	}
 	answers := make(chan answered, 1000)
-	broadcaster := events.NewBroadcaster(watchedSeriesSink{&events.EventSinkImpl{Interface: client}, answers})
+	broadcaster := events.NewBroadcaster(&watchedSeriesSink{EventSink: &events.EventSinkImpl{Interface: client}, answers: answers})
 	ctx, cancel := context.WithCancel(context.Background())
 	stop := func() {
 		broadcaster.Shutdown()
@@ -93,7 +94,7 @@ func newSeriesWriter(config *rest.Config) (seriesWriter, error) {
 	return seriesWriter{broadcaster.NewRecorder(scheme.Scheme, "eventweir.dev/go-record"), stop, answers}, nil
 }
 
-// await returns when the server has answered so many requests.
+// await returns when the server has answered about so many states of events.
 func (w seriesWriter) await(e check.Env, requests int) error {
 	timeout := time.After(e.Deadline)
 	for range requests {
@@ -109,22 +110,38 @@ func (w seriesWriter) await(e check.Env, requests int) error {
 	return nil
 }
 
-// watchedSeriesSink reports each answer, but for the 404 that makes a recorder create.
+// watchedSeriesSink reports the first answer about each state of an event, but for the 404 that makes a recorder create. A
+// broadcaster tells all its series again every half an hour and once as it starts, which may be after the first events.
 type watchedSeriesSink struct {
 	events.EventSink
-	answers chan<- answered
+	answers  chan<- answered
+	reported sync.Map
 }
 
-func (s watchedSeriesSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
+func (s *watchedSeriesSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
 	stored, err := s.EventSink.Create(ctx, event)
-	s.answers <- answered{event.Regarding.Name, err}
+	s.report(event, err)
 	return stored, err
 }
 
-func (s watchedSeriesSink) Patch(ctx context.Context, event *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
+func (s *watchedSeriesSink) Patch(ctx context.Context, event *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
 	stored, err := s.EventSink.Patch(ctx, event, data)
 	if !apierrors.IsNotFound(err) {
-		s.answers <- answered{event.Regarding.Name, err}
+		s.report(event, err)
 	}
 	return stored, err
+}
+
+func (s *watchedSeriesSink) report(event *eventsv1.Event, err error) {
+	type state struct {
+		name, reason string
+		count        int32
+	}
+	told := state{name: event.Name, reason: event.Reason}
+	if event.Series != nil {
+		told.count = event.Series.Count
+	}
+	if _, again := s.reported.LoadOrStore(told, true); !again || err != nil {
+		s.answers <- answered{event.Regarding.Name, err}
+	}
 }

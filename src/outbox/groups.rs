@@ -83,6 +83,8 @@ impl Membership {
 /// Cells of the table of group budgets. Groups whose keys map to the same cell share it, so any number of groups
 /// takes the same memory.
 const CELLS: usize = 1 << 14;
+/// Parts of that table, each allocated when a group first needs it.
+const PAGES: usize = 32;
 
 /// A token bucket that all shards take from without a lock: the time until which its tokens are spent (a GCRA).
 #[derive(Debug, Default)]
@@ -128,22 +130,25 @@ impl Bucket {
 /// The token buckets that all shards share.
 #[derive(Default)]
 struct Buckets {
-    /// Allocated when the first group needs it.
-    groups: OnceLock<Box<[Bucket]>>,
+    groups: [OnceLock<Box<[Bucket]>>; PAGES],
     all: Bucket,
 }
 
 impl Buckets {
     fn of(&self, key: Key) -> &Bucket {
-        let groups = self.groups.get_or_init(|| std::iter::repeat_with(Bucket::default).take(CELLS).collect());
-        let place = usize::try_from(key.0 % CELLS as u128).unwrap_or_default();
-        &groups[place]
+        let cell = usize::try_from(key.0 % CELLS as u128).unwrap_or_default();
+        let page = self.groups[cell % PAGES]
+            .get_or_init(|| std::iter::repeat_with(Bucket::default).take(CELLS / PAGES).collect());
+        &page[cell / PAGES]
     }
 }
 
 impl std::fmt::Debug for Buckets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let groups = self.groups.get().into_iter().flatten().enumerate();
+        let pages = self.groups.iter().enumerate().filter_map(|(number, page)| Some((number, page.get()?)));
+        let groups = pages.flat_map(|(number, page)| {
+            page.iter().enumerate().map(move |(place, bucket)| (place * PAGES + number, bucket))
+        });
         let used = groups.filter(|(_, bucket)| bucket.0.load(Ordering::Relaxed) != 0);
         f.debug_map().entry(&"all", &self.all).entries(used).finish()
     }

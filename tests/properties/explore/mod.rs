@@ -10,6 +10,7 @@ mod storms;
 mod totals;
 
 use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use eventweir::clock::Mono;
@@ -23,8 +24,8 @@ use super::{SECOND, policy};
 
 /// How long after it was given up a request may still be carried out: less than an apiserver's request timeout.
 const LIMBO: i64 = 60 * SECOND;
-/// Turns of a second in which everything has to come to rest.
-const TURNS: usize = 900;
+/// In which everything has to come to rest.
+const TO_REST: i64 = 900 * SECOND;
 
 /// One step of a path. Numbers are of processes, or of requests on their way.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -195,7 +196,8 @@ impl<'s> Sim<'s> {
         when(self.next < scope.script.len() && self.may_accept(), Act::Accept);
         when(self.ticks > 0, Act::Tick);
         for who in 0..scope.processes {
-            when(self.flights.iter().filter(|flight| flight.who == who).count() < 2, Act::Send(who));
+            let flights = self.flights.iter().filter(|flight| flight.who == who).count();
+            when(flights < 2 && !self.is_idle(who), Act::Send(who));
             when(is_faulty && scope.crashes, Act::Crash(who));
             when(!scope.commits_at_once, Act::Commit(who));
             when(scope.lists && self.news > 0, Act::List(who));
@@ -219,6 +221,23 @@ impl<'s> Sim<'s> {
         when(may_delete && is_faulty, Act::ClientDeleteUnanswered(0));
         when(scope.drains && !self.drained, Act::Drain(0));
         acts
+    }
+
+    /// Whether a process says that it has nothing to write now.
+    fn is_idle(&self, who: usize) -> bool {
+        let now = self.cluster.now().mono;
+        self.cluster.processes[who].next_wakeup(now).is_none_or(|wakeup| wakeup > now)
+    }
+
+    /// Checks that an idle process has nothing to write, because no path sends then.
+    fn check_idle(&mut self) -> Result<(), String> {
+        let now = self.cluster.now();
+        for who in 0..self.scope.processes {
+            if self.is_idle(who) && self.cluster.processes[who].next_write(now).is_some() {
+                return Err(format!("{who} has a write which nothing would have woken"));
+            }
+        }
+        Ok(())
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm an action")]
@@ -411,12 +430,16 @@ impl<'s> Sim<'s> {
         self.seen_revision = self.cluster.store.revision();
     }
 
-    /// A hash of the state.
-    fn print(&self) -> u64 {
-        let state = (&self.cluster, &self.clients, &self.flights, &self.limbo, &self.since_commit, &self.tags);
+    /// A hash of the state, whose text is written here.
+    fn print(&self, text: &mut String) -> u64 {
+        let Cluster { processes, store, now, .. } = &self.cluster;
+        let state =
+            ((processes, store, now), &self.clients, &self.flights, &self.limbo, &self.since_commit, &self.tags);
         let budgets = (self.faults, self.ticks, self.news, self.forgets);
         let numbers = (self.next, self.happened, budgets, self.drained, self.client_deleted, self.unkept);
-        BuildHasherDefault::<DefaultHasher>::default().hash_one(format!("{state:?}{numbers:?}"))
+        text.clear();
+        write!(text, "{state:?}{numbers:?}").unwrap();
+        BuildHasherDefault::<DefaultHasher>::default().hash_one(text)
     }
 
     /// Everything comes to rest. Requests in limbo are carried out first or, where `is_late`, as late as can be.
@@ -448,12 +471,13 @@ impl<'s> Sim<'s> {
         if !self.is_late {
             self.release_limbo(i64::MAX);
         }
-        for _ in 0..TURNS {
-            if self.limbo.is_empty() && !self.cluster.processes.iter().any(Process::owes) {
-                return Ok(());
+        let until = self.cluster.now + TO_REST;
+        while !self.limbo.is_empty() || self.cluster.processes.iter().any(Process::owes) {
+            if self.cluster.now >= until {
+                return Err("never at rest".into());
             }
             let wakeups: Vec<Option<Mono>> = self.wakeups();
-            self.cluster.now += SECOND;
+            self.cluster.now += self.turn(&wakeups);
             let now = self.cluster.now();
             // Those that end within this second.
             self.release_limbo(self.cluster.now + SECOND);
@@ -464,7 +488,15 @@ impl<'s> Sim<'s> {
                 }
             }
         }
-        Err("never at rest".into())
+        Ok(())
+    }
+
+    /// A second, or as many as are left until one before something happens: what could be written earlier still can be then.
+    fn turn(&self, wakeups: &[Option<Mono>]) -> i64 {
+        let now = self.cluster.now();
+        let wakeups = wakeups.iter().flatten().map(|wakeup| wakeup.0 - now.mono.0);
+        let next = wakeups.chain(self.limbo.iter().map(|(until, _)| until - self.cluster.now)).min().unwrap_or(0);
+        (next / SECOND - 1).max(1) * SECOND
     }
 
     /// When each process would ask for its next write, after all that can be written now is.
@@ -565,14 +597,14 @@ fn deeper() -> usize {
 /// Searches a scope, and fails with the shortest path to a state from which something goes wrong.
 #[expect(clippy::print_stderr, reason = "how much was searched can be asked for")]
 fn explore(scope: &Scope) {
-    let mut seen = HashSet::new();
+    let (mut seen, mut text) = (HashSet::new(), String::new());
     let mut frontier: Vec<Vec<Act>> = vec![Vec::new()];
     let mut wrong = Vec::new();
     for _depth in 0..=scope.depth + deeper() {
         let mut next = Vec::new();
         for path in frontier {
             let mut sim = Sim::after(scope, &path);
-            if !seen.insert(sim.print()) {
+            if !seen.insert(sim.print(&mut text)) {
                 continue;
             }
             let (acts, has_limbo) = (sim.enabled(), !sim.limbo.is_empty());
@@ -585,7 +617,7 @@ fn explore(scope: &Scope) {
                     sim = Sim::after(scope, &path);
                     sim.is_late = true;
                 }
-                faults.extend(sim.rest().and_then(|()| sim.check()).err());
+                faults.extend(sim.check_idle().and_then(|()| sim.rest()).and_then(|()| sim.check()).err());
             }
             if let Some(fault) = faults.pop() {
                 wrong.push((seen.len(), path, fault));

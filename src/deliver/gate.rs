@@ -84,7 +84,7 @@ pub(super) enum Outcome {
 
 /// The gate's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum Acquisition {
     /// Send one request; [`Gate::settle`] takes its answer.
     Go,
     /// Ask again at this time.
@@ -136,31 +136,31 @@ impl Gate {
     }
 
     /// Asks for one request. On `Go` its place is taken until [`settle`](Self::settle).
-    pub(super) fn admit(&mut self, now: Mono) -> Admission {
+    pub(super) fn acquire(&mut self, now: Mono) -> Acquisition {
         if self.in_flight >= self.settings.max_in_flight {
-            return Admission::Full;
+            return Acquisition::Full;
         }
         match self.health {
-            Health::Up if self.since_cut >= self.window => return Admission::Full,
-            Health::Down { probing: true, .. } => return Admission::Full,
-            Health::Down { until, .. } if until > now => return Admission::Wait(until),
+            Health::Up if self.since_cut >= self.window => return Acquisition::Full,
+            Health::Down { probing: true, .. } => return Acquisition::Full,
+            Health::Down { until, .. } if until > now => return Acquisition::Wait(until),
             Health::Up | Health::Down { .. } => {}
         }
         self.bucket_before = self.bucket;
         if let Some(rate) = self.settings.rate
             && !self.bucket.take(rate, now)
         {
-            return self.bucket.next_token(rate, now).map_or(Admission::Full, Admission::Wait);
+            return self.bucket.next_token(rate, now).map_or(Acquisition::Full, Acquisition::Wait);
         }
         if let Health::Down { probing, .. } = &mut self.health {
             *probing = true;
         }
         self.in_flight += 1;
         self.since_cut += 1;
-        Admission::Go
+        Acquisition::Go
     }
 
-    /// Gives back the place and the token of the newest admission: there was nothing to send.
+    /// Gives back the place and the token of the newest acquisition: there was nothing to send.
     pub(super) const fn release(&mut self) {
         self.bucket = self.bucket_before;
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -170,7 +170,7 @@ impl Gate {
         }
     }
 
-    /// Takes the answer to a request admitted at `sent`. `jitter` is random in 0..1.
+    /// Takes the answer to a request that acquired its place at `sent`. `jitter` is random in 0..1.
     pub(super) fn settle(&mut self, outcome: Outcome, sent: Mono, now: Mono, jitter: f64) -> HealthChange {
         self.in_flight = self.in_flight.saturating_sub(1);
         if sent >= self.cut {
@@ -235,7 +235,7 @@ mod tests {
     fn while_the_upstream_is_down_one_probe_goes_at_a_time_and_pauses_double() {
         let mut gate = Gate::new(GateSettings::default());
         for _ in 0..5 {
-            assert_eq!(gate.admit(millis(0)), Admission::Go);
+            assert_eq!(gate.acquire(millis(0)), Acquisition::Go);
         }
         assert_eq!(gate.settle(Outcome::Trouble, millis(0), millis(0), 0.0), HealthChange::WentDown);
         for _ in 0..4 {
@@ -247,19 +247,19 @@ mod tests {
         }
         let mut now = 0;
         for pause in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
-            assert_eq!(gate.admit(millis(now)), Admission::Wait(millis(now + pause)));
+            assert_eq!(gate.acquire(millis(now)), Acquisition::Wait(millis(now + pause)));
             now += pause;
-            assert_eq!(gate.admit(millis(now)), Admission::Go);
-            assert_eq!(gate.admit(millis(now)), Admission::Full, "one probe");
+            assert_eq!(gate.acquire(millis(now)), Acquisition::Go);
+            assert_eq!(gate.acquire(millis(now)), Acquisition::Full, "one probe");
             gate.settle(Outcome::Trouble, millis(0), millis(now), 0.0);
-            assert_eq!(gate.admit(millis(now)), Admission::Full, "a late answer is not the probe's");
+            assert_eq!(gate.acquire(millis(now)), Acquisition::Full, "a late answer is not the probe's");
             gate.settle(Outcome::Trouble, millis(now), millis(now), 0.0);
         }
-        assert_eq!(gate.admit(millis(now + 5000)), Admission::Go);
+        assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
         assert_eq!(gate.settle(Outcome::Good, millis(now + 5000), millis(now + 5000), 0.0), HealthChange::CameUp);
-        assert_eq!(gate.admit(millis(now + 5000)), Admission::Go);
-        assert_eq!(gate.admit(millis(now + 5000)), Admission::Go);
-        assert_eq!(gate.admit(millis(now + 5000)), Admission::Full, "the window opens step by step");
+        assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
+        assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
+        assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Full, "the window opens step by step");
     }
 
     #[test]
@@ -273,9 +273,9 @@ mod tests {
     fn trouble_halves_the_window_once_a_round_trip_and_good_answers_widen_it() {
         let mut gate = Gate::new(GateSettings { max_in_flight: 8, ..GateSettings::default() });
         for _ in 0..8 {
-            assert_eq!(gate.admit(millis(0)), Admission::Go);
+            assert_eq!(gate.acquire(millis(0)), Acquisition::Go);
         }
-        assert_eq!(gate.admit(millis(0)), Admission::Full);
+        assert_eq!(gate.acquire(millis(0)), Acquisition::Full);
         gate.settle(Outcome::Good, millis(0), millis(1), 0.0);
         for _ in 0..4 {
             assert_eq!(gate.settle(Outcome::Trouble, millis(0), millis(2), 0.0), HealthChange::None);
@@ -283,9 +283,9 @@ mod tests {
         }
         // Three are still on their way, and are not counted: a record that hangs takes a place in the limit only.
         for _ in 0..4 {
-            assert_eq!(gate.admit(millis(2)), Admission::Go);
+            assert_eq!(gate.acquire(millis(2)), Acquisition::Go);
         }
-        assert_eq!(gate.admit(millis(2)), Admission::Full);
+        assert_eq!(gate.acquire(millis(2)), Acquisition::Full);
         gate.settle(Outcome::Good, millis(2), millis(3), 0.0);
         assert_eq!(gate.window(), 5);
         gate.settle(Outcome::Known, millis(2), millis(3), 0.0);
@@ -301,13 +301,13 @@ mod tests {
     #[test]
     fn probes_that_say_nothing_of_the_upstream_hold_up_others_for_less_than_a_second() {
         let mut gate = Gate::new(GateSettings::default());
-        gate.admit(millis(0));
+        gate.acquire(millis(0));
         gate.settle(Outcome::Trouble, millis(0), millis(0), 0.0);
         let mut now = 100;
         for pause in [200, 400, 800, 800, 800] {
-            assert_eq!(gate.admit(millis(now)), Admission::Go);
+            assert_eq!(gate.acquire(millis(now)), Acquisition::Go);
             gate.settle(Outcome::Known, millis(now), millis(now), 0.0);
-            assert_eq!(gate.admit(millis(now)), Admission::Wait(millis(now + pause)));
+            assert_eq!(gate.acquire(millis(now)), Acquisition::Wait(millis(now + pause)));
             now += pause;
         }
         assert!(!matches!(gate.health, Health::Up));
@@ -318,14 +318,14 @@ mod tests {
         let rate = Some(Rate { qps: 1.0, burst: 3 });
         let mut gate = Gate::new(GateSettings { max_in_flight: 2, rate, ..GateSettings::default() });
         assert_eq!(
-            [gate.admit(Mono(0)), gate.admit(Mono(0)), gate.admit(Mono(0))],
-            [Admission::Go, Admission::Go, Admission::Full]
+            [gate.acquire(Mono(0)), gate.acquire(Mono(0)), gate.acquire(Mono(0))],
+            [Acquisition::Go, Acquisition::Go, Acquisition::Full]
         );
         gate.settle(Outcome::Good, Mono(0), Mono(0), 0.0);
-        assert_eq!(gate.admit(Mono(0)), Admission::Go);
+        assert_eq!(gate.acquire(Mono(0)), Acquisition::Go);
         gate.settle(Outcome::Good, Mono(0), Mono(0), 0.0);
         // Like client-go's bucket, it grants a token that is less than a nanosecond away.
-        assert_eq!(gate.admit(Mono(0)), Admission::Wait(Mono(999_999_999)));
+        assert_eq!(gate.acquire(Mono(0)), Acquisition::Wait(Mono(999_999_999)));
         assert_eq!(gate.in_flight(), 1);
     }
 }

@@ -73,7 +73,7 @@ impl Lane {
 
 impl Lanes {
     /// Whether a request may go now. If not, its record is to be settled with this.
-    pub(super) fn admit(&mut self, place: &Place, now: Mono) -> Result<(), Retry> {
+    pub(super) fn acquire(&mut self, place: &Place, now: Mono) -> Result<(), Retry> {
         let Some(lane) = self.lanes.get_mut(&place.namespace).filter(|lane| lane.is_sick()) else { return Ok(()) };
         if lane.is_tried || lane.until > now {
             let after = Some(lane.until.since(now));
@@ -163,9 +163,9 @@ mod tests {
         let hot = place("shop", "hot");
         assert_eq!(settle(&mut lanes, &hot, Some(Fault::Overloaded), 0), Outcome::Trouble);
         for millis in 1..100 {
-            assert_eq!(lanes.admit(&hot, at(millis)), Ok(()));
+            assert_eq!(lanes.acquire(&hot, at(millis)), Ok(()));
             assert_eq!(settle(&mut lanes, &hot, Some(Fault::Overloaded), millis), Outcome::Known);
-            assert_eq!(lanes.admit(&place("shop", "other"), at(millis)), Ok(()));
+            assert_eq!(lanes.acquire(&place("shop", "other"), at(millis)), Ok(()));
         }
     }
 
@@ -173,20 +173,20 @@ mod tests {
     fn a_sick_namespace_is_tried_now_and_then_and_holds_up_no_other() {
         let mut lanes = Lanes::default();
         for (number, object) in ["a", "b", "c", "d"].into_iter().enumerate() {
-            assert_eq!(lanes.admit(&place("sick", object), at(0)), Ok(()), "{number}");
+            assert_eq!(lanes.acquire(&place("sick", object), at(0)), Ok(()), "{number}");
             assert_eq!(settle(&mut lanes, &place("sick", object), Some(Fault::ServerError), 0), Outcome::Trouble);
         }
         let put_off =
             Retry { after: Some(Duration::from_millis(1_600)), applied: Applied::No, fault: Fault::ServerError };
-        assert_eq!(lanes.admit(&place("sick", "e"), at(0)), Err(put_off));
-        assert_eq!(lanes.admit(&place("well", "a"), at(0)), Ok(()));
-        assert_eq!(lanes.admit(&place("sick", "e"), at(1_600)), Ok(()));
-        assert!(lanes.admit(&place("sick", "f"), at(1_600)).is_err(), "one at a time");
+        assert_eq!(lanes.acquire(&place("sick", "e"), at(0)), Err(put_off));
+        assert_eq!(lanes.acquire(&place("well", "a"), at(0)), Ok(()));
+        assert_eq!(lanes.acquire(&place("sick", "e"), at(1_600)), Ok(()));
+        assert!(lanes.acquire(&place("sick", "f"), at(1_600)).is_err(), "one at a time");
         assert_eq!(settle(&mut lanes, &place("sick", "e"), Some(Fault::ServerError), 1_600), Outcome::Known);
-        assert!(lanes.admit(&place("sick", "f"), at(4_799)).is_err());
-        assert_eq!(lanes.admit(&place("sick", "f"), at(4_800)), Ok(()));
+        assert!(lanes.acquire(&place("sick", "f"), at(4_799)).is_err());
+        assert_eq!(lanes.acquire(&place("sick", "f"), at(4_800)), Ok(()));
         assert_eq!(settle(&mut lanes, &place("sick", "f"), None, 4_800), Outcome::Good);
-        assert_eq!(lanes.admit(&place("sick", "g"), at(4_800)), Ok(()));
+        assert_eq!(lanes.acquire(&place("sick", "g"), at(4_800)), Ok(()));
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
                 assert_eq!(settle(&mut lanes, &place("shop", "a"), Some(fault), 0), Outcome::Trouble);
             }
         }
-        assert_eq!(lanes.admit(&place("shop", "b"), at(0)), Ok(()));
+        assert_eq!(lanes.acquire(&place("shop", "b"), at(0)), Ok(()));
     }
 
     #[test]
@@ -208,6 +208,6 @@ mod tests {
             let outcome = lanes.settle(&place("shop", object), trouble, (at(0), at(1)), &GateSettings::default(), 0.0);
             assert_eq!(outcome, Outcome::Trouble);
         }
-        assert_eq!(lanes.admit(&place("shop", "g"), at(1)), Ok(()));
+        assert_eq!(lanes.acquire(&place("shop", "g"), at(1)), Ok(()));
     }
 }

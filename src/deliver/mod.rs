@@ -26,7 +26,7 @@ use crate::outbox::{
 use crate::shard::{Shard, Shards};
 use crate::upstream::{Upstream, Verb};
 pub use gate::GateSettings;
-use gate::{Admission, Gate, HealthChange};
+use gate::{Acquisition, Gate, HealthChange};
 use lanes::{Lanes, Place as LanePlace};
 pub use metrics::Metrics;
 
@@ -278,10 +278,10 @@ impl Delivery {
 
     /// Sends a write, or says when to look again; `None` when only an answer or an event changes anything.
     fn send_one(&mut self, now: Now) -> ControlFlow<Option<Mono>> {
-        match self.gate.admit(now.mono) {
-            Admission::Go => {}
-            Admission::Wait(until) => return ControlFlow::Break(Some(until)),
-            Admission::Full => return ControlFlow::Break(None),
+        match self.gate.acquire(now.mono) {
+            Acquisition::Go => {}
+            Acquisition::Wait(until) => return ControlFlow::Break(Some(until)),
+            Acquisition::Full => return ControlFlow::Break(None),
         }
         match self.next(now) {
             Next::Write(shard, write, place) => self.send(shard, write, place, now.mono),
@@ -299,7 +299,7 @@ impl Delivery {
         for _ in 0..PUT_OFF {
             let Some((shard, write)) = self.next_write(now) else { return Next::Nothing };
             let place = LanePlace::of(&write.request);
-            match self.lanes.admit(&place, now.mono) {
+            match self.lanes.acquire(&place, now.mono) {
                 Ok(()) => return Next::Write(shard, write, place),
                 Err(retry) => self.settle_record(shard, write.record, Answer::Retry(retry), now.mono),
             }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::asked::Asked;
 use super::options::{self, Options};
-use super::rejection::Refusal;
+use super::rejection::StatusError;
 use super::{Face, decode, update, yaml};
 use crate::access::Extent;
 use crate::event::json;
@@ -26,7 +26,7 @@ pub(super) fn is_apply(headers: &HeaderMap) -> bool {
 }
 
 /// Answers an apply.
-pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, StatusError> {
     let Asked { namespace, name, .. } = asked;
     let form = asked.form(face)?;
     let (Options { dry_run, .. }, force) = options::of_apply(asked.query())?;

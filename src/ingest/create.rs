@@ -39,7 +39,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Rej
     let body = decode::read(body, &face.0.settings).await?;
     let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, options.strictness())?;
     let mut warnings = options.warnings(&strict_faults);
-    let repairs = admit(face, asked.group, &asked.namespace, &mut event)
+    let repairs = validate_new(face, asked.group, &asked.namespace, &mut event)
         .inspect_err(|fault| face.note_rejection(&event, 1, fault))?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     let note = |fault: &Rejection| face.note_rejection(&event, 1, fault);
@@ -54,7 +54,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Rej
 
 /// Applies the API server's checks in its order, and sets or drops what it sets or drops before storing. Returns the
 /// repairs.
-pub(super) fn admit(
+pub(super) fn validate_new(
     face: &Face,
     group: ApiGroup,
     namespace: &str,

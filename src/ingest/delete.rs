@@ -13,7 +13,7 @@ use smol_str::SmolStr;
 use super::asked::Asked;
 use super::form::{Form, Media};
 use super::options::Faults;
-use super::rejection::{Refusal, as_asked};
+use super::rejection::{StatusError, as_asked};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::event::json::EventList;
 use crate::event::protobuf;
@@ -22,7 +22,7 @@ use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions};
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
-pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, StatusError> {
     let (form, options) = read(&face, &asked, body).await?;
     let Asked { group, namespace, name, .. } = asked;
     let deleting = {
@@ -127,7 +127,11 @@ async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), S
 }
 
 /// `DELETE …/namespaces/{namespace}/events`
-pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn delete_collection(
+    State(face): State<Face>,
+    asked: Asked,
+    body: Body,
+) -> Result<Response, StatusError> {
     let (form, options) = read(&face, &asked, body).await?;
     let list = options::of_list(asked.group, asked.query())?;
     let deleting = {

@@ -6,7 +6,7 @@ use axum::response::Response;
 use smol_str::SmolStr;
 
 use super::asked::Asked;
-use super::rejection::{Refusal, as_asked};
+use super::rejection::{StatusError, as_asked};
 use super::websocket::Upgrade;
 use super::{Face, options, respond, watch};
 use crate::event::core_v1::EventList;
@@ -20,7 +20,7 @@ const FOLDED_SHOWN: usize = 500;
 ///
 /// An alias leads to the record that counts its event, which is shown under the alias. While the upstream does not have
 /// the newest state of the record, the state in the outbox is shown.
-pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Response, Refusal> {
+pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Response, StatusError> {
     let form = asked.form(&face)?;
     let version = options::version_of_get(asked.query())?;
     let Asked { group, namespace, name, .. } = asked;
@@ -46,7 +46,7 @@ pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Respon
 }
 
 /// `GET /api/v1/namespaces/{namespace}/events`, and `GET /api/v1/events` of all namespaces.
-pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Refusal> {
+pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, StatusError> {
     if options::asks_for_watch(asked.query()) {
         return watch::watch(State(face), upgrade, asked).await;
     }

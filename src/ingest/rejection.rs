@@ -35,21 +35,21 @@ impl From<Rejection> for Status {
 
 /// Refusal of a request that is not an occurrence, so that the ledger does not count it. Handlers return it as error.
 #[derive(Debug)]
-pub(super) struct Refusal(Box<Status>);
+pub(super) struct StatusError(Box<Status>);
 
-impl From<Status> for Refusal {
+impl From<Status> for StatusError {
     fn from(status: Status) -> Self {
         Self(status.into())
     }
 }
 
-impl From<Rejection> for Refusal {
+impl From<Rejection> for StatusError {
     fn from(rejection: Rejection) -> Self {
         Self(rejection.status)
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for StatusError {
     fn into_response(self) -> Response {
         respond::refusal(&self.0)
     }

@@ -8,7 +8,7 @@ use axum::response::Response;
 
 use super::asked::Asked;
 use super::form::Form;
-use super::rejection::Refusal;
+use super::rejection::StatusError;
 use super::{Face, decode, options, respond};
 use crate::access::Extent;
 use crate::event::{Event, validate};
@@ -17,7 +17,7 @@ use crate::status::Status;
 use crate::upstream::{UpdateOptions, Updated};
 
 /// `PUT …/namespaces/{namespace}/events/{name}`
-pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, StatusError> {
     let (face, asked) = (&face, &asked);
     let Asked { group, namespace, name, .. } = asked;
     let form = asked.form(face)?;

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::asked::Asked;
 use super::form::{Form, Media, View, not_acceptable};
-use super::rejection::{Refusal, Rejection};
+use super::rejection::{Rejection, StatusError};
 use super::table::{self, Columns};
 use super::websocket::Upgrade;
 use super::{Face, options, partial, respond};
@@ -58,12 +58,16 @@ impl Watches {
 
 /// `GET …/watch/namespaces/{namespace}/events`, `GET …/watch/events` of all namespaces, and a LIST that asks for a
 /// watch.
-pub(super) async fn watch(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Refusal> {
+pub(super) async fn watch(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, StatusError> {
     watch_with(&face, upgrade, &asked, Ok).await
 }
 
 /// `GET …/watch/namespaces/{namespace}/events/{name}`: a watch of the namespace for this name.
-pub(super) async fn watch_one(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Refusal> {
+pub(super) async fn watch_one(
+    State(face): State<Face>,
+    upgrade: Upgrade,
+    asked: Asked,
+) -> Result<Response, StatusError> {
     let only_this = |mut options: WatchOptions| {
         let selector = &mut options.field_selector;
         if !selector.is_empty() && selector.name() != Some(&asked.name) {
@@ -81,7 +85,7 @@ async fn watch_with(
     upgrade: Upgrade,
     asked: &Asked,
     narrow: impl FnOnce(WatchOptions) -> Result<WatchOptions, Status>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, StatusError> {
     let form = asked.form(face)?;
     if form.media == Media::Yaml {
         // YAML has no frames.

@@ -301,7 +301,7 @@ impl Batch {
             event.metadata.namespace = "default".into();
         }
         let namespace = event.metadata.namespace.clone();
-        create::admit(&self.face, group, &namespace, &mut event)
+        create::validate_new(&self.face, group, &namespace, &mut event)
             .inspect_err(|fault| self.face.note_rejection(&event, 1, fault))?;
         Ok((group, event))
     }

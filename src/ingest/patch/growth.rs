@@ -213,8 +213,8 @@ pub(super) async fn upsert(
     if let Err(status) = face.may_create(asked.caller.as_ref(), form.group, namespace).await {
         return reject(face, Some(&event), &Rejection::new(RejectReason::Denied, status));
     }
-    let admitted = create::admit(face, form.group, namespace, &mut event);
-    match admitted.and_then(|repairs| passes(face, asked, form.group, &event).map(|()| repairs)) {
+    let validated = create::validate_new(face, form.group, namespace, &mut event);
+    match validated.and_then(|repairs| passes(face, asked, form.group, &event).map(|()| repairs)) {
         Ok(repairs) => {
             face.annotate(asked.caller.as_ref(), &mut event);
             warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));

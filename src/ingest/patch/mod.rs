@@ -14,7 +14,7 @@ use axum::response::Response;
 
 use super::asked::Asked;
 use super::form::Form;
-use super::rejection::{Refusal, Rejection};
+use super::rejection::{Rejection, StatusError};
 use super::{Face, apply, decode, not_found, options, respond};
 use crate::access::{Extent, check_operations};
 use crate::event::patching::PatchType;
@@ -25,7 +25,7 @@ use crate::upstream::{ClientPatch, PatchOptions};
 use growth::Meaning;
 
 /// `PATCH …/namespaces/{namespace}/events/{name}`
-pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, StatusError> {
     if apply::is_apply(&asked.headers) {
         return apply::apply(&face, &asked, body).await;
     }

@@ -26,6 +26,7 @@ mod record;
 mod request;
 mod settings;
 mod settle;
+mod shared_buckets;
 mod stand;
 mod storm;
 mod tag;

@@ -118,8 +118,8 @@ pub(super) fn is_of_one_line(one: &Event, other: &Event) -> bool {
     of(one) == of(other) && (one.component(), one.host()) == (other.component(), other.host())
 }
 
-/// Whether a known series includes what a POST brings. client-go's `tools/events` posts the event and its series at the
-/// same time, in any order, and a series that it tells again.
+/// Whether a known series includes the occurrences of a POST. client-go's `tools/events` posts the event and its series
+/// at the same time, in any order, and posts the series again later.
 fn includes(series: &Event, event: &Event) -> bool {
     series.series.is_some()
         && (event.series.is_some() || total(event) == 1)

@@ -56,7 +56,7 @@ impl Face {
         user: &str,
         claim: impl Fn() -> ManagedFields,
     ) -> Vec<Result<Taken, Full>> {
-        // Whoever sends batches is no recorder that tells a series again.
+        // A recorder that posts its series again sends no batches.
         let brings = |event: &Event| self.brings(event, self.earlier(event).as_ref()).max(1);
         if ack == Ack::Written {
             return events.iter().map(|event| self.accept(event, brings(event), ack, user, &claim)).collect();
@@ -103,7 +103,7 @@ impl Face {
 
     /// Returns the number of new occurrences in a posted event. Its count or series is a total: client-go posts the
     /// whole total again after a patch got 404. The count known for the name is subtracted. A POST brings at least one,
-    /// unless it is of a known series: client-go tells a series again that has not grown.
+    /// unless it is of a known series: client-go posts a series again even if it has not grown.
     pub(super) fn brings(&self, event: &Event, earlier: Option<&Event>) -> u32 {
         let brought = total(event);
         if brought == 1 {

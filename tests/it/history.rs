@@ -130,10 +130,10 @@ async fn a_client_that_begins_again_under_its_name_counts_on() {
     assert_eq!(program.stop().await.ledger.received(), 8);
 }
 
-/// Fault: client-go's broadcaster tells a series once more when it has ended. After a restart of eventweir its patch found
-/// no event, and the POST of the same series counted once more.
+/// Fault: client-go's broadcaster sends a series once more at its end. After a restart of eventweir its patch got 404, and
+/// the POST of the same series counted once more.
 #[tokio::test]
-async fn a_series_that_is_told_again_after_a_restart_brings_nothing() {
+async fn a_series_that_is_posted_again_after_a_restart_brings_nothing() {
     let apiserver = start(APISERVER).await;
     let event = Event {
         event_time: Some(MicroTime(1_772_352_000_000_000)),

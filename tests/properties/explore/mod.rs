@@ -24,7 +24,7 @@ use super::{SECOND, policy};
 
 /// How long after it was given up a request may still be carried out: less than an apiserver's request timeout.
 const LIMBO: i64 = 60 * SECOND;
-/// In which everything has to come to rest.
+/// Time within which everything has to come to rest.
 const TO_REST: i64 = 900 * SECOND;
 
 /// One step of a path. Numbers are of processes, or of requests on their way.
@@ -229,7 +229,7 @@ impl<'s> Sim<'s> {
         self.cluster.processes[who].next_wakeup(now).is_none_or(|wakeup| wakeup > now)
     }
 
-    /// Checks that an idle process has nothing to write, because no path sends then.
+    /// Checks that an idle process has nothing to write, because paths omit its sends.
     fn check_idle(&mut self) -> Result<(), String> {
         let now = self.cluster.now();
         for who in 0..self.scope.processes {
@@ -430,7 +430,7 @@ impl<'s> Sim<'s> {
         self.seen_revision = self.cluster.store.revision();
     }
 
-    /// A hash of the state, whose text is written here.
+    /// Returns a hash of the state; `text` is a buffer that is used again.
     fn print(&self, text: &mut String) -> u64 {
         let Cluster { processes, store, now, .. } = &self.cluster;
         let state =
@@ -491,7 +491,8 @@ impl<'s> Sim<'s> {
         Ok(())
     }
 
-    /// A second, or as many as are left until one before something happens: what could be written earlier still can be then.
+    /// Returns a second, or the seconds to the last one before the next wakeup or end of limbo. A write that was possible
+    /// earlier is still possible then.
     fn turn(&self, wakeups: &[Option<Mono>]) -> i64 {
         let now = self.cluster.now();
         let wakeups = wakeups.iter().flatten().map(|wakeup| wakeup.0 - now.mono.0);

@@ -130,8 +130,8 @@ async fn a_client_that_begins_again_under_its_name_counts_on() {
     assert_eq!(program.stop().await.ledger.received(), 8);
 }
 
-/// Fault: client-go's broadcaster sends a series once more at its end. After a restart of eventweir its patch got 404, and
-/// the POST of the same series counted once more.
+/// Fault: client-go's broadcaster sends a series once more at its end. After a restart of eventweir its patch got 404,
+/// and the POST of the same series counted once more.
 #[tokio::test]
 async fn a_series_that_is_posted_again_after_a_restart_brings_nothing() {
     let apiserver = start(APISERVER).await;

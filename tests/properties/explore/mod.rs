@@ -491,8 +491,8 @@ impl<'s> Sim<'s> {
         Ok(())
     }
 
-    /// Returns a second, or the seconds to the last one before the next wakeup or end of limbo. A write that was possible
-    /// earlier is still possible then.
+    /// Returns a second, or the seconds to the last one before the next wakeup or end of limbo. A write that was
+    /// possible earlier is still possible then.
     fn turn(&self, wakeups: &[Option<Mono>]) -> i64 {
         let now = self.cluster.now();
         let wakeups = wakeups.iter().flatten().map(|wakeup| wakeup.0 - now.mono.0);

@@ -23,7 +23,7 @@ pub struct Key(pub u128);
 impl Key {
     /// Returns the lower half of the bits, which is a uniform hash as well.
     #[expect(clippy::cast_possible_truncation, reason = "half of it is meant")]
-    pub(super) const fn half(self) -> u64 {
+    pub const fn half(self) -> u64 {
         self.0 as u64
     }
 }
@@ -43,6 +43,12 @@ impl Keys {
     #[must_use]
     pub const fn spam(&self) -> Key {
         self.spam
+    }
+
+    /// Returns the event key: events with an equal one are repeats of one event.
+    #[must_use]
+    pub const fn event(&self) -> Key {
+        self.event
     }
 }
 

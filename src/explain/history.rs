@@ -75,7 +75,7 @@ pub struct Decision {
     pub record: Option<RecordId>,
     /// When the budget's next token is expected.
     pub next_token: Option<Mono>,
-    /// The event's message, or the upstream's answer.
+    /// The newest event's message, or the upstream's answer.
     pub text: SmolStr,
     /// The hash of that text.
     pub(super) mark: u64,
@@ -202,8 +202,6 @@ pub struct History {
     pub decisions: VecDeque<Decision>,
     /// Number of older decisions that were forgotten.
     pub forgotten: u64,
-    /// When the object was last moved to the front of the order of use.
-    pub(super) touched: Mono,
     /// The hash of the uid.
     uid_mark: u64,
     /// Bytes of its texts and of the object itself; see `bytes`.
@@ -211,7 +209,7 @@ pub struct History {
 }
 
 /// Returns the heap bytes of a text.
-fn heap(text: &SmolStr) -> usize {
+pub(super) fn heap(text: &SmolStr) -> usize {
     if text.is_heap_allocated() { text.len() + 16 } else { 0 }
 }
 
@@ -229,8 +227,14 @@ fn room(length: usize, capacity: usize, most: usize) -> usize {
 }
 
 /// Cuts a message to `MESSAGE_BYTES`.
-fn short(message: &SmolStr) -> SmolStr {
+pub(super) fn short(message: &SmolStr) -> SmolStr {
     if message.len() <= MESSAGE_BYTES { message.clone() } else { cut(message, MESSAGE_BYTES) }
+}
+
+/// Returns the newest decisions, the newest first. Decisions of one budget alternate, so a run may have a few other
+/// decisions in between.
+fn lately(decisions: &mut VecDeque<Decision>) -> impl Iterator<Item = &mut Decision> {
+    decisions.iter_mut().rev().take(4)
 }
 
 impl History {
@@ -246,7 +250,6 @@ impl History {
             records: VecDeque::new(),
             decisions: VecDeque::new(),
             forgotten: 0,
-            touched: Mono(0),
             uid_mark: 0,
             texts: 0,
         };
@@ -292,16 +295,15 @@ impl History {
         messages.filter(|(known, _)| *known == mark).map(|(_, message)| message.clone()).next().unwrap_or_default()
     }
 
-    /// Notes the uid of an event's object, and returns whether it has changed.
-    pub(super) fn set_uid(&mut self, event: &Event, mark: u64) -> bool {
+    /// Notes the uid of an event's object.
+    pub(super) fn set_uid(&mut self, event: &Event, mark: u64) {
         let uid = &event.involved_object.uid;
         // LIMIT: a uid has 36 characters; text longer than 64 bytes is not taken for a uid.
         if self.uid_mark == mark || uid.len() > 64 {
-            return false;
+            return;
         }
         self.texts = self.texts - heap(&self.uid) + heap(uid);
         (self.uid, self.uid_mark) = (uid.clone(), mark);
-        true
     }
 
     /// Returns the fact at a place. `None` if the object was forgotten meanwhile and another fact has the number.
@@ -349,6 +351,23 @@ impl History {
         self.records.iter_mut().rev().find(|kept| kept.record == record)
     }
 
+    /// Notes a message of a record. Returns whether the record is known.
+    pub(super) fn hear(&mut self, record: RecordId, (message, mark, most): (&SmolStr, u64, usize)) -> bool {
+        let Some(kept) = self.kept_mut(record) else { return false };
+        if !kept.says(mark) {
+            let before = kept_size(kept);
+            let most = if kept.kind == Kind::Plain { 1 } else { most.max(1) };
+            while kept.messages.len() >= most {
+                kept.messages.pop_front();
+            }
+            kept.messages.push_back((mark, short(message)));
+            kept.newest = mark;
+            let after = kept_size(kept);
+            self.texts = self.texts + after - before;
+        }
+        true
+    }
+
     /// Notes that a record counts a message. Returns whether the record is new although an equal record should have
     /// continued.
     pub(super) fn keep(
@@ -358,19 +377,7 @@ impl History {
         (message, mark, most): (&SmolStr, u64, usize),
         before: i32,
     ) -> bool {
-        let most = if kind == Kind::Plain { 1 } else { most };
-        if let Some(kept) = self.kept_mut(record) {
-            if kept.says(mark) {
-                return false;
-            }
-            let before = kept_size(kept);
-            while kept.messages.len() >= most.max(1) {
-                kept.messages.pop_front();
-            }
-            kept.messages.push_back((mark, short(message)));
-            kept.newest = mark;
-            let after = kept_size(kept);
-            self.texts = self.texts + after - before;
+        if self.hear(record, (message, mark, most)) {
             return false;
         }
         let is_begun_again = self.records.iter().any(|kept| {
@@ -382,7 +389,7 @@ impl History {
         if self.records.len() == RECORDS {
             self.texts -= self.records.pop_front().map_or(0, |oldest| kept_size(&oldest));
         }
-        let messages = VecDeque::from([(mark, short(message))]);
+        let messages = (!message.is_empty()).then(|| (mark, short(message))).into_iter().collect();
         let (name, stored, has_ended) = (SmolStr::default(), false, false);
         let kept = Kept { record, kind, name, fact, stored, count: before.into(), has_ended, messages, newest: mark };
         self.texts += kept_size(&kept);
@@ -414,6 +421,31 @@ impl History {
         event
     }
 
+    /// Adds the occurrences of a run to the decision that began it, whose text becomes that of the newest. Returns
+    /// whether the decision is still known.
+    pub(super) fn extend(
+        &mut self,
+        fact: usize,
+        verdict: Verdict,
+        number: u32,
+        record: RecordId,
+        (text, mark): (&SmolStr, u64),
+        now: Now,
+    ) -> bool {
+        let like = |last: &&mut Decision| {
+            (last.fact, last.verdict, last.record, last.why) == (fact, verdict, Some(record), "")
+        };
+        let Some(last) = lately(&mut self.decisions).find(like) else { return false };
+        last.occurrences += u64::from(number);
+        last.last = last.last.max(now.wall);
+        if last.mark != mark && !text.is_empty() {
+            let before = heap(&last.text);
+            (last.text, last.mark) = (short(text), mark);
+            self.texts = self.texts - before + heap(&last.text);
+        }
+        true
+    }
+
     #[expect(clippy::too_many_arguments, reason = "what is known of a decision")]
     pub(super) fn note(
         &mut self,
@@ -428,9 +460,7 @@ impl History {
         let like = |last: &&mut Decision| {
             (last.mark, last.fact, last.verdict, last.record, last.why) == (mark, fact, verdict, record, why)
         };
-        // Decisions of one budget alternate, so a run may have a few other decisions in between.
-        let lately = self.decisions.len().saturating_sub(4);
-        if let Some(last) = self.decisions.iter_mut().skip(lately).rev().find(like) {
+        if let Some(last) = lately(&mut self.decisions).find(like) {
             last.occurrences += u64::from(number);
             last.last = last.last.max(now.wall);
             if last.next_token.is_some_and(|next| next <= now.mono) {

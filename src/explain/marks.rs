@@ -25,28 +25,31 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Returns a hash of all parts.
-    #[expect(clippy::cast_possible_truncation, reason = "half of a uniform hash")]
-    pub(super) const fn hash(self) -> u64 {
-        let Self { object: Key(object), fact, uid, message } = self;
-        (object as u64).rotate_left(13) ^ fact.rotate_left(26) ^ uid.rotate_left(39) ^ message.rotate_left(52)
+    /// Whether all parts but the message are equal.
+    pub(super) fn are_of_one_fact(self, other: Self) -> bool {
+        (self.object, self.fact, self.uid) == (other.object, other.fact, other.uid)
     }
 
     /// Hashes the parts of an event.
     #[must_use]
     pub fn new(secret: KeySecret, event: &Event) -> Self {
+        Self::with(secret, event, &event.message)
+    }
+
+    /// Hashes the parts of an event that has, or had before it was combined, this message.
+    pub(super) fn with(secret: KeySecret, event: &Event, message: &str) -> Self {
         let state = state(secret);
         let mut fact = state.build_hasher();
         for text in [event.reason.as_str(), event.event_type.as_str(), event.component(), event.host()] {
             fact.write_usize(text.len());
             fact.write(text.as_bytes());
         }
-        let (uid, message) = (&event.involved_object.uid, &event.message);
+        let uid = &event.involved_object.uid;
         Self {
             object: secret.subject(event),
             fact: fact.finish(),
             uid: state.hash_one(uid.as_str()),
-            message: state.hash_one(message.as_str()),
+            message: state.hash_one(message),
         }
     }
 }

@@ -20,7 +20,7 @@ pub use history::{Decision, Fact, History, Kept, Rates, Verdict};
 pub use marks::Marks;
 use marks::mark;
 pub use recent::{Group, MINUTES, Minutes, Recent, Totals, Window};
-use runs::{Count, Run, Runs};
+use runs::{Origin, Run, Runs};
 pub use tap::{Line, Selector, Tap, source};
 pub use view::Unseen;
 
@@ -36,9 +36,6 @@ use crate::outbox::Kind;
 
 /// LIMIT: counted groups of similar events, over all shards; further groups are counted together.
 const GROUPS: usize = 10_000;
-
-/// Nanoseconds for which an object keeps its place in the order of use when it is used again.
-const TOUCH: i64 = 1_000_000_000;
 
 /// Settings of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,13 +106,12 @@ pub struct Spot {
     group: usize,
 }
 
-/// Received occurrences of a record.
-#[derive(Debug, Clone, Copy)]
-pub enum Received {
-    /// They continue the record's run, and are not yet counted in it.
-    Run,
-    /// They are counted.
-    At(Spot),
+/// Received occurrences of a record, with the key of their event.
+#[derive(Debug)]
+pub struct Received {
+    repeat: Option<Key>,
+    /// The place of their fact, with the event's hashes and message. `None` if they are counted in the record's run.
+    at: Option<(Spot, Marks, SmolStr)>,
 }
 
 /// The circumstances of a decision.
@@ -164,6 +160,7 @@ impl Store {
             bytes: self.bytes.another(),
             group_count: self.group_count.another(),
             group_bytes: self.group_bytes.another(),
+            runs: self.runs.another(),
             ..Self::new(self.settings, self.secret)
         }
     }
@@ -173,7 +170,6 @@ impl Store {
         self.tell();
         self.settings = settings;
         self.rule_hits.clear();
-        self.end_runs();
         if !settings.enabled {
             self.objects.clear();
             self.bytes.set(0);
@@ -198,7 +194,13 @@ impl Store {
     }
 
     /// Counts arriving occurrences of an event, and returns the place of their fact. `None` if the store is off.
-    pub fn receive(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
+    pub fn receive(&mut self, event: &Event, number: u32, now: Now) -> Option<Spot> {
+        self.is_on()
+            .then(|| Marks::new(self.secret, event))
+            .and_then(|marks| self.receive_marked(marks, event, number, now))
+    }
+
+    fn receive_marked(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
         let spot = self.find(marks, event, number, now)?;
         self.flow[0].add(now.mono, number);
         self.groups[spot.group].receive(now.mono, number);
@@ -206,19 +208,29 @@ impl Store {
     }
 
     /// Counts as [`receive`](Self::receive) does, for occurrences that count on a record. Call [`decide`](Self::decide)
-    /// next.
+    /// next. `message` is the event's before it was combined. `repeat` is its key, if events with an equal one have the
+    /// same message.
     pub fn receive_of(
         &mut self,
         record: RecordId,
-        marks: Marks,
-        event: &Event,
+        repeat: Option<Key>,
+        (event, message): (&Event, SmolStr),
         number: u32,
         now: Now,
     ) -> Option<Received> {
-        if self.runs.has(record, marks, now) {
-            return Some(Received::Run);
+        if !self.is_on() {
+            return None;
         }
-        self.receive(marks, event, number, now).map(Received::At)
+        let before = self.runs.bytes();
+        let is_in_run =
+            self.runs.receive((record, repeat), (event, &message, number), self.secret, &self.settings, now);
+        self.bytes.replace(before, self.runs.bytes());
+        if is_in_run {
+            return Some(Received { repeat, at: None });
+        }
+        let marks = Marks::with(self.secret, event, &message);
+        let spot = self.receive_marked(marks, event, number, now)?;
+        Some(Received { repeat, at: Some((spot, marks, message)) })
     }
 
     /// Finds or creates the place of an event's fact.
@@ -226,40 +238,11 @@ impl Store {
         self.find(marks, event, 0, now)
     }
 
+    /// Finds or creates the fact, and moves its object to the front of the order of use.
     fn find(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
-        if !self.settings.enabled {
+        if !self.is_on() {
             return None;
         }
-        self.find_known(marks, event, number, now).or_else(|| self.make(marks, event, number, now))
-    }
-
-    /// Finds the fact if the object was used recently and has it. Hot: it leaves the order of use unchanged.
-    fn find_known(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
-        let history = self.objects.peek_mut(&marks.object)?;
-        if now.mono.nanos_since(history.touched) >= TOUCH {
-            return None;
-        }
-        let place = history.find(marks.fact)?;
-        let before = history.bytes();
-        if history.set_uid(event, marks.uid) {
-            self.bytes.replace(before, history.bytes());
-        }
-        let fact = &mut history.facts[place];
-        if number > 0 {
-            fact.receive(number, now);
-        }
-        Some(Spot { object: marks.object, fact: place, mark: fact.mark, group: fact.group })
-    }
-
-    /// Returns the place of a fact, if there is one.
-    fn known(&self, marks: Marks) -> Option<Spot> {
-        let history = self.objects.peek(&marks.object)?;
-        let place = history.find(marks.fact)?;
-        let Fact { mark, group, .. } = history.facts[place];
-        Some(Spot { object: marks.object, fact: place, mark, group })
-    }
-
-    fn make(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
         self.began.get_or_insert(now.wall);
         let object = marks.object;
         if !self.objects.contains(&object) {
@@ -268,7 +251,6 @@ impl Store {
             self.objects.put(object, history);
         }
         let history = self.objects.get_mut(&object)?;
-        history.touched = now.mono;
         let known = history.find(marks.fact).map(|place| (place, history.facts[place].group));
         let group = known.map_or_else(|| self.group(event), |(_, group)| group);
         let history = self.objects.peek_mut(&object)?;
@@ -305,30 +287,32 @@ impl Store {
     }
 
     /// Notes a decision about occurrences. Calls `next_token` only if the decision differs from the previous one.
-    #[expect(clippy::too_many_arguments, reason = "what is known of a decision")]
     pub fn decide(
         &mut self,
         received: Received,
         (verdict, number): (Verdict, u32),
         ruling: Ruling,
         (record, kind): (RecordId, Kind),
-        (message, marks): (&SmolStr, Marks),
         now: Now,
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
-        let spot = match received {
-            Received::At(spot) => {
+        let Received { repeat, at } = received;
+        let (spot, marks, message) = match at {
+            Some(at) => {
                 self.end_run(record);
-                spot
+                at
             }
-            Received::Run if self.runs.extend(record, verdict, number, now) => return,
-            Received::Run => {
-                // The record may have folded meanwhile, which ended its run.
-                let Some(spot) = self.end_run(record).or_else(|| self.known(marks)) else { return };
+            None if self.runs.agrees(record, verdict, number) => return,
+            None => {
+                let Some(run) = self.end_run(record) else { return };
+                let spot = run.of.spot;
                 self.receive_at(spot, number, now);
-                spot
+                let history = self.objects.peek(&spot.object);
+                let message = history.map(|history| history.message(record, run.message)).unwrap_or_default();
+                (spot, Marks { message: run.message, ..run.of.marks }, message)
             }
         };
+        let message = &message;
         let Some(hits) = self.hits(ruling.rule) else { return };
         *hits += u64::from(number);
         let messages = self.settings.messages;
@@ -351,58 +335,55 @@ impl Store {
         self.trim(Some(spot.object));
         // Under `suppression: drop` the verdict may differ for each occurrence, and its token is counted.
         if ruling.paid.is_none() && why.is_empty() {
-            let run = Run { marks, spot, rule: ruling.rule };
-            self.begin_run(record, verdict, run, now);
+            if self.runs.are_full(&self.settings) {
+                self.tell();
+            }
+            let of = Origin { kind, spot, marks, rule: ruling.rule, messages: std::collections::VecDeque::new() };
+            let before = self.runs.bytes();
+            self.runs.begin((record, repeat), verdict, of, now);
+            self.bytes.replace(before, self.runs.bytes());
         }
     }
 
-    fn begin_run(&mut self, record: RecordId, verdict: Verdict, run: Run, now: Now) {
-        if self.runs.is_empty() {
-            // Runs save work only if they leave most of the memory to the histories.
-            self.runs.reserve(self.settings.max_bytes.get() / 4 / self.bytes.parts());
-            self.bytes += self.runs.bytes();
-        }
-        if let Some(ended) = self.runs.begin(record, verdict, run, now) {
-            self.tell_run(&ended);
-        }
-    }
-
-    fn end_runs(&mut self) {
-        self.bytes -= self.runs.bytes();
-        self.runs.clear();
-    }
-
-    /// Adds the numbers of all runs to the store. Call this before any read.
+    /// Adds all runs to the store. Call this before any read.
     pub fn tell(&mut self) {
-        for run in self.runs.untold() {
-            self.tell_run(&run);
+        self.bytes -= self.runs.bytes();
+        for (record, run) in self.runs.end_all() {
+            self.tell_run(record, &run);
         }
     }
 
-    /// Ends the run of a record, so that its numbers are noted before the next decision. Returns its place.
-    fn end_run(&mut self, record: RecordId) -> Option<Spot> {
-        let ended = self.runs.end(record)?;
-        self.tell_run(&ended);
-        Some(ended.0.spot)
+    /// Ends the run of a record, so that its numbers are noted before the next decision.
+    fn end_run(&mut self, record: RecordId) -> Option<Run> {
+        let before = self.runs.bytes();
+        let run = self.runs.end(record)?;
+        self.bytes.replace(before, self.runs.bytes());
+        self.tell_run(record, &run);
+        Some(run)
     }
 
-    fn tell_run(&mut self, (run, count): &(Run, Count)) {
-        let Run { marks, spot, rule } = *run;
-        let Count { record, verdict, last, untold, .. } = *count;
-        if untold == 0 {
+    fn tell_run(&mut self, record: RecordId, run: &Run) {
+        let Origin { spot, rule, ref messages, .. } = *run.of;
+        if run.number == 0 && messages.is_empty() {
             return;
         }
         if let Some(hits) = self.hits(rule) {
-            *hits += u64::from(untold);
+            *hits += u64::from(run.number);
         }
-        self.receive_at(spot, untold, last);
+        self.receive_at(spot, run.number, run.last);
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         if history.fact_at(spot).is_none() {
             return;
         }
         let before = history.bytes();
-        let message = history.message(record, marks.message);
-        history.note(spot.fact, (verdict, ""), untold, Some(record), (&message, marks.message), last, || None);
+        for (mark, message) in messages {
+            history.hear(record, (message, *mark, self.settings.messages));
+        }
+        let text = history.message(record, run.message);
+        let text = (&text, run.message);
+        if run.number > 0 && !history.extend(spot.fact, run.verdict, run.number, record, text, run.last) {
+            history.note(spot.fact, (run.verdict, ""), run.number, Some(record), text, run.last, || None);
+        }
         self.bytes.replace(before, history.bytes());
         self.trim(Some(spot.object));
     }

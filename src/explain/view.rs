@@ -29,11 +29,12 @@ impl Unseen {
 impl Store {
     /// Returns the newest messages of a record as a JSON list of limited bytes, the newest last.
     #[must_use]
-    pub fn messages(&self, object: Key, record: RecordId) -> Option<SmolStr> {
+    pub fn messages(&mut self, object: Key, record: RecordId) -> Option<SmolStr> {
         let most = self.settings.annotation_bytes;
         if most == 0 {
             return None;
         }
+        self.end_run(record);
         let mut left = most.saturating_sub(2);
         let fits = |(_, message): &(u64, SmolStr)| {
             let text = serde_json::to_string(message.as_str()).ok()?;

@@ -89,6 +89,12 @@ impl Outbox {
         Some(Tokens { left: budget.tokens(now), next: budget.next_token(now), queue })
     }
 
+    /// When a budget has its next token, as far as known; `None` where it is as good as new.
+    #[must_use]
+    pub fn next_token(&self, source: Key, budget: Key, now: Mono) -> Option<Mono> {
+        self.budgets.peek(&BudgetId::of_spam_key(source, budget).0)?.next_token(now)
+    }
+
     /// The name of a digest or storm record. Looks at every budget: only for `explain`.
     #[must_use]
     pub fn digest_name(&self, id: RecordId) -> Option<SmolStr> {

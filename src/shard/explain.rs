@@ -59,12 +59,13 @@ impl Shard {
     }
 
     /// Adds the newest messages of its record to a write, if the settings ask for it. The write is sent anyway.
-    pub(super) fn annotate(&self, write: &mut Write) {
+    pub(super) fn annotate(&mut self, write: &mut Write) {
         let Some(seen) = self.explain.annotates().then(|| self.outbox.glimpse(write.record)).flatten() else { return };
         if !matches!(seen.kind, Kind::Combined | Kind::Digest) {
             return;
         }
-        let Some(messages) = self.explain.messages(self.secret.subject(seen.event), write.record) else { return };
+        let object = self.secret.subject(seen.event);
+        let Some(messages) = self.explain.messages(object, write.record) else { return };
         match &mut write.request {
             Request::Patch { claim: Some(claim), .. } => {
                 claim.annotations.push((SmolStr::new_static(MESSAGES), messages));
@@ -142,8 +143,7 @@ impl Shard {
 
     /// Notes refused occurrences of an event that could be decoded.
     pub fn note_rejection(&mut self, event: &Event, occurrences: u32, reason: RejectReason, text: &str, now: Now) {
-        let marks = Marks::new(self.secret, event);
-        if let Some(spot) = self.explain.receive(marks, event, occurrences, now) {
+        if let Some(spot) = self.explain.receive(event, occurrences, now) {
             self.explain.remark(spot, (Verdict::Rejected, reason.label()), occurrences.into(), None, text, now);
         }
     }

@@ -36,7 +36,7 @@ use prepared::Prepared;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{
-    Correlation, Correlator, Decision, Fold, KeySecret, LruMap, Policy, Rate, Suppression, Verdict,
+    Correlation, Correlator, Decision, Fold, KeySecret, LruMap, Messages, Policy, Rate, Suppression, Verdict,
 };
 use crate::event::Event;
 use crate::explain::{Ruling, Store, Verdict as Note};
@@ -226,7 +226,7 @@ impl Shard {
         occurrences: u32,
         now: Now,
     ) -> Result<Accepted, Full> {
-        let Prepared { source, keys, settings, marks, rule } = *prepared;
+        let Prepared { source, keys, settings, rule } = *prepared;
         let mut line = None;
         if settings.correlation == Correlation::On {
             // The count of the incoming event is the total that its client has stated.
@@ -238,7 +238,7 @@ impl Shard {
         self.ledger.receive(u64::from(occurrences));
         if self.closed || !self.outbox.has_room(source) && !self.would_fold(prepared, &event, now) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
-            if let Some(spot) = self.explain.receive(marks, &event, occurrences, now) {
+            if let Some(spot) = self.explain.receive(&event, occurrences, now) {
                 let full = (Note::Rejected, RejectReason::Full.label());
                 self.explain.remark(spot, full, occurrences.into(), None, "", now);
             }
@@ -250,7 +250,9 @@ impl Shard {
         let decision = correlator.correlate_keyed(&mut event, &keys, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys.replace(before, correlator.tracked_keys());
         self.trim();
-        let received = self.explain.receive_of(decision.record, marks, &event, occurrences, now);
+        // With normalized messages, repeats may have different messages.
+        let repeat = (settings.messages == Messages::Exact).then(|| keys.event());
+        let received = self.explain.receive_of(decision.record, repeat, (&event, message), occurrences, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
         if let Some(line) = line {
             self.note_line(&decision, &namespace, line, settings);
@@ -264,10 +266,10 @@ impl Shard {
             let (outbox, sources) = (&self.outbox, &self.sources);
             let next_token = || match is_prepaid {
                 true => sources.peek(&source)?.tokens(decision.budget, rate, now.mono).1,
-                false => outbox.tokens(source, decision.budget, now.mono)?.next,
+                false => outbox.next_token(source, decision.budget, now.mono),
             };
             let decided = (accepted.outcome.into(), occurrences);
-            self.explain.decide(received, decided, ruling, (decision.record, kind), (&message, marks), now, next_token);
+            self.explain.decide(received, decided, ruling, (decision.record, kind), now, next_token);
         }
         Ok(accepted)
     }

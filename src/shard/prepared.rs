@@ -4,7 +4,6 @@
 
 use crate::correlator::{Key, KeySecret, Keys, Policy, Settings};
 use crate::event::Event;
-use crate::explain::Marks;
 
 /// Data derived from an event before its shard is locked.
 #[derive(Debug, Clone, Copy)]
@@ -12,8 +11,6 @@ pub(super) struct Prepared<'p> {
     pub(super) source: Key,
     pub(super) keys: Keys,
     pub(super) settings: &'p Settings,
-    /// Hashes for `explain`.
-    pub(super) marks: Marks,
     /// The number of the rule that the settings come from.
     pub(super) rule: Option<usize>,
 }
@@ -22,6 +19,6 @@ impl<'p> Prepared<'p> {
     pub(super) fn new(secret: KeySecret, event: &Event, policy: &'p Policy) -> Self {
         let (rule, settings) = policy.rule(event);
         let (source, keys) = (secret.source(event), secret.keys(event, settings));
-        Self { source, keys, settings, marks: Marks::new(secret, event), rule }
+        Self { source, keys, settings, rule }
     }
 }

@@ -105,7 +105,7 @@ impl Metrics {
             admissions: Answer::ALL.map(|answer| admissions.with_label_values(&[answer.label()])),
             admission_seconds: register_histogram_with_registry!(
                 "eventweir_admission_duration_seconds",
-                "Time from the head of an admission review to the answer.",
+                "Time from the last byte of an admission review to the answer.",
                 ADMISSION_BUCKETS.to_vec(),
                 registry
             )?,

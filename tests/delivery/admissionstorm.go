@@ -148,6 +148,9 @@ func (r *run) asked(kubeconfig string, phase askedPhase) (cost, error) {
 	if err != nil {
 		return took, err
 	}
+	if took.asked > 0 {
+		r.logf("the apiserver waited for %d answers, for %d of them at most 5 ms", took.asked, took.soon)
+	}
 	faults := []error{c.quiet(), c.exact(replicas > 1)}
 	for _, end := range ends {
 		all, quick := end.sum("eventweir_admission_duration_seconds_count"), end.sum("eventweir_admission_duration_seconds_bucket", `le="`+answerLimit+`"`)

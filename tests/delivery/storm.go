@@ -212,6 +212,7 @@ type cost struct {
 	writes, stored int // requests to write events, and those that were answered with 2xx
 	cpu, seconds   float64
 	bytes          int
+	asked, soon    int // answers of webhooks, and those for which the apiserver waited at most 5 ms
 }
 
 // measured is what `act` costs.
@@ -227,6 +228,7 @@ func (r *run) measured(s *apiserver, name string, act func() error) (cost, error
 	after, err := s.cost()
 	took := cost{
 		after.writes - before.writes, after.stored - before.stored, after.cpu - before.cpu, time.Since(began).Seconds(), after.bytes - before.bytes,
+		after.asked - before.asked, after.soon - before.soon,
 	}
 	r.logf("%s: %d writes, %d stored, %.1f s of CPU, %d KiB in %.0f s", name, took.writes, took.stored, took.cpu, took.bytes>>10, took.seconds)
 	return took, err
@@ -263,6 +265,10 @@ func (s *apiserver) cost() (cost, error) {
 			c.cpu = value
 		case strings.HasPrefix(name, "apiserver_storage_size_bytes"):
 			c.bytes += int(value)
+		case strings.HasPrefix(name, "apiserver_admission_webhook_admission_duration_seconds_count"):
+			c.asked += int(value)
+		case strings.HasPrefix(name, "apiserver_admission_webhook_admission_duration_seconds_bucket") && strings.Contains(name, `le="0.005"`):
+			c.soon += int(value)
 		case strings.HasPrefix(name, "apiserver_request_total{") && strings.Contains(name, `resource="events"`) &&
 			(strings.Contains(name, `verb="POST"`) || strings.Contains(name, `verb="PATCH"`)):
 			c.writes += int(value)

@@ -149,6 +149,8 @@ pub(super) async fn admit(State(face): State<Face>, uri: Uri, body: Body) -> Res
     let began = face.0.shards.clock().now().mono;
     let limits = Settings { request_timeout: admitting.settings.timeout, ..face.0.settings };
     let read = decode::read(body, &limits).await;
+    // The wait for the caller's bytes belongs to the timeout, but it is not time that the answer takes.
+    let arrived = face.0.shards.clock().now().mono;
     let body = read.map_err(Status::from);
     let review = body.as_deref().map_err(Clone::clone).and_then(Review::read);
     let (answered, response) = match review {
@@ -160,7 +162,7 @@ pub(super) async fn admit(State(face): State<Face>, uri: Uri, body: Body) -> Res
         // The apiserver allows the event.
         Err(status) => (Answer::Unread, respond::refusal(&status)),
     };
-    let took = face.0.shards.clock().now().mono.since(began);
+    let took = face.0.shards.clock().now().mono.since(arrived);
     face.0.metrics.count_admission(answered, took);
     response
 }

@@ -14,13 +14,17 @@ fn event(object: usize, reason: &str, message: &str) -> Event {
 }
 
 fn accept(store: &mut Store, event: &Event, record: u64, at: i64) {
+    accept_as(Verdict::Combined, store, event, record, at);
+}
+
+fn accept_as(verdict: Verdict, store: &mut Store, event: &Event, record: u64, at: i64) {
     let now = Now::at(at);
     let repeat = Some(SECRET.keys(event, &Default::default()).event());
     let received = store.receive_of(RecordId(record), repeat, (event, event.message.clone()), 1, now).unwrap();
     let rate = Rate { qps: 1.0, burst: 1 };
     let ruling = Ruling { source: Key(1), budget: Key(2), rate, paid: None, rule: None, before: 0 };
     let record = (RecordId(record), Kind::Combined);
-    store.decide(received, (Verdict::Combined, 1), ruling, record, now, || None);
+    store.decide(received, (verdict, 1), ruling, record, now, || None);
 }
 
 fn store(bytes: usize) -> Store {
@@ -91,8 +95,10 @@ fn repeats_are_told_whole_whenever_that_is() {
         let record = (object * 3 + reason) as u64 * 16;
         let event = event(object, &format!("R{reason}"), &format!("m{}", random.usize(..2)));
         at += random.i64(0..40_000_000);
+        // Now and then the budget is empty.
+        let verdict = if at % 11 == 10 { Verdict::Deferred } else { Verdict::Combined };
         for store in [&mut at_once, &mut later] {
-            accept(store, &event, record, at);
+            accept_as(verdict, store, &event, record, at);
             if record.is_multiple_of(7) && at % 5 == 0 {
                 let spot = store.spot(Marks::new(SECRET, &event), &event, Now::at(at)).unwrap();
                 store.remark(spot, (Verdict::Written, ""), 1, Some(RecordId(record)), "", Now::at(at));

@@ -81,6 +81,13 @@ pub struct Decision {
     pub(super) mark: u64,
 }
 
+impl Decision {
+    fn count(&mut self, number: u32, now: Now) {
+        self.occurrences += u64::from(number);
+        self.last = self.last.max(now.wall);
+    }
+}
+
 /// Recent numbers of a fact.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Rates {
@@ -153,6 +160,48 @@ impl Fact {
     }
 }
 
+/// The newest distinct messages of a record, each with its hash.
+#[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord)]
+// LIMIT: `Settings::messages`; one for a plain record.
+pub struct Messages(VecDeque<(u64, SmolStr)>);
+
+impl Messages {
+    /// Returns them, the oldest first.
+    #[must_use]
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &(u64, SmolStr)> {
+        self.0.iter()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether there is one with this hash.
+    pub(super) fn has(&self, mark: u64) -> bool {
+        self.0.iter().any(|(known, _)| *known == mark)
+    }
+
+    /// Adds one that is not there. Beyond the limit the oldest is forgotten.
+    pub(super) fn push(&mut self, kind: Kind, most: usize, mark: u64, message: &SmolStr) {
+        let most = if kind == Kind::Plain { 1 } else { most.max(1) };
+        while self.0.len() >= most {
+            self.0.pop_front();
+        }
+        self.0.push_back((mark, short(message)));
+    }
+
+    /// Returns their bytes, with reserved capacity.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.capacity() * size_of::<(u64, SmolStr)>() + self.0.iter().map(|(_, text)| heap(text)).sum::<usize>()
+    }
+
+    /// Returns the most by which another message can let the bytes grow.
+    pub(super) fn growth(&self) -> usize {
+        let grows = self.0.len() == self.0.capacity();
+        MESSAGE_BYTES + 16 + if grows { self.0.capacity().max(4) * size_of::<(u64, SmolStr)>() } else { 0 }
+    }
+}
+
 /// A record that counts occurrences of the object.
 #[derive(Debug)]
 pub struct Kept {
@@ -170,9 +219,8 @@ pub struct Kept {
     pub count: i64,
     /// Whether its next occurrence has to begin another record.
     pub has_ended: bool,
-    /// Its newest distinct messages, each with its hash.
-    // LIMIT: `Settings::messages`; one for a plain record.
-    pub messages: VecDeque<(u64, SmolStr)>,
+    /// Its messages.
+    pub messages: Messages,
     /// The hash of the newest message, which most occurrences share.
     newest: u64,
 }
@@ -180,7 +228,7 @@ pub struct Kept {
 impl Kept {
     /// Whether the record has a message with this hash.
     fn says(&self, mark: u64) -> bool {
-        self.newest == mark || self.messages.iter().any(|(known, _)| *known == mark)
+        self.newest == mark || self.messages.has(mark)
     }
 }
 
@@ -209,15 +257,13 @@ pub struct History {
 }
 
 /// Returns the heap bytes of a text.
-pub(super) fn heap(text: &SmolStr) -> usize {
+fn heap(text: &SmolStr) -> usize {
     if text.is_heap_allocated() { text.len() + 16 } else { 0 }
 }
 
 /// Returns the bytes of a record beside its slot; messages count with their reserved capacity.
 fn kept_size(kept: &Kept) -> usize {
-    heap(&kept.name)
-        + kept.messages.capacity() * size_of::<(u64, SmolStr)>()
-        + kept.messages.iter().map(|(_, message)| heap(message)).sum::<usize>()
+    heap(&kept.name) + kept.messages.bytes()
 }
 
 /// Returns how much room a list of at most `most` elements reserves before the next one: as much again once it is full. A
@@ -227,7 +273,7 @@ fn room(length: usize, capacity: usize, most: usize) -> usize {
 }
 
 /// Cuts a message to `MESSAGE_BYTES`.
-pub(super) fn short(message: &SmolStr) -> SmolStr {
+fn short(message: &SmolStr) -> SmolStr {
     if message.len() <= MESSAGE_BYTES { message.clone() } else { cut(message, MESSAGE_BYTES) }
 }
 
@@ -291,7 +337,7 @@ impl History {
 
     /// Returns the record's message with this hash; empty if it is forgotten.
     pub(super) fn message(&self, record: RecordId, mark: u64) -> SmolStr {
-        let messages = self.kept(record).into_iter().flat_map(|kept| &kept.messages);
+        let messages = self.kept(record).into_iter().flat_map(|kept| &kept.messages.0);
         messages.filter(|(known, _)| *known == mark).map(|(_, message)| message.clone()).next().unwrap_or_default()
     }
 
@@ -356,11 +402,7 @@ impl History {
         let Some(kept) = self.kept_mut(record) else { return false };
         if !kept.says(mark) {
             let before = kept_size(kept);
-            let most = if kept.kind == Kind::Plain { 1 } else { most.max(1) };
-            while kept.messages.len() >= most {
-                kept.messages.pop_front();
-            }
-            kept.messages.push_back((mark, short(message)));
+            kept.messages.push(kept.kind, most, mark, message);
             kept.newest = mark;
             let after = kept_size(kept);
             self.texts = self.texts + after - before;
@@ -389,7 +431,10 @@ impl History {
         if self.records.len() == RECORDS {
             self.texts -= self.records.pop_front().map_or(0, |oldest| kept_size(&oldest));
         }
-        let messages = (!message.is_empty()).then(|| (mark, short(message))).into_iter().collect();
+        let mut messages = Messages::default();
+        if !message.is_empty() {
+            messages.push(kind, most, mark, message);
+        }
         let (name, stored, has_ended) = (SmolStr::default(), false, false);
         let kept = Kept { record, kind, name, fact, stored, count: before.into(), has_ended, messages, newest: mark };
         self.texts += kept_size(&kept);
@@ -436,8 +481,7 @@ impl History {
             (last.fact, last.verdict, last.record, last.why) == (fact, verdict, Some(record), "")
         };
         let Some(last) = lately(&mut self.decisions).find(like) else { return false };
-        last.occurrences += u64::from(number);
-        last.last = last.last.max(now.wall);
+        last.count(number, now);
         if last.mark != mark && !text.is_empty() {
             let before = heap(&last.text);
             (last.text, last.mark) = (short(text), mark);
@@ -461,8 +505,7 @@ impl History {
             (last.mark, last.fact, last.verdict, last.record, last.why) == (mark, fact, verdict, record, why)
         };
         if let Some(last) = lately(&mut self.decisions).find(like) {
-            last.occurrences += u64::from(number);
-            last.last = last.last.max(now.wall);
+            last.count(number, now);
             if last.next_token.is_some_and(|next| next <= now.mono) {
                 last.next_token = next_token();
             }

@@ -16,7 +16,7 @@ mod tests;
 mod view;
 
 pub use answer::{Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, clean, stamp};
-pub use history::{Decision, Fact, History, Kept, Rates, Verdict};
+pub use history::{Decision, Fact, History, Kept, Messages, Rates, Verdict};
 pub use marks::Marks;
 use marks::mark;
 pub use recent::{Group, MINUTES, Minutes, Recent, Totals, Window};
@@ -50,6 +50,13 @@ pub struct Settings {
     pub annotation_bytes: usize,
     /// LIMIT: label sets of the metric of groups; further groups are counted together.
     pub series: usize,
+}
+
+impl Settings {
+    /// Returns the most that the groups, and also the runs, may take.
+    const fn quarter(&self) -> usize {
+        self.max_bytes.get() / 4
+    }
 }
 
 impl Default for Settings {
@@ -106,12 +113,13 @@ pub struct Spot {
     group: usize,
 }
 
-/// Received occurrences of a record, with the key of their event.
+/// Received occurrences of a record.
 #[derive(Debug)]
-pub struct Received {
-    repeat: Option<Key>,
-    /// The place of their fact, with the event's hashes and message. `None` if they are counted in the record's run.
-    at: Option<(Spot, Marks, SmolStr)>,
+pub enum Received {
+    /// They are counted in the record's run, which has this verdict.
+    InRun(Verdict),
+    /// They are counted at the place of their fact. With their event's hashes, message and key.
+    At(Spot, Marks, SmolStr, Option<u64>),
 }
 
 /// The circumstances of a decision.
@@ -195,9 +203,10 @@ impl Store {
 
     /// Counts arriving occurrences of an event, and returns the place of their fact. `None` if the store is off.
     pub fn receive(&mut self, event: &Event, number: u32, now: Now) -> Option<Spot> {
-        self.is_on()
-            .then(|| Marks::new(self.secret, event))
-            .and_then(|marks| self.receive_marked(marks, event, number, now))
+        if !self.is_on() {
+            return None;
+        }
+        self.receive_marked(Marks::new(self.secret, event), event, number, now)
     }
 
     fn receive_marked(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
@@ -221,16 +230,15 @@ impl Store {
         if !self.is_on() {
             return None;
         }
-        let before = self.runs.bytes();
-        let is_in_run =
-            self.runs.receive((record, repeat), (event, &message, number), self.secret, &self.settings, now);
-        self.bytes.replace(before, self.runs.bytes());
-        if is_in_run {
-            return Some(Received { repeat, at: None });
+        let (repeat, secret, settings) = (repeat.map(Key::half), self.secret, self.settings);
+        let occurrences = (event, &message, number);
+        let run = self.change_runs(|runs| runs.receive((record, repeat), occurrences, secret, &settings, now));
+        if let Some(verdict) = run {
+            return Some(Received::InRun(verdict));
         }
         let marks = Marks::with(self.secret, event, &message);
         let spot = self.receive_marked(marks, event, number, now)?;
-        Some(Received { repeat, at: Some((spot, marks, message)) })
+        Some(Received::At(spot, marks, message, repeat))
     }
 
     /// Finds or creates the place of an event's fact.
@@ -276,7 +284,7 @@ impl Store {
         }
         let group = Group::of(event);
         let size = group.bytes();
-        if self.group_bytes.all() + size > self.settings.max_bytes.get() / 4 {
+        if self.group_bytes.all() + size > self.settings.quarter() {
             return 0;
         }
         self.group_bytes += size;
@@ -296,20 +304,20 @@ impl Store {
         now: Now,
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
-        let Received { repeat, at } = received;
-        let (spot, marks, message) = match at {
-            Some(at) => {
+        let (spot, marks, message, repeat) = match received {
+            Received::At(spot, marks, message, repeat) => {
                 self.end_run(record);
-                at
+                (spot, marks, message, repeat)
             }
-            None if self.runs.agrees(record, verdict, number) => return,
-            None => {
+            Received::InRun(same) if same == verdict => return,
+            Received::InRun(_) => {
+                self.runs.take_back(record, number);
                 let Some(run) = self.end_run(record) else { return };
                 let spot = run.of.spot;
                 self.receive_at(spot, number, now);
                 let history = self.objects.peek(&spot.object);
                 let message = history.map(|history| history.message(record, run.message)).unwrap_or_default();
-                (spot, Marks { message: run.message, ..run.of.marks }, message)
+                (spot, Marks { message: run.message, ..run.of.marks }, message, run.repeat)
             }
         };
         let message = &message;
@@ -338,26 +346,29 @@ impl Store {
             if self.runs.are_full(&self.settings) {
                 self.tell();
             }
-            let of = Origin { kind, spot, marks, rule: ruling.rule, messages: std::collections::VecDeque::new() };
-            let before = self.runs.bytes();
-            self.runs.begin((record, repeat), verdict, of, now);
-            self.bytes.replace(before, self.runs.bytes());
+            let of = Origin { kind, spot, marks, rule: ruling.rule, messages: Messages::default() };
+            self.change_runs(|runs| runs.begin((record, repeat), verdict, of, now));
         }
+    }
+
+    /// Changes the runs, and counts their bytes.
+    fn change_runs<T>(&mut self, change: impl FnOnce(&mut Runs) -> T) -> T {
+        let before = self.runs.bytes();
+        let changed = change(&mut self.runs);
+        self.bytes.replace(before, self.runs.bytes());
+        changed
     }
 
     /// Adds all runs to the store. Call this before any read.
     pub fn tell(&mut self) {
-        self.bytes -= self.runs.bytes();
-        for (record, run) in self.runs.end_all() {
+        for (record, run) in self.change_runs(Runs::end_all) {
             self.tell_run(record, &run);
         }
     }
 
     /// Ends the run of a record, so that its numbers are noted before the next decision.
     fn end_run(&mut self, record: RecordId) -> Option<Run> {
-        let before = self.runs.bytes();
-        let run = self.runs.end(record)?;
-        self.bytes.replace(before, self.runs.bytes());
+        let run = self.change_runs(|runs| runs.end(record))?;
         self.tell_run(record, &run);
         Some(run)
     }
@@ -376,7 +387,7 @@ impl Store {
             return;
         }
         let before = history.bytes();
-        for (mark, message) in messages {
+        for (mark, message) in messages.iter() {
             history.hear(record, (message, *mark, self.settings.messages));
         }
         let text = history.message(record, run.message);

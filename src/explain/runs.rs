@@ -2,16 +2,16 @@
 //!
 //! Hot: most occurrences are such repeats, and the store's data of their object is rarely in the processor's cache.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use smol_str::SmolStr;
 
-use super::history::{heap, short};
+use super::history::Messages;
 use super::marks::Marks;
 use super::recent::minute;
 use super::{Settings, Spot, Verdict};
 use crate::clock::{Mono, Now};
-use crate::correlator::{Key, KeySecret};
+use crate::correlator::KeySecret;
 use crate::event::Event;
 use crate::limits::Share;
 use crate::outbox::{Kind, RecordId};
@@ -31,8 +31,8 @@ pub(super) struct Run {
     pub(super) verdict: Verdict,
     /// The number of occurrences, without those that began it.
     pub(super) number: u32,
-    /// Half of the newest event's key.
-    repeat: u64,
+    /// The newest event's key, if events with an equal one have the same message.
+    pub(super) repeat: Option<u64>,
     /// The hash of the newest message.
     pub(super) message: u64,
     began: Mono,
@@ -49,15 +49,13 @@ pub(super) struct Origin {
     pub(super) marks: Marks,
     /// The number of the rule that the event matches.
     pub(super) rule: Option<usize>,
-    /// The newest distinct messages, each with its hash, without those that the store has.
-    // LIMIT: `Settings::messages`.
-    pub(super) messages: VecDeque<(u64, SmolStr)>,
+    /// The messages that the store may not have.
+    pub(super) messages: Messages,
 }
 
 impl Origin {
     fn bytes(&self) -> usize {
-        let texts = self.messages.iter().map(|(_, text)| heap(text)).sum::<usize>();
-        size_of::<Self>() + self.messages.capacity() * size_of::<(u64, SmolStr)>() + texts
+        size_of::<Self>() + self.messages.bytes()
     }
 }
 
@@ -66,6 +64,8 @@ impl Origin {
 pub(super) struct Runs {
     // LIMIT: a quarter of `Settings::max_bytes` over all shards; beyond it the shards with the largest parts end all runs.
     runs: HashMap<RecordId, Run, foldhash::fast::FixedState>,
+    /// Entries for which the table has memory.
+    entries: usize,
     /// Bytes of all origins.
     origins: usize,
     /// Bytes of everything.
@@ -85,59 +85,59 @@ impl Runs {
 
     /// Whether there is no room for another run.
     pub(super) fn are_full(&self, settings: &Settings) -> bool {
-        self.bytes.is_over(settings.max_bytes.get() / 4)
+        let grows = self.runs.len() == self.runs.capacity();
+        let more = size_of::<Origin>() + if grows { self.entries.max(4) * ENTRY } else { 0 };
+        self.bytes.is_over(settings.quarter().saturating_sub(more))
     }
 
-    /// Adds occurrences of a record to its run, and keeps their message. Returns `false` if they continue no run.
+    /// Adds occurrences of a record to its run, and keeps their message. Returns the run's verdict, or `None` if they
+    /// continue no run.
     ///
     /// `repeat` is the event's key, if events with an equal one have the same message, which is `message`.
     pub(super) fn receive(
         &mut self,
-        (record, repeat): (RecordId, Option<Key>),
+        (record, repeat): (RecordId, Option<u64>),
         (event, message, number): (&Event, &SmolStr, u32),
         secret: KeySecret,
         settings: &Settings,
         now: Now,
-    ) -> bool {
-        let Some(run) = self.runs.get_mut(&record) else { return false };
+    ) -> Option<Verdict> {
+        let run = self.runs.get_mut(&record)?;
         if now.mono.nanos_since(run.began) >= LONGEST || minute(now.mono) != minute(run.began) {
-            return false;
+            return None;
         }
-        let repeat = repeat.map(Key::half);
-        if repeat != Some(run.repeat) {
+        if repeat.is_none() || repeat != run.repeat {
             let marks = Marks::with(secret, event, message);
-            if !run.of.marks.are_of_one_fact(marks) || self.bytes.is_over(settings.max_bytes.get() / 4) {
-                return false;
+            if !run.of.marks.are_of_one_fact(marks) {
+                return None;
             }
-            if marks.message != run.message && !run.of.messages.iter().any(|(known, _)| *known == marks.message) {
-                let before = run.of.bytes();
-                let most = if run.of.kind == Kind::Plain { 1 } else { settings.messages.max(1) };
-                while run.of.messages.len() >= most {
-                    run.of.messages.pop_front();
+            if marks.message != run.message && !run.of.messages.has(marks.message) {
+                if self.bytes.is_over(settings.quarter().saturating_sub(run.of.messages.growth())) {
+                    return None;
                 }
-                run.of.messages.push_back((marks.message, short(message)));
+                let before = run.of.bytes();
+                run.of.messages.push(run.of.kind, settings.messages, marks.message, message);
                 let after = run.of.bytes();
                 self.origins = self.origins - before + after;
                 self.bytes.replace(before, after);
             }
             run.message = marks.message;
-            run.repeat = repeat.unwrap_or_default();
+            run.repeat = repeat;
         }
         run.number = run.number.saturating_add(number);
         run.last = now;
-        true
+        Some(run.verdict)
     }
 
-    /// Whether received occurrences, if they are still in the record's run, have its verdict. Otherwise takes them back.
-    pub(super) fn agrees(&mut self, record: RecordId, verdict: Verdict, number: u32) -> bool {
-        let Some(run) = self.runs.get_mut(&record).filter(|run| run.verdict != verdict) else { return true };
-        run.number = run.number.saturating_sub(number);
-        false
+    /// Takes received occurrences back, if they are still in the record's run.
+    pub(super) fn take_back(&mut self, record: RecordId, number: u32) {
+        if let Some(run) = self.runs.get_mut(&record) {
+            run.number = run.number.saturating_sub(number);
+        }
     }
 
     /// Begins a run of a record that has none.
-    pub(super) fn begin(&mut self, record: (RecordId, Option<Key>), verdict: Verdict, of: Origin, now: Now) {
-        let (record, repeat) = (record.0, record.1.map_or(0, Key::half));
+    pub(super) fn begin(&mut self, (record, repeat): (RecordId, Option<u64>), verdict: Verdict, of: Origin, now: Now) {
         let (message, began) = (of.marks.message, now.mono);
         self.origins += of.bytes();
         let run = Run { verdict, number: 0, repeat, message, began, last: now, of: Box::new(of) };
@@ -156,16 +156,16 @@ impl Runs {
     /// Ends and returns all runs.
     pub(super) fn end_all(&mut self) -> impl Iterator<Item = (RecordId, Run)> + use<> {
         let runs = std::mem::take(&mut self.runs);
-        self.origins = 0;
+        (self.entries, self.origins) = (0, 0);
         self.count_bytes();
         runs.into_iter()
     }
 
     fn count_bytes(&mut self) {
-        let entries = match self.runs.capacity() {
-            0 => 0,
-            capacity => (capacity + 1).next_power_of_two(),
-        };
-        self.bytes.set(entries * ENTRY + self.origins);
+        // The table never shrinks, but its capacity counts no entry from which a run was removed.
+        if self.runs.capacity() > 0 {
+            self.entries = self.entries.max((self.runs.capacity() + 1).next_power_of_two());
+        }
+        self.bytes.set(self.entries * ENTRY + self.origins);
     }
 }

@@ -120,11 +120,9 @@ pub(super) struct Budget {
     queue: Option<Box<Queue>>,
     /// The budget's timer.
     pub(super) timer: Option<Mono>,
-    /// The digest, once a record was folded.
-    pub(super) digest: Option<Box<Digest>>,
 }
 
-/// The records that wait in a budget.
+/// The records that wait in a budget, and its digest.
 #[derive(Debug, Default)]
 struct Queue {
     /// Records that may be written at once.
@@ -135,6 +133,14 @@ struct Queue {
     /// Records that need a token, were never written and can fold. They have a set of their own, so that finding them
     /// needs no access to the scattered records.
     foldable: BTreeSet<Order>,
+    /// The digest, once a record was folded.
+    digest: Option<Box<Digest>>,
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.paid.is_empty() && self.owed.is_empty() && self.foldable.is_empty() && self.digest.is_none()
+    }
 }
 
 /// How a record waits in its budget.
@@ -159,7 +165,6 @@ impl Budget {
             filed: None,
             warnings: 0,
             timer: None,
-            digest: None,
         }
     }
 
@@ -195,7 +200,26 @@ impl Budget {
         {
             queue.foldable.remove(&order);
         }
-        self.queue.take_if(|queue| queue.paid.is_empty() && queue.owed.is_empty() && queue.foldable.is_empty());
+        self.queue.take_if(|queue| queue.is_empty());
+    }
+
+    pub(super) fn digest(&self) -> Option<&Digest> {
+        self.queue.as_ref()?.digest.as_deref()
+    }
+
+    pub(super) fn digest_mut(&mut self) -> Option<&mut Digest> {
+        self.queue.as_mut()?.digest.as_deref_mut()
+    }
+
+    /// Returns the digest, made by `make` if there is none.
+    pub(super) fn digest_or(&mut self, make: impl FnOnce() -> Digest) -> &mut Digest {
+        self.queue.get_or_insert_default().digest.get_or_insert_with(|| Box::new(make()))
+    }
+
+    pub(super) fn take_digest(&mut self) -> Option<Box<Digest>> {
+        let digest = self.queue.as_mut()?.digest.take();
+        self.queue.take_if(|queue| queue.is_empty());
+        digest
     }
 
     /// Returns the number of records that can fold.

@@ -60,7 +60,7 @@ impl Budget {
     /// came faster than they are kept it would never be written.
     // LIMIT: what comes meanwhile stands in the queue, of which there is no more than `max_records`.
     pub(super) fn folds_from(&self, journal: &Journal, paused: &Paused) -> Option<Mono> {
-        match &self.digest {
+        match self.digest() {
             Some(digest) if journal.on && paused.contains_key(&digest.record) => None,
             Some(digest) => Some(digest.folds_from),
             None => Some(Mono(i64::MIN)),
@@ -105,7 +105,7 @@ impl Outbox {
 
     /// A digest that stands in its queue again has a while in which nothing folds.
     pub(super) fn end_hold(&mut self, budget: BudgetId, now: Mono) {
-        if let Some(digest) = self.budgets.peek_mut(&budget.0).and_then(|budget| budget.digest.as_mut()) {
+        if let Some(digest) = self.budgets.peek_mut(&budget.0).and_then(Budget::digest_mut) {
             digest.folds_from = now.after(UNDISTURBED);
         }
     }
@@ -197,15 +197,13 @@ impl Outbox {
     /// Lets the digest of `home` stand for records that were taken out, and returns it.
     pub(super) fn fold_into(&mut self, home: Home, records: &[(RecordId, Box<Record>)], now: Now) -> Option<RecordId> {
         let (_, first) = records.first()?;
-        let id = self.budgets.peek(&home.budget().0)?.digest.as_ref().map(|digest| digest.record);
+        let id = self.budgets.peek(&home.budget().0)?.digest().map(|digest| digest.record);
         let id = id.unwrap_or_else(|| self.digest_id());
         let budget = self.budgets.peek_mut(&home.budget().0)?;
-        let before = budget.digest.as_ref().map_or(0, |digest| digest.size());
-        let digest = budget.digest.get_or_insert_with(|| {
-            Box::new(match home {
-                Home::Budget(_) => Digest::new(id, &first.event, now),
-                Home::Group(_) => Digest::storm(id, &first.event, now),
-            })
+        let before = budget.digest().map_or(0, Digest::size);
+        let digest = budget.digest_or(|| match home {
+            Home::Budget(_) => Digest::new(id, &first.event, now),
+            Home::Group(_) => Digest::storm(id, &first.event, now),
         });
         for (_, record) in records {
             digest.fold(&record.event, record.pending, &self.settings);
@@ -222,19 +220,19 @@ impl Outbox {
     fn owe_digest(&mut self, home: Home, occurrences: u64, since: Mono, now: Now) {
         let (budget_id, group) = (home.budget(), home.group(self));
         let Some(budget) = self.budgets.peek_mut(&budget_id.0) else { return };
-        let Some(digest) = budget.digest.as_mut() else { return };
+        let Some(digest) = budget.digest() else { return };
         let (id, event) = (digest.record, digest.event.clone());
         if let Some(record) = self.records.get_mut(&id) {
             let before = record.size;
             record.absorb(event, || true);
             self.bytes.replace(before, record.size);
         } else {
-            budget.members += 1;
             let kind = if digest.is_storm() { Kind::Storm } else { Kind::Digest };
             let mut record = Record::new(budget.source, budget_id, kind, event, now.mono);
             record.since = since;
             record.group = group;
             (record.stand, record.total) = (digest.stand.clone(), digest.total);
+            budget.members += 1;
             record.tag = self.own_tag(id);
             self.bytes += record.size;
             self.put(id, record);

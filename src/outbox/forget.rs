@@ -78,8 +78,8 @@ impl Outbox {
         }
         if id.0 >= FIRST_DIGEST {
             for (_, budget) in self.budgets.iter_mut() {
-                if budget.digest.as_ref().is_some_and(|digest| digest.record == id) {
-                    self.bytes -= budget.digest.take().map_or(0, |digest| digest.size());
+                if budget.digest().is_some_and(|digest| digest.record == id) {
+                    self.bytes -= budget.take_digest().map_or(0, |digest| digest.size());
                 }
             }
         }
@@ -142,7 +142,7 @@ impl Outbox {
     /// The digest of this name. Looks at every budget: only for the rare delete of a digest.
     #[must_use]
     pub fn digest(&self, namespace: &str, name: &str) -> Option<RecordId> {
-        let digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest.as_ref());
+        let digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest());
         let mut ids = digests.map(|digest| (digest.record, self.records.get(&digest.record), &digest.event));
         ids.find_map(|(id, record, event)| {
             let metadata = &record.map_or(event, |record| &record.event).metadata;

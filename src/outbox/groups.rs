@@ -496,7 +496,7 @@ impl Outbox {
     }
 
     fn storm_event(&self, key: Key) -> Option<&Event> {
-        self.budgets.peek(&BudgetId::of_group(key).0)?.digest.as_ref().map(|digest| &digest.event)
+        self.budgets.peek(&BudgetId::of_group(key).0)?.digest().map(|digest| &digest.event)
     }
 
     /// Returns the group that pays for its storm record.

@@ -98,7 +98,7 @@ impl Outbox {
     /// The name of a digest or storm record. Looks at every budget: only for `explain`.
     #[must_use]
     pub fn digest_name(&self, id: RecordId) -> Option<SmolStr> {
-        let mut digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest.as_ref());
+        let mut digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest());
         digests.find(|digest| digest.record == id).map(|digest| digest.event.metadata.name.clone())
     }
 }

@@ -309,7 +309,7 @@ impl Outbox {
             budget.insert(order, place);
             if place == Place::Foldable && budget.foldable_len() > budget.tokens(now.mono) {
                 let (number, tokens) = (budget.foldable_len(), budget.tokens(now.mono));
-                let digest = budget.digest.as_ref().map(|digest| digest.record);
+                let digest = budget.digest().map(|digest| digest.record);
                 // An existing digest that waits for a token anyway takes the excess at once.
                 if number > self.settings.digest_after + tokens || digest.is_some_and(|id| self.owes_digest(id)) {
                     self.fold_excess(budget_id, now);
@@ -449,7 +449,7 @@ impl Outbox {
         self.bytes -= record.size;
         if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
             budget.members -= 1;
-            if let Some(digest) = budget.digest.as_mut().filter(|_| record.kind.folds()) {
+            if let Some(digest) = budget.digest_mut().filter(|_| record.kind.folds()) {
                 digest.stand = record.stand;
                 digest.total = record.total;
                 digest.event = record.event;

@@ -308,7 +308,7 @@ impl Outbox {
             let (budget, is_digest) = (record.budget, record.kind.folds());
             self.remove(id, now);
             if is_digest && let Some(budget) = self.budgets.peek_mut(&budget.0) {
-                self.bytes -= budget.digest.take().map_or(0, |digest| digest.size());
+                self.bytes -= budget.take_digest().map_or(0, |digest| digest.size());
             }
         }
         let mut settlement = Settlement { lost: Some((loss.reason, lost)), feedback, ..Settlement::default() };

@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 
 use super::Outbox;
 use super::budget::BudgetId;
+use super::digest::Digest;
 use super::record::Phase;
 use crate::clock::{Mono, Now};
-use crate::correlator::{Key, RecordId};
+use crate::correlator::{Key, LruMap, RecordId};
 
 /// What a timer wakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,7 +102,11 @@ impl Outbox {
     fn forget_budget(&mut self, id: BudgetId) {
         if let Some(budget) = self.budgets.pop(&id.0) {
             self.budget_count.set(self.budgets.len());
-            self.bytes -= budget.digest.map_or(0, |digest| digest.size());
+            self.bytes -= budget.digest().map_or(0, Digest::size);
+        }
+        if self.budgets.is_empty() {
+            // Releases the table, which never shrinks.
+            self.budgets = LruMap::default();
         }
     }
 

@@ -26,7 +26,8 @@ pub enum Command {
     /// Components post their Events to --listen as if it were the API server. Without flags, only this machine reaches
     /// it, and it writes to an embedded store, whose events can be read at the same address.
     ///
-    /// SIGTERM writes what waits (up to shutdown.drainTimeout) and exits 0; SIGHUP reloads the configuration file.
+    /// SIGTERM writes what waits (up to shutdown.drainTimeout) and exits 0, or 75 if occurrences were lost. SIGHUP reloads
+    /// the configuration file.
     Serve(Box<Serve>),
     /// Show what it saves on generated events: no cluster, no flags.
     ///
@@ -386,7 +387,7 @@ pub struct Tap {
     /// Types.
     #[arg(long = "type")]
     pub event_type: Option<String>,
-    /// Decisions: created, counted, combined, deferred, dropped, written, lost.
+    /// Decisions: created, counted, combined, deferred, dropped, rejected, written, lost.
     #[arg(long)]
     pub verdict: Option<String>,
     /// Texts; the message must contain one of them.
@@ -398,7 +399,7 @@ pub struct Tap {
     /// How long to print [default: until Ctrl-C].
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub time: Option<Duration>,
-    /// Format of lines; JSON lines are printed as received.
+    /// Format of lines; JSON lines are printed as received, and YAML as one document per line.
     #[arg(long, short, value_enum, default_value_t = Format::Table)]
     pub output: Format,
     /// The eventweir to query.

@@ -228,13 +228,17 @@ fn replay_counts_events_out_of_order_or_sorts_them() {
 
 #[test]
 fn replay_names_the_line_that_is_no_event() {
-    let (_file, path) = file("{}\n\n{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}\n");
+    let event = "{\"involvedObject\":{\"name\":\"web-0\"}}";
+    let (_file, path) = file(&format!("{event}\n\n{{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}}\n"));
     let output = eventweir(&["replay", &path]);
     assert_eq!(output.status.code(), Some(64));
     let text = stderr(&output);
     assert!(text.contains(" line 3 is no Event: it has kind \"Pod\"") && text.contains("--skip-bad"), "{text}");
     let output = eventweir(&["replay", &path, "--skip-bad"]);
     assert!(output.status.success() && stdout(&output).contains("1 document that is no event left out"));
+    let (_file, path) = file(&format!("{event}\n{{\"level\":\"info\"}}\n"));
+    let text = stderr(&eventweir(&["replay", &path]));
+    assert!(text.contains(" line 2 is no Event: it has neither kind, involvedObject nor regarding"), "{text}");
     let output = eventweir(&["replay", "/no/such/file"]);
     assert_eq!(output.status.code(), Some(64));
     assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));

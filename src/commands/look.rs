@@ -76,7 +76,12 @@ impl Server {
     }
 
     /// Prints the lines of the tap until `time` has passed or Ctrl-C.
-    pub(super) async fn tap(&self, query: &[(&str, &str)], as_json: bool, time: Option<Duration>) -> Result<(), Error> {
+    pub(super) async fn tap(
+        &self,
+        query: &[(&str, &str)],
+        output: Format,
+        time: Option<Duration>,
+    ) -> Result<(), Error> {
         let mut end = pin!(end(time));
         loop {
             let mut body = self.ask("tap", query).await?.into_body();
@@ -93,15 +98,20 @@ impl Server {
                 while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = rest.drain(..=end).collect();
                     let value: Value = serde_json::from_slice(&line).unwrap_or_default();
-                    if as_json {
-                        print(&String::from_utf8_lossy(&line))?;
-                    } else if let Some(line) = tap_line(&value) {
-                        print(&line)?;
+                    match output {
+                        Format::Json => print(&String::from_utf8_lossy(&line))?,
+                        Format::Yaml => print(&tap_document(&value))?,
+                        Format::Table => print(&tap_line(&value).unwrap_or_default())?,
                     }
                 }
             }
         }
     }
+}
+
+/// Formats a line of the tap as a YAML document.
+fn tap_document(line: &Value) -> String {
+    format!("---\n{}", serde_saphyr::to_string(line).unwrap_or_default())
 }
 
 /// Formats a line of the tap; `None` for a line that only keeps the connection alive.
@@ -154,7 +164,7 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
         let asked = first["kind"].as_str().zip(first["name"].as_str()).map(|(kind, name)| format!("{kind}/{name}"));
         let object = asked.or_else(|| explain.object.clone()).unwrap_or_default();
         let query = [("namespace", &*explain.namespace), ("object", &object), ("source", source), ("reason", reason)];
-        server.tap(&query, explain.output == Format::Json, None).await
+        server.tap(&query, explain.output, None).await
     })
 }
 
@@ -240,13 +250,14 @@ fn list(value: &Value) -> Vec<Value> {
 fn budgets(object: &Value) -> String {
     let mut text = String::new();
     for budget in list(&object["budgets"]) {
+        // While tokens are left, a write waits for none.
+        let next = if budget["tokens"] == 0 { format!(", next {}", time(&budget["nextToken"])) } else { String::new() };
         text += &format!(
-            "\n  BUDGET   {}\n           {} of {} tokens, one each {:.0} s, next {}; spent: {}\n",
+            "\n  BUDGET   {}\n           {} of {} tokens, one each {:.0} s{next}; spent: {}\n",
             clean(&cell(&budget["key"]), 200),
             budget["tokens"],
             budget["burst"],
             budget["secondsPerToken"].as_f64().unwrap_or_default(),
-            time(&budget["nextToken"]),
             cell(&budget["spentOn"])
         );
     }
@@ -324,7 +335,7 @@ pub fn tap(tap: &Tap) -> Result<(), Error> {
         ("max-rate", &max_rate),
     ]
     .map(|(key, value)| (key, value.as_deref().unwrap_or_default()));
-    runtime.block_on(server.tap(&query, tap.output == Format::Json, tap.time))
+    runtime.block_on(server.tap(&query, tap.output, tap.time))
 }
 
 #[cfg(test)]
@@ -345,6 +356,21 @@ mod tests {
             assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']), "{text:?}");
         }
         assert_eq!(tap_line(&json!({ "ping": true })), None);
+    }
+
+    #[test]
+    fn a_line_of_the_tap_is_one_yaml_document() {
+        assert_eq!(
+            tap_document(&json!({ "verdict": "counted", "occurrences": 2 })),
+            "---\nverdict: counted\noccurrences: 2\n"
+        );
+    }
+
+    #[test]
+    fn a_budget_with_tokens_has_no_next_one() {
+        let budget = |tokens| json!({ "budgets": [{ "tokens": tokens, "nextToken": "2026-03-01T08:00:00.000000Z" }] });
+        assert!(budgets(&budget(0)).contains("next 08:00:00"));
+        assert!(!budgets(&budget(1)).contains("next"));
     }
 
     #[test]

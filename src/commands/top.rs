@@ -10,7 +10,7 @@ use super::look::{Server, WIDTH, explained};
 use super::report::thousands;
 use super::{Error, print, table};
 use crate::cli::{By, Format, Top};
-use crate::explain::{Window, clean};
+use crate::explain::{Window, clean, saved};
 
 /// Help for the keys, below a live table.
 const HELP: &str = "o object  r reason  c component  n namespace  tab next  1 2 3 last 1m, 10m, 1h\n\
@@ -314,7 +314,7 @@ async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
                 draw("Press any key to go back.")?;
                 let question: Vec<_> = question.into_iter().chain([("max-rate", "100")]).collect();
                 tokio::select! {
-                    ended = server.tap(&question, false, None) => return ended,
+                    ended = server.tap(&question, Format::Table, None) => return ended,
                     _ = pressed(&mut keys) => {}
                 }
             }
@@ -361,11 +361,12 @@ fn folded(text: &str, columns: usize) -> Vec<String> {
 /// Formats the totals above the table.
 fn totals(document: &Value) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or_default();
-    let saved = 100.0 * (1.0 - number(&document["writtenLastHour"]) / number(&document["receivedLastHour"]).max(1.0));
+    let (received, written) = (number(&document["receivedLastHour"]), number(&document["writtenLastHour"]));
     let mut text = format!(
-        "received {:.1}/s   written {:.2}/s   saved {saved:.1} % of last hour   not shown yet {}\n",
+        "received {:.1}/s   written {:.2}/s   saved {} of last hour   not shown yet {}\n",
         number(&document["receivedPerSecond"]),
         number(&document["writtenPerSecond"]),
+        saved(received, written),
         thousands(document["unseen"]["facts"].as_u64().unwrap_or_default()),
     );
     for what in ["waiting", "lost", "rejected"] {

@@ -144,7 +144,8 @@ pub struct Record {
     pub name: SmolStr,
     pub form: &'static str,
     pub reason: SmolStr,
-    pub count: i64,
+    /// `None` for a storm record, whose occurrences are of other objects too.
+    pub count: Option<i64>,
     pub pending: u64,
     pub state: &'static str,
     pub why: Option<&'static str>,
@@ -282,10 +283,11 @@ impl Query {
             && (host.is_empty() || host == fact.host)
     }
 
-    /// Whether an object is of the selected kind.
+    /// Whether an object is of the selected kind and uid.
     #[must_use]
-    pub fn means_kind(&self, object: &crate::event::ObjectReference) -> bool {
-        self.kind.is_empty() || is_kind(&self.kind, &object.kind, &object.api_version)
+    pub fn means_object(&self, object: &crate::event::ObjectReference) -> bool {
+        (self.kind.is_empty() || is_kind(&self.kind, &object.kind, &object.api_version))
+            && (self.uid.is_empty() || self.uid == object.uid)
     }
 
     /// Returns the length of the common beginning of the queried name and the object's name.
@@ -374,7 +376,19 @@ impl Explanation {
                 Answer { text: format!("{}: {}", worst.reason, worst.answer.text), ..worst.answer.clone() }
             }
             Some(worst) => worst.answer.clone(),
-            None => unknown(query, (received, unread), (began, forgotten), &nearest),
+            None => match objects.iter().flat_map(|object| &object.records).next() {
+                Some(summary) => Answer {
+                    code: summary.form,
+                    text: format!(
+                        "Nothing was reported about {}. Its {} record {} counts occurrences of other objects.",
+                        query.object(),
+                        summary.form,
+                        summary.name
+                    ),
+                    action: String::new(),
+                },
+                None => unknown(query, (received, unread), (began, forgotten), &nearest),
+            },
         };
         Self {
             api_version: "eventweir/v1",
@@ -428,8 +442,8 @@ fn unknown(
     if let Some(nearest) = nearest.first() {
         text += &format!(" The nearest name is {nearest}.");
     }
-    let action = "See whether its reporter sends its events here. With several replicas ask all, each with a --server of its own: \
-        one knows only what it has received.";
+    let action = "Check the namespace (-n), and whether its reporter sends its events here. With several replicas ask all, each \
+        with a --server of its own: one knows only what it has received.";
     Answer { code: "unknown", text, action: action.to_owned() }
 }
 
@@ -445,6 +459,39 @@ mod tests {
         assert!(is_kind("ingresses", "Ingress", "networking.k8s.io/v1") && is_kind("policies", "Policy", "x/v1"));
         assert!(is_kind("cj.batch", "CronJob", "batch/v1") && !is_kind("cj.other", "CronJob", "batch/v1"));
         assert!(!is_kind("p", "Pod", "v1") && !is_kind("deploy", "Pod", "v1"));
+    }
+
+    #[test]
+    fn an_object_with_nothing_but_a_summary_is_explained_by_it() {
+        let storm = Record {
+            name: "shop.1".into(),
+            form: "storm",
+            reason: SmolStr::default(),
+            count: Some(169),
+            pending: 0,
+            state: "settled",
+            why: None,
+            resource_version: None,
+            messages: Vec::new(),
+        };
+        let namespace = Object {
+            kind: "Namespace".into(),
+            namespace: "shop".into(),
+            name: "shop".into(),
+            uid: SmolStr::default(),
+            api_version: "v1".into(),
+            reasons: Vec::new(),
+            budgets: Vec::new(),
+            records: vec![storm],
+            decisions: Vec::new(),
+            forgotten_decisions: 0,
+        };
+        let [kind, name] = ["namespace", "shop"].map(str::to_owned);
+        let query = Query { kind, namespace: name.clone(), name, ..Query::default() };
+        let known = Known { objects: vec![namespace], ..Known::default() };
+        let answer = Explanation::new(&query, vec![known], 0).answer;
+        let text = "Nothing was reported about namespace shop/shop. Its storm record shop.1 counts occurrences of other objects.";
+        assert_eq!((answer.code, &*answer.text), ("storm", text));
     }
 
     #[test]

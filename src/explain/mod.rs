@@ -22,7 +22,7 @@ use marks::mark;
 pub use recent::{Group, MINUTES, Minutes, Recent, Totals, Window};
 use runs::{Origin, Run, Runs};
 pub use tap::{Line, Selector, Tap, source};
-pub use view::Unseen;
+pub use view::{Unseen, saved};
 
 use std::num::NonZeroUsize;
 

@@ -106,6 +106,7 @@ impl Object {
         let others: Vec<String> = budget
             .into_iter()
             .flat_map(|budget| &budget.spent_on)
+            .filter(|(_, spent)| **spent > 0)
             .map(|(reason, spent)| format!("{reason} {spent}"))
             .collect();
         let next = budget
@@ -206,7 +207,11 @@ impl Object {
                     plural(part.in_summary, "occurrence"),
                     part.summary
                 ),
-                "Nothing; a larger burstSize gives them records of their own.",
+                if form == "storm" {
+                    "Nothing; a rule with a larger groupBurstSize or groupQps gives them records of their own."
+                } else {
+                    "Nothing; a larger burstSize gives them records of their own."
+                },
             );
         }
         if self.newest(part, "deleted") > self.newest(part, "written") {

@@ -8,6 +8,7 @@ use smol_str::SmolStr;
 use tokio::sync::broadcast;
 
 use super::answer::stamp;
+use super::history::Verdict;
 use crate::event::{Event, cut};
 
 /// LIMIT: lines that are buffered for a slow reader; beyond it the oldest are left out.
@@ -106,11 +107,23 @@ pub struct Selector {
 /// The members that lines can be selected by.
 const NAMES: [&str; 7] = ["namespace", "object", "reason", "source", "type", "verdict", "message"];
 
+/// The decisions that lines report.
+const VERDICTS: [Verdict; 8] = [
+    Verdict::Created,
+    Verdict::Counted,
+    Verdict::Combined,
+    Verdict::Deferred,
+    Verdict::Dropped,
+    Verdict::Rejected,
+    Verdict::Written,
+    Verdict::Lost,
+];
+
 impl Selector {
     /// Parses the pairs of a query string.
     ///
     /// # Errors
-    /// Names the unknown parameter.
+    /// Names the unknown parameter or decision.
     pub fn parse<'a>(
         pairs: impl Iterator<Item = (std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)>,
     ) -> Result<Self, String> {
@@ -118,7 +131,13 @@ impl Selector {
         for (key, value) in pairs {
             let name =
                 NAMES.into_iter().find(|name| *name == key).ok_or_else(|| format!("unknown parameter {key:?}"))?;
-            selector.conditions.push((name, value.split(',').map(ToOwned::to_owned).collect()));
+            let values: Vec<String> = value.split(',').map(ToOwned::to_owned).collect();
+            let is_known = |value: &String| value.ends_with('*') || VERDICTS.iter().any(|known| known.label() == value);
+            if let Some(other) = values.iter().find(|value| name == "verdict" && !is_known(value)) {
+                let allowed = VERDICTS.map(Verdict::label).join(", ");
+                return Err(format!("verdict: {other:?} is not allowed; allowed: {allowed}"));
+            }
+            selector.conditions.push((name, values));
         }
         Ok(selector)
     }

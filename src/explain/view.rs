@@ -26,6 +26,16 @@ impl Unseen {
     }
 }
 
+/// Formats the share of occurrences that took no write, for people; `-` without occurrences.
+#[must_use]
+pub fn saved(received: f64, written: f64) -> String {
+    if received > 0.0 {
+        format!("{:.1} %", (100.0 * (1.0 - written / received)).clamp(0.0, 100.0))
+    } else {
+        "-".to_owned()
+    }
+}
+
 impl Store {
     /// Returns the newest messages of a record as a JSON list of limited bytes, the newest last.
     #[must_use]

@@ -214,7 +214,7 @@ impl Face {
         let options = ListOptions { field_selector, limit: STORED, ..ListOptions::default() };
         let namespace = (!query.namespace.is_empty()).then_some(query.namespace.as_str());
         let Ok(list) = self.0.upstream.list(namespace, &options).await else { return Vec::new() };
-        let events = list.items.into_iter().filter(|event| query.means_kind(&event.involved_object));
+        let events = list.items.into_iter().filter(|event| query.means_object(&event.involved_object));
         let stored = |event: crate::event::Event| Stored {
             source: source(event.component(), event.host()),
             name: event.metadata.name,
@@ -486,6 +486,13 @@ mod tests {
         drop(reader);
         assert!(!tap.is_read());
         assert_eq!(places.0.available_permits(), READERS);
+    }
+
+    #[test]
+    fn an_unknown_decision_is_refused() {
+        assert!(Selector::parse(pairs(Some("verdict=created,los*"))).is_ok());
+        let fault = Selector::parse(pairs(Some("verdict=created,foo"))).unwrap_err();
+        assert!(fault.starts_with("verdict: \"foo\" is not allowed; allowed: created, counted, "), "{fault}");
     }
 
     #[tokio::test]

@@ -30,6 +30,7 @@ mod read;
 mod rejection;
 mod respond;
 mod table;
+mod unread;
 mod update;
 mod watch;
 mod websocket;
@@ -194,6 +195,8 @@ impl Face {
             .layer(layer(self.clone(), metrics::count))
             // Encodes refusals as the client accepts them, compresses, and sets the headers of every answer.
             .layer(layer((), finish::finish))
+            // Reads what a refusal has left of a body over HTTP/2.
+            .layer(layer((), unread::unread))
             // Refuses requests that a browser sends for a web page of another origin.
             .layer(layer(origins, of_our_origin))
             // Ends the request at its client's deadline.
@@ -323,8 +326,9 @@ async fn method_not_allowed() -> Response {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use axum::http::Method;
     use axum::http::header::CACHE_CONTROL;
+    use axum::http::{Method, Version};
+    use futures_util::StreamExt as _;
     use tower::ServiceExt as _;
 
     use super::*;
@@ -425,6 +429,26 @@ mod tests {
                 let is_refused = answer.status() == StatusCode::UNAUTHORIZED;
                 assert_eq!(is_refused, !health.contains(&path), "{method} {path}");
             }
+        }
+    }
+
+    /// Fault: curl reported the reset of the stream, and not the refusal.
+    #[tokio::test]
+    async fn a_refused_body_is_read_over_http2() {
+        let (face, _) = face();
+        for (version, is_read) in [(Version::HTTP_2, true), (Version::HTTP_11, false)] {
+            let parts = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+            let counted = Arc::clone(&parts);
+            let part = move |_| {
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                Ok::<_, Infallible>(axum::body::Bytes::from_static(&[b' '; 1000]))
+            };
+            // Endless, so what is read ends at the limit.
+            let body = Body::from_stream(futures_util::stream::iter(0..).map(part));
+            let request = Request::post("/api/v1/namespaces/shop/events").version(version).header("Accept", "text/css");
+            let Ok(answer) = face.service(Origins::any_host()).oneshot(request.body(body).unwrap()).await;
+            assert_eq!(answer.status(), StatusCode::NOT_ACCEPTABLE);
+            assert_eq!(parts.load(std::sync::atomic::Ordering::Relaxed), if is_read { 66 } else { 0 });
         }
     }
 

@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 
 use super::{Seen, time_of};
 use crate::event::patching::{PatchType, apply};
-use crate::event::{ApiGroup, Event, MicroTime, conversion, json};
+use crate::event::{ApiGroup, Event, MicroTime, ObjectReference, conversion, json};
 
 /// LIMIT: bytes of a document; a longer one is bad. An event is no longer than a request's body, and an audit line has
 /// it twice.
@@ -361,6 +361,9 @@ impl<'r> Recording<'r> {
             return Err(format!("is no Event: it has kind {:?} and apiVersion {:?}", head.kind, head.api_version));
         }
         let event = json::decode_event(group, text.as_bytes()).map_err(|error| error.status.message)?;
+        if head.kind.is_empty() && event.involved_object == ObjectReference::default() {
+            return Err("is no Event: it has neither kind, involvedObject nor regarding".to_owned());
+        }
         let occurrences = u32::try_from(conversion::occurrences(&event)).unwrap_or(1);
         let first = event.first_timestamp.map(|time| time.0.saturating_mul(1_000_000_000));
         let from = first.or_else(|| event.event_time.map(|time| time.0.saturating_mul(1000)));

@@ -298,7 +298,7 @@ impl Shard {
                 name: self.name_of(history, kept.record),
                 form: form(kept.kind),
                 reason: history.facts[kept.fact].reason.clone(),
-                count: kept.count,
+                count: (kept.record.0 & ELSEWHERE == 0).then_some(kept.count),
                 pending,
                 state,
                 why: view.as_ref().filter(|view| view.waiting > 0).map(|view| view.why.label()),

@@ -39,6 +39,20 @@ async fn a_stop_writes_deferred_records_and_folds_several_into_one_digest() {
     assert_eq!((digest, events.len(), fake.shown()), (vec![9], 3, 11));
 }
 
+/// Fault: what could be written at once still was, as a digest.
+#[tokio::test(start_paused = true)]
+async fn without_time_to_drain_a_stop_writes_nothing_more() {
+    let (program, fake) = start(&TIGHT.replace("20s", "0s")).await;
+    for number in 0..5 {
+        offer(&program, event("node-1", "web-0", &format!("Reason{number}"), "m"));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(fake.shown(), 2);
+    let balance = program.stop().await;
+    assert_eq!((balance.ledger.total_written(), balance.ledger.lost(LostReason::Shutdown)), (2, 3));
+    assert_eq!((fake.shown(), fake.events().len()), (2, 2));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stop_patches_repeats_that_wait_for_a_token_or_an_interval() {
     let (program, fake) = start(TIGHT).await;

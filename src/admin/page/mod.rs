@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::Admin;
 use crate::correlator::{Pattern, Rule};
 use crate::event::MicroTime;
-use crate::explain::clean;
+use crate::explain::{clean, saved};
 use crate::ingest::TopQuery;
 
 const CSS: &str = include_str!("page.css");
@@ -228,7 +228,7 @@ fn full(admin: &Admin) -> usize {
 fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 11] {
     let number = |member: &str| top[member].as_f64().unwrap_or_default();
     let account = &top["account"];
-    let saved = 100.0 * (1.0 - number("writtenLastHour") / number("receivedLastHour").max(1.0));
+    let saved = saved(number("receivedLastHour"), number("writtenLastHour"));
     let now = admin.0.shards.clock().now();
     let history = match (admin.0.history.is_synced(), admin.0.history.heard(now)) {
         (true, Some(ago)) => format!("followed, heard {} ago", span(ago)),
@@ -238,7 +238,7 @@ fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 
     [
         ("received", format!("{:.1}/s", number("receivedPerSecond"))),
         ("written", format!("{:.2}/s", number("writtenPerSecond"))),
-        ("saved, 1 h", format!("{:.1} %", saved.clamp(0.0, 100.0))),
+        ("saved, 1 h", saved),
         ("received in all", account["received"].to_string()),
         ("waiting", total(account, "waiting").to_string()),
         ("lost", total(account, "lost").to_string()),

@@ -1,0 +1,39 @@
+//! Reads the rest of a refused body over HTTP/2. A stream whose body is not read is reset after the answer, and some
+//! clients (curl 7.88) then report the reset instead of the answer.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody as _};
+use axum::extract::Request;
+use axum::http::Version;
+use axum::response::Response;
+use futures_util::stream::{self, Stream as _};
+use http_body_util::{BodyExt as _, Limited};
+use parking_lot::Mutex;
+use tokio::time::timeout;
+
+use super::layer::Next;
+
+/// LIMIT: bytes that are read, and the longest time for them; after either the stream is reset.
+const BYTES_MAX: usize = 64 << 10;
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Layer that reads what a refusal has left of a body over HTTP/2.
+pub(super) async fn unread((): (), request: Request, next: impl Next) -> Response {
+    if request.version() != Version::HTTP_2 || request.body().is_end_stream() {
+        return next.run(request).await;
+    }
+    let (head, body) = request.into_parts();
+    // The next service drops its body before it answers, so this layer keeps one too.
+    let kept = Arc::new(Mutex::new(body.into_data_stream()));
+    let lent = Arc::clone(&kept);
+    let lent = Body::from_stream(stream::poll_fn(move |context| Pin::new(&mut *lent.lock()).poll_next(context)));
+    let response = next.run(Request::from_parts(head, lent)).await;
+    if response.status().is_client_error() || response.status().is_server_error() {
+        let rest = Body::from_stream(stream::poll_fn(move |context| Pin::new(&mut *kept.lock()).poll_next(context)));
+        let _in_time = timeout(TIMEOUT, Limited::new(rest, BYTES_MAX).collect()).await;
+    }
+    response
+}

@@ -301,6 +301,15 @@ fn all_errors_of_a_configuration_are_printed_before_a_port_is_opened() {
 }
 
 #[test]
+fn check_config_reports_the_errors_of_all_named_files() {
+    let (_file, path) = file("limitsFile: /no/limits\nshadowFile: /no/shadow\n");
+    let output = eventweir(&["check-config", &path]);
+    assert_eq!(output.status.code(), Some(64));
+    let text = stderr(&output);
+    assert!(text.contains("/no/limits: cannot be opened") && text.contains("/no/shadow: cannot be opened"), "{text}");
+}
+
+#[test]
 fn check_config_warns_of_a_key_that_hides_the_object() {
     let rule = |set: &str| format!("    - match: {{component: kubelet}}\n      set: {{{set}}}\n");
     let rules =

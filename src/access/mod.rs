@@ -228,6 +228,14 @@ impl Access {
         self.0.authenticates
     }
 
+    /// Whether new settings would let every authenticated caller do everything, unlike those in force: a file may have
+    /// been read while it was written.
+    #[must_use]
+    pub fn would_open(&self, new: &Settings) -> bool {
+        let old = self.0.live.load();
+        self.0.authenticates && !old.settings.reviews.is_on && !old.settings.policy.is_empty() && new.policy.is_empty()
+    }
+
     /// Identifies the caller of a request by its connection and its headers.
     ///
     /// # Errors

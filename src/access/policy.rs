@@ -15,7 +15,7 @@ pub struct Rule {
     pub groups: Vec<Pattern>,
     /// Verbs; empty for all.
     pub verbs: Vec<SmolStr>,
-    /// Namespaces; empty for all, and for requests over all namespaces.
+    /// Namespaces; empty for all. A rule with namespaces matches requests over all namespaces only if it denies.
     pub namespaces: Vec<Pattern>,
     /// Decision of the rule.
     pub effect: Effect,
@@ -40,8 +40,13 @@ impl Rule {
         let Target::Resource { resource: "events", namespace, .. } = &attributes.target else { return false };
         let any = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.matches(text));
         let is_about = any(&self.users, &caller.name) || caller.groups.iter().any(|group| any(&self.groups, group));
-        // A pattern for every namespace does not cover a request over all of them.
-        let is_there = self.namespaces.is_empty() || (!namespace.is_empty() && any(&self.namespaces, namespace));
+        let is_there = match self.effect {
+            _ if self.namespaces.is_empty() => true,
+            // A request over all namespaces is one over those that are denied, but needs more than those that are allowed.
+            Effect::Deny if namespace.is_empty() => true,
+            Effect::Allow if namespace.is_empty() => false,
+            Effect::Allow | Effect::Deny => any(&self.namespaces, namespace),
+        };
         is_about && is_there && (self.verbs.is_empty() || self.verbs.contains(&attributes.verb))
     }
 }
@@ -63,7 +68,8 @@ mod tests {
             Rule { users: exact("eve"), effect: Effect::Deny, ..Rule::default() },
             Rule { groups: exact("system:nodes"), verbs: vec!["create".into(), "patch".into()], ..Rule::default() },
             Rule { users: prefix("system:serviceaccount:shop:"), namespaces: prefix("shop"), ..Rule::default() },
-            Rule { users: exact("root"), ..Rule::default() },
+            Rule { users: exact("carol"), namespaces: exact("secret"), effect: Effect::Deny, ..Rule::default() },
+            Rule { users: vec![Pattern::Exact("root".into()), Pattern::Exact("carol".into())], ..Rule::default() },
         ];
         let check = |name: &str, groups: &[&str], verb: &'static str, namespace: &str| {
             let groups = groups.iter().map(|group| SmolStr::new(*group)).collect();
@@ -78,6 +84,9 @@ mod tests {
         assert_eq!(check("system:serviceaccount:shop:x", &[], "list", ""), None);
         assert_eq!(check("system:serviceaccount:shop:x", &[], "list", "bank"), None);
         assert_eq!(check("root", &[], "list", ""), Some(Effect::Allow));
+        assert_eq!(check("carol", &[], "list", "shop"), Some(Effect::Allow));
+        assert_eq!(check("carol", &[], "list", "secret"), Some(Effect::Deny));
+        assert_eq!(check("carol", &[], "list", ""), Some(Effect::Deny), "it would show the events of `secret`");
         assert_eq!(check("another", &[], "get", "shop"), None);
         let root = Caller { name: "root".into(), ..Caller::default() };
         let path = Attributes { verb: "get".into(), target: Target::Path("/metrics".into()) };

@@ -45,14 +45,14 @@ impl App {
 
     /// Whether the file has a valid configuration that differs from the one in force.
     fn is_behind(&self) -> bool {
-        config::load(self.source.path.as_deref(), &self.source.overrides)
+        config::load_again(self.source.path.as_deref(), &self.source.overrides)
             .is_ok_and(|new| !self.config.lock().reload_diff(&new).is_empty())
     }
 
     /// Loads the configuration again. An invalid one is refused and logged, and the old one stays in force.
     pub fn reload(&self) -> bool {
         self.reread_files();
-        let new = match config::load(self.source.path.as_deref(), &self.source.overrides) {
+        let new = match config::load_again(self.source.path.as_deref(), &self.source.overrides) {
             Ok(new) => new,
             Err(errors) => {
                 self.metrics.config_refused();
@@ -60,6 +60,13 @@ impl App {
                 return false;
             }
         };
+        if self.access.would_open(&new.access) {
+            self.metrics.config_refused();
+            tracing::error!(
+                "the new configuration is refused: without auth.policy every caller would be allowed; only a restart removes it"
+            );
+            return false;
+        }
         let mut config = self.config.lock();
         // Fields that need a restart are compared with the start, and logged at every reload until then.
         let at_restart = self.started_with.reload_diff(&new).at_restart;

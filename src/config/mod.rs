@@ -177,6 +177,19 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors
     with_files(Config::from_raw(read_raw(path)?, overrides)?)
 }
 
+/// Does the same while the program runs.
+///
+/// # Errors
+/// Everything that is wrong, at once. Also an empty file: an editor may be about to write it, or it was a pipe.
+pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
+    let Some(path) = path else { return load(None, overrides) };
+    let (name, text) = read_text(path)?;
+    if text.trim().is_empty() {
+        return Err(Error::new(&name, Origin::Nowhere, String::new(), Problem::File("is empty".to_owned())).into());
+    }
+    with_files(Config::from_raw(RawConfig::parse(&name, &text)?, overrides)?)
+}
+
 /// Does the same before the start, and also checks that the files of the listeners can be used.
 ///
 /// # Errors
@@ -190,24 +203,38 @@ const SHADOW_MEMORY: NonZeroUsize = const { NonZeroUsize::new(256 << 20).unwrap(
 
 /// Reads the files of limits and of the shadow configuration, if they are named.
 fn with_files(mut config: Config) -> Result<Config, Errors> {
+    let mut errors = Errors::default();
     if let Some(path) = &config.limits_file {
-        config.access.limits = read_raw(Some(path))?.limits()?;
+        match read_raw(Some(path)).and_then(|raw| raw.limits()) {
+            Ok(limits) => config.access.limits = limits,
+            Err(wrong) => errors.append(wrong),
+        }
     }
     if let Some(shadow) = &mut config.shadow {
         let overrides = Overrides { container_memory: Some(SHADOW_MEMORY), ..Overrides::default() };
-        let Config { policy, shard, .. } = Config::from_raw(read_raw(Some(Path::new(&shadow.file)))?, &overrides)?;
-        (shadow.policy, shadow.settings) = (policy, shard);
-        shadow.settings.explain.enabled = true;
+        match read_raw(Some(Path::new(&shadow.file))).and_then(|raw| Config::from_raw(raw, &overrides)) {
+            Ok(Config { policy, shard, .. }) => {
+                (shadow.policy, shadow.settings) = (policy, shard);
+                shadow.settings.explain.enabled = true;
+            }
+            Err(wrong) => errors.append(wrong),
+        }
     }
-    Ok(config)
+    if errors.is_empty() { Ok(config) } else { Err(errors) }
 }
 
 fn read_raw(path: Option<&Path>) -> Result<RawConfig, Errors> {
     let Some(path) = path else { return Ok(RawConfig::default()) };
+    let (name, text) = read_text(path)?;
+    RawConfig::parse(&name, &text)
+}
+
+/// Returns the name and the text of a file.
+fn read_text(path: &Path) -> Result<(String, String), Errors> {
     let name = path.display().to_string();
     let text =
         read_file(path).map_err(|reason| Error::new(&name, Origin::Nowhere, String::new(), Problem::File(reason)))?;
-    RawConfig::parse(&name, &text)
+    Ok((name, text))
 }
 
 fn read_file(path: &Path) -> Result<String, String> {

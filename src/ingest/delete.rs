@@ -53,13 +53,13 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
 async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
     let upstream = &face.0.upstream;
     let told = face.0.aliases.get(namespace, name);
-    let held = if options.dry_run {
-        None
-    } else if let Some(told) = &told {
-        face.0.shards.hold(told, name, Lead::Alias)
-    } else {
-        // The record's own name: its content identifies it.
-        face.0.shards.hold(&upstream.get(namespace, name).await?, name, Lead::Name)
+    let routed = told.as_ref().filter(|_| !options.dry_run);
+    let held = match routed.and_then(|told| face.0.shards.hold(told, name, Lead::Alias)) {
+        None if !options.dry_run => {
+            // The record's own name, also if the alias leads to a record that is gone: its content identifies it.
+            face.0.shards.hold(&upstream.get(namespace, name).await?, name, Lead::Name)
+        }
+        held => held,
     };
     let Some(mut held) = held else {
         let stored_name = told.and_then(|told| face.0.shards.find(&told)).map(|found| found.name);

@@ -77,12 +77,16 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Refused> 
         return Ok(None);
     }
     let caller = access.identify(head.extensions.get::<Peer>(), &head.headers).await.map_err(unasked)?;
+    // Impersonation is not supported, and the request must not run in the caller's own name.
     if let Some(user) = head.headers.get(IMPERSONATE) {
-        // Impersonation is not supported, and the request must not run in the caller's own name.
         let name = String::from_utf8_lossy(user.as_bytes()).into();
         let target = Target::Resource { group: "", resource: "users", namespace: SmolStr::default(), name };
         let impersonate = Attributes { verb: SmolStr::new_static("impersonate"), target };
         return Err((impersonate.forbidden(&caller.name, ""), None));
+    }
+    if head.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+        let message = "Internal error occurred: a group, a uid or an extra is impersonated without Impersonate-User";
+        return Err((Status::new(500, "InternalError", message), None));
     }
     let attributes = attributes(&head.method, &head.uri);
     // Watches have their own limit.

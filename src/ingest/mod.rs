@@ -225,10 +225,11 @@ impl Face {
     }
 
     /// Pauses the record of a client's name, so that no write of it is sent, and waits for one in flight. Finds the
-    /// record by the alias of the name, otherwise by the upstream's event.
+    /// record by the alias of the name, otherwise, or if the alias's record is gone, by the upstream's event.
     async fn hold(&self, namespace: &str, name: &str) -> Option<Held> {
-        let mut held = match self.0.aliases.get(namespace, name) {
-            Some(known) => self.0.shards.hold(&known, name, Lead::Alias)?,
+        let told = self.0.aliases.get(namespace, name);
+        let mut held = match told.and_then(|told| self.0.shards.hold(&told, name, Lead::Alias)) {
+            Some(held) => held,
             None => {
                 let stored = self.0.upstream.get(namespace, name).await.ok()?;
                 self.0.shards.hold(&stored, name, Lead::Name)?

@@ -5,6 +5,7 @@
 //! over HTTP/1.1 carries `Connection: close`, and new connections are still accepted. In the second step idle
 //! connections are closed; HTTP/2 connections get a GOAWAY.
 
+mod answers;
 mod listen;
 mod origin;
 mod places;
@@ -44,6 +45,7 @@ pub use listen::{Address, Listener, SocketFile, may_bind};
 pub use origin::{ACCEPT_HOSTS, Origins};
 pub use places::{Place, Places};
 
+use answers::{Answers, CHECKS};
 use listen::Accepted;
 use stream::ClientStream;
 use tls::Tls;
@@ -298,6 +300,8 @@ struct Progress {
     is_watched: AtomicBool,
     /// Whether the connection is a tunnel, which has no timeout.
     is_tunnel: AtomicBool,
+    /// Answers over HTTP/2 that wait for the client.
+    answers: Arc<Answers>,
 }
 
 /// Adapts `answer` to hyper and adds the peer to each request. Once `closing` is cancelled, answers ask their clients
@@ -329,14 +333,15 @@ fn service(
                 progress.is_watched.store(is_watch, Ordering::Relaxed);
                 let is_tunnel = response.extensions().get::<Tunnel>().is_some();
                 progress.is_tunnel.store(is_tunnel, Ordering::Relaxed);
+                return response;
             }
-            response
+            response.map(|body| progress.answers.pieces(body))
         })
     })
 }
 
 /// Drives a connection until it closes. The header of its first request must arrive within `timeout`: hyper's own limit
-/// starts only once the protocol is known. After `stop` the connection is closed as soon as it is idle.
+/// starts only once the protocol is known. Over HTTP/2, more of each answer must be read within it. After `stop` the connection is closed as soon as it is idle.
 async fn drive<S, V>(
     connection: UpgradeableConnection<'static, TokioIo<ClientStream<S>>, V, TokioExecutor>,
     progress: &Progress,
@@ -349,7 +354,14 @@ where
 {
     let (mut connection, mut late, mut stopped) = (pin!(connection), pin!(sleep(timeout)), pin!(stop.cancelled()));
     let (mut is_ending, mut has_yielded) = (false, false);
+    let mut check = pin!(sleep(timeout / CHECKS));
     poll_fn(|context| {
+        while check.as_mut().poll(context).is_ready() {
+            if progress.answers.check() {
+                return Poll::Ready(Err("the client has not read more of an answer in time".into()));
+            }
+            check.set(sleep(timeout / CHECKS));
+        }
         let version = progress.version.get();
         // Over HTTP/2 the first of several answers wakes the connection, and each would be a write of its own. Other
         // ready tasks therefore run first, once per wakeup.

@@ -249,6 +249,37 @@ async fn a_watch_ends_when_its_client_reads_nothing() {
     timeout(SECOND * 2, ended.cancelled()).await.unwrap();
 }
 
+/// Fault: its pings were answered, so it kept the connection and all its answers.
+#[tokio::test(start_paused = true)]
+async fn an_http2_client_that_reads_nothing_is_closed_and_one_that_reads_slowly_is_not() {
+    const LARGE: usize = 1 << 20;
+    for reads in [false, true] {
+        let settings = server().await.0.settings;
+        // In memory, because time would pass while a ping is in a socket.
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
+        let connected = Client { builder: builder(&settings), timeout: LIMIT, closing, stop };
+        let answer = |_| async { Response::new(Body::from(vec![b'x'; LARGE])) };
+        let mut serving = JoinSet::new();
+        serving.spawn(connected.serve(far, Peer::default(), answering(answer)));
+        let mut client = http2::Builder::new(TokioExecutor::new());
+        client.initial_stream_window_size(64 << 10).initial_connection_window_size(64 << 10);
+        let (mut sender, connection) = client.handshake(TokioIo::new(near)).await.unwrap();
+        let mut client = JoinSet::new();
+        client.spawn(connection.map(drop));
+        let request = Request::get("http://x/").body(Empty::<Bytes>::new()).unwrap();
+        let mut body = sender.send_request(request).await.unwrap().into_body();
+        let mut read = 0;
+        while reads && read < LARGE {
+            sleep(LIMIT / 2).await;
+            read += body.frame().await.unwrap().unwrap().into_data().unwrap().len();
+        }
+        assert!(timeout(LIMIT, serving.join_next()).await.is_err(), "too early");
+        let end = timeout(LIMIT * 10, serving.join_next()).await;
+        assert_eq!(end.is_ok(), !reads, "{end:?}");
+    }
+}
+
 /// Runs on a worker thread, where the task that was woken last runs first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn answers_over_http2_that_are_ready_together_share_a_write() {

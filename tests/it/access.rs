@@ -722,9 +722,15 @@ async fn a_caller_that_floods_leaves_places_to_others() {
 #[tokio::test]
 async fn impersonation_is_refused() {
     let guarded = Guarded::with_tokens(Settings::default(), &["alice"]);
-    let mut request = request("POST", EVENTS, "alice", &text(&one()));
-    request.headers_mut().insert("impersonate-user", "bob".parse().unwrap());
-    let answer = guarded.send(request).await;
+    let impersonating = |header: &'static str| {
+        let mut request = request("POST", EVENTS, "alice", &text(&one()));
+        request.headers_mut().insert(header, "bob".parse().unwrap());
+        request
+    };
+    for header in ["impersonate-group", "impersonate-uid", "impersonate-extra-a"] {
+        assert_eq!(guarded.send(impersonating(header)).await.code(), 500, "{header}");
+    }
+    let answer = guarded.send(impersonating("impersonate-user")).await;
     let message = r#"users "bob" is forbidden: User "alice" cannot impersonate resource "users" in API group "" at the cluster scope"#;
     assert_eq!((answer.code(), answer.message().as_str()), (403, message));
 }

@@ -7,6 +7,7 @@ use axum::extract::Request;
 use axum::response::IntoResponse;
 use eventweir::clock::Clock;
 use eventweir::event::core_v1::{self, EventList};
+use eventweir::event::{Event, ObjectMeta};
 use eventweir::ledger::Balance;
 use eventweir::outbox::LostReason;
 use http_body_util::{BodyExt, Empty};
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::support::app::{start, start_before, start_with_kubeconfig};
+use super::support::app::{Program, start, start_before, start_with_kubeconfig};
 use super::support::events::{START, event, plain};
 use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::{EVENTS, json as json_of};
@@ -73,6 +74,55 @@ async fn a_delete_removes_a_foreign_record_of_the_name_too() {
     assert_eq!(program.stored().await.len(), 2);
     assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
     assert_eq!(program.stored().await, []);
+    program.stop().await;
+}
+
+/// A name that two occurrences have used, and whose alias leads to a record that was deleted under its own name.
+async fn name_with_a_dead_alias(program: &Program) -> (Event, String) {
+    let client = &mut program.client().await;
+    let (first, other) = (plain(), event("node-1", "web-1", "BackOff", "restarting"));
+    client.post(&first).await;
+    client.post(&first).await;
+    client.post(&other).await;
+    let name = first.metadata.name.clone();
+    let same_as_other =
+        Event { metadata: ObjectMeta { name: name.clone(), ..other.metadata.clone() }, ..other.clone() };
+    client.post(&same_as_other).await;
+    program.settle().await;
+    assert_eq!(program.stored().await.len(), 2);
+    let path = format!("{EVENTS}/{}", other.metadata.name);
+    assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
+    (plain(), format!("{EVENTS}/{name}"))
+}
+
+/// Regression: the record was created again with its whole count.
+#[tokio::test]
+async fn a_delete_by_a_dead_alias_forgets_the_record_of_the_name() {
+    let program = start("").await;
+    let (again, path) = name_with_a_dead_alias(&program).await;
+    let client = &mut program.client().await;
+    assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
+    assert!(program.stored().await.is_empty());
+    client.post(&again).await;
+    program.settle().await;
+    let stored = program.stored().await;
+    assert_eq!((stored.len(), stored[0].count), (1, 1));
+    program.stop().await;
+}
+
+/// Regression: the next write undid the PUT.
+#[tokio::test]
+async fn a_put_by_a_dead_alias_changes_the_record_of_the_name() {
+    let program = start("").await;
+    let (again, path) = name_with_a_dead_alias(&program).await;
+    let client = &mut program.client().await;
+    let stored = program.stored().await.remove(0);
+    let headers = [("Content-Type", "application/json")];
+    let put = Event { count: 100, ..stored };
+    assert_eq!(client.send("PUT", &path, &headers, &json_of(&put)).await.status, 200);
+    client.post(&again).await;
+    program.settle().await;
+    assert_eq!(program.stored().await[0].count, 101);
     program.stop().await;
 }
 

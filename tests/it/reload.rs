@@ -8,6 +8,7 @@ use eventweir::app::ConfigSource;
 use eventweir::config::Overrides;
 
 use super::support::app::{Program, start_from};
+use super::support::certificates::Authority;
 use super::support::events::{event, plain};
 
 const PORTS: &str = "listen: 127.0.0.1:0\nadminListen: 127.0.0.1:0\n";
@@ -65,11 +66,32 @@ async fn an_invalid_configuration_is_refused_and_the_old_one_stays_in_force() {
     }
     std::fs::remove_file(&path).unwrap();
     assert!(!program.app.reload());
+    // As an editor leaves it for a moment, or a pipe that was read before.
+    std::fs::write(&path, "\n").unwrap();
+    assert!(!program.app.reload());
     write(&path, "correlation: {burstSize: 100}\n");
     assert!(program.app.reload());
     assert_eq!(program.metrics().await["eventweir_config_last_reload_successful"], 1.0);
     assert_eq!(client.post(&event("node-1", "db-0", "Pulled", "pulled")).await.outcome(), Some("created"));
     program.settle().await;
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn a_reload_never_removes_the_whole_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, dir) = (folder.path().join("eventweir.yaml"), folder.path().display());
+    Authority::new().server().write(folder.path());
+    std::fs::write(folder.path().join("clients.crt"), Authority::new().pem()).unwrap();
+    let closed =
+        format!("tls: {{certFile: {dir}/tls.crt, keyFile: {dir}/tls.key}}\nauth:\n  clientCAFile: {dir}/clients.crt\n");
+    let policy = |user: &str| format!("{closed}  policy: [{{users: [{user}], verbs: [create]}}]\n");
+    let program = program(&path, &policy("alice")).await;
+    write(&path, &closed);
+    assert!(!program.app.reload());
+    assert_eq!(program.metrics().await["eventweir_config_last_reload_successful"], 0.0);
+    write(&path, &policy("bob"));
+    assert!(program.app.reload());
     program.stop().await;
 }
 

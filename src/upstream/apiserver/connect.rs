@@ -9,7 +9,7 @@ use http::header::AUTHORIZATION;
 use http::{Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use kube::client::{AuthError, Body, ConfigExt as _};
-use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use tower::{BoxError, Service, ServiceBuilder};
 
 use super::token::TokenFile;
@@ -46,11 +46,11 @@ pub enum Error {
         /// The file, if one was named.
         path: Option<PathBuf>,
         /// The cause.
-        source: KubeconfigError,
+        source: Unread,
     },
     /// Neither a kubeconfig nor a service account was found.
     #[error("looking for a kubeconfig or a service account")]
-    Infer(#[source] InferConfigError),
+    Infer(#[source] Unread),
     /// The token file cannot be read.
     #[error("reading the token file {}", .path.display())]
     Token {
@@ -71,6 +71,17 @@ pub enum Error {
     /// The kubeconfig or the environment names a proxy.
     #[error("the apiserver would be reached through the proxy {0}; proxies are not supported")]
     Proxy(Uri),
+}
+
+/// Why a kubeconfig cannot be used. Not the lines of the file that an error of its YAML quotes: they may have a token.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unread(String);
+
+impl Unread {
+    fn because(error: &impl std::error::Error) -> Self {
+        Self(error.to_string().lines().next().unwrap_or_default().to_owned())
+    }
 }
 
 /// Returns the service that sends requests with `settings`. Sends nothing yet.
@@ -119,14 +130,17 @@ pub(super) async fn service(
 
 pub(super) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     let options = KubeConfigOptions { context: settings.context.clone(), ..KubeConfigOptions::default() };
-    let failed = |source| Error::Kubeconfig { path: settings.kubeconfig.clone(), source };
+    let failed = |error: KubeconfigError| Error::Kubeconfig {
+        path: settings.kubeconfig.clone(),
+        source: Unread::because(&error),
+    };
     match (&settings.kubeconfig, &settings.context) {
         (Some(path), _) => {
             let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
             kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)
         }
         (None, Some(_)) => kube::Config::from_kubeconfig(&options).await.map_err(failed),
-        (None, None) => kube::Config::infer().await.map_err(Error::Infer),
+        (None, None) => kube::Config::infer().await.map_err(|error| Error::Infer(Unread::because(&error))),
     }
 }
 

@@ -409,6 +409,17 @@ async fn an_unusable_kubeconfig_is_named() {
     assert!(matches!(connect(settings).await.unwrap_err(), Error::Kubeconfig { .. }));
 }
 
+/// Regression: the error quoted the lines around the fault.
+#[tokio::test]
+async fn the_error_of_a_broken_kubeconfig_has_none_of_its_tokens() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "users:\n- name: a\n  user:\n    token: SECRET\n      client: x\n").unwrap();
+    let settings = Settings { kubeconfig: Some(file.path().to_owned()), ..Settings::default() };
+    let fault = connect(settings).await.unwrap_err();
+    let cause = std::error::Error::source(&fault).unwrap().to_string();
+    assert!(cause.contains("line 5 column 13") && !format!("{fault:?}").contains("SECRET"), "{cause}");
+}
+
 /// A plugin with expired credentials that fails when it runs again.
 #[tokio::test]
 async fn without_credentials_nothing_is_written() {

@@ -464,26 +464,27 @@ impl Flags {
     /// Returns the flags as overrides of the configuration.
     #[must_use]
     pub fn into_overrides(self) -> Overrides {
-        Overrides {
-            listen: self.listen,
-            insecure_listen: self.insecure_listen,
-            admin_listen: self.admin_listen,
-            admin_web_config_file: self.web_config_file,
-            accept_hosts: self.accept_hosts,
-            tls_cert_file: self.tls_cert_file,
-            tls_private_key_file: self.tls_private_key_file,
-            tls_min_version: self.tls_min_version,
-            tls_cipher_suites: self.tls_cipher_suites,
-            client_ca_file: self.client_ca_file,
-            upstream: self.upstream,
-            kubeconfig: self.kubeconfig,
-            context: self.context,
-            log_format: self.log_format,
-            log_level: self.log_level,
-            event_log: self.event_log,
-            suppression: self.suppression,
-            spool_dir: self.spool_dir,
-            container_memory: None,
-        }
+        let flags = [
+            ("--listen", "listen", self.listen),
+            ("--insecure-listen", "insecureListen", self.insecure_listen.then(|| "true".to_owned())),
+            ("--admin-listen", "adminListen", self.admin_listen),
+            ("--web.config.file", "adminWebConfigFile", self.web_config_file),
+            ("--accept-hosts", "acceptHosts", self.accept_hosts),
+            ("--tls-cert-file", "tls.certFile", self.tls_cert_file),
+            ("--tls-private-key-file", "tls.keyFile", self.tls_private_key_file),
+            ("--tls-min-version", "tls.minVersion", self.tls_min_version),
+            ("--tls-cipher-suites", "tls.cipherSuites", self.tls_cipher_suites),
+            ("--client-ca-file", "auth.clientCAFile", self.client_ca_file),
+            ("--upstream", "upstream.kind", self.upstream),
+            ("--kubeconfig", "upstream.kubeconfig", self.kubeconfig),
+            ("--context", "upstream.context", self.context),
+            ("--log-format", "log.format", self.log_format),
+            ("--log-level", "log.level", self.log_level),
+            ("--event-log", "eventLog", self.event_log),
+            ("--suppression", "correlation.suppression", self.suppression),
+            ("--spool-dir", "spool.dir", self.spool_dir),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, field, value)| Some((flag, field, value?)));
+        Overrides { flags: given.collect(), container_memory: None }
     }
 }

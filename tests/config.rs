@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::CommandFactory as _;
-use eventweir::cli::Cli;
+use eventweir::cli::{Cli, Flags};
 use eventweir::config::{
     Backend, Config, Errors, FILE_BYTES_MAX, FileStamp, LogFormat, Overrides, RawConfig, Shards, load,
 };
@@ -187,11 +187,11 @@ fn profile_then_base_then_rule() {
 
 #[test]
 fn flags_override_the_file_and_are_checked_like_it() {
-    let overrides = Overrides {
+    let overrides = Flags {
         listen: Some("0.0.0.0:1".into()),
         insecure_listen: true,
         admin_listen: Some("127.0.0.1:2".into()),
-        admin_web_config_file: Some("/w".into()),
+        web_config_file: Some("/w".into()),
         accept_hosts: Some("^a$, ^b$".into()),
         tls_cert_file: Some("/t".into()),
         tls_private_key_file: Some("/u".into()),
@@ -206,8 +206,8 @@ fn flags_override_the_file_and_are_checked_like_it() {
         event_log: Some("stdout".into()),
         suppression: Some("drop".into()),
         spool_dir: Some("/s".into()),
-        container_memory: None,
     };
+    let overrides = overrides.into_overrides();
     for file in ["", "listen: nonsense\nlog: {level: loud}\nupstream: ~\ncorrelation: {suppression: x}"] {
         let config = with_flags(file, &overrides).unwrap();
         let port = config.listen.tcp().unwrap().port();
@@ -224,7 +224,8 @@ fn flags_override_the_file_and_are_checked_like_it() {
         assert_eq!((config.log.format, config.log.level.as_str()), (LogFormat::Json, "debug"));
         assert_eq!(config.policy.base.suppression, Suppression::Drop);
     }
-    let bad = Overrides { listen: Some("0.0.0.0:80".into()), log_level: Some("loud".into()), ..Overrides::default() };
+    let bad = Flags { listen: Some("0.0.0.0:80".into()), log_level: Some("loud".into()), ..Flags::default() };
+    let bad = bad.into_overrides();
     let errors = with_flags("log: {format: text}", &bad).unwrap_err();
     assert_eq!(errors.len(), 2);
     let text = errors.to_string();

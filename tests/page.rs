@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use axum::http::Request;
 use eventweir::app::{App, ConfigSource, Listeners};
+use eventweir::cli::Flags;
 use eventweir::clock::Clock;
-use eventweir::config::Overrides;
 use eventweir::event::Event;
 use eventweir::upstream::{Embedded, Metrics, Upstream};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -144,14 +144,13 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
         return;
     };
     let free = |address: &str| Some(address.to_owned());
-    let overrides =
-        Overrides { listen: free("127.0.0.1:0"), admin_listen: free("127.0.0.1:0"), ..Overrides::default() };
+    let flags = Flags { listen: free("127.0.0.1:0"), admin_listen: free("127.0.0.1:0"), ..Flags::default() };
     let rules = "correlation: {suppression: drop, rules: [{match: {reason: [BackOff]}, set: {burstSize: 5}}]}\n";
     let folder = tempfile::tempdir().unwrap();
     let (file, shadow) = (folder.path().join("eventweir.yaml"), folder.path().join("shadow.yaml"));
     std::fs::write(&shadow, "correlation: {suppression: drop, burstSize: 100}\n").unwrap();
     std::fs::write(&file, format!("{rules}shadowFile: {}\n", shadow.display())).unwrap();
-    let config = eventweir::config::load(Some(&file), &overrides).unwrap();
+    let config = eventweir::config::load(Some(&file), &flags.into_overrides()).unwrap();
     let (clock, registry) = (Clock::system(), Registry::new());
     let metrics = Metrics::new(&registry).unwrap();
     let embedded = Embedded::new(config.upstream.store.clone(), clock.clone(), metrics);

@@ -99,73 +99,13 @@ pub struct Config {
     pub shards: Shards,
 }
 
-/// The flags of the command line. Each given one overrides the file's value and is checked in the same way.
+/// The flags of the command line, which override the file's values and are checked in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Overrides {
-    /// `--listen`
-    pub listen: Option<String>,
-    /// `--insecure-listen`; `false` leaves the file's value.
-    pub insecure_listen: bool,
-    /// `--admin-listen`
-    pub admin_listen: Option<String>,
-    /// `--web.config.file`
-    pub admin_web_config_file: Option<String>,
-    /// `--accept-hosts`
-    pub accept_hosts: Option<String>,
-    /// `--tls-cert-file`
-    pub tls_cert_file: Option<String>,
-    /// `--tls-private-key-file`
-    pub tls_private_key_file: Option<String>,
-    /// `--tls-min-version`
-    pub tls_min_version: Option<String>,
-    /// `--tls-cipher-suites`
-    pub tls_cipher_suites: Option<String>,
-    /// `--client-ca-file`
-    pub client_ca_file: Option<String>,
-    /// `--upstream`
-    pub upstream: Option<String>,
-    /// `--kubeconfig`
-    pub kubeconfig: Option<String>,
-    /// `--context`
-    pub context: Option<String>,
-    /// `--log-format`
-    pub log_format: Option<String>,
-    /// `--log-level`
-    pub log_level: Option<String>,
-    /// `--event-log`
-    pub event_log: Option<String>,
-    /// `--suppression`
-    pub suppression: Option<String>,
-    /// `--spool-dir`
-    pub spool_dir: Option<String>,
+    /// The given flags: the name of each, the path of its field, and its value.
+    pub flags: Vec<(&'static str, &'static str, String)>,
     /// The memory of the container that the program runs in.
     pub container_memory: Option<NonZeroUsize>,
-}
-
-impl Overrides {
-    /// Returns flag, path of the field and value of each.
-    fn entries(&self) -> [(&'static str, &'static [&'static str], Option<String>); 18] {
-        [
-            ("--listen", &["listen"], self.listen.clone()),
-            ("--insecure-listen", &["insecureListen"], self.insecure_listen.then(|| "true".to_owned())),
-            ("--admin-listen", &["adminListen"], self.admin_listen.clone()),
-            ("--web.config.file", &["adminWebConfigFile"], self.admin_web_config_file.clone()),
-            ("--accept-hosts", &["acceptHosts"], self.accept_hosts.clone()),
-            ("--tls-cert-file", &["tls", "certFile"], self.tls_cert_file.clone()),
-            ("--tls-private-key-file", &["tls", "keyFile"], self.tls_private_key_file.clone()),
-            ("--tls-min-version", &["tls", "minVersion"], self.tls_min_version.clone()),
-            ("--tls-cipher-suites", &["tls", "cipherSuites"], self.tls_cipher_suites.clone()),
-            ("--client-ca-file", &["auth", "clientCAFile"], self.client_ca_file.clone()),
-            ("--upstream", &["upstream", "kind"], self.upstream.clone()),
-            ("--kubeconfig", &["upstream", "kubeconfig"], self.kubeconfig.clone()),
-            ("--context", &["upstream", "context"], self.context.clone()),
-            ("--log-format", &["log", "format"], self.log_format.clone()),
-            ("--log-level", &["log", "level"], self.log_level.clone()),
-            ("--event-log", &["eventLog"], self.event_log.clone()),
-            ("--suppression", &["correlation", "suppression"], self.suppression.clone()),
-            ("--spool-dir", &["spool", "dir"], self.spool_dir.clone()),
-        ]
-    }
 }
 
 /// Reads the file at `path`, or only defaults without one, and applies the flags.

@@ -100,11 +100,9 @@ impl RawConfig {
     /// Returns the tree with the flags applied, and the errors of duplicate keys. A flag's section that is no map in
     /// the file stays as it is, and is reported later.
     pub(super) fn overlaid(mut self, overrides: &Overrides) -> (Node, Errors) {
-        for (flag, path, value) in overrides.entries() {
-            if let Some(text) = value {
-                let node = Node { origin: Origin::Flag(flag), value: Value::Scalar(text) };
-                overlay(&mut self.root, path, node);
-            }
+        for (flag, path, text) in &overrides.flags {
+            let node = Node { origin: Origin::Flag(flag), value: Value::Scalar(text.clone()) };
+            overlay(&mut self.root, &path.split('.').collect::<Vec<_>>(), node);
         }
         (self.root, self.twice)
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eventweir::app::{App, ConfigSource, Listeners};
+use eventweir::cli::Flags;
 use eventweir::clock::Clock;
-use eventweir::config::{Config, Overrides, RawConfig};
+use eventweir::config::{Config, RawConfig};
 use eventweir::upstream::store::{Settings, Store};
 use eventweir::upstream::{Embedded, Metrics, Upstream};
 use prometheus::Registry;
@@ -21,7 +22,7 @@ impl Program {
     /// Starts the program at `wall`, in unix nanoseconds. `store` makes the embedded store from its configured settings.
     pub(crate) async fn start(yaml: &str, wall: i64, store: impl FnOnce(Settings, &Clock) -> Store) -> Self {
         let local = || Some("127.0.0.1:0".to_owned());
-        let overrides = Overrides { listen: local(), admin_listen: local(), ..Overrides::default() };
+        let overrides = Flags { listen: local(), admin_listen: local(), ..Flags::default() }.into_overrides();
         let mut config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
         // No client connects while the program stops.
         config.shutdown.grace = Duration::ZERO;

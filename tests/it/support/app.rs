@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eventweir::app::{App, ConfigSource, Listeners};
+use eventweir::cli::Flags;
 use eventweir::clock::Clock;
-use eventweir::config::{Config, Overrides, RawConfig};
+use eventweir::config::{Config, RawConfig};
 use eventweir::event::Event;
 use eventweir::ledger::Balance;
 use eventweir::upstream::{Apiserver, Embedded, ListOptions, Metrics, Upstream};
@@ -30,12 +31,13 @@ pub(crate) struct Program {
 
 /// Parses a configuration, with free ports.
 pub(crate) fn config(yaml: &str) -> Config {
-    let overrides = Overrides {
+    let flags = Flags {
         listen: Some("127.0.0.1:0".to_owned()),
         admin_listen: Some("127.0.0.1:0".to_owned()),
-        ..Overrides::default()
+        ..Flags::default()
     };
-    let mut config = Config::from_raw(RawConfig::parse("test.yaml", yaml).unwrap(), &overrides).unwrap();
+    let raw = RawConfig::parse("test.yaml", yaml).unwrap();
+    let mut config = Config::from_raw(raw, &flags.into_overrides()).unwrap();
     // No client connects late, except in tests of that.
     if !yaml.contains("grace:") {
         config.shutdown.grace = Duration::ZERO;

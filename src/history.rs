@@ -19,9 +19,10 @@ use crate::upstream::{Apiserver, News};
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The requests to the apiserver; `upstream.history`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// A LIST at the start, then a WATCH.
+    #[default]
     Watch,
     /// A LIST at the start.
     List,

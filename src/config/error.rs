@@ -18,7 +18,7 @@ pub struct Errors {
 
 /// One error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Error {
+pub(super) struct Error {
     file: String,
     origin: Origin,
     path: String,
@@ -53,11 +53,6 @@ impl Errors {
         self.kept.len().saturating_add(self.further)
     }
 
-    /// The first hundred errors; further ones are only counted.
-    pub fn iter(&self) -> impl Iterator<Item = &Error> {
-        self.kept.iter()
-    }
-
     /// Sorts by line of the file, then by flag.
     pub(super) fn sort(&mut self) {
         self.kept.sort_by_key(|error| error.origin);
@@ -85,26 +80,9 @@ impl From<Error> for Errors {
 
 impl std::error::Error for Errors {}
 
-impl std::error::Error for Error {}
-
 impl Error {
     pub(super) fn new(file: &str, origin: Origin, path: String, problem: Problem) -> Self {
         Self { file: file.to_owned(), origin, path, problem }
-    }
-
-    /// Path of the field, such as `correlation.rules[2].set.burstSize`; empty for the whole file.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// Line of the file, from 1; `None` for a flag.
-    #[must_use]
-    pub const fn line(&self) -> Option<usize> {
-        match self.origin {
-            Origin::Line(line) => Some(line),
-            Origin::Flag(_) | Origin::Nowhere => None,
-        }
     }
 }
 

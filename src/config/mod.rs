@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 
 pub use admin_web::{AdminWeb, load_web};
 pub use effective::{FileStamp, ReloadDiff};
-pub use error::{Error, Errors};
+pub use error::Errors;
 pub use memory::{Memory, container_memory};
 pub use parts::{Admission, Backend, Ingest, Log, LogFormat, Passthrough, Shards, Shutdown, Tls, Upstream, Writes};
 pub use raw::RawConfig;
@@ -42,7 +42,7 @@ use crate::server::Address;
 use crate::shadow;
 use crate::shard;
 use crate::spool;
-use error::Problem;
+use error::{Error, Problem};
 use raw::Origin;
 use smol_str::SmolStr;
 
@@ -135,7 +135,7 @@ pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, 
 /// # Errors
 /// Everything that is wrong, at once.
 pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    with_files(Config::from_raw_and_files(read_raw(path)?, overrides)?)
+    with_files(Config::checked(read_raw(path)?, overrides, true)?)
 }
 
 /// LIMIT: memory of a shadow configuration that does not set `memory`; its limits follow from this.

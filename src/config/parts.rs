@@ -73,7 +73,7 @@ pub enum LogFormat {
 }
 
 /// The upstream, which stores records.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Upstream {
     /// Which implementation. Default embedded.
     pub backend: Backend,
@@ -88,19 +88,21 @@ pub struct Upstream {
 }
 
 /// The implementations of the upstream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Backend {
     /// The store inside this process.
+    #[default]
     Embedded,
     /// A kube-apiserver.
     Apiserver,
 }
 
 /// How records are written to an apiserver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Writes {
     /// With this process's tally on each record, and with the version that a patch was computed from: every occurrence
     /// counts once, even when answers are lost and other writers change the record.
+    #[default]
     Exact,
     /// As client-go writes them, byte for byte.
     Plain,
@@ -201,18 +203,6 @@ impl Default for Tls {
 impl Default for Log {
     fn default() -> Self {
         Self { format: LogFormat::Text, level: SmolStr::new_static("info") }
-    }
-}
-
-impl Default for Upstream {
-    fn default() -> Self {
-        Self {
-            backend: Backend::Embedded,
-            apiserver: apiserver::Settings::default(),
-            writes: Writes::Exact,
-            history: history::Mode::Watch,
-            store: store::Settings::default(),
-        }
     }
 }
 

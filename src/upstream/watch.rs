@@ -92,7 +92,7 @@ impl EmbeddedWatch {
                     self.embedded.access(|store, now| store.watch(namespace, &self.options, revision, now)).map(
                         |seen| {
                             self.phase = Phase::Changes(seen.revision);
-                            (seen.events, seen.any)
+                            (seen.events, seen.revision > revision)
                         },
                     )
                 }

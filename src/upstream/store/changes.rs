@@ -31,10 +31,8 @@ pub struct Change {
 pub struct Seen {
     /// The events, oldest first.
     pub events: Vec<WatchEvent>,
-    /// The revision to continue from.
+    /// The revision to continue from: that of the last change, matching or not.
     pub revision: u64,
-    /// Whether there was any change, matching or not.
-    pub any: bool,
 }
 
 /// A bounded window of changes.
@@ -105,7 +103,6 @@ impl Store {
         let mut seen = Seen { revision, ..Seen::default() };
         for change in self.changes_since(revision)?.take(CHANGES_MAX) {
             seen.revision = change.revision;
-            seen.any = true;
             if namespace.is_none_or(|namespace| is_in(namespace, &change.key)) {
                 seen.events.extend(shown(change, options));
             }

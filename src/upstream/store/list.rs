@@ -85,7 +85,17 @@ impl Store {
     /// # Errors
     /// 504 `Timeout`, as the apiserver answers without waiting.
     pub fn reached(&self, version: u64) -> Result<(), Status> {
-        if version > self.revision { Err(too_new(version, self.revision)) } else { Ok(()) }
+        if version <= self.revision {
+            return Ok(());
+        }
+        let cause = StatusCause {
+            reason: "ResourceVersionTooLarge".to_owned(),
+            message: "Too large resource version".to_owned(),
+            field: String::new(),
+        };
+        let text = format!("Timeout: Too large resource version: {version}, current: {}", self.revision);
+        let details = StatusDetails { causes: vec![cause], ..StatusDetails::default() };
+        Err(Status::new(504, "Timeout", text).with_details(details))
     }
 }
 
@@ -129,14 +139,4 @@ fn cannot_continue(token: &Token) -> Status {
                    list.";
     let fresh = Token { revision: None, remaining: None, start: token.start.clone() };
     Status { continue_token: fresh.to_text(), ..Status::new(410, "Expired", message) }
-}
-
-fn too_new(wanted: u64, newest: u64) -> Status {
-    let cause = StatusCause {
-        reason: "ResourceVersionTooLarge".to_owned(),
-        message: "Too large resource version".to_owned(),
-        field: String::new(),
-    };
-    Status::new(504, "Timeout", format!("Timeout: Too large resource version: {wanted}, current: {newest}"))
-        .with_details(StatusDetails { causes: vec![cause], ..StatusDetails::default() })
 }

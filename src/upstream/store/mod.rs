@@ -210,13 +210,6 @@ impl Store {
         self.settings.namespaces.contains(namespace)
     }
 
-    /// Adds a namespace. No effect when every namespace exists.
-    pub fn add_namespace(&mut self, namespace: &str) {
-        if let Namespaces::List(names) = &mut self.settings.namespaces {
-            names.insert(namespace.into());
-        }
-    }
-
     /// Removes expired events and returns their number. Every operation does so first. Also call it at [`Self::next_expiry`], so
     /// that an idle store shrinks and watches show the deletions.
     pub fn expire(&mut self, now: Now) -> usize {

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use super::{Store, key_of, meta, single};
 use crate::clock::Now;
-use crate::event::{ApiGroup, Event, ObjectMeta, RareMeta, Time, validate};
+use crate::event::{ApiGroup, Event, ObjectMeta, Time, validate};
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, PatchOptions, UpdateOptions, Updated, Writer};
 
@@ -71,7 +71,7 @@ impl Store {
             }
             return Ok(Updated { event: self.create(event, now)?, created: true });
         };
-        let old = &stored.event;
+        let old = Arc::clone(&stored.event);
         if !uid.is_empty() && uid != old.metadata.uid {
             return Err(wrong_uid(writer, &event, &old.metadata.uid));
         }
@@ -79,8 +79,8 @@ impl Store {
             return Err(Status::outdated(writer.group.name(), &name));
         }
         meta::keep_server_owned(&mut event.metadata, &old.metadata);
-        validate::update(writer.group, old, &event).map_err(|status| *status)?;
-        let event = if options.dry_run { self.as_dry_run(event)? } else { self.exchange(event, now)? };
+        validate::update(writer.group, &old, &event).map_err(|status| *status)?;
+        let event = if options.dry_run { unstored(&old, event) } else { self.exchange(&old, event, now)? };
         Ok(Updated { event, created: false })
     }
 
@@ -117,54 +117,37 @@ impl Store {
         }
         meta::keep_server_owned_of_patched(&mut event.metadata, metadata);
         validate::update(group, &stored, &event).map_err(|status| *status)?;
-        let patched = if options.dry_run { self.as_dry_run(event) } else { self.exchange(event, now) };
-        patched.map(Some)
+        Ok(Some(if options.dry_run { unstored(&stored, event) } else { self.exchange(&stored, event, now)? }))
     }
 
-    /// Replaces the stored event of the same name by a checked `event`. Deletes an event whose deletion waited for its last
-    /// finalizer.
-    ///
-    /// # Errors
-    /// 404 when the event is missing.
-    fn exchange(&mut self, mut event: Event, now: Now) -> Result<Event, Status> {
-        let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
-        let old = self.stored(&event)?;
-        let held = |rare: &RareMeta| rare.deletion_timestamp.is_some() && !rare.finalizers.is_empty();
-        let was_held = old.metadata.rare.as_deref().is_some_and(held);
-        if was_held && !event.metadata.rare.as_deref().is_some_and(held) {
-            event.metadata.resource_version.clone_from(&old.metadata.resource_version);
-            event.metadata.managed_fields = None;
-            self.remove(&key_of(&namespace, &name));
-            return Ok(single(&event));
+    /// Replaces the stored event `old` by a checked `event`. Deletes an event whose deletion waited for its last finalizer.
+    fn exchange(&mut self, old: &Event, event: Event, now: Now) -> Result<Event, Status> {
+        let is_held = |event: &Event| {
+            let rare = event.metadata.rare.as_deref();
+            rare.is_some_and(|rare| rare.deletion_timestamp.is_some() && !rare.finalizers.is_empty())
+        };
+        let ObjectMeta { namespace, name, .. } = &old.metadata;
+        if is_held(old) && !is_held(&event) {
+            self.remove(&key_of(namespace, name));
+            return Ok(unstored(old, event));
         }
-        self.update(&namespace, &name, now, |stored| {
+        self.update(namespace, name, now, |stored| {
             *stored = event;
             Ok(())
         })
-    }
-
-    /// Returns the answer to a dry run that stores the checked `event`.
-    ///
-    /// # Errors
-    /// 404 when the event is missing.
-    fn as_dry_run(&self, mut event: Event) -> Result<Event, Status> {
-        let old = self.stored(&event)?;
-        event.metadata.resource_version.clone_from(&old.metadata.resource_version);
-        event.metadata.managed_fields = None;
-        Ok(single(&event))
-    }
-
-    /// Returns the stored event of the same name.
-    fn stored(&self, event: &Event) -> Result<&Event, Status> {
-        let ObjectMeta { namespace, name, .. } = &event.metadata;
-        let stored = self.events.get(&key_of(namespace, name));
-        stored.map(|stored| &*stored.event).ok_or_else(|| Status::not_found("", "events", name))
     }
 
     /// Drops every change but the newest, like a compaction of etcd at its newest revision.
     pub fn compact(&mut self) {
         self.changes.compact(self.revision);
     }
+}
+
+/// Returns the answer with an `event` in place of `old` that is not stored.
+fn unstored(old: &Event, mut event: Event) -> Event {
+    event.metadata.resource_version.clone_from(&old.metadata.resource_version);
+    event.metadata.managed_fields = None;
+    single(&event)
 }
 
 fn version(text: &str) -> Result<u64, Status> {

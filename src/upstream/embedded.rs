@@ -207,33 +207,29 @@ impl fmt::Debug for Embedded {
 
 /// Carries out the request of a record on a store without a lock, for replays.
 pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answer {
-    if let Request::Delete { namespace, name, resource_version, .. } = request {
-        let options = DeleteOptions { resource_version: Some(resource_version.clone()), ..DeleteOptions::default() };
-        let gone = store.delete_with(namespace, name, &options, now);
-        return gone.map_or_else(|status| judge(Verb::Delete, &Failure::Denied(status.into())), |_| Answer::Missing);
-    }
     sorted(Verb::of(request), ask(store, request, now))
 }
 
-fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Event, Status> {
-    match request {
+fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Answer, Status> {
+    let event = match request {
         // A copy, because the outbox keeps its event until the answer is settled.
-        Request::Create { event, .. } => store.create(Event::clone(event), now),
+        Request::Create { event, .. } => store.create(Event::clone(event), now)?,
         Request::Patch { group, namespace, name, patch, claim } => {
-            store.patch(namespace, name, patch, claim.as_deref(), *group, now)
+            store.patch(namespace, name, patch, claim.as_deref(), *group, now)?
         }
-        Request::Read { namespace, name, .. } | Request::Delete { namespace, name, .. } => {
-            store.get(namespace, name, now)
+        Request::Read { namespace, name, .. } => store.get(namespace, name, now)?,
+        Request::Delete { namespace, name, resource_version, .. } => {
+            let resource_version = Some(resource_version.clone());
+            let options = DeleteOptions { resource_version, ..DeleteOptions::default() };
+            return store.delete_with(namespace, name, &options, now).map(|_| Answer::Missing);
         }
-    }
+    };
+    Ok(Answer::Stored(Box::new(event)))
 }
 
 /// Classifies the store's refusals by the same table as an apiserver's.
-fn sorted(verb: Verb, outcome: Result<Event, Status>) -> Answer {
-    match outcome {
-        Ok(event) => Answer::Stored(Box::new(event)),
-        Err(status) => judge(verb, &Failure::Denied(status.into())),
-    }
+fn sorted(verb: Verb, outcome: Result<Answer, Status>) -> Answer {
+    outcome.unwrap_or_else(|status| judge(verb, &Failure::Denied(status.into())))
 }
 
 #[cfg(test)]

@@ -32,10 +32,10 @@ pub(super) struct Compared {
 /// Facts that share one row.
 #[derive(Default)]
 struct Row {
-    name: String,
-    sent: Sent,
+    sent: u64,
     fates: Vec<Fate>,
-    wait: Option<i64>,
+    /// Longest time until a fact was shown, or until the end.
+    wait: i64,
 }
 
 /// Prints a comparison in the format of its flags.
@@ -205,34 +205,30 @@ fn rows(compared: &Compared, flags: &Report) -> String {
             By::Namespace => fact.namespace.clone(),
             By::Type => fact.event_type.clone(),
         };
-        let row = groups.entry(key).or_insert_with_key(|key| Row {
-            name: key.to_string(),
-            fates: vec![Fate::default(); fates.len()],
-            ..Row::default()
-        });
-        row.sent.number += sent.number;
-        // A fact that is not shown waits until the end.
-        let wait = fates.last().and_then(|fate| fate.first_shown).unwrap_or(compared.until) - sent.first;
-        row.wait = row.wait.max(Some(wait));
+        let row = groups.entry(key).or_default();
+        row.sent += sent.number;
+        let shown = fates.last().and_then(|fate| fate.first_shown).unwrap_or(compared.until);
+        row.wait = row.wait.max(shown - sent.first);
+        row.fates.resize(fates.len(), Fate::default());
         row.fates.iter_mut().zip(&fates).for_each(|(row, fate)| row.add(fate));
     }
-    let mut rows: Vec<Row> = groups.into_values().collect();
+    let mut rows: Vec<(SmolStr, Row)> = groups.into_iter().collect();
     // Rows in which two configurations do the same are left out.
     let names = short_names(compared);
     if let [_, first, second] = &*names {
         let all = rows.len();
-        rows.retain(|row| row.fates[1] != row.fates[2]);
+        rows.retain(|(_, row)| row.fates[1] != row.fates[2]);
         if rows.is_empty() {
             return format!("\n{first} and {second} do the same with all {all} rows.\n");
         }
     }
     let ours = |row: &Row| row.fates.last().copied().unwrap_or_default();
-    rows.sort_by_key(|row| {
+    rows.sort_by_key(|(_, row)| {
         std::cmp::Reverse(match flags.sort {
             Sort::Writes => ours(row).writes,
-            Sort::Sent => row.sent.number,
+            Sort::Sent => row.sent,
             Sort::Lost => ours(row).lost + ours(row).rejected,
-            Sort::Wait => row.wait.unwrap_or_default().unsigned_abs(),
+            Sort::Wait => row.wait.unsigned_abs(),
             Sort::Name => 0,
         })
     });
@@ -247,14 +243,14 @@ fn rows(compared: &Compared, flags: &Report) -> String {
     let cells: Vec<Vec<String>> = rows
         .iter()
         .take(limit(flags.top))
-        .map(|row| {
+        .map(|(name, row)| {
             let fate = ours(row);
-            let mut cells = vec![row.name.clone(), thousands(row.sent.number)];
+            let mut cells = vec![name.to_string(), thousands(row.sent)];
             cells.extend(row.fates.iter().map(|fate| thousands(fate.writes)));
-            cells.push(percent(row.sent.number, fate.writes));
+            cells.push(percent(row.sent, fate.writes));
             if is_wide {
                 cells.extend([fate.shown, fate.waiting, fate.lost, fate.rejected].map(thousands));
-                cells.push(length(row.wait.unwrap_or_default() / SECOND));
+                cells.push(length(row.wait / SECOND));
             }
             cells
         })
@@ -457,9 +453,7 @@ pub(super) fn length(seconds: i64) -> String {
 }
 
 fn stamp(nanos: i64) -> String {
-    let mut text = Vec::new();
-    Time::from_unix_nanos(nanos).write(&mut text);
-    String::from_utf8_lossy(&text).trim_matches('"').to_owned()
+    Time::from_unix_nanos(nanos).to_string()
 }
 
 /// Formats the time of day, with the date if it differs from that of `other`.

@@ -86,21 +86,18 @@ impl Admin {
         limits: Settings,
         access: Access,
     ) -> Self {
-        let (draining, reload) = (AtomicBool::new(false), Notify::new());
-        let passwords = Passwords::new(shards.clock().clone());
-        let (limits, web, config) = (ArcSwap::from_pointee(limits), ArcSwap::default(), ArcSwap::default());
         Self(Arc::new(Inner {
+            passwords: Passwords::new(shards.clock().clone()),
             registry,
             shards,
             monitor,
             history,
-            limits,
-            draining,
-            reload,
+            limits: ArcSwap::from_pointee(limits),
+            draining: AtomicBool::new(false),
+            reload: Notify::new(),
             access,
-            web,
-            passwords,
-            config,
+            web: ArcSwap::default(),
+            config: ArcSwap::default(),
             face: OnceLock::new(),
         }))
     }
@@ -125,9 +122,9 @@ impl Admin {
         let router = Router::new()
             .route("/", get(page::overview))
             .route("/explain", get(page::explain))
-            .route("/page.css", get(page::css))
-            .route("/page.js", get(page::script))
-            .route("/icon.svg", get(page::icon))
+            .route("/page.css", get(async || page::asset("text/css; charset=utf-8", page::CSS)))
+            .route("/page.js", get(async || page::asset("text/javascript; charset=utf-8", page::SCRIPT)))
+            .route("/icon.svg", get(async || page::asset("image/svg+xml", page::ICON)))
             .route("/metrics", get(scrape))
             .route("/config", get(config))
             .route("/-/reload", post(reload));
@@ -263,14 +260,10 @@ async fn authenticated(State(admin): State<Admin>, request: Request, next: Next)
 fn verdict(checks: &[(&str, bool)], upstream: Option<&str>) -> Response {
     let mut text = String::new();
     for (name, passed) in checks {
-        text.push_str(if *passed { "[+]" } else { "[-]" });
-        text.push_str(name);
-        text.push_str(if *passed { " ok\n" } else { " failed\n" });
+        text += &if *passed { format!("[+]{name} ok\n") } else { format!("[-]{name} failed\n") };
     }
     if let Some(upstream) = upstream {
-        text.push_str("upstream ");
-        text.push_str(upstream);
-        text.push('\n');
+        text += &format!("upstream {upstream}\n");
     }
     let passed = checks.iter().all(|(_, passed)| *passed);
     let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

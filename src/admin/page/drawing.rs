@@ -51,13 +51,9 @@ pub(super) fn per_minute(html: &mut Html, minutes: &Value) {
     let rows =
         received.iter().zip(&written).enumerate().rev().filter(|(_, (received, written))| **received + **written > 0);
     let row = |(place, (received, written)): (usize, (&u64, &u64))| {
-        let ago = minutes_ago(place, 60);
-        [ago, received.to_string(), written.to_string()].map(Cell::Text).into()
+        let ago = 60_usize.saturating_sub(place + 1);
+        [ago.to_string(), received.to_string(), written.to_string()].map(Cell::Text).into()
     };
     html.table("Per minute", &["minutes ago", "received", "written"], &rows.map(row).collect::<Vec<_>>());
     html.tag("</details></figure>");
-}
-
-fn minutes_ago(place: usize, of: usize) -> String {
-    of.saturating_sub(place + 1).to_string()
 }

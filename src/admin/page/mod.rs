@@ -20,9 +20,9 @@ use crate::event::MicroTime;
 use crate::explain::{clean, saved};
 use crate::ingest::TopQuery;
 
-const CSS: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
-const ICON: &str =
+pub(super) const CSS: &str = include_str!("page.css");
+pub(super) const SCRIPT: &str = include_str!("page.js");
+pub(super) const ICON: &str =
     "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'><path d='M0 2h8M0 4h5M0 6h2' stroke='#1f6feb'/></svg>";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
@@ -146,16 +146,9 @@ fn answer(mut response: Response) -> Response {
     response
 }
 
-pub(super) async fn css() -> Response {
-    answer(([(header::CONTENT_TYPE, "text/css; charset=utf-8")], CSS).into_response())
-}
-
-pub(super) async fn icon() -> Response {
-    answer(([(header::CONTENT_TYPE, "image/svg+xml")], ICON).into_response())
-}
-
-pub(super) async fn script() -> Response {
-    answer(([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], SCRIPT).into_response())
+/// Answers with a fixed part of the page.
+pub(super) fn asset(kind: &'static str, text: &'static str) -> Response {
+    answer(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
 /// `/`

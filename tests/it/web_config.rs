@@ -88,7 +88,7 @@ async fn the_admin_port_serves_tls() {
 }
 
 #[tokio::test]
-async fn reload_is_off_if_other_machines_reach_it_without_authentication() {
+async fn reload_and_events_are_off_if_other_machines_reach_them_without_authentication() {
     let folder = tempfile::tempdir().unwrap();
     let everywhere = SocketAddr::from(([0, 0, 0, 0], 0));
     for (web, authorization, expected) in [
@@ -106,6 +106,9 @@ async fn reload_is_off_if_other_machines_reach_it_without_authentication() {
         let headers: Vec<_> = authorization.iter().map(|text| ("Authorization", text.as_str())).collect();
         let reply = Client::connect(address).await.send("POST", "/-/reload", &headers, b"").await;
         assert_eq!(reply.status, expected, "{}", reply.text());
+        // Without an object, a known caller gets 400.
+        let page = Client::connect(address).await.send("GET", "/explain", &headers, b"").await;
+        assert_eq!(page.status, if expected == 202 { 400 } else { expected }, "{}", page.text());
         program.stop().await;
     }
 }

@@ -167,7 +167,7 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     }
     html.tag("</dl>");
     drawing::per_minute(&mut html, &top["perMinute"]);
-    if admin.shows_events() {
+    if admin.knows_callers() {
         let mut objects = rows(&top["objects"], &["object", "reason", "perSecond", "received", "writes", "lost"]);
         objects.truncate(ROWS);
         for (cells, row) in objects.iter_mut().zip(top["objects"].as_array().into_iter().flatten()) {
@@ -201,7 +201,7 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     }
     html.tag("</div>").table("Rules", &["rule", "events", "occurrences"], &rules(&admin));
     if let Some(difference) = face.shadow(None) {
-        shadow::section(&mut html, &difference, admin.shows_events());
+        shadow::section(&mut html, &difference, admin.knows_callers());
     }
     html.tag("</div>");
     page("eventweir", true, &html.0)
@@ -319,7 +319,7 @@ pub(super) async fn explain(State(admin): State<Admin>, request: Request) -> Res
         html.tag("<h2>").text(text).tag("</h2>");
         (code, page("explain", false, &html.0)).into_response()
     };
-    if !admin.shows_events() {
+    if !admin.knows_callers() {
         return refused(StatusCode::FORBIDDEN, &mut html, HIDDEN);
     }
     let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };

@@ -372,8 +372,7 @@ impl<'r> Recording<'r> {
 
     /// Holds a request of an audit log, if it is a create, patch or update of an event and was not refused.
     fn hold(&mut self, head: &Head<'_>, line: u64) {
-        let nothing = ObjectRef::default();
-        let object = head.object_ref.as_ref().unwrap_or(&nothing);
+        let Some(object) = &head.object_ref else { return };
         let is_event = object.resource == "events" && object.subresource.is_empty();
         let code = head.response_status.as_ref().map_or(0, |status| status.code);
         let is_write = matches!(&*head.verb, "create" | "patch" | "update");
@@ -401,7 +400,7 @@ impl<'r> Recording<'r> {
 
     /// Returns the event as the request wrote it.
     fn written(&mut self, logged: Logged) -> Result<Option<Report>, String> {
-        let Logged { at, is_patch, is_create, namespace, name, group, body, .. } = logged;
+        let Logged { at, is_patch, is_create, namespace, name, group, body } = logged;
         let mut event = if is_patch {
             let patched = self.seen.get(&namespace, &name).cloned().and_then(|known| {
                 apply(PatchType::StrategicMerge, body.as_bytes(), group, json::FieldValidation::Ignore, &known).ok()

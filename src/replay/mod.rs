@@ -377,9 +377,8 @@ impl Simulation {
     fn report(&mut self, mut event: Event, fact: u32, number: u32, at: i64) {
         self.start.get_or_insert(at);
         self.advance(at);
-        let name = |now| record_name(&event.involved_object.name, now);
         if event.metadata.name.is_empty() {
-            event.metadata.name = name(self.now());
+            event.metadata.name = record_name(&event.involved_object.name, self.now());
         }
         event.metadata.resource_version = SmolStr::default();
         event.metadata.uid = SmolStr::default();

@@ -185,7 +185,6 @@ mod tests {
     use clap::Parser as _;
 
     use super::super::replay::compare;
-    use super::super::suggest;
     use super::*;
     use crate::cli::{Cli, Command};
 
@@ -255,51 +254,6 @@ mod tests {
         assert_eq!(count(&[], before.len()), 3);
         assert_eq!(count(&["-n", "shop"], before.len()), 2);
         assert_eq!(count(&[], 1 << 20), 4, "a log that was rotated");
-    }
-
-    /// Runs with the rule as it is printed, and compares the result with the printed promise.
-    #[test]
-    fn a_suggested_rule_has_the_printed_effect() {
-        let entry = |second: i64, reason: &str| {
-            let time =
-                format!("2026-03-01T{:02}:{:02}:{:02}.000000Z", 8 + second / 3600, second / 60 % 60, second % 60);
-            let event = format!(
-                r#"{{"metadata":{{"name":"node-1.{second}","namespace":"default"}},"involvedObject":{{"kind":"Node","name":"node-1"}},"reason":"{reason}","message":"{reason} found","type":"Warning","source":{{"component":"node-agent"}}}}"#
-            );
-            format!(
-                r#"{{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"create","stageTimestamp":"{time}","objectRef":{{"resource":"events","namespace":"default","name":"node-1.{second}","apiVersion":"v1"}},"responseStatus":{{"code":201}},"requestObject":{event}}}"#
-            ) + "\n"
-        };
-        // A noisy Warning, and ten rare ones that wait for a token.
-        let log = |second: i64| {
-            if second % 290 == 5 && second > 300 {
-                entry(second, &format!("Rare{second}"))
-            } else {
-                entry(second, "NotReady")
-            }
-        };
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), (0..3600).step_by(5).map(log).collect::<String>()).unwrap();
-        let cli = Cli::try_parse_from(["eventweir", "observe", "-q"]).unwrap();
-        let Command::Observe(observe) = cli.command else { unreachable!() };
-        let run = |config: Option<&Path>| {
-            let mut compared = compare_and_try(config).unwrap();
-            since(&observe, file.path(), 0, &mut compared).unwrap();
-            compared.until = compared.comparison.run_on(Until::Settled);
-            let writes = compared.comparison.columns[1].fates().iter().map(|fate| fate.writes).sum::<u64>();
-            (writes, suggest::text(&compared))
-        };
-        let (_, text) = run(None);
-        let (said, rule) = text.split_once("    correlation:\n").unwrap();
-        assert!(
-            said.contains("spamKey with `reason` for component node-agent") && said.contains("longest wait 0s"),
-            "{text}"
-        );
-        let config = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(config.path(), format!("    correlation:\n{rule}")).unwrap();
-        let (writes, text) = run(Some(config.path()));
-        assert!(said.contains(&format!("    {writes} writes (")), "{writes} writes, and it was said:{said}");
-        assert_eq!(text, "", "nothing is left that would help");
     }
 
     #[test]

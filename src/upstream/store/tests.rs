@@ -306,14 +306,10 @@ fn bad_continue_tokens_are_refused() {
         let options = ListOptions { limit: 1, continue_token: token.to_owned(), version, ..ListOptions::default() };
         assert_eq!(store.list(namespace, &options, at(0)).unwrap_err().code, expected, "{token}");
     };
-    check(None, "abc", Version::Newest, 400);
-    check(None, "é", Version::Newest, 400);
-    check(None, "3a3a", Version::Newest, 400);
     check(None, good, Version::Exact(2), 400);
     let forged = |revision, start: &str| {
         token::Token { revision: Some(revision), remaining: None, start: start.to_owned() }.to_text()
     };
-    check(None, &forged(1, "shop/.."), Version::Newest, 400);
     check(None, &forged(99, "shop/a"), Version::Newest, 504);
     // No start leads outside the range of the namespace.
     for start in ["zoo/a", "0", "~"] {

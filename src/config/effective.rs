@@ -141,6 +141,10 @@ impl FileStamp {
 /// Time of change and length.
 fn metadata(path: &Path) -> io::Result<(Option<SystemTime>, u64)> {
     let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        // Opening a pipe may block.
+        return Err(io::Error::other("it is not a regular file"));
+    }
     Ok((metadata.modified().ok(), metadata.len()))
 }
 

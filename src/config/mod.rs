@@ -120,12 +120,19 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors
 /// Does the same while the program runs.
 ///
 /// # Errors
-/// Everything that is wrong, at once. Also an empty file: an editor may be about to write it, or it was a pipe.
+/// Everything that is wrong, at once. Also an empty file, because an editor may be about to write it, and a pipe.
 pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
     let Some(path) = path else { return load(None, overrides) };
+    let wrong = |reason: &str| {
+        Error::new(&path.display().to_string(), Origin::Nowhere, String::new(), Problem::File(reason.to_owned()))
+    };
+    // A pipe cannot be read twice, and opening one may block.
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(wrong("is not a regular file, so it was read at the start only").into());
+    }
     let (name, text) = read_text(path)?;
     if text.trim().is_empty() {
-        return Err(Error::new(&name, Origin::Nowhere, String::new(), Problem::File("is empty".to_owned())).into());
+        return Err(wrong("is empty").into());
     }
     with_files(Config::from_raw(RawConfig::parse(&name, &text)?, overrides)?)
 }

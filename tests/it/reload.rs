@@ -66,9 +66,14 @@ async fn an_invalid_configuration_is_refused_and_the_old_one_stays_in_force() {
     }
     std::fs::remove_file(&path).unwrap();
     assert!(!program.app.reload());
-    // As an editor leaves it for a moment, or a pipe that was read before.
+    // As an editor leaves it for a moment.
     std::fs::write(&path, "\n").unwrap();
     assert!(!program.app.reload());
+    std::fs::remove_file(&path).unwrap();
+    // Opening it would wait for a writer.
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert!(!program.app.reload());
+    std::fs::remove_file(&path).unwrap();
     write(&path, "correlation: {burstSize: 100}\n");
     assert!(program.app.reload());
     assert_eq!(program.metrics().await["eventweir_config_last_reload_successful"], 1.0);

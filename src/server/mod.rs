@@ -356,13 +356,13 @@ where
     let (mut is_ending, mut has_yielded) = (false, false);
     let mut check = pin!(sleep(timeout / CHECKS));
     poll_fn(|context| {
-        while check.as_mut().poll(context).is_ready() {
+        let version = progress.version.get();
+        while version == Some(&Version::HTTP_2) && check.as_mut().poll(context).is_ready() {
             if progress.answers.check() {
                 return Poll::Ready(Err("the client has not read more of an answer in time".into()));
             }
             check.set(sleep(timeout / CHECKS));
         }
-        let version = progress.version.get();
         // Over HTTP/2 the first of several answers wakes the connection, and each would be a write of its own. Other
         // ready tasks therefore run first, once per wakeup.
         if version == Some(&Version::HTTP_2) && !has_yielded {

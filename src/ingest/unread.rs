@@ -5,12 +5,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody as _};
+use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::extract::Request;
 use axum::http::Version;
 use axum::response::Response;
+use futures_util::StreamExt as _;
 use futures_util::stream::{self, Stream as _};
-use http_body_util::{BodyExt as _, Limited};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
@@ -28,12 +28,26 @@ pub(super) async fn unread((): (), request: Request, next: impl Next) -> Respons
     let (head, body) = request.into_parts();
     // The next service drops its body before it answers, so this layer keeps one too.
     let kept = Arc::new(Mutex::new(body.into_data_stream()));
-    let lent = Arc::clone(&kept);
-    let lent = Body::from_stream(stream::poll_fn(move |context| Pin::new(&mut *lent.lock()).poll_next(context)));
-    let response = next.run(Request::from_parts(head, lent)).await;
+    let response = next.run(Request::from_parts(head, reader(&kept))).await;
     if response.status().is_client_error() || response.status().is_server_error() {
-        let rest = Body::from_stream(stream::poll_fn(move |context| Pin::new(&mut *kept.lock()).poll_next(context)));
-        let _in_time = timeout(TIMEOUT, Limited::new(rest, BYTES_MAX).collect()).await;
+        let _in_time = timeout(TIMEOUT, discard(reader(&kept))).await;
     }
     response
+}
+
+/// Returns a body that reads on where the last reader has stopped.
+fn reader(kept: &Arc<Mutex<BodyDataStream>>) -> Body {
+    let kept = Arc::clone(kept);
+    Body::from_stream(stream::poll_fn(move |context| Pin::new(&mut *kept.lock()).poll_next(context)))
+}
+
+/// Reads a body to its end or beyond the limit. Keeps none of it: any caller can be refused.
+async fn discard(body: Body) {
+    let (mut parts, mut bytes) = (body.into_data_stream(), 0);
+    while let Some(Ok(part)) = parts.next().await {
+        bytes += part.len();
+        if bytes > BYTES_MAX {
+            return;
+        }
+    }
 }

@@ -55,8 +55,12 @@ pub fn load_web(path: &Path) -> Result<AdminWeb, Errors> {
     load(path, false)
 }
 
-/// Does the same. `checks_files` also checks that the files that it names can be used.
-pub(super) fn load(path: &Path, checks_files: bool) -> Result<AdminWeb, Errors> {
+/// Does the same, and also checks that the files that it names can be used.
+pub(super) fn load_for_start(path: &Path) -> Result<AdminWeb, Errors> {
+    load(path, true)
+}
+
+fn load(path: &Path, checks_files: bool) -> Result<AdminWeb, Errors> {
     let folder = path.parent().unwrap_or(Path::new(""));
     super::read_raw(Some(path))?.read_through(&Overrides::default(), checks_files, |section| {
         let is_given = section.has("tls_server_config");

@@ -142,7 +142,7 @@ pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, 
 /// # Errors
 /// Everything that is wrong, at once.
 pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    with_files(Config::checked(read_raw(path)?, overrides, true)?)
+    with_files(Config::from_raw_and_files(read_raw(path)?, overrides)?)
 }
 
 /// LIMIT: memory of a shadow configuration that does not set `memory`; its limits follow from this.

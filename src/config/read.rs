@@ -101,8 +101,12 @@ impl Config {
         Self::checked(raw, overrides, false)
     }
 
-    /// Does the same. `checks_files` also checks that the files of the listeners can be used.
-    pub(super) fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> Result<Self, Errors> {
+    /// Does the same, and also checks that the files of the listeners can be used.
+    pub(super) fn from_raw_and_files(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
+        Self::checked(raw, overrides, true)
+    }
+
+    fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> Result<Self, Errors> {
         raw.read_through(overrides, checks_files, |section| {
             let mut config = Self::default();
             read(section, &mut config, |config| {

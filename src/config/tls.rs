@@ -72,7 +72,7 @@ pub(super) fn web_config_file(section: &mut Section<'_>, file: &mut Option<PathB
     section.set_optional("adminWebConfigFile", file, &values::path());
     if let Some(file) = file
         && section.checks_files()
-        && let Err(errors) = admin_web::load(file, true)
+        && let Err(errors) = admin_web::load_for_start(file)
     {
         section.report(errors);
     }

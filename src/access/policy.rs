@@ -40,12 +40,11 @@ impl Rule {
         let Target::Resource { resource: "events", namespace, .. } = &attributes.target else { return false };
         let any = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.matches(text));
         let is_about = any(&self.users, &caller.name) || caller.groups.iter().any(|group| any(&self.groups, group));
-        let is_there = match self.effect {
-            _ if self.namespaces.is_empty() => true,
-            // A request over all namespaces is one over those that are denied, but needs more than those that are allowed.
-            Effect::Deny if namespace.is_empty() => true,
-            Effect::Allow if namespace.is_empty() => false,
-            Effect::Allow | Effect::Deny => any(&self.namespaces, namespace),
+        let is_there = if namespace.is_empty() {
+            // A request over all namespaces reads also what a rule denies, and more than a rule allows.
+            self.namespaces.is_empty() || self.effect == Effect::Deny
+        } else {
+            self.namespaces.is_empty() || any(&self.namespaces, namespace)
         };
         is_about && is_there && (self.verbs.is_empty() || self.verbs.contains(&attributes.verb))
     }

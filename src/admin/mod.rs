@@ -142,7 +142,7 @@ impl Admin {
         self.0.face.get_or_init(|| face);
     }
 
-    /// Whether every caller is authenticated, or on this machine. Only then may the page show events, and a caller reload.
+    /// Whether every caller is authenticated, or on this machine. Only then the page shows events, and `/-/reload` is on.
     fn knows_callers(&self) -> bool {
         !self.0.access.is_open || !self.0.web.load().users.is_empty()
     }

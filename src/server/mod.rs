@@ -341,7 +341,8 @@ fn service(
 }
 
 /// Drives a connection until it closes. The header of its first request must arrive within `timeout`: hyper's own limit
-/// starts only once the protocol is known. Over HTTP/2, more of each answer must be read within it. After `stop` the connection is closed as soon as it is idle.
+/// starts only once the protocol is known. Over HTTP/2, more of each answer must be read within it. After `stop` the
+/// connection is closed as soon as it is idle.
 async fn drive<S, V>(
     connection: UpgradeableConnection<'static, TokioIo<ClientStream<S>>, V, TokioExecutor>,
     progress: &Progress,

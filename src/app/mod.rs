@@ -225,6 +225,7 @@ impl App {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             request_timeout: config.ingest.request_timeout,
             max_watches: config.ingest.max_watches,
+            max_list_bytes: config.ingest.max_list_bytes,
             ack: config.ingest.ack,
             repair: config.ingest.repair,
         };

@@ -121,6 +121,8 @@ pub struct Ingest {
     pub max_aliases: NonZeroUsize,
     /// LIMIT: concurrent watches; further ones get 429. Default 1,000.
     pub max_watches: NonZeroUsize,
+    /// LIMIT: bytes of lists that wait for their clients; further ones get 429. Default 32 MiB.
+    pub max_list_bytes: NonZeroUsize,
     /// When to answer a client. Default accepted.
     pub ack: Ack,
     /// Whether to repair events that the apiserver would refuse. Default on, with messages of at most 16 KiB.
@@ -214,6 +216,7 @@ impl Default for Ingest {
             request_timeout: Duration::from_secs(60),
             max_aliases: const { NonZeroUsize::new(100_000).unwrap() },
             max_watches: const { NonZeroUsize::new(1_000).unwrap() },
+            max_list_bytes: const { NonZeroUsize::new(32 << 20).unwrap() },
             ack: Ack::Accepted,
             repair: Repair::On { message_bytes: MESSAGE_BYTES.get() },
         }

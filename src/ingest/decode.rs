@@ -81,6 +81,7 @@ mod tests {
             max_body_bytes: 10,
             request_timeout: std::time::Duration::from_secs(60),
             max_watches: std::num::NonZeroUsize::MIN,
+            max_list_bytes: std::num::NonZeroUsize::MIN,
             ack: crate::ingest::Ack::Accepted,
             repair: crate::ingest::Repair::Off,
         }

@@ -16,9 +16,9 @@ use flate2::write::GzEncoder;
 use http_body_util::BodyExt as _;
 
 use super::form::{Form, Media};
-use super::indent;
 use super::layer::Next;
 use super::respond::{self, Refused};
+use super::{Face, indent};
 use crate::event::protobuf;
 use crate::status::Status;
 
@@ -26,16 +26,21 @@ use crate::status::Status;
 const GZIP_THRESHOLD: u64 = 128 * 1024;
 
 /// Finishes the answer to a request. A layer.
-pub(super) async fn finish((): (), request: Request, next: impl Next) -> Response {
+pub(super) async fn finish(face: Face, request: Request, next: impl Next) -> Response {
     let (query, headers) = (request.uri().query(), request.headers());
-    let compresses = request.method() == Method::GET && accepts_gzip(headers);
+    let is_get = request.method() == Method::GET;
+    let compresses = is_get && accepts_gzip(headers);
     let form = Form::plain(query, headers);
     let mut response = next.run(request).await;
-    if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
-        encode_refusal(&status, form, &mut response);
-    }
     if compresses {
         response = compressed(response).await;
+    }
+    // The answer to a change is not refused, because the change was made.
+    if is_get {
+        response = face.held(response).await;
+    }
+    if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
+        encode_refusal(&status, form, &mut response);
     }
     // COMPAT(apiserver): proxies must not cache answers, and a 405 has no `Allow` header.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));

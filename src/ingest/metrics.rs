@@ -27,6 +27,8 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Open watches.
     pub(super) watches: IntGauge,
+    /// Bytes of long answers that wait for their clients.
+    pub(super) list_bytes: IntGauge,
     repairs: [IntCounter; Repair::ALL.len()],
     admissions: [IntCounter; Answer::ALL.len()],
     admission_seconds: Histogram,
@@ -101,6 +103,10 @@ impl Metrics {
             outcomes: Outcome::ALL.map(|outcome| outcomes.with_label_values(&[outcome.label()])),
             connections: gauge("eventweir_ingest_connections", "Open connections of clients.")?,
             watches: gauge("eventweir_ingest_watches", "Open watches of clients, of ingest.maxWatches.")?,
+            list_bytes: gauge(
+                "eventweir_ingest_list_bytes",
+                "Bytes of lists that wait for their clients, of ingest.maxListBytes.",
+            )?,
             repairs: Repair::ALL.map(|repair| repairs.with_label_values(&[repair.label()])),
             admissions: Answer::ALL.map(|answer| admissions.with_label_values(&[answer.label()])),
             admission_seconds: register_histogram_with_registry!(

@@ -20,6 +20,7 @@ mod form;
 mod guard;
 mod indent;
 mod layer;
+mod lists;
 mod look;
 mod metrics;
 mod occurrence;
@@ -63,7 +64,7 @@ use crate::access::Access;
 use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
-use crate::server::Origins;
+use crate::server::{Origins, Places};
 use crate::shadow::Shadow;
 use crate::shard::{Held, Lead, Shards};
 use crate::spool::Spool;
@@ -79,6 +80,8 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// LIMIT: watches at once; further ones are refused with 429.
     pub max_watches: NonZeroUsize,
+    /// LIMIT: bytes of lists and other long answers that wait for their clients; further ones are refused with 429.
+    pub max_list_bytes: NonZeroUsize,
     /// When a client is answered, if its request does not set it.
     pub ack: Ack,
     /// Whether events are repaired that the API server would refuse.
@@ -146,6 +149,7 @@ struct Inner {
     metrics: Metrics,
     event_log: EventLog,
     watches: watch::Watches,
+    answers: lists::Answers,
     readers: look::Readers,
     tasks: TaskTracker,
     admission: OnceLock<admit::Admitting>,
@@ -164,6 +168,7 @@ impl Face {
         shared: Shared,
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), shared.stop.clone());
+        let answers = lists::Answers::new(Places::new(settings.max_list_bytes, metrics.list_bytes.clone()));
         let Shared { tasks, spool, access, shadow, .. } = shared;
         let readers = look::Readers::default();
         let admission = OnceLock::new();
@@ -178,6 +183,7 @@ impl Face {
             metrics,
             event_log,
             watches,
+            answers,
             readers,
             tasks,
             admission,
@@ -193,8 +199,9 @@ impl Face {
         ServiceBuilder::new()
             // Counts the request by the class of its answer, including answers made by other layers.
             .layer(layer(self.clone(), metrics::count))
-            // Encodes refusals as the client accepts them, compresses, and sets the headers of every answer.
-            .layer(layer((), finish::finish))
+            // Encodes refusals as the client accepts them, compresses, limits what waits for clients, and sets the headers
+            // of every answer.
+            .layer(layer(self.clone(), finish::finish))
             // Reads what a refusal has left of a body over HTTP/2.
             .layer(layer((), unread::unread))
             // Refuses requests that a browser sends for a web page of another origin.
@@ -326,10 +333,11 @@ async fn method_not_allowed() -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
+    use axum::body::{Body, HttpBody as _};
     use axum::http::header::CACHE_CONTROL;
     use axum::http::{Method, Version};
     use futures_util::StreamExt as _;
+    use http_body_util::BodyExt as _;
     use tower::ServiceExt as _;
 
     use super::*;
@@ -337,7 +345,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Policy};
     use crate::shard;
-    use crate::upstream::{Embedded, store};
+    use crate::upstream::{Embedded, UpdateOptions, Writer, store};
 
     fn face() -> (Face, prometheus::Registry) {
         guarded(access::Settings::default())
@@ -359,6 +367,7 @@ mod tests {
             max_body_bytes: 1 << 20,
             request_timeout: Duration::from_secs(60),
             max_watches: one,
+            max_list_bytes: one,
             ack: Ack::Accepted,
             repair: Repair::Off,
         };
@@ -401,6 +410,56 @@ mod tests {
                 assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{method} {path} is answered to any page");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_long_list_that_its_client_does_not_read_keeps_others_out() {
+        const LIST: &str = "/api/v1/events";
+        let (face, _) = face();
+        for number in 0..200 {
+            let mut event = crate::event::Event::default();
+            event.metadata.namespace = "shop".into();
+            event.involved_object.namespace = "shop".into();
+            event.metadata.name = format!("web-{number}").into();
+            event.message = "x".repeat(1000).into();
+            let writer = Writer { manager: "test".into(), group: ApiGroup::Core };
+            face.0.upstream.update(event, &UpdateOptions { writer, dry_run: false }).await.unwrap();
+        }
+        let list = async |path: &str| {
+            let Ok(answer) =
+                face.service(Origins::any_host()).oneshot(Request::get(path).body(Body::empty()).unwrap()).await;
+            answer
+        };
+        let unread = list(LIST).await;
+        let size = unread.body().size_hint().exact().unwrap();
+        assert_eq!(unread.status(), StatusCode::OK);
+        assert!(size > 200_000, "{size}");
+        assert_eq!(face.0.metrics.list_bytes.get(), 1, "all of ingest.maxListBytes");
+        let refused = list(LIST).await;
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.headers()["retry-after"], "1");
+        assert_eq!(list("/api/v1/events?limit=5").await.status(), StatusCode::OK, "a short answer is not counted");
+        drop(unread);
+        let whole = list(LIST).await.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(whole.len() as u64, size);
+        assert_eq!(face.0.metrics.list_bytes.get(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_waits_for_its_turn_and_is_refused_in_time() {
+        let (face, _) = face();
+        let list = async || {
+            let request = Request::get("/api/v1/events").body(Body::empty()).unwrap();
+            let Ok(answer) = face.service(Origins::any_host()).oneshot(request).await;
+            answer.status()
+        };
+        let mut turns = Vec::new();
+        for _ in 0..lists::LISTS {
+            turns.push(face.list_turn().await.unwrap());
+        }
+        assert_eq!(list().await, StatusCode::TOO_MANY_REQUESTS);
+        let (status, ()) = tokio::join!(list(), async { drop(turns.pop()) });
+        assert_eq!(status, StatusCode::OK);
     }
 
     #[test]

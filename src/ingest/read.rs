@@ -52,6 +52,7 @@ pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Aske
     }
     let form = asked.form(&face)?;
     let options = options::of_list(asked.group, asked.query())?;
+    let _turn = face.list_turn().await?;
     let mut list = face.0.upstream.list(asked.namespace(), &options).await?;
     add_folded(&face, &asked, &options, &mut list);
     Ok(respond::list(form, &list))

@@ -76,6 +76,7 @@ impl Guarded {
             max_body_bytes: 1 << 20,
             request_timeout: Duration::from_secs(60),
             max_watches: NonZeroUsize::new(9).unwrap(),
+            max_list_bytes: NonZeroUsize::MIN,
             ack: Ack::Accepted,
             repair: Repair::Off,
         };

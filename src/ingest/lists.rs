@@ -1,0 +1,53 @@
+//! Limits of lists in memory: those that are made, and those that wait for their clients.
+
+use axum::body::HttpBody as _;
+use axum::response::Response;
+use http_body_util::BodyExt as _;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+use super::{Face, respond};
+use crate::server::Places;
+use crate::status::Status;
+
+/// LIMIT: lists that are read from the upstream and encoded at once; further ones wait, at most for the request timeout.
+pub(super) const LISTS: usize = 4;
+/// Bytes of an answer above which it counts. The limit of connections bounds shorter ones.
+const LONG: u64 = 64 << 10;
+
+/// Limits of lists and long answers.
+#[derive(Debug)]
+pub(super) struct Answers {
+    lists: Semaphore,
+    // LIMIT: `max_list_bytes`; beyond it a long answer is replaced by 429. One that is longer needs all of them.
+    bytes: Places,
+}
+
+impl Answers {
+    pub(super) const fn new(bytes: Places) -> Self {
+        Self { lists: Semaphore::const_new(LISTS), bytes }
+    }
+}
+
+impl Face {
+    /// Waits until another list may be made.
+    pub(super) async fn list_turn(&self) -> Result<SemaphorePermit<'_>, Status> {
+        let turn = timeout(self.0.settings.request_timeout, self.0.answers.lists.acquire()).await;
+        turn.ok().and_then(Result::ok).ok_or_else(too_many)
+    }
+
+    /// Counts a long answer until its client has taken it. Refuses it if too many bytes wait already.
+    pub(super) async fn held(&self, response: Response) -> Response {
+        let Some(size) = response.body().size_hint().exact().filter(|size| *size > LONG) else { return response };
+        let Some(place) = self.0.answers.bytes.take_many(size) else { return respond::refusal(&too_many()) };
+        let (parts, body) = response.into_parts();
+        match body.collect().await {
+            Ok(whole) => Response::from_parts(parts, place.hold(whole.to_bytes())),
+            Err(_) => respond::refusal(&Status::new(500, "InternalError", "the answer broke off")),
+        }
+    }
+}
+
+fn too_many() -> Status {
+    Status::too_many_requests("Too many lists wait for their clients, please try again later", 1)
+}

@@ -100,8 +100,10 @@ pub(super) enum HealthChange {
     None,
     /// It is down from now on.
     WentDown,
-    /// It is up again.
-    CameUp,
+    /// The first probe has failed too.
+    StaysDown,
+    /// It is up again, after this many failures in a row.
+    CameUp(u32),
 }
 
 impl Gate {
@@ -181,13 +183,16 @@ impl Gate {
                 self.last_good = Some(now);
                 self.window = self.window().saturating_add(1).min(self.settings.max_in_flight);
                 self.health = Health::Up;
-                if health == Health::Up { HealthChange::None } else { HealthChange::CameUp }
+                match health {
+                    Health::Up => HealthChange::None,
+                    Health::Down { failures, .. } => HealthChange::CameUp(failures),
+                }
             }
             // The probe told nothing of the upstream, so another one goes soon.
             (Outcome::Known, Health::Down { failures, until, .. }) if sent >= until => {
                 let known = failures.saturating_add(1).min(KNOWN_FAILURES);
                 self.go_down(failures.max(known), known, now, jitter);
-                HealthChange::None
+                stays_down(failures)
             }
             (Outcome::Known, _) => HealthChange::None,
             (Outcome::Trouble, Health::Up) if sent < self.cut => HealthChange::None,
@@ -201,11 +206,12 @@ impl Gate {
             }
             (Outcome::Trouble, Health::Down { failures, until, .. }) => {
                 // An answer to a request from before the upstream went down says nothing new, and the probe is still on its way.
-                if sent >= until {
-                    let failures = failures.saturating_add(1);
-                    self.go_down(failures, failures, now, jitter);
+                if sent < until {
+                    return HealthChange::None;
                 }
-                HealthChange::None
+                let more = failures.saturating_add(1);
+                self.go_down(more, more, now, jitter);
+                stays_down(failures)
             }
         }
     }
@@ -221,6 +227,11 @@ impl Gate {
         let pause = backoff(pause_of, jitter, self.settings.first_backoff, self.settings.max_backoff);
         self.health = Health::Down { failures, until: now.after(pause), probing: false };
     }
+}
+
+/// Returns what another failed probe changes after these failures in a row.
+const fn stays_down(failures: u32) -> HealthChange {
+    if failures == 1 { HealthChange::StaysDown } else { HealthChange::None }
 }
 
 #[cfg(test)]
@@ -253,10 +264,11 @@ mod tests {
             assert_eq!(gate.acquire(millis(now)), Acquisition::Full, "one probe");
             gate.settle(Outcome::Trouble, millis(0), millis(now), 0.0);
             assert_eq!(gate.acquire(millis(now)), Acquisition::Full, "a late answer is not the probe's");
-            gate.settle(Outcome::Trouble, millis(now), millis(now), 0.0);
+            let change = gate.settle(Outcome::Trouble, millis(now), millis(now), 0.0);
+            assert_eq!(change, if pause == 100 { HealthChange::StaysDown } else { HealthChange::None });
         }
         assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
-        assert_eq!(gate.settle(Outcome::Good, millis(now + 5000), millis(now + 5000), 0.0), HealthChange::CameUp);
+        assert_eq!(gate.settle(Outcome::Good, millis(now + 5000), millis(now + 5000), 0.0), HealthChange::CameUp(9));
         assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
         assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
         assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Full, "the window opens step by step");

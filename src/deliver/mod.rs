@@ -402,14 +402,19 @@ impl Delivery {
         match change {
             HealthChange::None => {}
             HealthChange::WentDown => {
-                let fault = trouble.map_or("", |retry| retry.fault.label());
-                let cause = self.upstream.newest_fault().unwrap_or_default();
-                tracing::warn!(fault, %cause, "the upstream is down; events wait in the outbox");
                 self.monitor.0.down.store(now.0.max(1), Ordering::Relaxed);
                 self.monitor.0.outages.fetch_add(1, Ordering::Relaxed);
             }
-            HealthChange::CameUp => {
-                tracing::info!("the upstream is up again");
+            // Logged now, because where events are rare each lost answer would look like an outage.
+            HealthChange::StaysDown => {
+                let fault = trouble.map_or("", |retry| retry.fault.label());
+                let cause = self.upstream.newest_fault().unwrap_or_default();
+                tracing::warn!(fault, %cause, "the upstream is down; events wait in the outbox");
+            }
+            HealthChange::CameUp(failures) => {
+                if failures > 1 {
+                    tracing::info!("the upstream is up again");
+                }
                 self.monitor.0.down.store(0, Ordering::Relaxed);
             }
         }

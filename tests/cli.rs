@@ -301,12 +301,14 @@ fn all_errors_of_a_configuration_are_printed_before_a_port_is_opened() {
 }
 
 #[test]
-fn check_config_reports_the_errors_of_all_named_files() {
-    let (_file, path) = file("limitsFile: /no/limits\nshadowFile: /no/shadow\n");
+fn check_config_reports_the_errors_of_all_named_files_and_its_own() {
+    let (_file, path) = file("limitsFile: /no/limits\nshadowFile: /no/shadow\nshards: many\n");
     let output = eventweir(&["check-config", &path]);
     assert_eq!(output.status.code(), Some(64));
     let text = stderr(&output);
-    assert!(text.contains("/no/limits: cannot be opened") && text.contains("/no/shadow: cannot be opened"), "{text}");
+    for wrong in [":3: shards: `many`", "/no/limits: cannot be opened", "/no/shadow: cannot be opened"] {
+        assert!(text.contains(wrong), "{text}");
+    }
 }
 
 #[test]

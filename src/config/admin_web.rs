@@ -62,13 +62,15 @@ pub(super) fn load_for_start(path: &Path) -> Result<AdminWeb, Errors> {
 
 fn load(path: &Path, checks_files: bool) -> Result<AdminWeb, Errors> {
     let folder = path.parent().unwrap_or(Path::new(""));
-    super::read_raw(Some(path))?.read_through(&Overrides::default(), checks_files, |section| {
+    let raw = super::read_raw(Some(path))?;
+    let (web, errors) = raw.read_through(&Overrides::default(), checks_files, |section| {
         let is_given = section.has("tls_server_config");
         let tls = section.within("tls_server_config", |section| tls_settings(section, folder, is_given));
         let users = section.entries("basic_auth_users", &hash()).into_iter().collect();
         let headers = section.within("http_server_config", |section| section.within("headers", headers));
         AdminWeb { tls, web: Web { users, headers } }
-    })
+    });
+    errors.or(web)
 }
 
 fn tls_settings(section: &mut Section<'_>, folder: &Path, is_given: bool) -> Option<tls::Settings> {

@@ -53,6 +53,11 @@ impl Errors {
         self.kept.len().saturating_add(self.further)
     }
 
+    /// Returns the value if there is no error.
+    pub(super) fn or<T>(self, value: T) -> Result<T, Self> {
+        if self.is_empty() { Ok(value) } else { Err(self) }
+    }
+
     /// Sorts by line of the file, then by flag.
     pub(super) fn sort(&mut self) {
         self.kept.sort_by_key(|error| error.origin);

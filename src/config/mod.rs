@@ -114,7 +114,7 @@ pub struct Overrides {
 /// Everything that is wrong, at once: the file cannot be read, is larger than [`FILE_BYTES_MAX`], is no YAML, or holds
 /// unknown keys or values that are not allowed.
 pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    with_files(Config::from_raw(read_raw(path)?, overrides)?)
+    with_files(Config::checked(read_raw(path)?, overrides, false))
 }
 
 /// Does the same while the program runs.
@@ -134,7 +134,7 @@ pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, 
     if text.trim().is_empty() {
         return Err(wrong("is empty").into());
     }
-    with_files(Config::from_raw(RawConfig::parse(&name, &text)?, overrides)?)
+    with_files(Config::checked(RawConfig::parse(&name, &text)?, overrides, false))
 }
 
 /// Does the same before the start, and also checks that the files of the listeners can be used.
@@ -142,15 +142,14 @@ pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, 
 /// # Errors
 /// Everything that is wrong, at once.
 pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    with_files(Config::from_raw_and_files(read_raw(path)?, overrides)?)
+    with_files(Config::checked(read_raw(path)?, overrides, true))
 }
 
 /// LIMIT: memory of a shadow configuration that does not set `memory`; its limits follow from this.
 const SHADOW_MEMORY: NonZeroUsize = const { NonZeroUsize::new(256 << 20).unwrap() };
 
-/// Reads the files of limits and of the shadow configuration, if they are named.
-fn with_files(mut config: Config) -> Result<Config, Errors> {
-    let mut errors = Errors::default();
+/// Reads the files of limits and of the shadow configuration, if they are named, and adds their errors.
+fn with_files((mut config, mut errors): (Config, Errors)) -> Result<Config, Errors> {
     if let Some(path) = &config.limits_file {
         match read_raw(Some(path)).and_then(|raw| raw.limits()) {
             Ok(limits) => config.access.limits = limits,
@@ -167,7 +166,7 @@ fn with_files(mut config: Config) -> Result<Config, Errors> {
             Err(wrong) => errors.append(wrong),
         }
     }
-    if errors.is_empty() { Ok(config) } else { Err(errors) }
+    errors.or(config)
 }
 
 fn read_raw(path: Option<&Path>) -> Result<RawConfig, Errors> {

@@ -98,15 +98,13 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, at once.
     pub fn from_raw(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
-        Self::checked(raw, overrides, false)
+        let (config, errors) = Self::checked(raw, overrides, false);
+        errors.or(config)
     }
 
-    /// Does the same, and also checks that the files of the listeners can be used.
-    pub(super) fn from_raw_and_files(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
-        Self::checked(raw, overrides, true)
-    }
-
-    fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> Result<Self, Errors> {
+    /// Does the same, and returns everything that is wrong beside what could be read. `checks_files` also checks that the
+    /// files of the listeners can be used.
+    pub(super) fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> (Self, Errors) {
         raw.read_through(overrides, checks_files, |section| {
             let mut config = Self::default();
             read(section, &mut config, |config| {
@@ -155,11 +153,12 @@ impl Config {
 impl RawConfig {
     /// The limits of an EventRateLimit plugin's file.
     pub(super) fn limits(self) -> Result<Vec<access::Limit>, Errors> {
-        self.read_through(&Overrides::default(), false, |section| {
+        let (limits, errors) = self.read_through(&Overrides::default(), false, |section| {
             let mut limits = Vec::new();
             auth::plugin(section, &mut limits);
             limits
-        })
+        });
+        errors.or(limits)
     }
 
     /// Applies the flags, reads the whole file through `read`, and reports everything that is wrong.
@@ -168,12 +167,12 @@ impl RawConfig {
         overrides: &Overrides,
         checks_files: bool,
         read: impl FnOnce(&mut Section<'_>) -> T,
-    ) -> Result<T, Errors> {
+    ) -> (T, Errors) {
         let file = if self.file().is_empty() { "defaults" } else { self.file() }.to_owned();
         let (root, twice) = self.overlaid(overrides);
         let collector = Collector::new(&file, twice, checks_files);
         let (value, _) = collector.read(&root, String::new(), read);
-        collector.finish(value)
+        (value, collector.into_errors())
     }
 }
 

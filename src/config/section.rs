@@ -59,11 +59,11 @@ impl Collector {
         Self { builds_schema: true, ..Self::new("", Errors::default(), false) }
     }
 
-    /// `value` if nothing is wrong, or else the errors in the order of the file, then those of flags.
-    pub(super) fn finish<T>(self, value: T) -> Result<T, Errors> {
+    /// Returns the errors in the order of the file, then those of flags.
+    pub(super) fn into_errors(self) -> Errors {
         let mut errors = self.errors.into_inner();
         errors.sort();
-        if errors.is_empty() { Ok(value) } else { Err(errors) }
+        errors
     }
 
     fn push(&self, origin: Origin, path: String, problem: Problem) {

@@ -1,7 +1,7 @@
 //! The program: flags, logging, exit code.
 //!
-//! Exit codes: 0 for success, 1 for a failure, 3 if `explain` finds nothing, 64 (`EX_USAGE`) for wrong flags or a wrong
-//! configuration, 75 (`EX_TEMPFAIL`) if `serve` lost occurrences at its end.
+//! Exit codes: 0 for success, 1 for a failure, 3 if `explain` finds nothing, 64 (`EX_USAGE`) for wrong flags, a wrong
+//! configuration or kubeconfig, 75 (`EX_TEMPFAIL`) if `serve` lost occurrences at its end.
 
 use std::process::ExitCode;
 

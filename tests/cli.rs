@@ -247,7 +247,7 @@ fn replay_names_the_line_that_is_no_event() {
 #[test]
 fn observe_names_the_file_that_it_cannot_read() {
     let output = eventweir(&["observe", "--kubeconfig", "/no/such/file", "--for", "1s"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(64));
     assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));
     assert_eq!(eventweir(&["observe", "--for", "soon"]).status.code(), Some(64));
 }
@@ -298,6 +298,17 @@ fn all_errors_of_a_configuration_are_printed_before_a_port_is_opened() {
     }
     let output = eventweir(&["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(output.status.code(), Some(64), "callers are not authenticated: {}", stderr(&output));
+}
+
+#[test]
+fn a_kubeconfig_that_cannot_be_used_is_an_error_of_the_configuration() {
+    // A port that is taken would be the error if it were opened first.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let output = eventweir(&["serve", "--upstream", "apiserver", "--kubeconfig", "/no/such/file", "--listen", &listen]);
+    assert_eq!(output.status.code(), Some(64));
+    let text = stderr(&output);
+    assert!(text.contains("reading the kubeconfig /no/such/file"), "{text}");
 }
 
 #[test]

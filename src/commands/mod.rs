@@ -85,7 +85,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::Input(_) => ExitCode::from(USAGE),
+            Self::Config(_) | Self::Input(_) | Self::Start(app::Error::Upstream(_)) => ExitCode::from(USAGE),
             Self::Lost(_) => ExitCode::from(LOST),
             Self::NothingKnown => ExitCode::from(3),
             Self::Start(_)

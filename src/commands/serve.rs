@@ -38,11 +38,12 @@ async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Res
     let mut terminate = handler(SignalKind::terminate(), "SIGTERM")?;
     let mut interrupt = handler(SignalKind::interrupt(), "SIGINT")?;
     let mut hang_up = handler(SignalKind::hangup(), "SIGHUP")?;
-    let listeners = Listeners::bind(&config).await?;
     let registry = Registry::new();
     let clock = Clock::system();
     let metrics = upstream::Metrics::new(&registry).map_err(app::Error::from)?;
+    // The kubeconfig too is checked before a port is opened.
     let upstream = app::connect(&config, &clock, metrics).await?;
+    let listeners = Listeners::bind(&config).await?;
     let app = App::start(config, source, listeners, upstream, registry, clock)?;
     let broken = loop {
         tokio::select! {

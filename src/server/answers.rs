@@ -26,7 +26,7 @@ struct State {
     /// Number of answers.
     answers: u64,
     /// For each answer that waits for its client, the number of checks when it began to.
-    // LIMIT: the concurrent streams of a connection, by default 200.
+    // LIMIT: `STREAMS`.
     waiting: HashMap<u64, u64>,
 }
 

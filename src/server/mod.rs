@@ -57,6 +57,9 @@ const LINGER: Duration = Duration::from_millis(250);
 /// Timeout for an HTTP/2 client to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// LIMIT: requests at once over one HTTP/2 connection; a client is told, and further ones are refused unprocessed.
+const STREAMS: u32 = 200;
+
 /// Limits of a listener.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -282,7 +285,7 @@ fn builder(settings: &Settings) -> Builder<TokioExecutor> {
     builder.http1().half_close(true);
     // Header and body in pieces: otherwise hyper would copy each answer, because of `is_write_vectored`.
     builder.http1().writev(true);
-    builder.http2().timer(TokioTimer::new());
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
     builder.http2().keep_alive_interval(settings.client_timeout).keep_alive_timeout(PING_TIMEOUT);
     builder
 }

@@ -319,3 +319,33 @@ async fn answers_over_http2_that_are_ready_together_share_a_write() {
     let writes = writes.lock().unwrap();
     assert!(writes.iter().any(|length| *length > COUNT * LENGTH), "{writes:?}");
 }
+
+#[tokio::test]
+async fn http2_refuses_more_streams_than_it_has_announced() {
+    const FRAME: usize = 9;
+    let mut client = connected(|_| std::future::pending()).await;
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    // GET / of http with these static headers, as one frame that ends headers and stream.
+    for stream in (0..=STREAMS).map(|number| 2 * number + 1) {
+        client.write_all(b"\0\0\x03\x01\x05").await.unwrap();
+        client.write_all(&stream.to_be_bytes()).await.unwrap();
+        client.write_all(&[0x82, 0x84, 0x86]).await.unwrap();
+    }
+    let (mut announced, mut refused) = (None, None);
+    while refused.is_none() {
+        let mut head = [0; FRAME];
+        client.read_exact(&mut head).await.unwrap();
+        let [_, high, low, kind, _, stream @ ..] = head;
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([high, low]))];
+        client.read_exact(&mut payload).await.unwrap();
+        match kind {
+            // SETTINGS: pairs of a number and its value.
+            4 => announced = announced.or(payload.chunks(6).find(|pair| pair[1] == 3).map(|pair| pair[2..].to_vec())),
+            // RST_STREAM: the reason.
+            3 => refused = Some((u32::from_be_bytes(stream), payload)),
+            _ => {}
+        }
+    }
+    assert_eq!(announced, Some(STREAMS.to_be_bytes().to_vec()));
+    assert_eq!(refused, Some((2 * STREAMS + 1, 7_u32.to_be_bytes().to_vec())), "REFUSED_STREAM");
+}

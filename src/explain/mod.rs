@@ -24,7 +24,7 @@ use runs::{Origin, Run, Runs};
 pub use tap::{Line, Selector, Tap, source};
 pub use view::{Unseen, saved};
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 
 use smol_str::SmolStr;
 
@@ -119,7 +119,7 @@ pub enum Received {
     /// They are counted in the record's run, which has this verdict.
     InRun(Verdict),
     /// They are counted at the place of their fact. With their event's hashes, message and key.
-    At(Spot, Marks, SmolStr, Option<u64>),
+    At(Spot, Marks, SmolStr, Option<NonZeroU64>),
 }
 
 /// The circumstances of a decision.
@@ -230,7 +230,8 @@ impl Store {
         if !self.is_on() {
             return None;
         }
-        let (repeat, secret, settings) = (repeat.map(Key::half), self.secret, self.settings);
+        let (repeat, secret, settings) =
+            (repeat.and_then(|key| NonZeroU64::new(key.half())), self.secret, self.settings);
         let occurrences = (event, &message, number);
         let run = self.change_runs(|runs| runs.receive((record, repeat), occurrences, secret, &settings, now));
         if let Some(verdict) = run {

@@ -3,6 +3,7 @@
 //! Hot: most occurrences are such repeats, and the store's data of their object is rarely in the processor's cache.
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 
 use smol_str::SmolStr;
 
@@ -20,19 +21,21 @@ use crate::outbox::{Kind, RecordId};
 /// keeps its place in the order of use.
 const LONGEST: i64 = 4_000_000_000;
 
+const _: () = assert!(size_of::<(RecordId, Run)>() == 64, "a cache line");
+
 /// Bytes of an entry of the table, with its byte of control.
 const ENTRY: usize = size_of::<(RecordId, Run)>() + 1;
 
 /// Occurrences of one record with the same verdict.
 ///
-/// A cache line with its record's number: it is all that most repeats read.
+/// Most repeats read only this and its record's number, which together are a cache line.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) verdict: Verdict,
     /// The number of occurrences, without those that began it.
     pub(super) number: u32,
     /// The newest event's key, if events with an equal one have the same message.
-    pub(super) repeat: Option<u64>,
+    pub(super) repeat: Option<NonZeroU64>,
     /// The hash of the newest message.
     pub(super) message: u64,
     began: Mono,
@@ -96,7 +99,7 @@ impl Runs {
     /// `repeat` is the event's key, if events with an equal one have the same message, which is `message`.
     pub(super) fn receive(
         &mut self,
-        (record, repeat): (RecordId, Option<u64>),
+        (record, repeat): (RecordId, Option<NonZeroU64>),
         (event, message, number): (&Event, &SmolStr, u32),
         secret: KeySecret,
         settings: &Settings,
@@ -137,7 +140,13 @@ impl Runs {
     }
 
     /// Begins a run of a record that has none.
-    pub(super) fn begin(&mut self, (record, repeat): (RecordId, Option<u64>), verdict: Verdict, of: Origin, now: Now) {
+    pub(super) fn begin(
+        &mut self,
+        (record, repeat): (RecordId, Option<NonZeroU64>),
+        verdict: Verdict,
+        of: Origin,
+        now: Now,
+    ) {
         let (message, began) = (of.marks.message, now.mono);
         self.origins += of.bytes();
         let run = Run { verdict, number: 0, repeat, message, began, last: now, of: Box::new(of) };

@@ -326,6 +326,12 @@ pub struct Remote {
     /// Authorities of the server's certificate in PEM.
     #[arg(long, value_name = "FILE")]
     pub certificate_authority: Option<PathBuf>,
+    /// Client certificate to present, in PEM.
+    #[arg(long, value_name = "FILE", requires = "client_key")]
+    pub client_certificate: Option<PathBuf>,
+    /// Its private key, in PEM.
+    #[arg(long, value_name = "FILE", requires = "client_certificate")]
+    pub client_key: Option<PathBuf>,
 }
 
 /// Format of an answer.

@@ -1,6 +1,7 @@
 //! `explain` and `tap`: query a running eventweir.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -46,7 +47,10 @@ impl Server {
             let read = read.map_err(|error| Error::Input(format!("{}: {error}", path.display())))?;
             config.root_cert = Some(read.into_iter().map(|certificate| certificate.to_vec()).collect());
         }
-        config.auth_info.token_file = remote.token_file.as_ref().map(|path| path.display().to_string());
+        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        config.auth_info.token_file = file(&remote.token_file);
+        config.auth_info.client_certificate = file(&remote.client_certificate);
+        config.auth_info.client_key = file(&remote.client_key);
         let client = kube::Client::try_from(config).map_err(|error| fault(error.to_string()))?;
         Ok(Self { client, url: url.to_owned() })
     }

@@ -5,12 +5,15 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use clap::Parser as _;
 use eventweir::app::ConfigSource;
+use eventweir::cli::{Cli, Command};
+use eventweir::commands;
 use eventweir::config::{Config, Errors, Overrides, load_for_start};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::support::app::{start_as, start_before};
+use super::support::app::{start, start_as, start_before};
 use super::support::certificates::{Authority, Certificate, Trust};
 use super::support::events::{event, plain};
 use super::support::fake::FakeApiserver;
@@ -156,5 +159,29 @@ async fn an_address_that_other_machines_reach_needs_authentication() {
     assert_eq!(post(&mut files.connect(None, address).await, "").await.status, 401);
     assert_eq!(post(&mut files.connect(Some(files.node()), address).await, "").await.status, 201);
     program.settle().await;
+    program.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_presents_a_client_certificate() {
+    let (files, folder) = (Files::new(), tempfile::tempdir().unwrap());
+    files.node().write(folder.path());
+    let dir = files.path().display();
+    let policy = "policy: [{groups: ['system:nodes'], verbs: [list]}]";
+    let program = start(&format!("{}auth: {{clientCAFile: {dir}/clients.crt, {policy}}}\n", files.tls())).await;
+    std::fs::write(folder.path().join("ca.crt"), files.server.pem()).unwrap();
+    let (server, file) = (format!("https://{}", program.app.address()), |name| folder.path().join(name));
+    let explain = async |flags: &[&str]| {
+        let flags =
+            ["eventweir", "explain", "pod/unknown", "--server", &server].into_iter().chain(flags.iter().copied());
+        let Command::Explain(explain) = Cli::parse_from(flags).command else { panic!("it is explain") };
+        let asked = tokio::task::spawn_blocking(move || commands::explain(&explain));
+        asked.await.unwrap().unwrap_err().to_string()
+    };
+    let (ca, certificate, key) = (file("ca.crt"), file("tls.crt"), file("tls.key"));
+    let authority = ["--certificate-authority", ca.to_str().unwrap()];
+    assert!(explain(&authority).await.contains("401"), "{}", explain(&authority).await);
+    let own = ["--client-certificate", certificate.to_str().unwrap(), "--client-key", key.to_str().unwrap()];
+    assert_eq!(explain(&[&authority[..], &own].concat()).await, "nothing is known");
     program.stop().await;
 }

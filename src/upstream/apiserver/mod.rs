@@ -50,7 +50,8 @@ use crate::status::Status;
 
 /// LIMIT: bytes of an answer with one event or a Status. A longer answer counts as unreadable.
 const BODY_BYTES_MAX: usize = 4 << 20;
-/// LIMIT: bytes of an answer with a list; a longer one counts as unreadable. kubectl lists pages of 500 events.
+/// LIMIT: bytes of an answer with a list; a longer one counts as unreadable. kubectl and informers list pages of 500
+/// events.
 const LIST_BYTES_MAX: usize = 16 << 20;
 
 /// The service that sends requests.
@@ -224,7 +225,10 @@ async fn read(answer: Response<AnswerBody>, body_bytes_max: usize) -> Result<(Pa
     match Limited::new(body, body_bytes_max).collect().await {
         Ok(_) if parts.status == StatusCode::NO_CONTENT => Err(Failure::Unreadable("no content".to_owned())),
         Ok(body) => Ok((parts, body.to_bytes())),
-        Err(fault) if fault.is::<LengthLimitError>() => Err(Failure::Unreadable(fault.to_string())),
+        Err(fault) if fault.is::<LengthLimitError>() => {
+            let advice = if body_bytes_max == LIST_BYTES_MAX { "; list it in pages, with `limit`" } else { "" };
+            Err(Failure::Unreadable(format!("it is longer than {} MiB{advice}", body_bytes_max >> 20)))
+        }
         Err(fault) => Err(Failure::Lost(fault.to_string())),
     }
 }

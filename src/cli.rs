@@ -317,7 +317,7 @@ fn until(text: &str) -> Result<Until, String> {
 /// The eventweir to query.
 #[derive(Debug, Args)]
 pub struct Remote {
-    /// Address of eventweir. `explain` can query several: only the replica that received an object's events knows them.
+    /// Address of eventweir, such as https://eventweir:8443 or unix:/run/eventweir.sock. `explain` can query several: only the replica that received an object's events knows them.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub server: Vec<String>,
     /// File with the bearer token to send.

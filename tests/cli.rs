@@ -389,7 +389,11 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
-        let ports = ["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+        Self::listening_at("127.0.0.1:0", arguments)
+    }
+
+    fn listening_at(address: &str, arguments: &[&str]) -> Self {
+        let ports = ["serve", "--listen", address, "--admin-listen", "127.0.0.1:0"];
         let mut child = Command::new(env!("CARGO_BIN_EXE_eventweir"))
             .args(ports)
             .args(arguments)
@@ -473,6 +477,19 @@ fn explain_top_and_tap_query_a_running_server() {
     assert_eq!(ask(&["explain", "web-9"]).status.code(), Some(1));
     assert_eq!(eventweir(&["explain"]).status.code(), Some(64));
     assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn explain_reaches_a_unix_domain_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", folder.path().join("eventweir.sock").display());
+    let server = Server::listening_at(&address, &[]);
+    let output = eventweir(&["explain", "pod/web-0", "--server", &address]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stdout(&output).starts_with("Nothing is known about pod default/web-0"), "{}", stdout(&output));
+    assert_eq!(server.terminate(), Some(0));
+    let output = eventweir(&["explain", "pod/web-0", "--server", &address]);
+    assert!(output.status.code() == Some(1) && stderr(&output).contains(&address), "{}", stderr(&output));
 }
 
 /// A replica knows only the events that it has received.

@@ -6,10 +6,14 @@ use std::pin::pin;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
-use kube::client::Body;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use kube::client::{Body, ConfigExt as _};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::Value;
+use tokio::net::UnixStream;
+use tower::{BoxError, ServiceBuilder, service_fn};
 
 use super::report::plural;
 use super::{Error, end, print, runtime, table};
@@ -41,7 +45,9 @@ impl Server {
     /// Connects; call it in a runtime.
     fn connect(url: &str, remote: &Remote) -> Result<Self, Error> {
         let fault = |text: String| Error::Input(format!("--server {url}: {text}"));
-        let mut config = kube::Config::new(url.parse().map_err(|error| fault(format!("{error}")))?);
+        let socket = url.strip_prefix("unix:");
+        let address = if socket.is_some() { "http://localhost" } else { url };
+        let mut config = kube::Config::new(address.parse().map_err(|error| fault(format!("{error}")))?);
         if let Some(path) = &remote.certificate_authority {
             let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
             let read = read.map_err(|error| Error::Input(format!("{}: {error}", path.display())))?;
@@ -51,8 +57,11 @@ impl Server {
         config.auth_info.token_file = file(&remote.token_file);
         config.auth_info.client_certificate = file(&remote.client_certificate);
         config.auth_info.client_key = file(&remote.client_key);
-        let client = kube::Client::try_from(config).map_err(|error| fault(error.to_string()))?;
-        Ok(Self { client, url: url.to_owned() })
+        let client = match socket {
+            Some(path) => over_socket(&config, path.into()),
+            None => kube::Client::try_from(config),
+        };
+        Ok(Self { client: client.map_err(|error| fault(error.to_string()))?, url: url.to_owned() })
     }
 
     async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Result<http::Response<Body>, Error> {
@@ -111,6 +120,18 @@ impl Server {
             }
         }
     }
+}
+
+/// Returns a client of a server that listens on a Unix domain socket.
+fn over_socket(config: &kube::Config, path: PathBuf) -> kube::Result<kube::Client> {
+    let connect = service_fn(move |_: http::Uri| {
+        let path = path.clone();
+        Box::pin(async { UnixStream::connect(path).await.map(TokioIo::new) })
+    });
+    let client = HttpClient::builder(TokioExecutor::new()).build(connect);
+    let layers = ServiceBuilder::new().layer(config.base_uri_layer()).option_layer(config.auth_layer()?);
+    let service = layers.map_err(BoxError::from).service(client);
+    Ok(kube::Client::new(service, &config.default_namespace))
 }
 
 /// Formats a line of the tap as a YAML document.

@@ -29,7 +29,8 @@
 //! | | | no tag, same version | `On` | nothing has changed: nothing has arrived |
 //! | | | no tag, alike | `On` | nothing has arrived: the record counts on what is there |
 //! | | | no tag, other | `Nowhere` | another name: a patch in limbo names a version that never returns |
-//! | | | missing | `Nowhere` | create again; or forget, where a client has deleted it and got no answer |
+//! | | | missing | `Nowhere` | create again |
+//! | | | missing, or no tag and another version | `Nowhere` | forget, where a client has deleted it and got no answer |
 //! | `Waiting` | read | our tag | `On` | what the tag says has arrived |
 //! | | | anything else | | what was waited for: another name, lost, or forgotten |
 //! | `Unwanted` | delete | any | | forget: what a client had deleted has arrived late |
@@ -308,6 +309,8 @@ fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
         Stand::Unsure { held, .. } if held.version == seen.held.version => {
             (Stand::On(Held { tag: held.tag, ..seen.held }), Effect::Held { arrived: 0, moved: 0 })
         }
+        // Made after the deletion.
+        Stand::Unsure { if_missing: IfMissing::Forget, .. } => (Stand::Nowhere, Effect::Forget),
         Stand::Unsure { held, .. } if seen.is_alike => counted_on(seen, &held),
         Stand::Unsure { .. } => (Stand::Nowhere, Effect::Rename { is_gone: false }),
         Stand::Taken { loss: None, .. } if may_adopt => adopted(seen, facts),
@@ -517,6 +520,7 @@ mod tests {
         use Call::{Create, Patch, Read};
         let on = || Stand::On(held("1", 8, 5));
         let unsure = || Stand::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Create };
+        let deleted = || Stand::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Forget };
         let taken = |until| Stand::Taken { until, loss: None };
         let rows = [
             (Stand::Nowhere, Create, seen("1", 13, Some(10), true), "On", "Held { arrived: 5, moved: 0 }"),
@@ -540,6 +544,10 @@ mod tests {
             (unsure(), Read, seen("2", 9, None, true), "On", "Held { arrived: 0, moved: 1 }"),
             (unsure(), Read, seen("2", 9, None, false), "Nowhere", "Rename { is_gone: false }"),
             (unsure(), Read, Fact::Missing, "Nowhere", "Again"),
+            (deleted(), Read, seen("1", 8, None, true), "On", "Held { arrived: 0, moved: 0 }"),
+            (deleted(), Read, seen("2", 9, None, true), "Nowhere", "Forget"),
+            (deleted(), Read, seen("2", 9, None, false), "Nowhere", "Forget"),
+            (deleted(), Read, Fact::Missing, "Nowhere", "Forget"),
             (Stand::Waiting { until: NOW, then: Then::Rename }, Read, seen("1", 13, Some(10), true), "On", "Held"),
             (Stand::Waiting { until: NOW, then: Then::Rename }, Read, Fact::Missing, "Nowhere", "Rename"),
             (Stand::Unwanted(held("1", 8, 5)), Call::Delete, Fact::Missing, "Nowhere", "Forget"),

@@ -151,6 +151,27 @@ async fn after_a_delete_with_a_lost_answer_the_count_begins_again() {
     }
 }
 
+/// Regression: it was created again under another name.
+#[tokio::test]
+async fn a_record_in_doubt_about_its_delete_is_forgotten_if_its_name_is_used_again() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    let first = plain();
+    client.post(&first).await;
+    program.until("it is written", || fake.shown() == 1).await;
+    fake.fail_next(&[Fault::After(500)]);
+    assert_eq!(client.send("DELETE", &format!("{EVENTS}/{}", first.metadata.name), &[], b"").await.status, 500);
+    // The record is read at its next write.
+    let mut other = event("node-1", "web-1", "BackOff", "restarting");
+    other.metadata.name = first.metadata.name;
+    client.post(&other).await;
+    program.settle().await;
+    let stored = fake.events();
+    assert_eq!((stored.len(), stored[0].involved_object.name.as_str()), (1, "web-1"));
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn a_deletecollection_keeps_records_that_its_selector_does_not_match() {
     let program = start("").await;

@@ -57,7 +57,12 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
     let held = match routed.and_then(|told| face.0.shards.hold(told, name, Lead::Alias)) {
         None if !options.dry_run => {
             // The record's own name, also if the alias leads to a record that is gone: its content identifies it.
-            face.0.shards.hold(&upstream.get(namespace, name).await?, name, Lead::Name)
+            let stored = upstream.get(namespace, name).await.inspect_err(|status| {
+                if status.code == 404 {
+                    face.0.aliases.remove(namespace, name);
+                }
+            });
+            face.0.shards.hold(&stored?, name, Lead::Name)
         }
         held => held,
     };

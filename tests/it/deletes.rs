@@ -151,6 +151,23 @@ async fn after_a_delete_with_a_lost_answer_the_count_begins_again() {
     }
 }
 
+/// Regression: a PATCH of the name was still answered with 200.
+#[tokio::test]
+async fn a_name_without_an_event_is_forgotten_by_its_delete() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let (first, again) = (plain(), plain());
+    client.post(&first).await;
+    client.post(&again).await;
+    program.settle().await;
+    let path = |event: &Event| format!("{EVENTS}/{}", event.metadata.name);
+    // Both names lead to the record of the first one.
+    assert_eq!(client.send("DELETE", &path(&first), &[], b"").await.status, 200);
+    assert_eq!(client.send("DELETE", &path(&again), &[], b"").await.status, 404);
+    assert_eq!(client.patch(&again.metadata.name, &json!({ "count": 2 })).await.status, 404);
+    program.stop().await;
+}
+
 /// Regression: it was created again under another name.
 #[tokio::test]
 async fn a_record_in_doubt_about_its_delete_is_forgotten_if_its_name_is_used_again() {

@@ -70,7 +70,7 @@ async fn put(
     options: &ApplyOptions,
 ) -> Result<Updated, Status> {
     let upstream = &face.0.upstream;
-    let Some(held) = face.hold(namespace, name).await else {
+    let Some(held) = face.hold(options.writer.group, namespace, name).await? else {
         return upstream.apply(namespace, name, &document, options).await;
     };
     let stored_name = held.name();

@@ -17,7 +17,7 @@ use super::rejection::{StatusError, as_asked};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::event::json::EventList;
 use crate::event::protobuf;
-use crate::shard::Lead;
+use crate::shard::{Held, Lead};
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions};
 
@@ -53,17 +53,12 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
 async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
     let upstream = &face.0.upstream;
     let told = face.0.aliases.get(namespace, name);
-    let routed = told.as_ref().filter(|_| !options.dry_run);
-    let held = match routed.and_then(|told| face.0.shards.hold(told, name, Lead::Alias)) {
-        None if !options.dry_run => {
-            // The record's own name, also if the alias leads to a record that is gone: its content identifies it.
-            let stored = upstream.get(namespace, name).await.inspect_err(|status| {
-                if status.code == 404 {
-                    face.0.aliases.remove(namespace, name);
-                }
-            });
-            face.0.shards.hold(&stored?, name, Lead::Name)
-        }
+    let unconditional = options.uid.is_none() && options.resource_version.is_none();
+    // Preconditions are about an event that is stored.
+    let of_alias =
+        told.as_ref().filter(|_| !options.dry_run).and_then(|told| face.0.shards.hold(told, name, Lead::Alias));
+    let held = match of_alias.filter(|held| unconditional || held.is_stored()) {
+        None if !options.dry_run => hold_by_name(face, namespace, name).await?,
         held => held,
     };
     let Some(mut held) = held else {
@@ -75,7 +70,13 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         return Ok(deleted);
     };
     held.quiet(QUIET).await;
-    let unconditional = options.uid.is_none() && options.resource_version.is_none();
+    if unconditional && !face.has_its_name(namespace, &held).await {
+        // Not yet created upstream, where another record has its name.
+        held.forget();
+        face.0.aliases.remove(namespace, name);
+        delete_former(face, namespace, name).await?;
+        return Ok(Deleted::Gone(SmolStr::default()));
+    }
     let record = held.name();
     let deleted = match upstream.delete(namespace, &record, options).await {
         Ok(deleted) => deleted,
@@ -94,6 +95,17 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         delete_former(face, namespace, name).await?;
     }
     Ok(deleted)
+}
+
+/// Pauses the record with the client's own name, which exists also if the alias leads to a record that is gone: its
+/// content identifies it.
+async fn hold_by_name(face: &Face, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
+    let stored = face.0.upstream.get(namespace, name).await.inspect_err(|status| {
+        if status.code == 404 {
+            face.0.aliases.remove(namespace, name);
+        }
+    });
+    Ok(face.0.shards.hold(&stored?, name, Lead::Name))
 }
 
 /// Whether the upstream may have deleted the record despite this answer.

@@ -233,17 +233,38 @@ impl Face {
 
     /// Pauses the record of a client's name, so that no write of it is sent, and waits for one in flight. Finds the
     /// record by the alias of the name, otherwise, or if the alias's record is gone, by the upstream's event.
-    async fn hold(&self, namespace: &str, name: &str) -> Option<Held> {
+    ///
+    /// # Errors
+    /// 409 if the record is not created yet and another one has its name, so that it is about to get another name.
+    async fn hold(&self, group: ApiGroup, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
         let told = self.0.aliases.get(namespace, name);
-        let mut held = match told.and_then(|told| self.0.shards.hold(&told, name, Lead::Alias)) {
-            Some(held) => held,
-            None => {
-                let stored = self.0.upstream.get(namespace, name).await.ok()?;
-                self.0.shards.hold(&stored, name, Lead::Name)?
-            }
+        let held = match told.and_then(|told| self.0.shards.hold(&told, name, Lead::Alias)) {
+            Some(held) => Some(held),
+            None => self
+                .0
+                .upstream
+                .get(namespace, name)
+                .await
+                .ok()
+                .and_then(|stored| self.0.shards.hold(&stored, name, Lead::Name)),
         };
+        let Some(mut held) = held else { return Ok(None) };
         held.quiet(QUIET).await;
-        Some(held)
+        if self.has_its_name(namespace, &held).await {
+            return Ok(Some(held));
+        }
+        Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"))
+    }
+
+    /// Whether the upstream's event under the record's name is the record's, or there is none. A record that is not
+    /// created yet may bear a name that is taken.
+    async fn has_its_name(&self, namespace: &str, held: &Held) -> bool {
+        if held.is_stored() {
+            return true;
+        }
+        let name = held.name();
+        let Ok(stored) = self.0.upstream.get(namespace, &name).await else { return true };
+        self.0.shards.hold(&stored, &name, Lead::Name).is_some_and(|other| other.is_same(held))
     }
 
     /// Returns the response to a rejected event, and counts the rejection in the ledger.

@@ -26,6 +26,11 @@ pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Respon
     let Asked { group, namespace, name, .. } = asked;
     let told = face.0.aliases.get(&namespace, &name);
     let found = told.as_ref().and_then(|told| face.0.shards.find(told));
+    // Another record may have the name of one that is not stored.
+    if let Some(mut owed) = found.as_ref().filter(|found| !found.stored).and_then(|found| found.unsettled.clone()) {
+        owed.metadata.name = name.into();
+        return Ok(respond::event(form, StatusCode::OK, &owed, None, &[]));
+    }
     let (stored_name, unsettled) = found.map_or((SmolStr::from(&name), None), |found| (found.name, found.unsettled));
     let event = match (unsettled, face.0.upstream.get_not_older(&namespace, &stored_name, version).await) {
         // The stored event, updated with the pending write.

@@ -71,7 +71,7 @@ pub(super) fn answer(
 
 async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions) -> Result<Updated, Status> {
     let upstream = &face.0.upstream;
-    let Some(held) = face.hold(&event.metadata.namespace, name).await else {
+    let Some(held) = face.hold(options.writer.group, &event.metadata.namespace, name).await? else {
         return upstream.update(event, options).await;
     };
     event.metadata.name = held.name();

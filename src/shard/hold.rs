@@ -172,6 +172,19 @@ impl Held {
         self.handle.as_ref().map(|handle| handle.name.clone()).unwrap_or_default()
     }
 
+    /// Whether the upstream was known to hold the record when it was paused.
+    #[must_use]
+    pub fn is_stored(&self) -> bool {
+        self.handle.as_ref().is_some_and(|handle| handle.stored)
+    }
+
+    /// Whether both pause the same record.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let record = |held: &Self| held.handle.as_ref().map(|handle| (held.shard, handle.record));
+        record(self) == record(other)
+    }
+
     /// Waits until no request of the record is in flight, so that the client's request comes after it.
     ///
     /// LIMIT: waits for at most `limit`; a create that hangs for longer may still be executed after a delete.

@@ -142,6 +142,8 @@ pub struct Full;
 pub struct Found {
     /// Its name upstream.
     pub name: smol_str::SmolStr,
+    /// Whether the upstream is known to hold it.
+    pub stored: bool,
     /// Its desired state, while it is unsettled.
     pub unsettled: Option<Event>,
 }
@@ -333,7 +335,8 @@ impl Shard {
             event.metadata.resource_version = observation.resource_version.clone();
         }
         let name = unsettled.as_ref().map_or_else(|| observation.name.clone(), |event| event.metadata.name.clone());
-        Some(Found { name, unsettled })
+        let stored = self.outbox.name(observation.record).map_or(observation.stored, |(_, stored)| stored);
+        Some(Found { name, stored, unsettled })
     }
 
     /// Returns the next request to send at `now`, if any.

@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 use eventweir::clock::Clock;
 use eventweir::event::core_v1::{self, EventList};
 use eventweir::event::{Event, ObjectMeta};
-use eventweir::ledger::Balance;
+use eventweir::ledger::{Balance, Why};
 use eventweir::outbox::LostReason;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
@@ -165,6 +165,76 @@ async fn a_name_without_an_event_is_forgotten_by_its_delete() {
     assert_eq!(client.send("DELETE", &path(&first), &[], b"").await.status, 200);
     assert_eq!(client.send("DELETE", &path(&again), &[], b"").await.status, 404);
     assert_eq!(client.patch(&again.metadata.name, &json!({ "count": 2 })).await.status, 404);
+    program.stop().await;
+}
+
+/// The name of `web-0`'s stored event, under which one of `web-1` waits for its next try.
+async fn taken_name() -> (FakeApiserver, Program, Event) {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "outbox: {coalesceInterval: 1h}\n").await;
+    let client = &mut program.client().await;
+    let first = plain();
+    client.post(&first).await;
+    program.until("it is written", || fake.shown() == 1).await;
+    fake.fail_next(&[Fault::Before(500)]);
+    let mut second = event("node-1", "web-1", "BackOff", "restarting");
+    second.metadata.name = first.metadata.name;
+    client.post(&second).await;
+    program.until("it waits", || program.balance().waiting[Why::Retry as usize] == 1).await;
+    (fake, program, second)
+}
+
+/// Regression: the other record was deleted instead.
+#[tokio::test]
+async fn a_delete_of_a_waiting_record_keeps_another_one_that_has_its_name() {
+    let (fake, program, waiting) = taken_name().await;
+    let client = &mut program.client().await;
+    let alias = Event { metadata: plain().metadata, ..waiting };
+    client.post(&alias).await;
+    assert_eq!(client.send("DELETE", &format!("{EVENTS}/{}", alias.metadata.name), &[], b"").await.status, 200);
+    assert_eq!(fake.shown(), 1);
+    client.post(&plain()).await;
+    program.settle().await;
+    let stored = fake.events();
+    assert_eq!((stored.len(), stored[0].involved_object.name.as_str(), stored[0].count), (1, "web-0", 2));
+    assert_eq!(deleted(&program.stop().await), 2);
+}
+
+/// Regression: the stored record was deleted but not forgotten, and its next write created it again.
+#[tokio::test]
+async fn a_delete_of_a_name_forgets_its_stored_and_its_waiting_record() {
+    let (fake, program, waiting) = taken_name().await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    let path = format!("{EVENTS}/{}", waiting.metadata.name);
+    assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
+    program.settle().await;
+    assert_eq!(fake.events(), []);
+    assert_eq!(deleted(&program.stop().await), 2);
+}
+
+/// Regression: GET showed the waiting count on the other record's members, and PUT and PATCH changed that record.
+#[tokio::test]
+async fn a_waiting_record_cannot_be_changed_while_another_one_has_its_name() {
+    let (fake, program, waiting) = taken_name().await;
+    let client = &mut program.client().await;
+    let path = format!("{EVENTS}/{}", waiting.metadata.name);
+    let mut shown = client.get(&path).await.json();
+    assert_eq!(shown["involvedObject"]["name"], "web-1");
+    shown["count"] = json!(7);
+    let headers = [("Content-Type", "application/json")];
+    let put = shown.to_string();
+    assert_eq!(client.send("PUT", &path, &headers, put.as_bytes()).await.status, 409);
+    let label = json!({ "metadata": { "labels": { "a": "b" } } });
+    assert_eq!(client.patch(&waiting.metadata.name, &label).await.status, 409);
+    program.settle().await;
+    let counts = |fake: &FakeApiserver| {
+        fake.events().iter().map(|event| (event.involved_object.name.to_string(), event.count)).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&fake), [("web-0".to_owned(), 1), ("web-1".to_owned(), 1)]);
+    // Under a name of its own it can.
+    assert_eq!(client.send("PUT", &path, &headers, put.as_bytes()).await.status, 200);
+    assert_eq!(counts(&fake), [("web-0".to_owned(), 1), ("web-1".to_owned(), 7)]);
     program.stop().await;
 }
 

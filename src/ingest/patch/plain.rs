@@ -39,7 +39,7 @@ async fn on_record(
     let (upstream, shards) = (&face.0.upstream, &face.0.shards);
     let told = face.0.aliases.get(namespace, name);
     let found = told.as_ref().and_then(|told| shards.find(told));
-    let held = if options.dry_run { None } else { face.hold(namespace, name).await };
+    let held = if options.dry_run { None } else { face.hold(options.writer.group, namespace, name).await? };
     let Some(held) = held else {
         let stored_name = found.map_or_else(|| name.into(), |found| found.name);
         return under(

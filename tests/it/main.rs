@@ -33,6 +33,7 @@ mod http_clients;
 mod recorded;
 mod patches;
 mod deletes;
+mod walk;
 mod websocket;
 mod http_limits;
 mod access;

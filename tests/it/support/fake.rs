@@ -221,6 +221,11 @@ impl FakeApiserver {
         std::mem::take(&mut self.0.lock().seen).iter().map(|seen| seen.method.to_string()).collect()
     }
 
+    /// Returns the number of requests in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.0.lock().in_flight.values().sum()
+    }
+
     pub(crate) fn most_in_flight(&self) -> usize {
         self.0.lock().most_in_flight
     }
@@ -382,20 +387,20 @@ impl FakeApiserver {
             }
             Method::GET if name.is_empty() => {
                 let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
-                let items = page.items.into_iter().map(|event| managed(Arc::unwrap_or_clone(event))).collect();
-                let list = EventList { resource_version: page.resource_version, items, ..EventList::default() };
-                let mut body = Vec::new();
-                match request.group {
-                    ApiGroup::Core => core_v1::write_list(&list, &mut body),
-                    ApiGroup::Events => events_v1::write_list(&list, &mut body),
-                }
-                return Ok(body);
+                return Ok(list_body(request.group, page));
             }
             Method::GET => state.store.get(namespace, name, now)?,
             Method::PUT => {
                 let options =
                     UpdateOptions { writer: Writer { manager: "fake".into(), group: request.group }, dry_run: false };
                 state.store.replace(request.event.clone().unwrap(), &options, now)?.event
+            }
+            Method::DELETE if name.is_empty() => {
+                let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
+                for event in &page.items {
+                    state.store.delete(namespace, &event.metadata.name, now)?;
+                }
+                return Ok(list_body(request.group, page));
             }
             Method::DELETE => {
                 state.store.delete(namespace, name, now)?;
@@ -475,6 +480,17 @@ pub(crate) const MANAGED: &str =
 fn managed(mut event: Event) -> Event {
     event.metadata.managed_fields = Some(MANAGED.into());
     event
+}
+
+fn list_body(group: ApiGroup, page: store::Page) -> Vec<u8> {
+    let items = page.items.into_iter().map(|event| managed(Arc::unwrap_or_clone(event))).collect();
+    let list = EventList { resource_version: page.resource_version, items, ..EventList::default() };
+    let mut body = Vec::new();
+    match group {
+        ApiGroup::Core => core_v1::write_list(&list, &mut body),
+        ApiGroup::Events => events_v1::write_list(&list, &mut body),
+    }
+    body
 }
 
 fn shown(group: ApiGroup, event: Event) -> Vec<u8> {

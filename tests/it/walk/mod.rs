@@ -1,0 +1,382 @@
+//! A random walk through what a client can do by the names that it knows. After it, each record upstream shows the
+//! occurrences that were posted and not deleted, and the ledger balances.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod model;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eventweir::event::{Event, conversion};
+use eventweir::ledger::Why;
+use eventweir::outbox::LostReason;
+use http::Method;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::support::app::{Program, start_before};
+use super::support::fake::{FakeApiserver, Fault};
+use super::support::http::{Client, EVENTS, Reply};
+use model::{Certainty, KINDS, KindId, Model, Style, kind_of, series};
+
+const NEW_EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
+const BATCH: &str = "/eventweir/v1/events";
+const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+/// Names that the client chooses itself; few, so that they are used again. More are generated.
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Index of a name, among all names known so far.
+type NameId = usize;
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// POSTs a name with a total that is larger by `more` than the last one.
+    Post {
+        name: NameId,
+        kind: KindId,
+        more: i32,
+    },
+    /// POSTs a generated name.
+    PostGenerated {
+        kind: KindId,
+        total: i32,
+    },
+    /// POSTs several occurrences in one batch.
+    Batch(Vec<(NameId, KindId)>),
+    /// PATCHes the count or series of a name.
+    Patch {
+        name: NameId,
+        growth: i32,
+        message: Message,
+    },
+    /// GETs an event and PUTs it with another count.
+    Put {
+        name: NameId,
+        count: i32,
+    },
+    Delete {
+        name: NameId,
+        answer: Answer,
+    },
+    DeleteAll,
+    Get {
+        name: NameId,
+    },
+    /// Lets time pass, so that deferred writes and retries are due.
+    Pass {
+        seconds: u64,
+    },
+    /// Waits until no write is pending.
+    Settle,
+    /// The next write of a record meets a fault.
+    Fail(Fault),
+}
+
+/// Message of a PATCH.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Message {
+    Kept,
+    Changed,
+}
+
+/// The upstream's answer to a DELETE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Given,
+    /// The event is deleted, but the answer is lost.
+    Lost,
+    /// The request is not carried out. The client repeats it.
+    Refused,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let name = || 0..NAMES.len() + 2;
+    let kind = || 0..KINDS.len();
+    let fault = prop::sample::select(vec![
+        Fault::Before(500),
+        Fault::After(500),
+        Fault::After(504),
+        Fault::ResetAfter,
+        Fault::GarbledAfter,
+        Fault::TooMany(None),
+        Fault::Deleted,
+    ]);
+    let answer = prop_oneof![6 => Just(Answer::Given), 1 => Just(Answer::Lost), 1 => Just(Answer::Refused)];
+    let message = prop_oneof![3 => Just(Message::Kept), 1 => Just(Message::Changed)];
+    let more = prop_oneof![3 => Just(0), 1 => 1..4_i32];
+    prop_oneof![
+        8 => (name(), kind(), more).prop_map(|(name, kind, more)| Step::Post { name, kind, more }),
+        2 => (kind(), 1..3_i32).prop_map(|(kind, total)| Step::PostGenerated { kind, total }),
+        1 => prop::collection::vec((name(), kind()), 1..4).prop_map(Step::Batch),
+        4 => (name(), -1..3_i32, message).prop_map(|(name, growth, message)| Step::Patch { name, growth, message }),
+        1 => (name(), 1..9_i32).prop_map(|(name, count)| Step::Put { name, count }),
+        4 => (name(), answer).prop_map(|(name, answer)| Step::Delete { name, answer }),
+        1 => Just(Step::DeleteAll),
+        2 => name().prop_map(|name| Step::Get { name }),
+        2 => (1..10_u64).prop_map(|seconds| Step::Pass { seconds }),
+        2 => Just(Step::Settle),
+        3 => fault.prop_map(Step::Fail),
+    ]
+}
+
+/// Faults of the next requests.
+#[derive(Debug, Default)]
+struct Faults {
+    writes: VecDeque<Fault>,
+    deletes: VecDeque<Fault>,
+}
+
+struct Walk {
+    fake: FakeApiserver,
+    program: Program,
+    client: Client,
+    faults: Arc<Mutex<Faults>>,
+    names: Vec<String>,
+    model: Model,
+}
+
+impl Walk {
+    /// Starts a walk whose objects have budgets of `burst` tokens.
+    async fn begin(burst: u32) -> Self {
+        let fake = FakeApiserver::manual();
+        fake.set_latency(Duration::ZERO);
+        let faults = Arc::new(Mutex::new(Faults::default()));
+        let planned = Arc::clone(&faults);
+        fake.plan(move |seen| {
+            let mut faults = planned.lock();
+            let fault = match seen.method {
+                Method::POST | Method::PATCH => faults.writes.pop_front(),
+                Method::DELETE => faults.deletes.pop_front(),
+                _ => None,
+            };
+            // Only a patch shows that the event was stored.
+            fault.filter(|fault| *fault != Fault::Deleted || seen.method == Method::PATCH).unwrap_or(Fault::None)
+        });
+        let budgets = format!("correlation: {{burstSize: {burst}, qps: 0.2, groupBurstSize: 0}}\n");
+        let program =
+            start_before(&fake, &(budgets + "outbox: {digest: {after: 1000, maxAge: 168h}}\nshards: 2\n")).await;
+        let client = program.client().await;
+        let names = NAMES.map(str::to_owned).into();
+        Self { fake, program, client, faults, names, model: Model::default() }
+    }
+
+    fn name(&self, name: NameId) -> String {
+        self.names[name % self.names.len()].clone()
+    }
+
+    async fn take(&mut self, step: Step) {
+        match step {
+            Step::Post { name, kind, more } => {
+                let name = self.name(name);
+                let total = self.model.total(&name, kind, more);
+                self.post(&json!({ "name": name }), kind, total).await;
+                self.model.post(&name, kind, total);
+            }
+            Step::PostGenerated { kind, total } => {
+                let reply = self.post(&json!({ "generateName": "web-" }), kind, total).await;
+                let name = reply.json()["metadata"]["name"].as_str().unwrap().to_owned();
+                self.model.post(&name, kind, total);
+                self.names.push(name);
+            }
+            Step::Batch(events) => self.post_batch(&events).await,
+            Step::Patch { name, growth, message } => self.patch(&self.name(name), growth, message).await,
+            Step::Put { name, count } => self.put(&self.name(name), count).await,
+            Step::Delete { name, answer } => self.delete(&self.name(name), answer).await,
+            Step::DeleteAll => {
+                self.quiet().await;
+                self.model.delete_all(&self.fake.events());
+                let reply = self.client.send("DELETE", EVENTS, &[], b"").await;
+                assert_eq!(reply.status, 200, "{}", reply.text());
+            }
+            Step::Get { name } => self.get(&self.name(name)).await,
+            Step::Pass { seconds } => self.program.clock.advance(Duration::from_secs(seconds)),
+            Step::Settle => self.settle().await,
+            Step::Fail(fault) => self.faults.lock().writes.push_back(fault),
+        }
+        self.quiet().await;
+    }
+
+    async fn post(&mut self, name: &Value, kind: KindId, total: i32) -> Reply {
+        let path = match KINDS[kind].style {
+            Style::Old => EVENTS,
+            Style::New => NEW_EVENTS,
+        };
+        let body = KINDS[kind].body(name, total).to_string();
+        let reply = self.client.send("POST", path, &[("Content-Type", "application/json")], body.as_bytes()).await;
+        assert_eq!(reply.status, 201, "{}", reply.text());
+        reply
+    }
+
+    async fn post_batch(&mut self, events: &[(NameId, KindId)]) {
+        let mut lines = String::new();
+        for (name, kind) in events {
+            let name = self.name(*name);
+            lines += &format!("{}\n", KINDS[*kind].body(&json!({ "name": name }), 1));
+            self.model.post_in_batch(&name, *kind);
+        }
+        let reply = self.client.send("POST", BATCH, &[], lines.as_bytes()).await;
+        assert!(!reply.text().contains("status"), "{}", reply.text());
+    }
+
+    async fn patch(&mut self, name: &str, growth: i32, message: Message) {
+        let known = self.model.known.get(name).copied();
+        let (kind, total) = known.map_or((0, 1), |known| (known.kind, known.total));
+        let is_grown = known.is_some() && growth > 0;
+        let (kind, body) = match (KINDS[kind].style, message) {
+            (Style::Old, Message::Changed) if is_grown => {
+                let other = KINDS.iter().position(|other| {
+                    (other.style, other.object) == (KINDS[kind].style, KINDS[kind].object)
+                        && other.message != KINDS[kind].message
+                });
+                let other = other.unwrap_or(kind);
+                (other, json!({ "count": total + growth, "message": KINDS[other].message }))
+            }
+            (Style::Old, _) => (kind, json!({ "count": (total + growth).max(1) })),
+            (Style::New, _) => (kind, json!({ "series": series((total + growth).max(2)) })),
+        };
+        let total = body["count"].as_i64().or(body["series"]["count"].as_i64()).unwrap();
+        let headers = [("Content-Type", STRATEGIC_MERGE)];
+        let path = format!("{EVENTS}/{name}");
+        let reply = self.client.send("PATCH", &path, &headers, body.to_string().as_bytes()).await;
+        assert_eq!(reply.status, if known.is_some() { 200 } else { 404 }, "{name}: {}", reply.text());
+        if known.is_some() {
+            self.model.patch(name, kind, i32::try_from(total).unwrap());
+        }
+    }
+
+    async fn put(&mut self, name: &str, count: i32) {
+        self.quiet().await;
+        let path = format!("{EVENTS}/{name}");
+        let shown = self.model.shown(name, &self.fake.events());
+        let Some(kind) = shown.filter(|kind| KINDS[*kind].style == Style::Old) else { return };
+        let reply = self.client.get(&path).await;
+        assert_eq!(reply.status, 200, "{name}: {}", reply.text());
+        let mut event = reply.json();
+        event["count"] = json!(count);
+        let headers = [("Content-Type", "application/json")];
+        let reply = self.client.send("PUT", &path, &headers, event.to_string().as_bytes()).await;
+        if reply.status == 409 {
+            // Not stored yet, and its name is taken.
+            return;
+        }
+        assert!([200, 201].contains(&reply.status), "{name}: {}", reply.text());
+        self.model.put(name, kind, count);
+    }
+
+    async fn delete(&mut self, name: &str, answer: Answer) {
+        self.quiet().await;
+        let path = format!("{EVENTS}/{name}");
+        let stored = self.fake.events();
+        // A repeated DELETE does not find a record of another name, because the first one has forgotten it.
+        let is_own = stored
+            .iter()
+            .any(|event| event.metadata.name == name && Some(kind_of(event)) == self.model.shown(name, &stored));
+        let answer = if answer == Answer::Refused && !is_own { Answer::Given } else { answer };
+        let certainty = if answer == Answer::Given { Certainty::Sure } else { Certainty::InDoubt };
+        let existed = self.model.delete(name, &stored, certainty);
+        let expected = if existed { 200 } else { 404 };
+        let fault = match answer {
+            Answer::Given => None,
+            Answer::Lost => Some(Fault::After(500)),
+            Answer::Refused => Some(Fault::Before(503)),
+        };
+        self.faults.lock().deletes.extend(fault);
+        let mut reply = self.client.send("DELETE", &path, &[], b"").await;
+        let met = self.faults.lock().deletes.is_empty();
+        self.faults.lock().deletes.clear();
+        if fault.is_some() && met && reply.status >= 500 {
+            reply = self.client.send("DELETE", &path, &[], b"").await;
+            if answer == Answer::Lost {
+                assert!([expected, 404].contains(&reply.status), "{name}: {}", reply.text());
+                return;
+            }
+        }
+        assert_eq!(reply.status, expected, "{name}: {}", reply.text());
+    }
+
+    /// Waits until nothing more happens without time passing.
+    async fn quiet(&self) {
+        let mut looks = 0;
+        while looks < 20 {
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            let waiting = self.program.balance().waiting;
+            let is_busy = self.fake.in_flight() > 0 || waiting[Why::InFlight as usize] > 0;
+            match (is_busy, waiting[Why::Turn as usize]) {
+                (true, _) => tokio::time::sleep(Duration::from_millis(1)).await,
+                (false, 0) => return,
+                // A failing upstream is asked again only after a pause.
+                (false, _) => looks += 1,
+            }
+        }
+    }
+
+    /// Waits until no write is pending, and checks the upstream and the ledger.
+    async fn settle(&mut self) {
+        self.faults.lock().writes.clear();
+        self.program.settle().await;
+        self.quiet().await;
+        let mut shown = [0; KINDS.len()];
+        let stored = self.fake.events();
+        for event in &stored {
+            shown[kind_of(event)] += i64::from(conversion::occurrences(event));
+        }
+        assert_eq!(shown, self.model.live, "{:?}", names_and_counts(&stored));
+        let balance = self.program.balance();
+        let deleted = balance.ledger.lost(LostReason::Deleted);
+        assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, deleted));
+        assert_eq!(balance.ledger.received(), self.model.received);
+        let listed = self.client.get(EVENTS).await.json();
+        assert_eq!(listed["items"].as_array().unwrap().len(), stored.len());
+        for name in self.names.clone() {
+            self.get(&name).await;
+        }
+    }
+
+    /// Checks what GET shows under a name.
+    async fn get(&mut self, name: &str) {
+        let expected = self.model.shown(name, &self.fake.events());
+        let reply = self.client.get(&format!("{EVENTS}/{name}")).await;
+        let text = reply.text();
+        assert_eq!(reply.status, if expected.is_some() { 200 } else { 404 }, "{name}: {text}");
+        let Some(kind) = expected else { return };
+        let event = reply.json();
+        let members = [&event["metadata"]["name"], &event["involvedObject"]["name"], &event["message"]];
+        assert_eq!(members, [name, KINDS[kind].object, KINDS[kind].message]);
+        // Without an alias, the upstream's state is shown.
+        if self.model.known.get(name).is_some_and(|known| known.kind == kind) {
+            assert_eq!(event["count"].as_i64(), Some(self.model.live[kind]), "{name}: {text}");
+        }
+    }
+}
+
+fn names_and_counts(events: &[Event]) -> Vec<(&str, KindId, i32)> {
+    events.iter().map(|event| (&*event.metadata.name, kind_of(event), conversion::occurrences(event))).collect()
+}
+
+fn walk(burst: u32, steps: Vec<Step>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut walk = Walk::begin(burst).await;
+        for step in steps {
+            walk.take(step).await;
+        }
+        walk.settle().await;
+        walk.program.stop().await;
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_posted_and_not_deleted_is_shown(
+        burst in prop::sample::select(vec![2_u32, 1000]),
+        steps in prop::collection::vec(step(), 1..30),
+    ) {
+        walk(burst, steps);
+    }
+}

@@ -90,7 +90,7 @@ pub fn apply(
         return Err(no_event(&format!("strict decoding error: {}", faults.join(", "))));
     }
     let mut event = decoded.event;
-    check_identity(&mut event, current)?;
+    validate::adopt_path(&mut event, &current.metadata.namespace, &current.metadata.name)?;
     let warnings = if validation == FieldValidation::Warn { faults } else { Vec::new() };
     Ok(Patched { event, warnings })
 }
@@ -116,16 +116,4 @@ fn no_event(fault: &str) -> Box<Status> {
     let cause = StatusCause { reason: "FieldValueInvalid".to_owned(), message, field: "patch".to_owned() };
     let details = StatusDetails { causes: vec![cause], ..StatusDetails::default() };
     Box::new(Status::new(422, "Invalid", text).with_details(details))
-}
-
-/// Refuses a patch that changes the event's identity.
-fn check_identity(event: &mut Event, current: &Event) -> Result<()> {
-    validate::adopt_namespace(event, &current.metadata.namespace)?;
-    let name = current.metadata.name.as_str();
-    let message = match event.metadata.name.as_str() {
-        given if given == name => return Ok(()),
-        "" => format!("the name of the object ({name} based on URL) was undeterminable: name must be provided"),
-        given => format!("the name of the object ({given}) does not match the name on the URL ({name})"),
-    };
-    Err(Box::new(Status::bad_request(message)))
 }

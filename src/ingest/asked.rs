@@ -11,15 +11,13 @@ use smol_str::SmolStr;
 
 use super::form::Form;
 use super::guard::Place;
+use super::options::FIELD_MANAGER_MAX;
 use super::rejection::Rejection;
 use super::{Face, respond};
 use crate::access::Caller;
-use crate::event::{ApiGroup, ManagedFields, managed_fields};
+use crate::event::{ApiGroup, ManagedFields, cut, managed_fields};
 use crate::status::Status;
 use crate::upstream::Writer;
-
-/// LIMIT: bytes of a manager's name (`FieldManagerMaxLength`). A name in the query is checked with the other options.
-const MANAGER_BYTES_MAX: usize = 128;
 
 /// A request without its body. Must be the last extractor of the head, because it takes the headers.
 #[derive(Debug)]
@@ -106,20 +104,10 @@ fn manager(query: Option<&str>, headers: &HeaderMap) -> SmolStr {
     let named = pairs.find(|(key, _)| key == "fieldManager").map(|(_, value)| SmolStr::new(value));
     named.filter(|name| !name.is_empty()).unwrap_or_else(|| {
         let agent = headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes())).unwrap_or_default();
-        prefix_of_agent(agent.split('/').next().unwrap_or_default())
+        // `prefixFromUserAgent`: without control characters, and cut at the limit.
+        let name = agent.split('/').next().unwrap_or_default().chars().filter(|letter| !letter.is_control());
+        cut(&name.collect::<String>(), FIELD_MANAGER_MAX)
     })
-}
-
-/// `prefixFromUserAgent`: drops control characters, and cuts at the limit.
-fn prefix_of_agent(agent: &str) -> SmolStr {
-    let mut name = String::new();
-    for letter in agent.chars().filter(|letter| !letter.is_control()) {
-        if name.len().saturating_add(letter.len_utf8()) > MANAGER_BYTES_MAX {
-            break;
-        }
-        name.push(letter);
-    }
-    name.into()
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use crate::event::json::{FieldValidation, StrictFault, Strictness};
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchOptions};
 
-/// LIMIT: bytes of a fieldManager; a longer one is refused.
-const FIELD_MANAGER_MAX: usize = 128;
+/// LIMIT: bytes of a fieldManager (`FieldManagerMaxLength`); a longer one is refused.
+pub(super) const FIELD_MANAGER_MAX: usize = 128;
 /// LIMIT: reported faults of a fieldManager's letters; further ones are left out.
 const FAULTS_MAX: usize = 1000;
 const VERSION: &str = "resourceVersion";

@@ -2,93 +2,45 @@
 //!
 //! The outbox counts the waiting occurrences, so that the balance is a check and not a definition. Pure.
 
-/// Why an occurrence was refused on arrival. The response to the client states it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RejectReason {
-    /// The body could not be read as an Event: 400.
-    Malformed,
-    /// The API server's validation refuses the event: 422, or 400 for a namespace that does not match.
-    Invalid,
-    /// 413.
-    TooLarge,
-    /// 415 or 406.
-    MediaType,
-    /// 404: the namespace does not exist.
-    NamespaceMissing,
-    /// 429: the outbox has no room for a new record.
-    Full,
-    /// The body did not arrive before the timeout, or the connection broke.
-    Unread,
-    /// 429: the client asks for durable acceptance, and the spool cannot be used.
-    NotDurable,
-    /// 401 or 403: the caller is unknown or not permitted. 500 or 503: that could not be decided.
-    Denied,
-    /// 429: the caller exceeds its rate limit or its share of the queue.
-    Limited,
-}
-
-impl RejectReason {
-    /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 10] = [
-        Self::Malformed,
-        Self::Invalid,
-        Self::TooLarge,
-        Self::MediaType,
-        Self::NamespaceMissing,
-        Self::Full,
-        Self::Unread,
-        Self::NotDurable,
-        Self::Denied,
-        Self::Limited,
-    ];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Invalid => "invalid",
-            Self::TooLarge => "too_large",
-            Self::MediaType => "media_type",
-            Self::NamespaceMissing => "namespace_missing",
-            Self::Full => "full",
-            Self::Unread => "unread",
-            Self::NotDurable => "not_durable",
-            Self::Denied => "denied",
-            Self::Limited => "limited",
-        }
+labelled! {
+    /// Why an occurrence was refused on arrival. The response to the client states it.
+    pub enum RejectReason {
+        /// The body could not be read as an Event: 400.
+        Malformed = "malformed",
+        /// The API server's validation refuses the event: 422, or 400 for a namespace that does not match.
+        Invalid = "invalid",
+        /// 413.
+        TooLarge = "too_large",
+        /// 415 or 406.
+        MediaType = "media_type",
+        /// 404: the namespace does not exist.
+        NamespaceMissing = "namespace_missing",
+        /// 429: the outbox has no room for a new record.
+        Full = "full",
+        /// The body did not arrive before the timeout, or the connection broke.
+        Unread = "unread",
+        /// 429: the client asks for durable acceptance, and the spool cannot be used.
+        NotDurable = "not_durable",
+        /// 401 or 403: the caller is unknown or not permitted. 500 or 503: that could not be decided.
+        Denied = "denied",
+        /// 429: the caller exceeds its rate limit or its share of the queue.
+        Limited = "limited",
     }
 }
 
-/// How the upstream shows an occurrence; the ledger's label of written occurrences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum WrittenAs {
-    /// It began a record of its own.
-    Created,
-    /// It counts on the record of an equal event.
-    Counted,
-    /// It counts on a combined record.
-    Combined,
-    /// It counts in a digest.
-    Digest,
-    /// It counts in the storm record of its group.
-    Storm,
-}
-
-impl WrittenAs {
-    /// Every way, for zero-initialised metrics.
-    pub const ALL: [Self; 5] = [Self::Created, Self::Counted, Self::Combined, Self::Digest, Self::Storm];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Counted => "counted",
-            Self::Combined => "combined",
-            Self::Digest => "digest",
-            Self::Storm => "storm",
-        }
+labelled! {
+    /// How the upstream shows an occurrence; the ledger's label of written occurrences.
+    pub enum WrittenAs {
+        /// It began a record of its own.
+        Created = "created",
+        /// It counts on the record of an equal event.
+        Counted = "counted",
+        /// It counts on a combined record.
+        Combined = "combined",
+        /// It counts in a digest.
+        Digest = "digest",
+        /// It counts in the storm record of its group.
+        Storm = "storm",
     }
 }
 
@@ -145,38 +97,21 @@ impl Occurrences {
     }
 }
 
-/// The reason why occurrences wait; the ledger's label of waiting occurrences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Why {
-    /// The answer to the request that carries them.
-    InFlight,
-    /// The record was written less than the coalescing interval ago, or is being written.
-    Coalescing,
-    /// The record's budget has no token.
-    Budget,
-    /// The budget of its group, or the budget of all writes, has no token.
-    Group,
-    /// The last write failed and is to be retried.
-    Retry,
-    /// The upstream, or a free place among the requests in flight.
-    Turn,
-}
-
-impl Why {
-    /// Every reason to wait, for zero-initialised metrics.
-    pub const ALL: [Self; 6] = [Self::InFlight, Self::Coalescing, Self::Budget, Self::Group, Self::Retry, Self::Turn];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::InFlight => "in_flight",
-            Self::Coalescing => "coalescing",
-            Self::Budget => "budget",
-            Self::Group => "group",
-            Self::Retry => "retry",
-            Self::Turn => "turn",
-        }
+labelled! {
+    /// The reason why occurrences wait; the ledger's label of waiting occurrences.
+    pub enum Why {
+        /// The answer to the request that carries them.
+        InFlight = "in_flight",
+        /// The record was written less than the coalescing interval ago, or is being written.
+        Coalescing = "coalescing",
+        /// The record's budget has no token.
+        Budget = "budget",
+        /// The budget of its group, or the budget of all writes, has no token.
+        Group = "group",
+        /// The last write failed and is to be retried.
+        Retry = "retry",
+        /// The upstream, or a free place among the requests in flight.
+        Turn = "turn",
     }
 }
 
@@ -227,39 +162,22 @@ impl LostReason {
     }
 }
 
-/// Why the upstream refused a write for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RefusalReason {
-    /// 400, 405, 415, 422: the upstream considers the event invalid.
-    Invalid,
-    /// 403 for another reason than a terminating namespace, for longer than the grace period.
-    Forbidden,
-    /// The namespace is missing or terminating, so the event has no reader.
-    NamespaceGone,
-    /// 413, or etcd's own size limits.
-    TooLarge,
-    /// The name is taken, and the client gets the conflict as its answer.
-    Exists,
-    /// Any other final status.
-    Other,
-}
-
-impl RefusalReason {
-    /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 6] =
-        [Self::Invalid, Self::Forbidden, Self::NamespaceGone, Self::TooLarge, Self::Exists, Self::Other];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Invalid => "invalid",
-            Self::Forbidden => "forbidden",
-            Self::NamespaceGone => "namespace_gone",
-            Self::TooLarge => "too_large",
-            Self::Exists => "exists",
-            Self::Other => "refused",
-        }
+labelled! {
+    /// Why the upstream refused a write for good.
+    #[derive(Hash)]
+    pub enum RefusalReason {
+        /// 400, 405, 415, 422: the upstream considers the event invalid.
+        Invalid = "invalid",
+        /// 403 for another reason than a terminating namespace, for longer than the grace period.
+        Forbidden = "forbidden",
+        /// The namespace is missing or terminating, so the event has no reader.
+        NamespaceGone = "namespace_gone",
+        /// 413, or etcd's own size limits.
+        TooLarge = "too_large",
+        /// The name is taken, and the client gets the conflict as its answer.
+        Exists = "exists",
+        /// Any other final status.
+        Other = "refused",
     }
 }
 

@@ -10,7 +10,7 @@
 //!                                        └─────────── settle: name, count ────────┴── answer ──┘
 //! ```
 
-/// Declares an enum whose variants have a metric label each, with the list `ALL` of its variants.
+/// Declares an enum whose variants have a label each, for metrics, logs and answers, with the list `ALL` of its variants.
 macro_rules! labelled {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $label:literal,)+ }) => {
         $(#[$meta])*
@@ -21,7 +21,7 @@ macro_rules! labelled {
             /// Every variant, in order.
             $vis const ALL: [Self; [$($label),+].len()] = [$(Self::$variant),+];
 
-            /// Returns the metric label.
+            /// Returns the label.
             #[must_use]
             $vis const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label,)+ }

@@ -8,21 +8,22 @@ use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, RareMeta, convers
 /// LIMIT: bytes of a new-style event's reportingInstance that the API server accepts; longer ones are cut.
 const REPORTING_INSTANCE_MAX: usize = 128;
 
-/// A repair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Repair {
-    /// The message (note) was cut at a character boundary.
-    Message,
-    /// The reportingInstance was cut at a character boundary.
-    ReportingInstance,
-    /// The name was replaced.
-    Name,
-    /// The missing eventTime of a new-style event was set to the current time.
-    EventTime,
-    /// An old-style event outside its object's namespace became a new-style one.
-    Style,
-    /// Labels, annotations, owners and finalizers were removed.
-    Metadata,
+labelled! {
+    /// A repair.
+    pub enum Repair {
+        /// The message (note) was cut at a character boundary.
+        Message = "message",
+        /// The reportingInstance was cut at a character boundary.
+        ReportingInstance = "reporting_instance",
+        /// The name was replaced.
+        Name = "name",
+        /// The missing eventTime of a new-style event was set to the current time.
+        EventTime = "event_time",
+        /// An old-style event outside its object's namespace became a new-style one.
+        Style = "style",
+        /// Labels, annotations, owners and finalizers were removed.
+        Metadata = "metadata",
+    }
 }
 
 /// The reason why an upstream refused an event.
@@ -56,23 +57,6 @@ impl Objection<'_> {
 }
 
 impl Repair {
-    /// Every repair, for metrics that start at zero.
-    pub const ALL: [Self; 6] =
-        [Self::Message, Self::ReportingInstance, Self::Name, Self::EventTime, Self::Style, Self::Metadata];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Message => "message",
-            Self::ReportingInstance => "reporting_instance",
-            Self::Name => "name",
-            Self::EventTime => "event_time",
-            Self::Style => "style",
-            Self::Metadata => "metadata",
-        }
-    }
-
     /// Returns the text of the client's `Warning` header.
     #[must_use]
     pub const fn warning(self) -> &'static str {

@@ -19,40 +19,21 @@ const RECORDS: usize = 32;
 /// LIMIT: bytes kept of a message.
 const MESSAGE_BYTES: usize = 1024;
 
-/// A decision about occurrences, or what happened to them later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the words of the answer")]
-pub enum Verdict {
-    Created,
-    Counted,
-    Combined,
-    Deferred,
-    Dropped,
-    Rejected,
-    Written,
-    Failed,
-    Lost,
-    Folded,
-    Deleted,
-}
-
-impl Verdict {
-    /// Returns the word for answers.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Counted => "counted",
-            Self::Combined => "combined",
-            Self::Deferred => "deferred",
-            Self::Dropped => "dropped",
-            Self::Rejected => "rejected",
-            Self::Written => "written",
-            Self::Failed => "failed",
-            Self::Lost => "lost",
-            Self::Folded => "folded",
-            Self::Deleted => "deleted",
-        }
+labelled! {
+    /// A decision about occurrences, or what happened to them later.
+    #[expect(missing_docs, reason = "the words of the answer")]
+    pub enum Verdict {
+        Created = "created",
+        Counted = "counted",
+        Combined = "combined",
+        Deferred = "deferred",
+        Dropped = "dropped",
+        Rejected = "rejected",
+        Written = "written",
+        Failed = "failed",
+        Lost = "lost",
+        Folded = "folded",
+        Deleted = "deleted",
     }
 }
 

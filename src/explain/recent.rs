@@ -15,30 +15,19 @@ pub(super) const fn minute(at: Mono) -> i64 {
 /// Buckets of ten minutes.
 const TENS: usize = 6;
 
-/// How far back a table goes.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the words of the query")]
-pub enum Window {
-    Minute,
-    TenMinutes,
-    #[default]
-    Hour,
+labelled! {
+    /// How far back a table goes, from the shortest to the longest.
+    #[derive(Default)]
+    #[expect(missing_docs, reason = "the words of the query")]
+    pub enum Window {
+        Minute = "1m",
+        TenMinutes = "10m",
+        #[default]
+        Hour = "1h",
+    }
 }
 
 impl Window {
-    /// From the shortest to the longest.
-    pub const ALL: [Self; 3] = [Self::Minute, Self::TenMinutes, Self::Hour];
-
-    /// Returns the word for queries and headings.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Minute => "1m",
-            Self::TenMinutes => "10m",
-            Self::Hour => "1h",
-        }
-    }
-
     /// Parses a label.
     ///
     /// # Errors

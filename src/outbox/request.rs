@@ -109,52 +109,24 @@ pub enum Applied {
     Perhaps,
 }
 
-/// The kind of a passing fault; also the metric label and the log field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fault {
-    /// No connection, connection lost, TLS failure.
-    Transport,
-    /// No answer within the request's deadline, or 504.
-    Timeout,
-    /// 429.
-    Overloaded,
-    /// 5xx other than those that are final.
-    ServerError,
-    /// 401: credentials are renewed and the write repeated.
-    Unauthorized,
-    /// 409 Conflict: a precondition failed because of another writer.
-    Conflict,
-    /// An answer that could not be read.
-    BadAnswer,
-    /// An answer that is no apiserver's, or does not fit what was asked: a page of a proxy, a redirect.
-    NotApiserver,
-}
-
-impl Fault {
-    /// Every fault, for zero-initialised metrics.
-    pub const ALL: [Self; 8] = [
-        Self::Transport,
-        Self::Timeout,
-        Self::Overloaded,
-        Self::ServerError,
-        Self::Unauthorized,
-        Self::Conflict,
-        Self::BadAnswer,
-        Self::NotApiserver,
-    ];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Transport => "transport",
-            Self::Timeout => "timeout",
-            Self::Overloaded => "overloaded",
-            Self::ServerError => "server_error",
-            Self::Unauthorized => "unauthorized",
-            Self::Conflict => "conflict",
-            Self::BadAnswer => "bad_answer",
-            Self::NotApiserver => "not_apiserver",
-        }
+labelled! {
+    /// The kind of a passing fault.
+    pub enum Fault {
+        /// No connection, connection lost, TLS failure.
+        Transport = "transport",
+        /// No answer within the request's deadline, or 504.
+        Timeout = "timeout",
+        /// 429.
+        Overloaded = "overloaded",
+        /// 5xx other than those that are final.
+        ServerError = "server_error",
+        /// 401: credentials are renewed and the write repeated.
+        Unauthorized = "unauthorized",
+        /// 409 Conflict: a precondition failed because of another writer.
+        Conflict = "conflict",
+        /// An answer that could not be read.
+        BadAnswer = "bad_answer",
+        /// An answer that is no apiserver's, or does not fit what was asked: a page of a proxy, a redirect.
+        NotApiserver = "not_apiserver",
     }
 }

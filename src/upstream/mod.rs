@@ -42,23 +42,24 @@ pub enum Upstream {
     Apiserver(Apiserver),
 }
 
-/// The verb of a request to the upstream; also the metric label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
-    /// POST.
-    Create,
-    /// PATCH, server-side apply included.
-    Patch,
-    /// GET of one event.
-    Get,
-    /// GET of a list.
-    List,
-    /// PUT.
-    Update,
-    /// DELETE of one event or of a collection.
-    Delete,
-    /// GET of a watch.
-    Watch,
+labelled! {
+    /// The verb of a request to the upstream, and of an RBAC rule.
+    pub enum Verb {
+        /// POST.
+        Create = "create",
+        /// PATCH, server-side apply included.
+        Patch = "patch",
+        /// GET of one event.
+        Get = "get",
+        /// GET of a list.
+        List = "list",
+        /// PUT.
+        Update = "update",
+        /// DELETE of one event or of a collection.
+        Delete = "delete",
+        /// GET of a watch.
+        Watch = "watch",
+    }
 }
 
 /// Why the upstream is not ready.
@@ -228,8 +229,6 @@ impl Upstream {
 }
 
 impl Verb {
-    const ALL: [Self; 7] = [Self::Create, Self::Patch, Self::Get, Self::List, Self::Update, Self::Delete, Self::Watch];
-
     /// The verbs of delivery.
     pub const OF_DELIVERY: [Self; 3] = [Self::Create, Self::Patch, Self::Get];
 
@@ -241,20 +240,6 @@ impl Verb {
             Request::Patch { .. } => Self::Patch,
             Request::Read { .. } => Self::Get,
             Request::Delete { .. } => Self::Delete,
-        }
-    }
-
-    /// Returns the metric label, which is also the verb of an RBAC rule.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Patch => "patch",
-            Self::Get => "get",
-            Self::List => "list",
-            Self::Update => "update",
-            Self::Delete => "delete",
-            Self::Watch => "watch",
         }
     }
 

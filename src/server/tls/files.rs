@@ -25,33 +25,23 @@ pub struct Fault {
     pub reason: String,
 }
 
-/// A part of the settings that names a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// Certificate.
-    Certificate,
-    /// Private key.
-    Key,
-    /// Authorities of client certificates.
-    ClientCa,
-    /// Folder of the own authority.
-    Dir,
-    /// Names in a generated certificate.
-    Hosts,
+labelled! {
+    /// A part of the settings that names a file.
+    pub enum Part {
+        /// Certificate.
+        Certificate = "certificate",
+        /// Private key.
+        Key = "key",
+        /// Authorities of client certificates.
+        ClientCa = "client CA",
+        /// Folder of the own authority.
+        Dir = "folder",
+        /// Names in a generated certificate.
+        Hosts = "hosts",
+    }
 }
 
 impl Part {
-    /// Returns the label in logs.
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Certificate => "certificate",
-            Self::Key => "key",
-            Self::ClientCa => "client CA",
-            Self::Dir => "folder",
-            Self::Hosts => "hosts",
-        }
-    }
-
     /// Makes a fault of this part.
     pub(super) fn fault(self, path: &Path, reason: impl std::fmt::Display) -> Fault {
         Fault { part: self, reason: format!("{}: {reason}", path.display()) }

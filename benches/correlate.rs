@@ -12,7 +12,7 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use eventweir::clock::Now;
 use eventweir::correlator::{KeySecret, Patch, Policy, Rate, Settings as Correlation};
-use eventweir::event::{Event, core_v1};
+use eventweir::event::{ApiGroup, Event, json};
 use eventweir::outbox::{Answer, Request};
 use eventweir::shard::{Settings, Shard};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -36,7 +36,7 @@ fn event(source: usize, object: usize, message: &str) -> Event {
         .replace("x2x7k", &format!("{object:07}"))
         .replace("2a3b4c5d6e7f", &format!("{object:012}"))
         .replace("Back-off", message);
-    core_v1::from_json(body.as_bytes()).unwrap()
+    json::decode_event(ApiGroup::Core, body.as_bytes()).unwrap()
 }
 
 /// Events in an order that no prefetcher guesses.

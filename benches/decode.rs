@@ -7,8 +7,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use eventweir::correlator::Patch;
-use eventweir::event::json::{self, Strictness};
-use eventweir::event::{ApiGroup, core_v1};
+use eventweir::event::ApiGroup;
+use eventweir::event::json::{self, FieldValidation};
 use serde::Deserialize;
 
 /// A kubelet's event as client-go sends it: 780 bytes.
@@ -73,8 +73,8 @@ fn decode(c: &mut Criterion) {
     let body = BODY.trim_end().as_bytes();
     let mut group = c.benchmark_group("decode");
     group.throughput(Throughput::Bytes(body.len() as u64));
-    for (name, strictness) in [("event", Strictness::Report), ("event, strict", Strictness::Refuse)] {
-        group.bench_function(name, |b| b.iter(|| json::decode(ApiGroup::Core, black_box(body), strictness).unwrap()));
+    for (name, validation) in [("event", FieldValidation::Ignore), ("event, strict", FieldValidation::Strict)] {
+        group.bench_function(name, |b| b.iter(|| json::decode(ApiGroup::Core, black_box(body), validation).unwrap()));
     }
     group.bench_function("serde_json borrowed", |b| {
         b.iter(|| serde_json::from_slice::<Borrowed<'_>>(black_box(body)).unwrap());
@@ -86,7 +86,7 @@ fn decode(c: &mut Criterion) {
 }
 
 fn write(c: &mut Criterion) {
-    let event = core_v1::from_json(BODY.as_bytes()).unwrap();
+    let event = json::decode_event(ApiGroup::Core, BODY.as_bytes()).unwrap();
     let value: serde_json::Value = serde_json::from_str(BODY).unwrap();
     let mut group = c.benchmark_group("write");
     let mut out = Vec::with_capacity(2048);

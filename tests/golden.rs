@@ -12,7 +12,7 @@ use eventweir::correlator::{
     Correlator, CountOverflow, Decision, Field, KeyEncoding, KeySecret, Rate, Settings, Suppression, TokenBucket,
     Verdict,
 };
-use eventweir::event::{Event, core_v1};
+use eventweir::event::{ApiGroup, Event, json};
 use serde_json::{Map, Value, json};
 
 /// The recorded files of one kind, from the project's own copy and from `EVENTWEIR_VECTORS`.
@@ -87,16 +87,17 @@ fn settings(header: &Value) -> Settings {
 }
 
 fn event_of(value: &Value) -> Event {
-    core_v1::from_json(value.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error:?}: {value}"))
+    json::decode_event(ApiGroup::Core, value.to_string().as_bytes())
+        .unwrap_or_else(|error| panic!("{error:?}: {value}"))
 }
 
 fn event_value(event: &Event) -> Value {
     let mut out = Vec::new();
     // An event without type meta is a list item, which has none either.
     if event.type_meta.is_some() {
-        core_v1::write_json(event, &mut out);
+        json::write_json(ApiGroup::Core, event, &mut out);
     } else {
-        core_v1::write_item(event, &mut out);
+        json::write_item(ApiGroup::Core, event, &mut out);
     }
     serde_json::from_slice(&out).unwrap()
 }

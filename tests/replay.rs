@@ -360,7 +360,7 @@ fn the_column_of_client_go_equals_its_recordings() {
             let step: Value = serde_json::from_str(line).unwrap();
             let count = |event: &Value| event["count"].as_u64().unwrap_or(1);
             if step["op"] == "correlate" {
-                let event = eventweir::event::core_v1::from_json(step["event"].to_string().as_bytes()).unwrap();
+                let event = json::decode_event(ApiGroup::Core, step["event"].to_string().as_bytes()).unwrap();
                 let at = Time::parse(step["at"].as_str().unwrap()).unwrap();
                 comparison.report(event, 1, Some(at.0 * 1_000_000_000));
                 if step["result"]["skip"] == false {

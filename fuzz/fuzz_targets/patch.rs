@@ -2,7 +2,7 @@
 //! applied once.
 #![no_main]
 
-use eventweir::event::json::{self, FieldValidation, Strictness};
+use eventweir::event::json::{self, FieldValidation};
 use eventweir::event::patching::{self, PatchType};
 use eventweir::event::{ApiGroup, Event, Time};
 use libfuzzer_sys::fuzz_target;
@@ -24,7 +24,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     let Ok(patched) = patching::apply(kind, body, group, FieldValidation::Warn, &current) else { return };
     let mut written = Vec::new();
     json::write_json(group, &patched.event, &mut written);
-    let read = json::decode(group, &written, Strictness::Refuse).expect("what was written is read");
+    let read = json::decode(group, &written, FieldValidation::Strict).expect("what was written is read");
     let mut again = Vec::new();
     json::write_json(group, &read.event, &mut again);
     assert_eq!(String::from_utf8_lossy(&written), String::from_utf8_lossy(&again));

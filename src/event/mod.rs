@@ -5,8 +5,6 @@
 //! reads or writes all fields: [`json`], [`protobuf`], [`selector`] and [`validate`].
 
 pub mod conversion;
-pub mod core_v1;
-pub mod events_v1;
 pub mod json;
 pub mod managed_fields;
 pub mod patching;

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::form::Media;
 use super::rejection::Rejection;
 use super::{Settings, yaml};
-use crate::event::json::{self, Decoded, Strictness};
+use crate::event::json::{self, Decoded, FieldValidation};
 use crate::event::{ApiGroup, protobuf};
 use crate::ledger::RejectReason;
 use crate::status::Status;
@@ -31,13 +31,18 @@ pub(super) fn media(headers: &HeaderMap) -> Result<Media, Rejection> {
 }
 
 /// Decodes the body of a request in `group`.
-pub(super) fn event(group: ApiGroup, media: Media, body: &[u8], strictness: Strictness) -> Result<Decoded, Rejection> {
+pub(super) fn event(
+    group: ApiGroup,
+    media: Media,
+    body: &[u8],
+    validation: FieldValidation,
+) -> Result<Decoded, Rejection> {
     let decoded = match media {
-        Media::Json => json::decode(group, body, strictness),
+        Media::Json => json::decode(group, body, validation),
         Media::Protobuf => protobuf::decode(group, body),
         // LIMIT: unlike the API server, a duplicate key in YAML is not reported; the last one wins.
         Media::Yaml => match yaml::to_json(body) {
-            Ok(json) => json::decode(group, &json, strictness),
+            Ok(json) => json::decode(group, &json, validation),
             Err(fault) => {
                 let message = format!("the body is not YAML: {fault}");
                 return Err(Rejection::new(RejectReason::Malformed, Status::bad_request(message)));

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::str::FromStr;
 
 use crate::event::ApiGroup;
-use crate::event::json::{FieldValidation, StrictFault, Strictness};
+use crate::event::json::{FieldValidation, StrictFault};
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchOptions};
 
@@ -29,14 +29,6 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Returns the strictness for decoding the body.
-    pub(super) const fn strictness(self) -> Strictness {
-        match self.validation {
-            FieldValidation::Strict => Strictness::Refuse,
-            FieldValidation::Warn | FieldValidation::Ignore => Strictness::Report,
-        }
-    }
-
     /// Returns the warnings for the client.
     pub(super) fn warnings(self, faults: &[StrictFault]) -> Vec<String> {
         match self.validation {

@@ -9,7 +9,7 @@ use super::asked::Asked;
 use super::rejection::{StatusError, as_asked};
 use super::websocket::Upgrade;
 use super::{Face, options, respond, watch};
-use crate::event::core_v1::EventList;
+use crate::event::json::EventList;
 use crate::event::{Event, conversion};
 use crate::upstream::{ListOptions, Version};
 

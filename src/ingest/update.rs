@@ -24,7 +24,7 @@ pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -
     let media = decode::media(&asked.headers)?;
     let options = options::of_write("UpdateOptions", asked.query())?;
     let body = decode::read(body, &face.0.settings).await?;
-    let decoded = decode::event(*group, media, &body, options.strictness())?;
+    let decoded = decode::event(*group, media, &body, options.validation)?;
     let warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;
     validate::adopt_path(&mut event, namespace, name).map_err(|status| *status)?;

@@ -7,7 +7,7 @@ use std::io::Read;
 use serde::{Deserialize, Serialize};
 
 use crate::correlator::Key;
-use crate::event::{Event, core_v1};
+use crate::event::{ApiGroup, Event, json};
 use crate::outbox::{ClientLine, Entry, Kind, Occurrences, WrittenAs};
 
 /// Begins every entry; the digit is the version of the format.
@@ -118,7 +118,7 @@ pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
     };
     let mut body = serde_json::to_vec(&head).unwrap_or_default();
     body.push(b'\n');
-    core_v1::write_item(&entry.event, &mut body);
+    json::write_item(ApiGroup::Core, &entry.event, &mut body);
     let mut bytes = Vec::with_capacity(body.len().saturating_add(FRAME));
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&checksum(&body).to_le_bytes());
@@ -137,7 +137,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
     let end = body.iter().position(|byte| *byte == b'\n')?;
     let (head, event) = body.split_at_checked(end)?;
     let head: Head = serde_json::from_slice(head).ok()?;
-    let event = core_v1::from_json(event).ok()?;
+    let event = json::decode_event(ApiGroup::Core, event).ok()?;
     let entry = Entry {
         source: key(&head.source)?,
         key: key(&head.key)?,
@@ -266,7 +266,7 @@ mod tests {
         let (lines, later_lines) = (Vec::new(), Vec::new());
         let expected = Entry { later: Occurrences::default(), carried: 0, lines, later_lines, ..entry("m") };
         let mut body = [head.as_bytes(), b"\n"].concat();
-        core_v1::write_item(&expected.event, &mut body);
+        json::write_item(ApiGroup::Core, &expected.event, &mut body);
         let length = u32::try_from(body.len()).unwrap().to_le_bytes();
         let bytes = [&OLD_MAGIC[..], &checksum(&body).to_le_bytes(), &length, &body].concat();
         assert_eq!(decode(&bytes).unwrap().entry, expected);

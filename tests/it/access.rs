@@ -14,7 +14,7 @@ use eventweir::access::{
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Pattern, Policy};
 use eventweir::event::Event;
-use eventweir::event::core_v1;
+use eventweir::event::{ApiGroup, json};
 use eventweir::event_log::EventLog;
 use eventweir::ingest::{self, Ack, Aliases, Face, Repair, Shared};
 use eventweir::server::{Origins, Peer, PeerCertificate};
@@ -211,7 +211,7 @@ fn request(method: &str, path: &str, user: &str, body: &str) -> Request<Body> {
 
 fn text(event: &Event) -> String {
     let mut body = Vec::new();
-    core_v1::write_json(event, &mut body);
+    json::write_json(ApiGroup::Core, event, &mut body);
     String::from_utf8(body).unwrap()
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::response::IntoResponse;
 use eventweir::clock::Clock;
-use eventweir::event::core_v1::{self, EventList};
+use eventweir::event::ApiGroup;
+use eventweir::event::json::{self, EventList};
 use eventweir::event::{Event, ObjectMeta};
 use eventweir::ledger::{Balance, Why};
 use eventweir::outbox::LostReason;
@@ -297,7 +298,7 @@ async fn serve(fake: FakeApiserver, has_deleted: Arc<Semaphore>, may_answer: Arc
                 has_deleted.add_permits(1);
                 let _permit = may_answer.acquire().await;
                 let mut body = Vec::new();
-                core_v1::write_list(&list, &mut body);
+                json::write_list(ApiGroup::Core, &list, &mut body);
                 return body.into_response();
             }
             let body = body.collect().await.unwrap().to_bytes();

@@ -13,7 +13,6 @@ mod tree;
 mod write;
 
 use serde_json::error::Category;
-use smol_str::SmolStr;
 
 pub(crate) use list::write_list_meta;
 pub use list::{EventList, Many, list_from_json, write_list};
@@ -27,56 +26,6 @@ use crate::event::{ApiGroup, Event};
 use crate::status::Status;
 use read::Pass;
 
-/// Defines the functions of this module for one group.
-macro_rules! of_group {
-    ($group:expr) => {
-        pub use crate::event::json::{DecodeError, Decoded, EventList, StrictFault, StrictFaultKind};
-
-        use crate::event::Event;
-        use crate::event::json::{self, Strictness};
-
-        /// Appends the whole document, without a newline.
-        pub fn write_json(event: &Event, out: &mut Vec<u8>) {
-            json::write_json($group, event, out);
-        }
-
-        /// Appends the event as an item of a list: without kind and apiVersion.
-        pub fn write_item(event: &Event, out: &mut Vec<u8>) {
-            json::write_item($group, event, out);
-        }
-
-        /// Appends an `EventList`.
-        pub fn write_list(list: &EventList, out: &mut Vec<u8>) {
-            json::write_list($group, list, out);
-        }
-
-        /// Decodes a request's body, and reports unknown and duplicate members beside the event.
-        ///
-        /// # Errors
-        /// As [`json::decode`].
-        pub fn decode(body: &[u8]) -> Result<Decoded, Box<DecodeError>> {
-            json::decode($group, body, Strictness::Report)
-        }
-
-        /// Decodes an event of an API server's answer.
-        ///
-        /// # Errors
-        /// As [`json::decode`].
-        pub fn from_json(body: &[u8]) -> Result<Event, Box<DecodeError>> {
-            json::decode_event($group, body)
-        }
-
-        /// Decodes an `EventList` of an API server's answer.
-        ///
-        /// # Errors
-        /// As [`json::list_from_json`].
-        pub fn list_from_json(body: &[u8]) -> Result<EventList, Box<DecodeError>> {
-            json::list_from_json($group, body)
-        }
-    };
-}
-pub(super) use of_group;
-
 /// A decoded body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded {
@@ -84,10 +33,6 @@ pub struct Decoded {
     pub event: Event,
     /// Unknown and duplicate members, in the order of the document.
     pub strict_faults: Vec<StrictFault>,
-    /// `kind` of the body; empty when absent.
-    pub kind: SmolStr,
-    /// `apiVersion` of the body; empty when absent.
-    pub api_version: SmolStr,
 }
 
 /// A member that strict decoding refuses and lenient decoding ignores.
@@ -154,21 +99,12 @@ impl DecodeError {
     }
 }
 
-/// How decoding treats unknown and duplicate members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Strictness {
-    /// Reports them beside the event.
-    Report,
-    /// Refuses the body.
-    Refuse,
-}
-
 /// Decodes a body in `group`.
 ///
 /// # Errors
 /// 400 for a body that is not JSON, has members of a wrong type, or has another kind or version. Also for strict faults
-/// if `strictness` refuses them.
-pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<Decoded, Box<DecodeError>> {
+/// if `validation` refuses them.
+pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Result<Decoded, Box<DecodeError>> {
     let (mut event, mut pass) = (Event::default(), Pass::new(group));
     let read = read::document(&repaired(body), &mut event, &mut pass);
     if let Err(error) = &read
@@ -187,19 +123,19 @@ pub fn decode(group: ApiGroup, body: &[u8], strictness: Strictness) -> Result<De
             at => format!("{at}: {fault}"),
         }));
     }
-    if strictness == Strictness::Refuse && !strict_faults.is_empty() {
+    if validation == FieldValidation::Strict && !strict_faults.is_empty() {
         let faults: Vec<String> = strict_faults.iter().map(ToString::to_string).collect();
         return Err(DecodeError::unhandled(&format!("strict decoding error: {}", faults.join(", "))));
     }
     if !(kind.is_empty() && api_version.is_empty()) {
         event.type_meta = Some(group);
     }
-    Ok(Decoded { event, strict_faults, kind, api_version })
+    Ok(Decoded { event, strict_faults })
 }
 
 /// Decodes as [`decode`] does, but ignores strict faults.
 pub fn decode_event(group: ApiGroup, body: &[u8]) -> Result<Event, Box<DecodeError>> {
-    decode(group, body, Strictness::Report).map(|decoded| decoded.event)
+    decode(group, body, FieldValidation::Ignore).map(|decoded| decoded.event)
 }
 
 /// Refuses an object that is not an Event of `group`. Accepts a missing kind or version, and the group without a

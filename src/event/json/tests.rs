@@ -2,21 +2,20 @@
 
 use proptest::prelude::*;
 
-use super::super::{core_v1, events_v1};
 use super::*;
 use crate::event::EventSource;
 use crate::event::schema::tests::event;
 
 /// Decodes in core/v1 and checks the refusal's message.
 fn refused(body: &str, message: &str) {
-    let error = core_v1::decode(body.as_bytes()).unwrap_err();
+    let error = decode(ApiGroup::Core, body.as_bytes(), FieldValidation::Warn).unwrap_err();
     assert_eq!(error.status.message, message, "{body}");
     assert_eq!((error.status.code, error.status.reason.as_str()), (400, "BadRequest"), "{body}");
 }
 
 fn written(event: &Event) -> String {
     let mut out = Vec::new();
-    core_v1::write_json(event, &mut out);
+    write_json(ApiGroup::Core, event, &mut out);
     String::from_utf8(out).unwrap()
 }
 
@@ -27,7 +26,7 @@ fn empty_events_still_have_the_members_that_go_always_writes() {
         r#"{"kind":"Event","apiVersion":"v1","metadata":{},"involvedObject":{},"source":{},"firstTimestamp":null,"lastTimestamp":null,"eventTime":null,"reportingComponent":"","reportingInstance":""}"#
     );
     let mut out = Vec::new();
-    events_v1::write_item(&Event::default(), &mut out);
+    write_item(ApiGroup::Events, &Event::default(), &mut out);
     assert_eq!(
         String::from_utf8(out).unwrap(),
         r#"{"metadata":{},"eventTime":null,"regarding":{},"deprecatedSource":{},"deprecatedFirstTimestamp":null,"deprecatedLastTimestamp":null}"#
@@ -45,7 +44,7 @@ fn text_is_escaped_as_go_escapes_it() {
 #[test]
 fn strings_are_repaired_as_go_repairs_them() {
     let check = |body: &[u8], message: &str| {
-        assert_eq!(core_v1::decode(body).unwrap().event.message, message);
+        assert_eq!(decode(ApiGroup::Core, body, FieldValidation::Warn).unwrap().event.message, message);
     };
     check(b"{\"message\":\"a\xff\xe4\xb8z\"}", "a\u{fffd}\u{fffd}\u{fffd}z");
     check(br#"{"message":"\ud83d\ude00\ud83d\u0041\udc00\t\/"}"#, "\u{1f600}\u{fffd}A\u{fffd}\t/");
@@ -78,7 +77,7 @@ fn a_member_of_a_wrong_type_is_reported_with_its_path() {
 fn null_is_no_value_and_the_last_duplicate_wins() {
     let body = br#"{"reason":"A","reason":null,"source":{"component":"c"},"source":{"host":"h"},"series":{"count":3},
         "series":null,"count":2,"count":null,"metadata":{"labels":{"a":null},"finalizers":["x","y"],"finalizers":["z"]}}"#;
-    let decoded = core_v1::decode(body).unwrap();
+    let decoded = decode(ApiGroup::Core, body, FieldValidation::Warn).unwrap();
     let event = decoded.event;
     assert_eq!((event.reason.as_str(), event.count, event.series), ("A", 2, None));
     assert_eq!(event.source, EventSource { component: "c".into(), host: "h".into() });
@@ -94,7 +93,12 @@ fn null_is_no_value_and_the_last_duplicate_wins() {
 #[test]
 fn strict_faults_have_full_paths_and_are_reported_once() {
     let body = br#"{"x":1,"x":2,"metadata":{"ownerReferences":[{},{"y":[1],"uid":"a","uid":"b"}],"managedFields":[{"z":0}]},"KIND":"Event"}"#;
-    let faults: Vec<String> = core_v1::decode(body).unwrap().strict_faults.iter().map(ToString::to_string).collect();
+    let faults: Vec<String> = decode(ApiGroup::Core, body, FieldValidation::Warn)
+        .unwrap()
+        .strict_faults
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(
         faults,
         [
@@ -126,11 +130,17 @@ fn only_events_of_the_api_group_are_accepted() {
     }
     for (kind, api_version) in [("Event", ""), ("", "v1"), ("Event", "/v1"), ("Event", "/")] {
         let body = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}"}}"#);
-        assert_eq!(core_v1::decode(body.as_bytes()).unwrap().event.type_meta, Some(ApiGroup::Core));
+        assert_eq!(
+            decode(ApiGroup::Core, body.as_bytes(), FieldValidation::Warn).unwrap().event.type_meta,
+            Some(ApiGroup::Core)
+        );
     }
-    assert_eq!(events_v1::decode(br#"{"apiVersion":"events.k8s.io/"}"#).unwrap().api_version, "events.k8s.io/");
-    assert_eq!(core_v1::decode(br#"{"kind":null}"#).unwrap().event.type_meta, None);
-    assert_eq!(core_v1::decode(b"null").unwrap().event, Event::default());
+    assert_eq!(
+        decode(ApiGroup::Events, br#"{"apiVersion":"events.k8s.io/"}"#, FieldValidation::Warn).unwrap().event.type_meta,
+        Some(ApiGroup::Events)
+    );
+    assert_eq!(decode(ApiGroup::Core, br#"{"kind":null}"#, FieldValidation::Warn).unwrap().event.type_meta, None);
+    assert_eq!(decode(ApiGroup::Core, b"null", FieldValidation::Warn).unwrap().event, Event::default());
 }
 
 #[test]
@@ -140,21 +150,21 @@ fn invalid_json_is_reported_with_line_and_column() {
     refused("{\"count\":1,}", "the body is not JSON: trailing comma at line 1 column 12");
     // Unknown members are skipped without recursion.
     let body = |depth: usize| format!("{{\"x\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
-    assert!(core_v1::decode(body(9_999).as_bytes()).is_ok());
-    assert!(core_v1::decode("[".repeat(20_000).as_bytes()).is_err());
+    assert!(decode(ApiGroup::Core, body(9_999).as_bytes(), FieldValidation::Warn).is_ok());
+    assert!(decode(ApiGroup::Core, "[".repeat(20_000).as_bytes(), FieldValidation::Warn).is_err());
 }
 
 #[test]
 fn lists_are_read_and_written() {
     let body = br#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"c","remainingItemCount":3},"items":[{"metadata":{"name":"a"},"involvedObject":{},"source":{},"firstTimestamp":null,"lastTimestamp":null,"eventTime":null,"reportingComponent":"","reportingInstance":""}]}"#;
-    let list = core_v1::list_from_json(body).unwrap();
+    let list = list_from_json(ApiGroup::Core, body).unwrap();
     assert_eq!((list.resource_version.as_str(), list.continue_token.as_str()), ("7", "c"));
     assert_eq!((list.remaining_item_count, list.items.len()), (Some(3), 1));
     let mut out = Vec::new();
-    core_v1::write_list(&list, &mut out);
+    write_list(ApiGroup::Core, &list, &mut out);
     assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(body));
     let mut out = Vec::new();
-    events_v1::write_list(&EventList::default(), &mut out);
+    write_list(ApiGroup::Events, &EventList::default(), &mut out);
     assert_eq!(
         String::from_utf8_lossy(&out),
         r#"{"kind":"EventList","apiVersion":"events.k8s.io/v1","metadata":{},"items":[]}"#
@@ -185,19 +195,19 @@ proptest! {
         for group in [ApiGroup::Core, ApiGroup::Events] {
             let mut out = Vec::new();
             write_json(group, &event, &mut out);
-            let decoded = decode(group, &out, Strictness::Refuse).unwrap();
+            let decoded = decode(group, &out, FieldValidation::Strict).unwrap();
             prop_assert_eq!(&decoded.event, &Event { type_meta: Some(group), ..event.clone() });
             // Other parsers accept the document, and the order of members has no meaning.
             let mut document: serde_json::Value = serde_json::from_slice(&out).unwrap();
             reverse(&mut document);
-            let reversed = decode(group, document.to_string().as_bytes(), Strictness::Refuse).unwrap();
+            let reversed = decode(group, document.to_string().as_bytes(), FieldValidation::Strict).unwrap();
             prop_assert_eq!(without_managed_fields(reversed.event), without_managed_fields(decoded.event));
         }
     }
 
     #[test]
     fn decode_accepts_or_refuses_any_bytes(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _outcome = decode(ApiGroup::Core, &body, Strictness::Report).is_ok();
+        let _outcome = decode(ApiGroup::Core, &body, FieldValidation::Ignore).is_ok();
     }
 
     #[test]
@@ -205,6 +215,6 @@ proptest! {
         let mut body = Vec::new();
         write_json(ApiGroup::Core, &event, &mut body);
         body.truncate(at.index(body.len()));
-        prop_assert!(decode(ApiGroup::Core, &body, Strictness::Report).is_err());
+        prop_assert!(decode(ApiGroup::Core, &body, FieldValidation::Ignore).is_err());
     }
 }

@@ -10,7 +10,7 @@ mod tests;
 
 use serde_json::{Map, Value};
 
-use super::json::{self, FieldValidation, Strictness};
+use super::json::{self, FieldValidation};
 use super::{ApiGroup, Event, validate};
 use crate::status::{Status, StatusCause, StatusDetails};
 
@@ -82,7 +82,8 @@ pub fn apply(
         (PatchType::Merge | PatchType::StrategicMerge, _) => return Err(unreadable("it is not an object")),
     }
     let text = document.to_string();
-    let decoded = json::decode(group, text.as_bytes(), Strictness::Report).map_err(|error| no_event(error.fault()))?;
+    let decoded =
+        json::decode(group, text.as_bytes(), FieldValidation::Ignore).map_err(|error| no_event(error.fault()))?;
     let mut unknown: Vec<String> = decoded.strict_faults.iter().map(ToString::to_string).collect();
     unknown.sort_unstable();
     faults.extend(unknown);

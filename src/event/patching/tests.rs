@@ -18,7 +18,7 @@ fn event() -> Event {
         "reason": "BackOff", "message": "m", "count": 2, "type": "Warning",
         "source": {"component": "kubelet", "host": "node-1"},
     });
-    json::decode(ApiGroup::Core, body.to_string().as_bytes(), Strictness::Refuse).unwrap().event
+    json::decode(ApiGroup::Core, body.to_string().as_bytes(), FieldValidation::Strict).unwrap().event
 }
 
 fn patched(patch: PatchType, body: &Value, validation: FieldValidation) -> Result<Patched> {

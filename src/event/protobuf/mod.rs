@@ -36,8 +36,7 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>>
     if !(envelope.kind.is_empty() && envelope.api_version.is_empty()) {
         event.type_meta = Some(group);
     }
-    let (kind, api_version) = (envelope.kind, envelope.api_version);
-    Ok(Decoded { event, strict_faults: Vec::new(), kind, api_version })
+    Ok(Decoded { event, strict_faults: Vec::new() })
 }
 
 /// Decodes an `EventList`. Ignores its kind and apiVersion.

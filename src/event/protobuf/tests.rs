@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::event::schema::tests::event;
-use crate::event::{WatchEvent, core_v1, json as event_json};
+use crate::event::{WatchEvent, json as event_json};
 use crate::status::Status;
 
 fn body(raw: &[u8]) -> Vec<u8> {
@@ -22,7 +22,7 @@ fn reads(raw: &[u8], members: &str) {
     let body = body(raw);
     let decoded = decode(ApiGroup::Core, &body).unwrap();
     let mut shown = Vec::new();
-    core_v1::write_json(&decoded.event, &mut shown);
+    event_json::write_json(ApiGroup::Core, &decoded.event, &mut shown);
     let mut expected = json!({
         "kind": "Event", "apiVersion": "v1", "metadata": {}, "involvedObject": {}, "source": {}, "firstTimestamp": null,
         "lastTimestamp": null, "eventTime": null, "reportingComponent": "", "reportingInstance": "",
@@ -138,7 +138,6 @@ fn what_the_envelope_leaves_open_is_taken_from_the_api_group() {
         match decode(group, &body) {
             Ok(decoded) => {
                 assert!(is_taken, "{api_version} {kind}");
-                assert_eq!((decoded.kind.as_str(), decoded.api_version.as_str()), (kind, api_version));
                 let is_told = !(kind.is_empty() && api_version.is_empty());
                 assert_eq!(decoded.event.type_meta, is_told.then_some(group));
             }
@@ -233,7 +232,7 @@ proptest! {
         prop_assert_eq!(written(group, &decoded.event), body);
         let mut json = Vec::new();
         event_json::write_json(group, &event, &mut json);
-        prop_assert_eq!(&decoded, &event_json::decode(group, &json, event_json::Strictness::Refuse).unwrap());
+        prop_assert_eq!(&decoded, &event_json::decode(group, &json, event_json::FieldValidation::Strict).unwrap());
         prop_assert_eq!(decoded.event, Event { type_meta: Some(group), ..event });
     }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::event::json::{self, Strictness};
+use crate::event::json::{self, FieldValidation};
 use crate::event::protobuf;
 
 /// Numbers that determine a made value; 0 makes an empty one.
@@ -246,7 +246,7 @@ fn an_event_with_all_members_survives_every_form() {
         let expected = Event { type_meta: Some(group), ..event.clone() };
         let mut body = Vec::new();
         json::write_json(group, &event, &mut body);
-        assert_eq!(json::decode(group, &body, Strictness::Refuse).unwrap().event, expected);
+        assert_eq!(json::decode(group, &body, FieldValidation::Strict).unwrap().event, expected);
         let mut body = Vec::new();
         protobuf::write(group, &event, &mut body);
         assert_eq!(protobuf::decode(group, &body).unwrap().event, expected);

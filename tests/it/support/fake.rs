@@ -10,10 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use eventweir::clock::{Clock, Mono};
 use eventweir::correlator::MESSAGE_PREFIX;
-use eventweir::event::core_v1::{self, EventList};
-use eventweir::event::json::{self, FieldValidation, Strictness};
+use eventweir::event::json::{self, EventList, FieldValidation};
 use eventweir::event::patching::{self, PatchType};
-use eventweir::event::{ApiGroup, Event, conversion, events_v1, validate};
+use eventweir::event::{ApiGroup, Event, conversion, validate};
 use eventweir::outbox::DIGEST_REASON;
 use eventweir::status::{Status, StatusDetails};
 use eventweir::upstream::store::{self, Store};
@@ -453,7 +452,7 @@ impl Request {
         let namespace = parts.next().unwrap().to_owned();
         assert_eq!(parts.next(), Some("events"));
         let has_event = [Method::POST, Method::PUT].contains(method);
-        let event = has_event.then(|| json::decode(group, &body, Strictness::Refuse).unwrap().event);
+        let event = has_event.then(|| json::decode(group, &body, FieldValidation::Strict).unwrap().event);
         let name = event.as_ref().map(|event| event.metadata.name.to_string());
         let name = name.or_else(|| parts.next().map(str::to_owned)).unwrap_or_default();
         let patch = (*method == Method::PATCH).then(|| {
@@ -486,10 +485,7 @@ fn list_body(group: ApiGroup, page: store::Page) -> Vec<u8> {
     let items = page.items.into_iter().map(|event| managed(Arc::unwrap_or_clone(event))).collect();
     let list = EventList { resource_version: page.resource_version, items, ..EventList::default() };
     let mut body = Vec::new();
-    match group {
-        ApiGroup::Core => core_v1::write_list(&list, &mut body),
-        ApiGroup::Events => events_v1::write_list(&list, &mut body),
-    }
+    json::write_list(group, &list, &mut body);
     body
 }
 

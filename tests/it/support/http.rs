@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use eventweir::event::{Event, core_v1};
+use eventweir::event::{ApiGroup, Event, json};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -133,7 +133,7 @@ impl Client {
 
 pub(crate) fn json(event: &Event) -> Vec<u8> {
     let mut body = Vec::new();
-    core_v1::write_json(event, &mut body);
+    json::write_json(ApiGroup::Core, event, &mut body);
     body
 }
 

@@ -1,17 +1,16 @@
 //! Tower layers made of async functions, without the three allocations per layer of `axum::middleware::from_fn`.
 
 use std::convert::Infallible;
-use std::task::{Context, Poll};
 
 use axum::extract::Request;
 use axum::response::Response;
 use futures_util::FutureExt as _;
-use futures_util::future::Map;
-use tower::{Layer, Service};
+use tower::layer::layer_fn;
+use tower::{Layer, Service, service_fn};
 
 /// The service behind a layer.
 pub(super) trait Next:
-    Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync
+    Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + 'static
 {
     /// Answers the request.
     fn run(mut self, request: Request) -> impl Future<Output = Response> + Send {
@@ -20,52 +19,25 @@ pub(super) trait Next:
     }
 }
 
-impl<S> Next for S where S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync
-{}
+impl<S> Next for S where
+    S: Service<Request, Response = Response, Error = Infallible, Future: Send + 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
 
 /// Returns a layer that calls `function` with a clone of `state`, the request and the wrapped service.
-pub(super) const fn layer<T, F>(state: T, function: F) -> Around<T, F> {
-    Around { state, function }
-}
-
-/// A layer made by [`layer`].
-#[derive(Debug, Clone)]
-pub(super) struct Around<T, F> {
-    state: T,
-    function: F,
-}
-
-impl<T: Clone, F: Clone, N> Layer<N> for Around<T, F> {
-    type Service = Within<T, F, N>;
-
-    fn layer(&self, next: N) -> Self::Service {
-        Within { around: self.clone(), next }
-    }
-}
-
-/// A service behind a layer made by [`layer`].
-#[derive(Debug, Clone)]
-pub(super) struct Within<T, F, N> {
-    around: Around<T, F>,
-    next: N,
-}
-
-impl<T, F, N, Answer> Service<Request> for Within<T, F, N>
+pub(super) fn layer<T, F, N, Answer>(state: T, function: F) -> impl Layer<N, Service = impl Next>
 where
-    T: Clone,
-    F: Fn(T, Request, N) -> Answer,
-    N: Clone,
-    Answer: Future<Output = Response>,
+    T: Clone + Send + Sync + 'static,
+    F: Fn(T, Request, N) -> Answer + Clone + Send + Sync + 'static,
+    N: Next,
+    Answer: Future<Output = Response> + Send + 'static,
 {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = Map<Answer, fn(Response) -> Result<Response, Infallible>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        (self.around.function)(self.around.state.clone(), request, self.next.clone()).map(Ok)
-    }
+    layer_fn(move |next: N| {
+        let (state, function) = (state.clone(), function.clone());
+        service_fn(move |request| function(state.clone(), request, next.clone()).map(Ok::<_, Infallible>))
+    })
 }

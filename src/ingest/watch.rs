@@ -20,7 +20,7 @@ use super::asked::Asked;
 use super::form::{Form, Media, View, not_acceptable};
 use super::rejection::{Rejection, StatusError};
 use super::table::{self, Columns};
-use super::websocket::Upgrade;
+use super::websocket::{self, Upgrade};
 use super::{Face, options, partial, respond};
 use crate::clock::{Clock, Mono};
 use crate::event::{Event, json, protobuf};
@@ -112,10 +112,10 @@ async fn watch_with(
         stop: face.0.watches.stop(),
         _place: place,
     };
-    Ok(match upgrade.accept(face, stream) {
-        Ok(response) => response,
-        Err(stream) => {
-            let frames = unfold(*stream, Stream::next).map(Ok::<_, Infallible>);
+    Ok(match upgrade {
+        Ok(upgrade) => websocket::accept(upgrade, face, stream),
+        Err(_not_asked) => {
+            let frames = unfold(stream, Stream::next).map(Ok::<_, Infallible>);
             (StatusCode::OK, [(CONTENT_TYPE, content_type(form))], Body::from_stream(frames)).into_response()
         }
     })

@@ -3,13 +3,11 @@
 //!
 //! fabric8's client tries a WebSocket first. If the request is ignored, it waits forever; after a 503, 20 s.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::FromRequestParts;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
-use axum::http::request::Parts;
 use axum::response::Response;
 use tokio_util::sync::CancellationToken;
 
@@ -24,37 +22,23 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_RECEIVED: usize = 4096;
 
 /// WebSocket upgrade of a request, if it asks for one.
-pub(super) struct Upgrade {
-    asked: Option<WebSocketUpgrade>,
-}
+pub(super) type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
-impl<S: Send + Sync> FromRequestParts<S> for Upgrade {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
-        let asked = WebSocketUpgrade::from_request_parts(parts, state).await.ok();
-        Ok(Self { asked })
+/// Answers with the stream over a WebSocket.
+pub(super) fn accept(mut upgrade: WebSocketUpgrade, face: &Face, stream: Stream) -> Response {
+    // COMPAT(apiserver): any protocol is accepted if it is the only one.
+    let offered: Vec<_> = upgrade.requested_protocols().cloned().collect();
+    if let [only] = offered.as_slice() {
+        upgrade.set_selected_protocol(only.clone());
     }
-}
-
-impl Upgrade {
-    /// Answers with the stream over a WebSocket. Without an upgrade returns the stream.
-    pub(super) fn accept(self, face: &Face, stream: Stream) -> Result<Response, Box<Stream>> {
-        let Some(mut upgrade) = self.asked else { return Err(Box::new(stream)) };
-        // COMPAT(apiserver): any protocol is accepted if it is the only one.
-        let offered: Vec<_> = upgrade.requested_protocols().cloned().collect();
-        if let [only] = offered.as_slice() {
-            upgrade.set_selected_protocol(only.clone());
-        }
-        let stop = face.0.watches.stop();
-        // Shutdown waits for the close frame.
-        let token = face.0.tasks.token();
-        let upgrade = upgrade.max_message_size(MAX_RECEIVED).max_frame_size(MAX_RECEIVED);
-        Ok(upgrade.on_upgrade(async move |socket| {
-            carry(socket, stream, stop).await;
-            drop(token);
-        }))
-    }
+    let stop = face.0.watches.stop();
+    // Shutdown waits for the close frame.
+    let token = face.0.tasks.token();
+    let upgrade = upgrade.max_message_size(MAX_RECEIVED).max_frame_size(MAX_RECEIVED);
+    upgrade.on_upgrade(async move |socket| {
+        carry(socket, stream, stop).await;
+        drop(token);
+    })
 }
 
 async fn carry(mut socket: WebSocket, stream: Stream, stop: CancellationToken) {

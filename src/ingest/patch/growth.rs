@@ -48,19 +48,11 @@ pub(super) fn meaning(patch_type: PatchType, group: ApiGroup, body: &[u8]) -> Me
     }
 }
 
-/// Member names of an API group for the state of a line of occurrences, beside the series.
-struct Names {
-    count: &'static str,
-    last_timestamp: &'static str,
-    message: &'static str,
-}
-
-const fn names(group: ApiGroup) -> Names {
+/// Returns an API group's names of count, last timestamp and message.
+const fn names(group: ApiGroup) -> [&'static str; 3] {
     match group {
-        ApiGroup::Core => Names { count: "count", last_timestamp: "lastTimestamp", message: "message" },
-        ApiGroup::Events => {
-            Names { count: "deprecatedCount", last_timestamp: "deprecatedLastTimestamp", message: "note" }
-        }
+        ApiGroup::Core => ["count", "lastTimestamp", "message"],
+        ApiGroup::Events => ["deprecatedCount", "deprecatedLastTimestamp", "note"],
     }
 }
 
@@ -72,14 +64,15 @@ fn is_whole(group: ApiGroup, document: &Value) -> bool {
         ApiGroup::Events => &document["regarding"],
     };
     let tells = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
-    let counts = !document[names(group).count].is_null() || !document["series"].is_null();
+    let [count, ..] = names(group);
+    let counts = !document[count].is_null() || !document["series"].is_null();
     counts && tells(&document["reason"]) && tells(&object["kind"])
 }
 
 /// Returns the line of a whole event, with the members that the document has. `patched` is the event after the patch.
 fn stated(group: ApiGroup, document: &Value, patched: Event) -> Growth {
     let states = |member: &str| document.get(member).is_some();
-    let Names { count, last_timestamp, message } = names(group);
+    let [count, last_timestamp, message] = names(group);
     Growth {
         count: states(count).then_some(patched.count),
         last_timestamp: states(last_timestamp).then_some(patched.last_timestamp),

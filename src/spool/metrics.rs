@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Registry};
+use prometheus::{Histogram, IntCounter, IntGauge, Registry};
+use prometheus::{
+    register_histogram_with_registry, register_int_counter_with_registry, register_int_gauge_with_registry,
+};
 
 /// Metrics of the spool; clones share their values.
 #[derive(Debug, Clone)]
@@ -26,18 +29,8 @@ impl Metrics {
     /// # Errors
     /// When the registry already has metrics of these names.
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, help: &str| {
-            let gauge = IntGauge::new(name, help)?;
-            registry.register(Box::new(gauge.clone())).map(|()| gauge)
-        };
-        let counter = |name: &str, help: &str| {
-            let counter = IntCounter::new(name, help)?;
-            registry.register(Box::new(counter.clone())).map(|()| counter)
-        };
-        let duration = "Duration of a commit, which makes several changes durable.";
-        let duration = HistogramOpts::new("eventweir_spool_commit_duration_seconds", duration);
-        let commits = Histogram::with_opts(duration.buckets(BUCKETS.to_vec()))?;
-        registry.register(Box::new(commits.clone()))?;
+        let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
+        let counter = |name: &str, help: &str| register_int_counter_with_registry!(name, help, registry);
         Ok(Self {
             entries: gauge("eventweir_spool_entries", "Records in the spool.")?,
             bytes: gauge("eventweir_spool_file_bytes", "Bytes of the spool's file.")?,
@@ -55,7 +48,12 @@ impl Metrics {
                 "eventweir_spool_damaged_files_total",
                 "Damaged files of the spool, set aside after their valid entries were recovered.",
             )?,
-            commits,
+            commits: register_histogram_with_registry!(
+                "eventweir_spool_commit_duration_seconds",
+                "Duration of a commit, which makes several changes durable.",
+                BUCKETS.to_vec(),
+                registry
+            )?,
         })
     }
 

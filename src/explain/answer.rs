@@ -80,7 +80,7 @@ pub struct Known {
 }
 
 /// An object in an answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
 pub struct Object {
@@ -137,7 +137,7 @@ pub struct Budget {
 }
 
 /// A record in an answer.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
 pub struct Record {
@@ -154,7 +154,7 @@ pub struct Record {
 }
 
 /// A decision in an answer.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
 pub struct Decided {
@@ -463,29 +463,8 @@ mod tests {
 
     #[test]
     fn an_object_with_nothing_but_a_summary_is_explained_by_it() {
-        let storm = Record {
-            name: "shop.1".into(),
-            form: "storm",
-            reason: SmolStr::default(),
-            count: Some(169),
-            pending: 0,
-            state: "settled",
-            why: None,
-            resource_version: None,
-            messages: Vec::new(),
-        };
-        let namespace = Object {
-            kind: "Namespace".into(),
-            namespace: "shop".into(),
-            name: "shop".into(),
-            uid: SmolStr::default(),
-            api_version: "v1".into(),
-            reasons: Vec::new(),
-            budgets: Vec::new(),
-            records: vec![storm],
-            decisions: Vec::new(),
-            forgotten_decisions: 0,
-        };
+        let storm = Record { name: "shop.1".into(), form: "storm", ..Record::default() };
+        let namespace = Object { records: vec![storm], ..Object::default() };
         let [kind, name] = ["namespace", "shop"].map(str::to_owned);
         let query = Query { kind, namespace: name.clone(), name, ..Query::default() };
         let known = Known { objects: vec![namespace], ..Known::default() };

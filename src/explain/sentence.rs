@@ -244,32 +244,12 @@ mod tests {
     use super::*;
 
     fn decided(verdict: &'static str, text: &str) -> Decided {
-        Decided {
-            time: "2026-03-01T10:33:02.000000Z".to_owned(),
-            last: "2026-03-01T10:33:02.000000Z".to_owned(),
-            reason: "R".into(),
-            verdict,
-            why: "forbidden",
-            occurrences: 1,
-            record: SmolStr::default(),
-            next_token: None,
-            text: text.into(),
-        }
+        let last = "2026-03-01T10:33:02.000000Z".to_owned();
+        Decided { last, reason: "R".into(), verdict, why: "forbidden", text: text.into(), ..Decided::default() }
     }
 
     fn object(part: &Part, decisions: Vec<Decided>) -> Object {
-        Object {
-            kind: "Pod".into(),
-            namespace: "shop".into(),
-            name: "web-0".into(),
-            uid: SmolStr::default(),
-            api_version: "v1".into(),
-            reasons: vec![part.clone()],
-            budgets: Vec::new(),
-            records: Vec::new(),
-            decisions,
-            forgotten_decisions: 0,
-        }
+        Object { reasons: vec![part.clone()], decisions, ..Object::default() }
     }
 
     #[test]

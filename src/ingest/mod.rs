@@ -18,7 +18,6 @@ mod discovery;
 mod finish;
 mod form;
 mod guard;
-mod indent;
 mod layer;
 mod lists;
 mod look;

@@ -10,8 +10,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Face;
 use super::asked::Asked;
@@ -34,7 +34,7 @@ pub(super) const TAP: &str = "/eventweir/v1/tap";
 pub(super) const SHADOW: &str = "/eventweir/v1/shadow";
 
 /// LIMIT: readers of the tap; further ones are refused with 429.
-const READERS: usize = 16;
+pub(super) const READERS: usize = 16;
 /// Interval of pings while there are no lines.
 const PING: Duration = Duration::from_secs(15);
 /// Interval in which a rate counts lines.
@@ -45,16 +45,6 @@ const LONGEST: Duration = Duration::from_secs(3600);
 const ROWS: usize = 100;
 /// LIMIT: upstream events in an explanation, if the object is not known here.
 const STORED: usize = 500;
-
-/// Places for readers of the tap.
-#[derive(Debug, Clone)]
-pub(super) struct Readers(Arc<Semaphore>);
-
-impl Default for Readers {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(READERS)))
-    }
-}
 
 type Pairs<'a> = form_urlencoded::Parse<'a>;
 
@@ -319,7 +309,7 @@ pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Result<Respon
     let mut rate = Rate::default();
     let others = pairs(asked.query()).filter(|(key, value)| key != "max-rate" || !rate.read(value));
     let selector = Selector::parse(others).map_err(Status::bad_request)?;
-    let Ok(place) = Arc::clone(&face.0.readers.0).try_acquire_owned() else {
+    let Ok(place) = Arc::clone(&face.0.readers).try_acquire_owned() else {
         return Err(Status::too_many_requests("Too many readers of the tap, please try again later", 5).into());
     };
     let accept = asked.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
@@ -430,6 +420,8 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::Semaphore;
+
     use super::*;
     use crate::clock::Clock;
     use crate::event::Event;
@@ -457,7 +449,7 @@ mod tests {
         assert!(attributes(&"/eventweir/v1/events".parse().unwrap()).is_none());
     }
 
-    fn reader(tap: &Tap, places: &Readers, clock: &Clock) -> Reader {
+    fn reader(tap: &Tap, places: &Arc<Semaphore>, clock: &Clock) -> Reader {
         Reader {
             lines: tap.read(),
             selector: Selector::default(),
@@ -466,13 +458,13 @@ mod tests {
             stop: tokio_util::sync::CancellationToken::new(),
             until: Mono(i64::MAX),
             clock: clock.clone(),
-            _place: Arc::clone(&places.0).try_acquire_owned().unwrap(),
+            _place: Arc::clone(places).try_acquire_owned().unwrap(),
         }
     }
 
     #[tokio::test]
     async fn a_slow_reader_gets_the_number_of_lost_lines_and_blocks_no_writer() {
-        let (tap, places) = (Tap::default(), Readers::default());
+        let (tap, places) = (Tap::default(), Arc::new(Semaphore::new(1)));
         let selector = Selector::parse(pairs(Some("reason=Back*,Other&verdict=created"))).unwrap();
         let mut reader = Reader { selector, is_sse: true, ..reader(&tap, &places, &Clock::manual(0)) };
         let event = Event { reason: "BackOff".into(), message: "m".into(), ..Event::default() };
@@ -485,7 +477,7 @@ mod tests {
         assert!(next().await.starts_with("data: {\"time\":\"1970-01-01T00:00:00.000000Z\",\"verdict\":\"created\""));
         drop(reader);
         assert!(!tap.is_read());
-        assert_eq!(places.0.available_permits(), READERS);
+        assert_eq!(places.available_permits(), 1);
     }
 
     #[test]
@@ -497,7 +489,7 @@ mod tests {
 
     #[tokio::test]
     async fn lines_beyond_the_rate_are_skipped_and_counted() {
-        let (tap, places, clock) = (Tap::default(), Readers::default(), Clock::manual(0));
+        let (tap, places, clock) = (Tap::default(), Arc::new(Semaphore::new(1)), Clock::manual(0));
         let mut rate = Rate::default();
         assert!(rate.read("2") && !Rate::default().read("two"));
         let mut reader = Reader { rate, ..reader(&tap, &places, &clock) };

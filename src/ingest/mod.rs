@@ -47,6 +47,7 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on, post};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceBuilder};
@@ -149,7 +150,9 @@ struct Inner {
     event_log: EventLog,
     watches: watch::Watches,
     answers: lists::Answers,
-    readers: look::Readers,
+    /// Places for readers of the tap.
+    // LIMIT: `look::READERS`.
+    readers: Arc<Semaphore>,
     tasks: TaskTracker,
     admission: OnceLock<admit::Admitting>,
 }
@@ -169,7 +172,7 @@ impl Face {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), shared.stop.clone());
         let answers = lists::Answers::new(Places::new(settings.max_list_bytes, metrics.list_bytes.clone()));
         let Shared { tasks, spool, access, shadow, .. } = shared;
-        let readers = look::Readers::default();
+        let readers = Arc::new(Semaphore::new(look::READERS));
         let admission = OnceLock::new();
         Self(Arc::new(Inner {
             settings,

@@ -104,7 +104,7 @@ impl Outbox {
     /// its count moved and how many occurrences are written by it; `None` when the record is not here.
     pub fn rebase(&mut self, id: RecordId, stored: &Event, line: Line, now: Now) -> Option<(i32, Occurrences)> {
         self.note(id);
-        let count = self.settings.group.count(stored);
+        let count = self.counted(stored);
         let record = self.records.get_mut(&id)?;
         let written = match line {
             Line::Stated => {
@@ -131,12 +131,6 @@ impl Outbox {
         self.bytes.replace(record.size, size);
         record.size = size;
         Some((moved, written))
-    }
-
-    /// How many occurrences the record that is stored as `stored` shows.
-    #[must_use]
-    pub fn count(&self, stored: &Event) -> i32 {
-        self.settings.group.count(stored)
     }
 
     /// The digest of this name. Looks at every budget: only for the rare delete of a digest.

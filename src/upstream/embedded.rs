@@ -258,7 +258,6 @@ mod tests {
     async fn the_embedded_store_answers_as_an_apiserver_is_understood() {
         let namespaces = Namespaces::List(["shop".into()].into());
         let upstream = Upstream::Embedded(embedded(Settings { namespaces, ..Settings::default() }));
-        upstream.check().await.unwrap();
         let patch = Patch { count: 2, last_timestamp: Some(Time(1)), message: "m".into() };
         let group = ApiGroup::Core;
         let patch = Request::Patch { group, namespace: "shop".into(), name: "a".into(), patch, claim: None };

@@ -62,11 +62,6 @@ labelled! {
     }
 }
 
-/// Why the upstream is not ready.
-#[derive(Debug, thiserror::Error)]
-#[error("the upstream is not ready: {0}")]
-pub struct NotReady(String);
-
 /// The embedded store's answer to a server-side apply.
 const NO_APPLY: &str = "the embedded store does not do server-side apply; started with --upstream apiserver, eventweir passes \
                         it on to a real apiserver";
@@ -213,17 +208,6 @@ impl Upstream {
             Self::Embedded(embedded) => embedded.has_namespace(namespace),
             // A request per event would be too many; the create itself fails in a missing namespace.
             Self::Apiserver(_) => true,
-        }
-    }
-
-    /// Checks whether the upstream answers now.
-    ///
-    /// # Errors
-    /// When it cannot be reached, rejects our credentials or reports that it is not ready.
-    pub async fn check(&self) -> Result<(), NotReady> {
-        match self {
-            Self::Embedded(_) => Ok(()),
-            Self::Apiserver(apiserver) => apiserver.check().await,
         }
     }
 }

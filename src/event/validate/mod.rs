@@ -2,7 +2,7 @@
 //!
 //! Mirrors `pkg/apis/core/validation/events.go` and, for metadata, `apimachinery/pkg/api/validation/objectmeta.go`, as Kubernetes
 //! 1.37 has them. Call [`adopt_namespace`] or [`adopt_path`], generate the name if `generateName` requests it, then call
-//! [`create`] or [`update`]. After [`create`], call [`unversioned`], which is the check of the apiserver's store.
+//! [`create`] or [`update`].
 
 mod fault;
 mod meta;
@@ -108,20 +108,6 @@ pub fn update(group: ApiGroup, old: &Event, new: &Event) -> Result<(), Box<Statu
         immutable(old, new, &mut faults);
     }
     refuse(new, &faults)
-}
-
-/// Checks that a new event has no resource version, as the apiserver's store does after all other checks.
-///
-/// # Errors
-/// The apiserver's 500 without a reason.
-pub fn unversioned(event: &Event) -> Result<(), Box<Status>> {
-    // COMPAT(apiserver): a version that is not a number is accepted, because the store ignores the parse error.
-    match event.metadata.resource_version.parse::<u64>() {
-        Ok(version) if version != 0 => {
-            Err(Box::new(Status::new(500, "", "resourceVersion should not be set on objects to be created")))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn refuse(event: &Event, faults: &[Fault]) -> Result<(), Box<Status>> {

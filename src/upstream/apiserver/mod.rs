@@ -42,7 +42,7 @@ pub use history::News;
 pub use watch::Frames;
 
 use super::answer::{Denial, Failure, judge, status_of};
-use super::{Metrics, NotReady, Verb};
+use super::{Metrics, Verb};
 use crate::clock::Clock;
 use crate::event::{ApiGroup, Event, json};
 use crate::outbox::{Answer, Request};
@@ -134,18 +134,6 @@ impl Apiserver {
     #[must_use]
     pub fn newest_fault(&self) -> Option<Arc<String>> {
         self.fault.load_full()
-    }
-
-    /// Requests `/readyz`. Accepts 403 and 404: the API server answered and accepted our credentials.
-    ///
-    /// # Errors
-    /// When there is no answer, or when the answer rejects our credentials or reports that the API server is not ready.
-    pub async fn check(&self) -> Result<(), NotReady> {
-        match self.send_in_time(request::readyz(), BODY_BYTES_MAX).await {
-            Ok(_) => Ok(()),
-            Err(Failure::Denied(denial)) if matches!(denial.status.code, 403 | 404) => Ok(()),
-            Err(failure) => Err(NotReady(status_of(failure).message)),
-        }
     }
 
     /// Posts a review of a token or of a permission to `path` and returns the answer.

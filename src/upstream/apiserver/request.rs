@@ -178,11 +178,6 @@ fn list_query(group: ApiGroup, options: &ListOptions) -> [Option<String>; 5] {
     ]
 }
 
-/// Returns the GET of the API server's readiness.
-pub(super) fn readyz() -> Result {
-    get("/readyz".to_owned())
-}
-
 fn get(path: String) -> Result {
     start(Method::GET, path).body(Body::empty())
 }

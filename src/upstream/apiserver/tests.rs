@@ -174,7 +174,6 @@ async fn lost_connections_may_have_written() {
         assert_eq!(apiserver.write(&create()).await, retry(Fault::Transport, applied));
         let status = apiserver.get_not_older("shop", "web-0.1", 0).await.unwrap_err();
         assert_eq!((status.code, status.reason.as_str()), (503, "ServiceUnavailable"));
-        assert!(apiserver.check().await.is_err());
     };
     check(io::ErrorKind::ConnectionReset, Applied::Perhaps).await;
     check(io::ErrorKind::ConnectionRefused, Applied::No).await;
@@ -313,19 +312,6 @@ async fn a_patch_is_passed_through_as_it_came_and_its_warnings_come_back() {
     let options = PatchOptions { writer, dry_run: true, validation: FieldValidation::Strict };
     let patched = apiserver.patch("shop", "a b", &patch, &options).await.unwrap();
     assert_eq!((patched.event.message.as_str(), patched.warnings), ("n", vec![r#"unknown field "f\""#.to_owned()]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn readiness_is_that_of_the_apiserver() {
-    let check = async |code: u16, ready: bool| {
-        let (apiserver, log, _) = apiserver(move |_| http(code, "ok"));
-        assert_eq!(apiserver.check().await.is_ok(), ready, "{code}");
-        assert_eq!(log.lock()[0].line, "GET /readyz");
-    };
-    for (code, ready) in [(200, true), (403, true), (404, true), (401, false), (429, false), (500, false), (503, false)]
-    {
-        check(code, ready).await;
-    }
 }
 
 fn kubeconfig(server: &str) -> tempfile::NamedTempFile {

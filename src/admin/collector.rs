@@ -1,4 +1,4 @@
-//! The parts whose metrics are read in the instant of a scrape.
+//! The shards, whose metrics are read in the instant of a scrape.
 
 use std::sync::Arc;
 
@@ -6,10 +6,9 @@ use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 
-use crate::deliver::{self, Monitor};
 use crate::shard::{self, Settings, Shards};
 
-/// Reads shards and delivery when scraped.
+/// Reads the shards when scraped.
 #[derive(Debug, Clone)]
 pub struct ShardCollector(Arc<Mutex<Inner>>);
 
@@ -17,18 +16,16 @@ pub struct ShardCollector(Arc<Mutex<Inner>>);
 struct Inner {
     shards: Shards,
     limits: Settings,
-    of_shards: shard::Metrics,
-    of_delivery: deliver::Metrics,
+    metrics: shard::Metrics,
 }
 
 impl ShardCollector {
-    /// A collector of these shards and their delivery.
+    /// A collector of these shards.
     ///
     /// # Errors
     /// Never in practice: the names are valid.
-    pub fn new(shards: Shards, monitor: Monitor, limits: Settings) -> Result<Self, prometheus::Error> {
-        let (of_shards, of_delivery) = (shard::Metrics::new()?, deliver::Metrics::new(monitor)?);
-        Ok(Self(Arc::new(Mutex::new(Inner { shards, limits, of_shards, of_delivery }))))
+    pub fn new(shards: Shards, limits: Settings) -> Result<Self, prometheus::Error> {
+        Ok(Self(Arc::new(Mutex::new(Inner { shards, limits, metrics: shard::Metrics::new()? }))))
     }
 
     /// Takes over reloaded limits.
@@ -45,9 +42,7 @@ impl Collector for ShardCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let Inner { shards, limits, of_shards, of_delivery } = &mut *self.0.lock();
-        let mut families = of_shards.collect(shards, limits);
-        families.extend(of_delivery.collect());
-        families
+        let Inner { shards, limits, metrics } = &mut *self.0.lock();
+        metrics.collect(shards, limits)
     }
 }

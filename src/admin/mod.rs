@@ -286,7 +286,7 @@ mod tests {
         limits.outbox.max_records = NonZeroUsize::MIN;
         let (clock, secret) = (Clock::manual(0), KeySecret(1, 2));
         let shards = Shards::new(NonZeroUsize::MIN, &limits, Policy::default(), clock, secret, 1);
-        let monitor = Monitor::new(GateSettings::default());
+        let monitor = Monitor::new(GateSettings::default(), &Registry::new()).unwrap();
         let history = history::Monitor::new(&Registry::new(), history::Mode::Off).unwrap();
         let admin = Admin::new(Registry::new(), shards.clone(), monitor, history, limits.clone(), Access::default());
         shards.accept(Event::default(), 1).unwrap();

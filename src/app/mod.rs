@@ -154,8 +154,8 @@ impl App {
         }
         let spool = beginning.map(|beginning| beginning.restore(&shards));
         let (shadow, runner) = Shadow::new(shards.clone(), self::secret()?);
-        let monitor = Monitor::new(config.gate);
-        let collector = ShardCollector::new(shards.clone(), monitor.clone(), config.shard.clone())?;
+        let monitor = Monitor::new(config.gate, &registry)?;
+        let collector = ShardCollector::new(shards.clone(), config.shard.clone())?;
         registry.register(Box::new(collector.clone()))?;
         let metrics = Metrics::new(&registry)?;
         let access = access(&config, &upstream, shards.clock().clone(), &registry)?;

@@ -10,10 +10,11 @@ mod metrics;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use prometheus::{IntGauge, Registry};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +29,7 @@ use crate::upstream::{Upstream, Verb};
 pub use gate::GateSettings;
 use gate::{Acquisition, Gate, HealthChange};
 use lanes::{Lanes, Place as LanePlace};
-pub use metrics::Metrics;
+use metrics::Metrics;
 
 /// Longest pause between two turns of the loop: what liveness is judged by.
 const TURN: Duration = Duration::from_secs(5);
@@ -46,38 +47,38 @@ const LOSS_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Shortest time between two looks for storms to log, of which the outbox keeps a few.
 const STORM_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Delivery's side of what the rest of the program looks at and changes.
-#[derive(Debug, Clone, Default)]
+/// Delivery's side of what the rest of the program looks at and changes, and its metrics.
+#[derive(Debug, Clone)]
 pub struct Monitor(Arc<Inner>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
     settings: ArcSwap<GateSettings>,
     last_turn: AtomicI64,
-    in_flight: AtomicI64,
-    window: AtomicI64,
-    /// Whether the upstream is down: since that many nanoseconds of monotonic time, 0 while it is up.
-    down: AtomicI64,
-    outages: AtomicU64,
     /// Whether the upstream has answered, or failed to.
     is_tried: AtomicBool,
-    /// Repairs of records that the upstream had refused.
-    repairs: [AtomicU64; Repair::ALL.len()],
-    /// Whether the newest answer was 403, for each of [`Verb::OF_DELIVERY`].
-    forbidden: [AtomicBool; Verb::OF_DELIVERY.len()],
+    metrics: Metrics,
 }
 
 impl Monitor {
-    /// A monitor of a delivery with these settings.
-    #[must_use]
-    pub fn new(settings: GateSettings) -> Self {
-        let monitor = Self::default();
+    /// A monitor of a delivery with these settings. Registers the metrics.
+    ///
+    /// # Errors
+    /// When the registry already has metrics of these names.
+    pub fn new(settings: GateSettings, registry: &Registry) -> prometheus::Result<Self> {
+        let monitor = Self(Arc::new(Inner {
+            settings: ArcSwap::default(),
+            last_turn: AtomicI64::default(),
+            is_tried: AtomicBool::default(),
+            metrics: Metrics::new(registry)?,
+        }));
         monitor.set_settings(settings);
-        monitor
+        Ok(monitor)
     }
 
     /// Takes over reloaded settings; they apply from the next turn.
     pub fn set_settings(&self, settings: GateSettings) {
+        self.0.metrics.in_flight_limit.set(number(settings.max_in_flight));
         self.0.settings.store(Arc::new(settings));
     }
 
@@ -98,22 +99,16 @@ impl Monitor {
         Mono(self.0.last_turn.load(Ordering::Relaxed))
     }
 
-    /// Requests on their way.
-    #[must_use]
-    pub fn in_flight(&self) -> i64 {
-        self.0.in_flight.load(Ordering::Relaxed)
-    }
-
     /// How many requests may be on their way at once, as the upstream takes them now.
     #[must_use]
     pub fn window(&self) -> i64 {
-        self.0.window.load(Ordering::Relaxed)
+        self.0.metrics.window.get()
     }
 
     /// Whether the upstream answered last time.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.0.down.load(Ordering::Relaxed) == 0
+        self.0.metrics.up.get() == 1
     }
 
     /// Whether anything has been sent to the upstream, and has come to an end.
@@ -122,27 +117,21 @@ impl Monitor {
         self.0.is_tried.load(Ordering::Relaxed)
     }
 
-    /// How often the upstream went down.
-    #[must_use]
-    pub fn outages(&self) -> u64 {
-        self.0.outages.load(Ordering::Relaxed)
-    }
-
     /// How often records that the upstream had refused were repaired in this way.
     #[must_use]
     pub fn repairs(&self, repair: Repair) -> u64 {
-        self.0.repairs[repair as usize].load(Ordering::Relaxed)
+        self.0.metrics.repairs.with_label_values(&[repair.label()]).get()
     }
 
     /// Whether the upstream's newest answer to this verb of delivery was that we are forbidden to.
     #[must_use]
     pub fn is_forbidden(&self, verb: Verb) -> bool {
-        self.forbidden(verb).is_some_and(|forbidden| forbidden.load(Ordering::Relaxed))
+        self.forbidden(verb).is_some_and(|forbidden| forbidden.get() == 1)
     }
 
-    fn forbidden(&self, verb: Verb) -> Option<&AtomicBool> {
+    fn forbidden(&self, verb: Verb) -> Option<&IntGauge> {
         let index = Verb::OF_DELIVERY.iter().position(|known| *known == verb)?;
-        self.0.forbidden.get(index)
+        self.0.metrics.forbidden.get(index)
     }
 
     /// Notes what an answer tells of our rights, and returns whether that is a change for the worse. A missing namespace or
@@ -151,15 +140,22 @@ impl Monitor {
         let Some(forbidden) = self.forbidden(verb) else { return false };
         match answer {
             Answer::Refused(refusal) if refusal.reason == RefusalReason::Forbidden => {
-                !forbidden.swap(true, Ordering::Relaxed)
+                let was_allowed = forbidden.get() == 0;
+                forbidden.set(1);
+                was_allowed
             }
             Answer::Stored(_) | Answer::Missing | Answer::Exists => {
-                forbidden.store(false, Ordering::Relaxed);
+                forbidden.set(0);
                 false
             }
             Answer::Refused(_) | Answer::Retry(_) => false,
         }
     }
+}
+
+/// Converts a number of requests to the value of a gauge.
+fn number(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// The delivery loop's state.
@@ -250,9 +246,8 @@ impl Delivery {
         self.monitor.0.last_turn.store(now.mono.0, Ordering::Relaxed);
         self.log_storms(now.mono);
         let flow = (0..BURST).try_for_each(|_| self.send_one(now));
-        let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.monitor.0.in_flight.store(number(self.gate.in_flight()), Ordering::Relaxed);
-        self.monitor.0.window.store(number(self.gate.window()), Ordering::Relaxed);
+        self.monitor.0.metrics.in_flight.set(number(self.gate.in_flight()));
+        self.monitor.0.metrics.window.set(number(self.gate.window()));
         let turn = now.mono.after(TURN);
         flow.map_break(|wakeup| wakeup.map_or(turn, |wakeup| wakeup.min(turn)))
     }
@@ -371,14 +366,14 @@ impl Delivery {
         let (jitter, settings) = (self.jitter.f64(), self.monitor.settings());
         let outcome = self.lanes.settle(&sent.place, trouble, (sent.at, now.mono), &settings, jitter);
         let change = self.gate.settle(outcome, sent.at, now.mono, jitter);
-        self.note_health(change, trouble, now.mono);
+        self.note_health(change, trouble);
         self.settle_record(sent.shard, sent.record, answer, now.mono);
     }
 
     fn settle_record(&mut self, shard: usize, record: RecordId, answer: Answer, now: Mono) {
         let Settlement { repairs, lost, .. } = self.shards.settle(shard, record, answer);
         for repair in repairs {
-            self.monitor.0.repairs[repair as usize].fetch_add(1, Ordering::Relaxed);
+            self.monitor.0.metrics.repairs.with_label_values(&[repair.label()]).inc();
         }
         if let Some((reason, _)) = lost {
             self.log_loss(reason, now);
@@ -397,13 +392,13 @@ impl Delivery {
         }
     }
 
-    fn note_health(&self, change: HealthChange, trouble: Option<Retry>, now: Mono) {
+    fn note_health(&self, change: HealthChange, trouble: Option<Retry>) {
         self.monitor.0.is_tried.store(true, Ordering::Relaxed);
         match change {
             HealthChange::None => {}
             HealthChange::WentDown => {
-                self.monitor.0.down.store(now.0.max(1), Ordering::Relaxed);
-                self.monitor.0.outages.fetch_add(1, Ordering::Relaxed);
+                self.monitor.0.metrics.up.set(0);
+                self.monitor.0.metrics.outages.inc();
             }
             // Logged now, because where events are rare each lost answer would look like an outage.
             HealthChange::StaysDown => {
@@ -415,7 +410,7 @@ impl Delivery {
                 if failures > 1 {
                     tracing::info!("the upstream is up again");
                 }
-                self.monitor.0.down.store(0, Ordering::Relaxed);
+                self.monitor.0.metrics.up.set(1);
             }
         }
     }

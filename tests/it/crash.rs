@@ -72,7 +72,7 @@ impl World {
         let spool = beginning.restore(&shards);
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         tasks.spawn(spool.clone().run(shards.clone(), stop.clone()));
-        let monitor = Monitor::new(GateSettings::default());
+        let monitor = Monitor::new(GateSettings::default(), &Registry::new()).unwrap();
         tasks.spawn(deliver::run(shards.clone(), upstream, monitor, stop.clone(), 1));
         Life { shards, spool, stop, tasks }
     }

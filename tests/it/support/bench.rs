@@ -13,6 +13,7 @@ use eventweir::event::Event;
 use eventweir::ledger::Balance;
 use eventweir::outbox::LostReason;
 use eventweir::shard::{self, Accepted, Full, Shards};
+use prometheus::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +63,7 @@ impl Bench {
             shards.identify(writer);
         }
         let (stop, mut delivery) = (CancellationToken::new(), JoinSet::new());
-        let monitor = Monitor::new(options.gate);
+        let monitor = Monitor::new(options.gate, &Registry::new()).unwrap();
         delivery.spawn(deliver::run(shards.clone(), fake.upstream(), monitor.clone(), stop.clone(), 1));
         Self { shards, fake, monitor, accepted: 0, stop, delivery }
     }

@@ -75,6 +75,8 @@ async fn requests_and_answers_are_forwarded_unchanged() {
         ("X-Mine", "1"),
         ("TE", "trailers"),
         ("Proxy-Authorization", "Basic x"),
+        ("Proxy-Connection", "keep-alive"),
+        ("Upgrade", "h2c"),
         ("Accept-Encoding", "gzip"),
         ("Impersonate-User", "jane"),
         ("Impersonate-Group", "a"),
@@ -94,7 +96,7 @@ async fn requests_and_answers_are_forwarded_unchanged() {
     let seen = behind.seen();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].line, format!("PUT {path}"));
-    let dropped = ["Connection", "X-Mine", "TE", "Proxy-Authorization"];
+    let dropped = ["Connection", "X-Mine", "TE", "Proxy-Authorization", "Proxy-Connection", "Upgrade"];
     let kept = headers.iter().filter(|(name, _)| !dropped.contains(name));
     let mut expected: Vec<(String, String)> =
         kept.map(|(name, value)| (name.to_lowercase(), (*value).to_owned())).collect();

@@ -52,20 +52,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_told_by_what_an_event_names() {
-        let check = |text: &str, group: ApiGroup| {
-            assert_eq!(group_of(text.as_bytes(), ApiGroup::Core), group, "{text}");
-        };
-        check("{}", ApiGroup::Core);
-        check(r#"{"apiVersion":"events.k8s.io/v1"}"#, ApiGroup::Events);
-        check(r#"{"apiVersion":"events.k8s.io/v1","involvedObject":{}}"#, ApiGroup::Core);
-        check(r#"{"note":"events.k8s.io/v1 "}"#, ApiGroup::Core);
-        let item = |text: &str| group_of(text.as_bytes(), ApiGroup::Events);
-        assert_eq!(item(r#"{"regarding":{}}"#), ApiGroup::Events);
-        assert_eq!(item(r#"{"involvedObject":{}}"#), ApiGroup::Core);
-    }
-
-    #[test]
     fn documents_are_told_from_lines_by_their_beginning() {
         for (beginning, document) in [
             ("  [", Some(true)),

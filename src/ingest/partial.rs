@@ -19,13 +19,8 @@ pub(super) fn write_list(version: MetaVersion, list: &EventList, out: &mut Vec<u
     if list.items.is_empty() {
         return out.extend_from_slice(b"null}");
     }
-    let mut separator = b'[';
-    for event in &list.items {
-        out.push(separator);
-        write(version, event, out);
-        separator = b',';
-    }
-    out.extend_from_slice(b"]}");
+    json::write_array(&list.items, out, |event, out| write(version, event, out));
+    out.push(b'}');
 }
 
 /// Appends kind and apiVersion, up to the metadata.

@@ -64,22 +64,14 @@ pub(super) fn write(table: &Table, list: &EventList, out: &mut Vec<u8>) {
         Columns::Described => write_columns(out),
         Columns::Known => out.extend_from_slice(br#","columnDefinitions":null"#),
     }
-    out.extend_from_slice(br#","rows":["#);
-    for (index, event) in list.items.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        row(table, event, out);
-    }
-    out.extend_from_slice(b"]}");
+    out.extend_from_slice(br#","rows":"#);
+    json::write_array(&list.items, out, |event, out| row(table, event, out));
+    out.push(b'}');
 }
 
 fn write_columns(out: &mut Vec<u8>) {
-    out.extend_from_slice(br#","columnDefinitions":["#);
-    for (index, (name, format, priority, description)) in COLUMNS.into_iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
+    out.extend_from_slice(br#","columnDefinitions":"#);
+    json::write_array(COLUMNS, out, |(name, format, priority, description), out| {
         out.extend_from_slice(br#"{"name":"#);
         json::write_text(name, out);
         out.extend_from_slice(br#","type":"string","format":"#);
@@ -87,8 +79,7 @@ fn write_columns(out: &mut Vec<u8>) {
         out.extend_from_slice(br#","description":"#);
         json::write_text(description, out);
         out.extend_from_slice(format!(r#","priority":{priority}}}"#).as_bytes());
-    }
-    out.push(b']');
+    });
 }
 
 fn row(table: &Table, event: &Event, out: &mut Vec<u8>) {

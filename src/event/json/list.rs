@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use super::read::{Pass, document};
 use super::text::repaired;
-use super::write::{integer, name, text, write_item};
+use super::write::{array, integer, name, text, write_item};
 use super::{ApiGroup, DecodeError, Event};
 
 /// An `EventList` of either group.
@@ -30,14 +30,9 @@ pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
     out.extend_from_slice(group.api_version().as_bytes());
     out.extend_from_slice(br#"","metadata":"#);
     write_list_meta(list, out);
-    out.extend_from_slice(br#","items":["#);
-    for (index, item) in list.items.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        write_item(group, item, out);
-    }
-    out.extend_from_slice(b"]}");
+    out.extend_from_slice(br#","items":"#);
+    array(&list.items, out, |item, out| write_item(group, item, out));
+    out.push(b'}');
 }
 
 /// Appends a list's metadata.

@@ -19,7 +19,7 @@ pub use list::{EventList, Many, list_from_json, write_list};
 pub(super) use text::lossy;
 pub use text::repaired;
 pub(super) use tree::tree;
-pub(crate) use write::{escape, object_meta as write_meta, text as write_text};
+pub(crate) use write::{array as write_array, escape, object_meta as write_meta, text as write_text};
 pub use write::{write_item, write_json};
 
 use crate::event::{ApiGroup, Event};

@@ -143,14 +143,9 @@ impl Write for Arc<str> {
 
 impl<T: Write> Write for Vec<T> {
     fn write(&self, group: ApiGroup, out: &mut Vec<u8>) -> bool {
-        out.push(b'[');
-        for (index, item) in self.iter().enumerate() {
-            if index > 0 {
-                out.push(b',');
-            }
+        array(self, out, |item, out| {
             item.write(group, out);
-        }
-        out.push(b']');
+        });
         !self.is_empty()
     }
 }
@@ -169,6 +164,18 @@ impl Write for BTreeMap<SmolStr, SmolStr> {
         out.push(b'}');
         !self.is_empty()
     }
+}
+
+/// Appends an array, of which `element` appends one element.
+pub(crate) fn array<T>(items: impl IntoIterator<Item = T>, out: &mut Vec<u8>, element: impl Fn(T, &mut Vec<u8>)) {
+    out.push(b'[');
+    for (index, item) in items.into_iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        element(item, out);
+    }
+    out.push(b']');
 }
 
 /// Appends a number.

@@ -3,10 +3,11 @@
 
 use smol_str::SmolStr;
 
-use super::{ApiGroup, Event, EventSeries, EventSource, MicroTime, NEW_STYLE_MESSAGE_MAX, Time, cut, validate};
+use super::{
+    ApiGroup, Event, EventSeries, EventSource, MicroTime, NEW_STYLE_MESSAGE_MAX, NEW_STYLE_TEXT_MAX, Time, cut,
+    validate,
+};
 
-/// LIMIT: bytes of reportingInstance, action and reason of a new-style event; longer ones are cut.
-const SHORT_TEXT_MAX: usize = 128;
 /// LIMIT: bytes of a reporting controller that is derived from a source; longer ones are cut.
 const CONTROLLER_MAX: usize = 63;
 /// LIMIT: bytes of a name; longer ones are cut.
@@ -43,7 +44,7 @@ pub fn to_events_v1(event: &Event, wall: i64) -> Event {
         converted.action = converted.reason.clone();
     }
     for text in [&mut converted.reporting_instance, &mut converted.action, &mut converted.reason] {
-        *text = cut(text, SHORT_TEXT_MAX);
+        *text = cut(text, NEW_STYLE_TEXT_MAX);
     }
     converted.message = cut(&event.message, NEW_STYLE_MESSAGE_MAX);
     if !matches!(event.event_type.as_str(), "Normal" | "Warning") {

@@ -198,6 +198,9 @@ pub struct EventSeries {
 /// LIMIT: bytes of a new-style event's message that the API server accepts.
 pub const NEW_STYLE_MESSAGE_MAX: usize = 1024;
 
+/// LIMIT: bytes of a new-style event's reportingInstance, action and reason that the API server accepts.
+const NEW_STYLE_TEXT_MAX: usize = 128;
+
 /// Returns the longest prefix of `text` that ends at a character boundary and has at most `limit` bytes.
 #[must_use]
 pub fn cut(text: &str, limit: usize) -> SmolStr {

@@ -3,10 +3,9 @@
 
 use smol_str::format_smolstr;
 
-use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, RareMeta, conversion, cut, validate};
-
-/// LIMIT: bytes of a new-style event's reportingInstance that the API server accepts; longer ones are cut.
-const REPORTING_INSTANCE_MAX: usize = 128;
+use super::{
+    ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, NEW_STYLE_TEXT_MAX, RareMeta, conversion, cut, validate,
+};
 
 labelled! {
     /// A repair.
@@ -85,8 +84,8 @@ pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl 
         event.message = cut(&event.message, message_max);
         repairs.push(Repair::Message);
     }
-    if new_style && event.reporting_instance.len() > REPORTING_INSTANCE_MAX {
-        event.reporting_instance = cut(&event.reporting_instance, REPORTING_INSTANCE_MAX);
+    if new_style && event.reporting_instance.len() > NEW_STYLE_TEXT_MAX {
+        event.reporting_instance = cut(&event.reporting_instance, NEW_STYLE_TEXT_MAX);
         repairs.push(Repair::ReportingInstance);
     }
     if !event.metadata.name.is_empty() && !validate::is_valid_name(group, &event.metadata.name) {
@@ -100,8 +99,8 @@ pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl 
 /// unix nanoseconds. Valid events are refused only by admission webhooks and other versions of Kubernetes.
 pub fn refused(event: &mut Event, objection: &Objection<'_>, now: i64) -> Vec<Repair> {
     let mut repairs: Vec<Repair> = refused_message(event, objection).into_iter().collect();
-    if objection.is_about(&["reportingInstance"]) && event.reporting_instance.len() > REPORTING_INSTANCE_MAX {
-        event.reporting_instance = cut(&event.reporting_instance, REPORTING_INSTANCE_MAX);
+    if objection.is_about(&["reportingInstance"]) && event.reporting_instance.len() > NEW_STYLE_TEXT_MAX {
+        event.reporting_instance = cut(&event.reporting_instance, NEW_STYLE_TEXT_MAX);
         repairs.push(Repair::ReportingInstance);
     }
     let is_odd_name = !validate::is_valid_name(ApiGroup::Events, &event.metadata.name);

@@ -11,15 +11,10 @@ mod names;
 pub use fault::{Fault, FaultKind, invalid};
 
 use super::schema::{Object as _, with_access};
-use super::{ApiGroup, Event, MicroTime};
+use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, NEW_STYLE_TEXT_MAX};
 use crate::status::Status;
 use fault::{invalid_text, invalid_texts, plain, required};
 use names::{NameRule, qualified_name};
-
-/// LIMIT: bytes of reportingInstance, action and reason of a new-style event; more is refused.
-const SHORT_TEXT_MAX: usize = 128;
-/// LIMIT: bytes of the message of a new-style event; more is refused.
-const MESSAGE_MAX: usize = 1024;
 
 /// Returns the faults of a label's key.
 #[must_use]
@@ -145,9 +140,9 @@ fn common(group: ApiGroup, event: &Event, faults: &mut Vec<Fault>) {
         if text.is_empty() {
             faults.push(required(field, ""));
         }
-        at_most(SHORT_TEXT_MAX, field, text, faults);
+        at_most(NEW_STYLE_TEXT_MAX, field, text, faults);
     }
-    at_most(MESSAGE_MAX, "message", &event.message, faults);
+    at_most(NEW_STYLE_MESSAGE_MAX, "message", &event.message, faults);
 }
 
 fn at_most(bytes: usize, field: &str, text: &str, faults: &mut Vec<Fault>) {

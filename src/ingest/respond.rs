@@ -77,18 +77,23 @@ pub(super) fn refusal(status: &Status) -> Response {
 #[derive(Debug, Clone)]
 pub(super) struct Refused(pub(super) std::sync::Arc<Status>);
 
-/// Escapes `<`, `>` and `&`, which Go's JSON escapes in strings. In a compact document they occur only there.
+/// Escapes the characters that Go's JSON escapes in strings. In a compact document they occur only there.
 pub(super) fn go_escaped(json: &[u8]) -> Vec<u8> {
-    let mut escaped = Vec::with_capacity(json.len());
-    for byte in json {
-        match byte {
-            b'<' => escaped.extend_from_slice(br"\u003c"),
-            b'>' => escaped.extend_from_slice(br"\u003e"),
-            b'&' => escaped.extend_from_slice(br"\u0026"),
-            other => escaped.push(*other),
-        }
+    let (mut escaped, mut rest) = (Vec::with_capacity(json.len()), json);
+    loop {
+        let (text, after): (&[u8], _) = match rest {
+            [] => return escaped,
+            [b'<', after @ ..] => (br"\u003c", after),
+            [b'>', after @ ..] => (br"\u003e", after),
+            [b'&', after @ ..] => (br"\u0026", after),
+            // U+2028 and U+2029.
+            [0xe2, 0x80, 0xa8, after @ ..] => (br"\u2028", after),
+            [0xe2, 0x80, 0xa9, after @ ..] => (br"\u2029", after),
+            [other, after @ ..] => (std::slice::from_ref(other), after),
+        };
+        escaped.extend_from_slice(text);
+        rest = after;
     }
-    escaped
 }
 
 /// Returns a `Success` Status, for a request without an object to show.
@@ -267,6 +272,13 @@ mod tests {
         let json = br#"{"b":{},"a":[],"c":[1,{"d":"x:,{\"\\\u003c"}],"e":null}"#;
         let expected = "{\n  \"b\": {},\n  \"a\": [],\n  \"c\": [\n    1,\n    {\n      \"d\": \"x:,{\\\"\\\\\\u003c\"\n    }\n  ],\n  \"e\": null\n}";
         assert_eq!(String::from_utf8(indented(json)).unwrap(), expected);
+    }
+
+    #[test]
+    fn json_is_escaped_as_go_does_it() {
+        let escaped = go_escaped("{\"a\":\"<b> & \u{2028}\u{2029}\u{2030}ä\"}".as_bytes());
+        let expected = "{\"a\":\"\\u003cb\\u003e \\u0026 \\u2028\\u2029\u{2030}ä\"}";
+        assert_eq!(String::from_utf8(escaped).unwrap(), expected);
     }
 
     #[test]

@@ -208,13 +208,13 @@ impl Face {
             .layer(layer((), unread::unread))
             // Refuses requests that a browser sends for a web page of another origin.
             .layer(layer(origins, of_our_origin))
+            // Removes a slash at the end, which the API server ignores and the next layers and the router do not.
+            .map_request(without_last_slash)
             // Ends the request at its client's deadline.
             .layer(layer(self.clone(), deadline::deadline))
             // Authenticates the caller, shares request slots between callers, and authorizes the request. Health checks
             // are exempt.
             .layer(layer(self.clone(), guard::guard))
-            // Removes a slash at the end, which the API server ignores and the router does not.
-            .map_request(without_last_slash)
             .service(self.router())
     }
 
@@ -510,7 +510,25 @@ mod tests {
                 let request = Request::builder().method(&method).uri(path).body(Body::empty()).unwrap();
                 let Ok(answer) = face.service(Origins::any_host()).oneshot(request).await;
                 let is_refused = answer.status() == StatusCode::UNAUTHORIZED;
-                assert_eq!(is_refused, !health.contains(&path), "{method} {path}");
+                assert_eq!(is_refused, !health.contains(&path.trim_end_matches('/')), "{method} {path}");
+            }
+        }
+    }
+
+    /// Fault: with a slash at the end, the path was not one of events, and `auth.allowPaths` decided.
+    #[tokio::test]
+    async fn a_slash_at_the_end_changes_no_permission() {
+        let tokens = access::TokenReview { is_on: true, ..access::TokenReview::default() };
+        let allow_paths = access::AllowPaths(vec![crate::correlator::Pattern::Prefix("/".into())]);
+        let policy =
+            vec![access::Rule { users: vec![crate::correlator::Pattern::Exact("a".into())], ..Default::default() }];
+        let defaults = access::Settings::default();
+        let (face, _) = guarded(access::Settings { tokens, anonymous: true, allow_paths, policy, ..defaults });
+        for path in [look::EXPLAIN, look::TOP, look::TAP, look::SHADOW, "/api/v1/namespaces/shop/events"] {
+            for end in ["", "/"] {
+                let request = Request::get(format!("{path}{end}?namespace=shop&object=pod/a"));
+                let Ok(answer) = face.service(Origins::any_host()).oneshot(request.body(Body::empty()).unwrap()).await;
+                assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{path}{end}");
             }
         }
     }

@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use foldhash::quality::RandomState;
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Method, Request, StatusCode};
 use lru::LruCache;
@@ -88,7 +89,9 @@ impl Passthrough {
     /// Answers a GET of one event: the apiserver, or ingest if the apiserver has none. The caller may read events of
     /// the namespace, because otherwise the apiserver would not have answered 404.
     pub(super) async fn read_event<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Response {
-        let (parts, _body) = request.into_parts();
+        let (mut parts, _body) = request.into_parts();
+        // The body is not sent, and a body that is announced would be waited for.
+        parts.headers.remove(CONTENT_LENGTH);
         let asked = Request::from_parts(parts.clone(), Body::empty());
         let answer = match self.send(parts, whole(Bytes::new()), Kind::Forwarded).await {
             Ok(answer) => answer,

@@ -159,6 +159,21 @@ async fn only_the_callers_token_is_forwarded_and_it_is_not_logged() {
     assert!(leaks.is_empty(), "{leaks:?}");
 }
 
+/// Fault: the length of the body was forwarded without the body, which the API server then waited for.
+#[tokio::test]
+async fn a_get_of_an_event_with_a_body_is_forwarded_without_it() {
+    let behind = Behind::plain(|request| async move {
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        answer(200, if body.is_empty() { "no body" } else { "a body" })
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let shown = program.client().await.send("GET", &format!("{EVENTS}/a"), &[], b"{}").await;
+    assert_eq!((shown.status, shown.text()), (200, "no body".to_owned()));
+    assert_eq!(behind.seen()[0].header("content-length"), None);
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn equal_events_are_one_create_and_the_apiserver_answers_reads() {
     let behind = Behind::plain(|request| async move {

@@ -113,15 +113,38 @@ impl Apiserver {
     pub async fn write(&self, request: &Request) -> Answer {
         let (verb, sent) = (Verb::of(request), request::of_write(request));
         let outcome = match request {
-            Request::Create { group, .. } | Request::Patch { group, .. } | Request::Read { group, .. } => {
-                let decode = event_of(*group);
-                self.exchange(verb, sent, BODY_BYTES_MAX, decode).await.map(|event| Answer::Stored(Box::new(event)))
+            Request::Create { group, event } => {
+                self.stored(verb, sent, *group, (&event.metadata.namespace, &event.metadata.name)).await
             }
-            Request::Delete { .. } => {
-                self.exchange(verb, sent, BODY_BYTES_MAX, |_, _| Ok::<_, String>(Answer::Missing)).await
+            Request::Patch { group, namespace, name, .. } | Request::Read { group, namespace, name } => {
+                self.stored(verb, sent, *group, (namespace, name)).await
+            }
+            Request::Delete { group, .. } => {
+                let decode = |_: &Parts, body: &[u8]| verbs::deleted(*group, body).map(|_| Answer::Missing);
+                self.exchange(verb, sent, BODY_BYTES_MAX, decode).await
             }
         };
         outcome.unwrap_or_else(|failure| judge(verb, &failure))
+    }
+
+    /// Sends a request that an API server answers with the stored event of this namespace and name.
+    async fn stored(
+        &self,
+        verb: Verb,
+        request: http::Result<http::Request<Body>>,
+        group: ApiGroup,
+        (namespace, name): (&str, &str),
+    ) -> Result<Answer, Failure> {
+        let decode = |_: &Parts, body: &[u8]| {
+            let event = json::decode_event(group, body).map_err(|fault| fault.to_string())?;
+            let meta = &event.metadata;
+            // Another server's JSON: it says nothing of the event, and its missing count would be taken for zero.
+            if meta.name != name || meta.namespace != namespace || meta.resource_version.is_empty() {
+                return Err("it is not the event".to_owned());
+            }
+            Ok(Answer::Stored(Box::new(event)))
+        };
+        self.exchange(verb, request, BODY_BYTES_MAX, decode).await
     }
 
     /// Returns the forwarder of clients' requests, which sends none of our credentials.

@@ -193,9 +193,15 @@ async fn requests_end_at_their_deadline() {
 #[tokio::test(start_paused = true)]
 async fn unreadable_and_too_long_answers_may_have_written() {
     let bad = || retry(Fault::BadAnswer, Applied::Perhaps);
-    for body in ["", "ok", r#"{"kind":"Status","apiVersion":"v1"}"#, r#"{"kind":"#] {
+    let of_another = r#"{"metadata":{"namespace":"shop","name":"another","resourceVersion":"7"},"count":3}"#;
+    let (namespace, name, resource_version) = ("shop".into(), "web-0.1".into(), "7".into());
+    let delete = Request::Delete { group: ApiGroup::Core, namespace, name, resource_version };
+    for body in ["", "ok", r#"{"kind":"Status","apiVersion":"v1"}"#, r#"{"kind":"#, "null", "{}", of_another] {
         let (apiserver, ..) = apiserver(move |_| http(200, body));
         assert_eq!(apiserver.write(&create()).await, bad(), "{body}");
+        if ["ok", "null", "{}"].contains(&body) {
+            assert_eq!(apiserver.write(&delete).await, bad(), "{body}");
+        }
     }
     let (no_content, ..) = apiserver(|_| http(204, ""));
     assert_eq!(no_content.write(&create()).await, bad());

@@ -153,12 +153,15 @@ fn updated(group: ApiGroup) -> impl FnOnce(&Parts, &[u8]) -> Result<Updated, Box
 }
 
 /// Decodes the answer to a DELETE: a Status, or the event if its finalizers hold it.
-fn deleted(group: ApiGroup, body: &[u8]) -> Result<Deleted, String> {
+pub(super) fn deleted(group: ApiGroup, body: &[u8]) -> Result<Deleted, String> {
     let document: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     if document["kind"] == "Status" {
         return Ok(Deleted::Gone(document["details"]["uid"].as_str().unwrap_or_default().into()));
     }
     let event = json::decode_event(group, body).map_err(|error| error.to_string())?;
+    if event.metadata.name.is_empty() {
+        return Err("it is neither a Status nor the event".to_owned());
+    }
     Ok(Deleted::Marked(Box::new(event)))
 }
 

@@ -1,15 +1,16 @@
 //! History: keeps the correlators' baselines equal to the apiserver's events, by a LIST at the start and a WATCH.
 //!
 //! It passes events to the shards (`shard/history.rs`), which decide what follows. Until the first list is complete, a repeat
-//! begins a new record.
+//! begins a new record, and a client's total waits.
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Mono, Now};
 use crate::shard::{Listed, Shards};
@@ -33,7 +34,7 @@ pub enum Mode {
 /// Metrics, and the state of history.
 #[derive(Debug, Clone)]
 pub struct Monitor {
-    ready: Arc<AtomicBool>,
+    ready: CancellationToken,
     synced: IntGauge,
     news: IntCounterVec,
     /// Time of the last message from the upstream, in nanoseconds of monotonic time; 0 before the first.
@@ -59,13 +60,23 @@ impl Monitor {
         for kind in ["listed", "stored", "gone", "relist", "error"] {
             news.with_label_values(&[kind]);
         }
-        Ok(Self { ready: Arc::new(AtomicBool::new(mode == Mode::Off)), synced, news, heard: Arc::default() })
+        let ready = CancellationToken::new();
+        if mode == Mode::Off {
+            ready.cancel();
+        }
+        Ok(Self { ready, synced, news, heard: Arc::default() })
     }
 
     /// Whether eventweir may get events: the first list is complete, or no longer waited for.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Relaxed)
+        self.ready.is_cancelled()
+    }
+
+    /// Returns a token that is cancelled once [`is_ready`](Self::is_ready).
+    #[must_use]
+    pub fn ready(&self) -> CancellationToken {
+        self.ready.clone()
     }
 
     /// Whether the upstream's events are known and followed.
@@ -86,7 +97,7 @@ impl Monitor {
     }
 
     fn set_ready(&self) {
-        self.ready.store(true, Ordering::Relaxed);
+        self.ready.cancel();
     }
 
     fn count(&self, kind: &str) {

@@ -34,7 +34,7 @@ const MODULES: &[Row] = &[
         &["clock", "correlator", "event", "outbox", "shard", "upstream"],
         &["arc_swap", "prometheus", "tokio", "tokio_util", "tracing"],
     ),
-    ("history", &["clock", "shard", "upstream"], &["prometheus", "tokio", "tracing"]),
+    ("history", &["clock", "shard", "upstream"], &["prometheus", "tokio", "tokio_util", "tracing"]),
     ("spool", &["correlator", "event", "outbox", "shard"], &["prometheus", "tokio", "tokio_util", "tracing"]),
     ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),
     (

@@ -235,6 +235,7 @@ impl App {
             access: self.access.clone(),
             tasks: self.tasks.clone(),
             stop: self.stop_serving.clone(),
+            listed: self.history.ready(),
             spool: self.spool.clone(),
             shadow: self.shadow.clone(),
         };

@@ -127,6 +127,7 @@ pub(super) async fn take(
             return face.reject(&rejection);
         }
     };
+    face.until_listed(std::slice::from_ref(&event)).await;
     // The alias is set first, so that a concurrent POST of the same name counts only what this one does not.
     let earlier = match face.0.aliases.enter(&event) {
         Entered::New(earlier) => earlier,

@@ -127,6 +127,8 @@ pub struct Shared {
     pub tasks: TaskTracker,
     /// Ends the watches.
     pub stop: CancellationToken,
+    /// Cancelled once the upstream's events are listed, or no longer waited for.
+    pub listed: CancellationToken,
     /// The spool, if waiting writes are kept on disk.
     pub spool: Option<Spool>,
     /// The simulation of a second configuration.
@@ -150,6 +152,7 @@ struct Inner {
     event_log: EventLog,
     watches: watch::Watches,
     answers: lists::Answers,
+    listed: CancellationToken,
     /// Places for readers of the tap.
     // LIMIT: `look::READERS`.
     readers: Arc<Semaphore>,
@@ -171,7 +174,7 @@ impl Face {
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), shared.stop.clone());
         let answers = lists::Answers::new(Places::new(settings.max_list_bytes, metrics.list_bytes.clone()));
-        let Shared { tasks, spool, access, shadow, .. } = shared;
+        let Shared { tasks, spool, access, shadow, listed, .. } = shared;
         let readers = Arc::new(Semaphore::new(look::READERS));
         let admission = OnceLock::new();
         Self(Arc::new(Inner {
@@ -186,6 +189,7 @@ impl Face {
             event_log,
             watches,
             answers,
+            listed,
             readers,
             tasks,
             admission,
@@ -394,7 +398,9 @@ mod tests {
             ack: Ack::Accepted,
             repair: Repair::Off,
         };
-        let shared = Shared { access, tasks: TaskTracker::new(), stop: CancellationToken::new(), spool: None, shadow };
+        let (tasks, stop, listed) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
+        listed.cancel();
+        let shared = Shared { access, tasks, stop, listed, spool: None, shadow };
         let (aliases, metrics) = (Aliases::new(one, secret), Metrics::new(&registry).unwrap());
         (Face::new(settings, shards, upstream, aliases, metrics, EventLog::none(), shared), registry)
     }

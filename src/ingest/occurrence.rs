@@ -20,6 +20,15 @@ pub(super) struct Taken {
 }
 
 impl Face {
+    /// Waits until the upstream's events are listed, if one of these has a total: the clients' lines on the records
+    /// show how much of it is new.
+    // LIMIT: `history::DEADLINE`.
+    pub(super) async fn until_listed(&self, events: &[Event]) {
+        if !self.0.listed.is_cancelled() && events.iter().any(|event| total(event) > 1) {
+            self.0.listed.cancelled().await;
+        }
+    }
+
     /// Passes occurrences of a valid event, reported by `user`, to their shard. If events are not correlated, the
     /// record is the client's own, and `claim` supplies its managedFields.
     ///

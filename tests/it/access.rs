@@ -84,6 +84,7 @@ impl Guarded {
             access: access.clone(),
             tasks: tokio_util::task::TaskTracker::new(),
             stop: tokio_util::sync::CancellationToken::new(),
+            listed: tokio_util::sync::CancellationToken::new(),
             spool: None,
             shadow: eventweir::shadow::Shadow::new(shards.clone(), secret).0,
         };

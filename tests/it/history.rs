@@ -205,6 +205,26 @@ async fn without_the_right_to_list_the_program_becomes_ready() {
     program.app.stop().await;
 }
 
+/// Fault: the total of a client that was there before a restart counted as a whole.
+#[tokio::test]
+async fn a_total_waits_until_the_events_are_listed_but_for_thirty_seconds_at_most() {
+    let fake = super::support::fake::FakeApiserver::manual();
+    fake.set_up(false);
+    let program = super::support::app::start_before(&fake, "").await;
+    program.until_news("error", 1.0).await;
+    let ready = program.admin().await.get("/readyz").await;
+    assert_eq!(ready.status, 503, "{}", ready.text());
+    let (mut client, mut other) = (program.client().await, program.client().await);
+    let waiting = tokio::spawn(async move { other.post(&Event { count: 3, ..plain() }).await.status });
+    for _ in 0..50 {
+        assert_eq!(client.post(&plain()).await.status, 201, "an event without a total does not wait");
+    }
+    assert!(!waiting.is_finished());
+    fake.clock().advance(Duration::from_secs(31));
+    assert_eq!(waiting.await.unwrap(), 201);
+    assert_eq!(program.metrics().await["eventweir_ledger_received_total"], 53.0);
+}
+
 /// Sends a client's POST, and patches of its count up to `total`.
 async fn count(program: &Program, event: &Event, total: i32) {
     let mut client = program.client().await;

@@ -222,6 +222,7 @@ impl Batch {
     async fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]> + Send, group: ApiGroup) -> Vec<Result> {
         let (events, read) = self.read_events(texts, group);
         let (events, read) = self.passed(events, read).await;
+        self.face.until_listed(&events).await;
         let claim = || managed_fields::claim(&self.manager);
         let user = self.caller.as_ref().map_or("", |caller| &caller.name);
         let mut taken = self.face.accept_all(events, self.ack, user, claim).into_iter();

@@ -269,6 +269,9 @@ impl FakeApiserver {
         let (parts, body) = request.into_parts();
         // Lists and watches are forbidden here; `history.rs` has an apiserver that allows them.
         if ["/api/v1/events", "/apis/events.k8s.io/v1/events"].contains(&parts.uri.path()) {
+            if !self.0.lock().up {
+                return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
+            }
             return Ok(respond(Err(told(403))));
         }
         let body = body.collect_bytes().await.unwrap();

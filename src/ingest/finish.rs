@@ -65,7 +65,7 @@ fn encode_refusal(status: &Status, form: Option<(Media, bool)>, response: &mut R
             respond::document(response.status(), media, pretty, respond::go_escaped(&status.to_json())).into_body()
         }
         // The client accepts no known format: the refusal must not be replaced by a 406 (`WriteRawJSON`).
-        None => Body::from(respond::indented(&respond::go_escaped(&status.to_json()))),
+        None => Body::from(indent::indented(&respond::go_escaped(&status.to_json()))),
     };
     response.headers_mut().remove(CONTENT_LENGTH);
     *response.body_mut() = body;

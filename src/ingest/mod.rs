@@ -18,6 +18,7 @@ mod discovery;
 mod finish;
 mod form;
 mod guard;
+mod indent;
 mod layer;
 mod lists;
 mod look;

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use super::form::{Form, Include, Media, MetaVersion, View};
-use super::{partial, table, yaml};
+use super::{indent, partial, table, yaml};
 use crate::event::Event;
 use crate::event::json::{self, EventList};
 use crate::event::protobuf;
@@ -36,7 +36,7 @@ pub(super) fn bytes(code: StatusCode, media: Media, body: impl Into<Body>) -> Re
 /// and indented JSON does not.
 pub(super) fn document(code: StatusCode, media: Media, pretty: bool, mut json: Vec<u8>) -> Response {
     match media {
-        Media::Json | Media::Protobuf if pretty => bytes(code, Media::Json, indented(&json)),
+        Media::Json | Media::Protobuf if pretty => bytes(code, Media::Json, indent::indented(&json)),
         Media::Json | Media::Protobuf => {
             json.push(b'\n');
             bytes(code, Media::Json, json)
@@ -46,18 +46,6 @@ pub(super) fn document(code: StatusCode, media: Media, pretty: bool, mut json: V
             bytes(code, media, yaml::from_json(value))
         }
     }
-}
-
-/// Indents compact JSON as Go's `json.MarshalIndent` does, by two spaces per level.
-pub(super) fn indented(json: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(json.len().saturating_mul(2));
-    let document = serde_json::from_slice::<Value>(json);
-    match document.and_then(|document| serde_json::to_string_pretty(&document)) {
-        Ok(text) => json::escape(&text, &mut out),
-        // LIMIT: a document that nests deeper than `serde_json` reads (128) stays compact.
-        Err(_too_deep) => out.extend_from_slice(json),
-    }
-    out
 }
 
 /// Returns a refusal as JSON; [`finish`](super::finish) encodes it in the client's format. 429 carries `Retry-After`,
@@ -116,11 +104,23 @@ pub(super) fn event(
     outcome: Option<Outcome>,
     warnings: &[String],
 ) -> Response {
-    let mut response = shown(form, code, Shown::One(event));
-    if let Some(outcome) = outcome {
-        response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
+    let response = shown(form, code, Shown::One(event));
+    match outcome {
+        Some(outcome) => taken(response, outcome, warnings),
+        None => warned(response, warnings),
     }
-    bounded(warnings).into_iter().for_each(|warning| warn(&mut response, warning));
+}
+
+/// Adds outcome and warnings to the answer to an accepted occurrence.
+fn taken(mut response: Response, outcome: Outcome, warnings: &[String]) -> Response {
+    response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
+    warned(response, warnings)
+}
+
+fn warned(mut response: Response, warnings: &[String]) -> Response {
+    for warning in bounded(warnings) {
+        warn(&mut response, warning);
+    }
     response
 }
 
@@ -268,13 +268,6 @@ mod tests {
     }
 
     #[test]
-    fn indentation_equals_gos() {
-        let json = br#"{"b":{},"a":[],"c":[1,{"d":"x:,{\"\\\u003c"}],"e":null}"#;
-        let expected = "{\n  \"b\": {},\n  \"a\": [],\n  \"c\": [\n    1,\n    {\n      \"d\": \"x:,{\\\"\\\\\\u003c\"\n    }\n  ],\n  \"e\": null\n}";
-        assert_eq!(String::from_utf8(indented(json)).unwrap(), expected);
-    }
-
-    #[test]
     fn json_is_escaped_as_go_does_it() {
         let escaped = go_escaped("{\"a\":\"<b> & \u{2028}\u{2029}\u{2030}ä\"}".as_bytes());
         let expected = "{\"a\":\"\\u003cb\\u003e \\u0026 \\u2028\\u2029\u{2030}ä\"}";
@@ -283,8 +276,8 @@ mod tests {
 
     #[test]
     fn a_warning_that_no_header_of_gos_can_carry_is_none() {
-        let mut response = Response::new(Body::empty());
-        ["a\u{85}b", "a\tb", "\"ä\\"].into_iter().for_each(|warning| warn(&mut response, warning));
+        let warnings = ["a\u{85}b".to_owned(), "a\tb".to_owned(), "\"ä\\".to_owned()];
+        let response = warned(Response::new(Body::empty()), &warnings);
         let headers: Vec<_> = response.headers().get_all(WARNING).iter().map(HeaderValue::as_bytes).collect();
         assert_eq!(headers, [r#"299 - "\"ä\\""#.as_bytes()]);
     }

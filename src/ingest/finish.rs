@@ -15,10 +15,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http_body_util::BodyExt as _;
 
-use super::Face;
 use super::form::{Form, Media};
 use super::layer::Next;
 use super::respond::{self, Refused};
+use super::{Face, indent};
 use crate::event::protobuf;
 use crate::status::Status;
 

@@ -6,7 +6,6 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::Value;
 
 use super::form::{Form, Include, Media, MetaVersion, View};
 use super::{indent, partial, table, yaml};
@@ -41,10 +40,7 @@ pub(super) fn document(code: StatusCode, media: Media, pretty: bool, mut json: V
             json.push(b'\n');
             bytes(code, Media::Json, json)
         }
-        Media::Yaml => {
-            let value: Value = serde_json::from_slice(&json).unwrap_or_default();
-            bytes(code, media, yaml::from_json(value))
-        }
+        Media::Yaml => bytes(code, media, yaml::from_json(&json)),
     }
 }
 

@@ -130,3 +130,80 @@ fn end_of_initial_events(version: &smol_str::SmolStr) -> WatchEvent {
     event.metadata.rare = Some(Box::new(rare));
     WatchEvent::Bookmark(event.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::event::selector::LabelSelector;
+    use crate::upstream::store::Settings;
+    use crate::upstream::{Metrics, Upstream};
+
+    fn embedded() -> Embedded {
+        let embedded = Embedded::new(Settings::default(), Clock::simulated(0), Metrics::new(&Registry::new()).unwrap());
+        for (namespace, name, value) in [("shop", "a", "1"), ("shop", "b", "2"), ("zoo", "c", "1")] {
+            let mut event = Event::default();
+            (event.metadata.namespace, event.metadata.name) = (namespace.into(), name.into());
+            event.metadata.rare.get_or_insert_default().labels.insert("l".into(), value.into());
+            embedded.access(|store, now| store.create(event, now)).unwrap();
+        }
+        embedded
+    }
+
+    /// Returns the next batch of a watch that has one.
+    async fn next(watch: &mut EmbeddedWatch) -> Vec<WatchEvent> {
+        tokio::time::timeout(Duration::from_secs(1), watch.next()).await.unwrap().unwrap()
+    }
+
+    fn labels(events: &[WatchEvent]) -> Vec<&'static str> {
+        events.iter().map(WatchEvent::label).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_begins_with_the_selected_events_and_their_end_if_bookmarks_are_asked_for() {
+        let embedded = embedded();
+        let label_selector = LabelSelector::parse("l=1").unwrap();
+        let options = WatchOptions { label_selector, ..WatchOptions::default() };
+        let mut watch = embedded.watch(Some("shop"), options.clone());
+        let first = next(&mut watch).await;
+        assert!(matches!(&first[..], [WatchEvent::Added(event)] if event.metadata.name == "a"), "{first:?}");
+        let mut watch = embedded.watch(Some("shop"), WatchOptions { bookmarks: true, ..options });
+        let first = next(&mut watch).await;
+        assert_eq!(labels(&first), ["ADDED", "BOOKMARK"]);
+        let WatchEvent::Bookmark(end) = &first[1] else { panic!("{first:?}") };
+        assert_eq!(end.metadata.resource_version, "4");
+        assert!(end.metadata.rare.as_ref().unwrap().annotations.contains_key(INITIAL_EVENTS_END));
+        embedded.access(|store, now| store.delete("shop", "a", now)).unwrap();
+        assert_eq!(labels(&next(&mut watch).await), ["DELETED"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_from_a_version_shows_the_changes_after_it_or_410() {
+        let embedded = embedded();
+        let from = |resource_version| WatchOptions { resource_version, ..WatchOptions::default() };
+        let shown = next(&mut embedded.watch(None, from(2))).await;
+        assert_eq!(labels(&shown), ["ADDED", "ADDED"]);
+        embedded.access(|store, _| store.compact());
+        let mut gone = embedded.watch(None, from(2));
+        assert!(matches!(&next(&mut gone).await[..], [WatchEvent::Error(status)] if status.code == 410));
+        assert!(gone.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reads_and_deletes_keep_to_version_and_selector() {
+        let embedded = embedded();
+        let upstream = Upstream::Embedded(embedded.clone());
+        assert!(upstream.get_not_older("shop", "a", 4).await.is_ok());
+        assert_eq!(upstream.get_not_older("shop", "a", 5).await.unwrap_err().code, 504);
+        let label_selector = LabelSelector::parse("l=1").unwrap();
+        let list = ListOptions { label_selector, ..ListOptions::default() };
+        let deleted = upstream.delete_collection("shop", &list, &crate::upstream::DeleteOptions::default()).await;
+        assert_eq!(deleted.unwrap().items.len(), 1);
+        let left = embedded.list(None, &ListOptions::default()).unwrap();
+        assert_eq!(left.items.iter().map(|event| event.metadata.name.as_str()).collect::<Vec<_>>(), ["b", "c"]);
+    }
+}

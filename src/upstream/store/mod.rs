@@ -11,7 +11,11 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod token;
+#[cfg(test)]
+mod watch_tests;
 mod write;
+#[cfg(test)]
+mod write_tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -96,6 +96,44 @@ fn generated_names_are_a_short_base_and_five_characters() {
 }
 
 #[test]
+fn a_generated_name_that_is_taken_is_drawn_again() {
+    let mut event = named("shop", "");
+    event.metadata.rare.get_or_insert_default().generate_name = "web-".into();
+    let drawn = store().create(event.clone(), at(0)).unwrap().metadata.name;
+    let mut store = store();
+    store.create(named("shop", &drawn), at(0)).unwrap();
+    store.rng = fastrand::Rng::with_seed(1);
+    assert_ne!(store.create(event, at(0)).unwrap().metadata.name, drawn);
+}
+
+#[test]
+fn the_bytes_of_a_store_are_those_of_its_events() {
+    let mut store = store();
+    for size in [10, 5_000, 20] {
+        let change = |event: &mut Event| {
+            event.message = "x".repeat(size).into();
+            Ok(())
+        };
+        if store.update("shop", "a", at(0), change).is_err() {
+            store.create(named("shop", "a"), at(0)).unwrap();
+        }
+        assert_eq!(store.bytes, store.events.values().map(|stored| stored.event.approximate_size()).sum::<usize>());
+    }
+    store.delete("shop", "a", at(0)).unwrap();
+    assert_eq!(store.bytes, 0);
+}
+
+#[test]
+fn a_write_without_an_effect_changes_neither_version_nor_expiry() {
+    let mut store = store();
+    let created = store.create(named("shop", "a"), at(0)).unwrap();
+    assert_eq!(store.update("shop", "a", at(9), |_| Ok(())).unwrap(), created);
+    assert_eq!((store.revision(), store.next_expiry()), (2, Some(at(3600).mono)));
+    store.patch("shop", "a", &patch(2), None, ApiGroup::Core, at(9)).unwrap();
+    assert_eq!((store.revision(), store.next_expiry()), (3, Some(at(3609).mono)));
+}
+
+#[test]
 fn listed_namespaces_and_those_of_the_server_exist() {
     let namespaces = Namespaces::List(["shop".into()].into());
     let mut store = Store::new(Settings { namespaces, ..Settings::default() }, 1);
@@ -105,6 +143,7 @@ fn listed_namespaces_and_those_of_the_server_exist() {
     let status = store.create(named("x", "a"), at(0)).unwrap_err();
     assert_eq!((status.code, status.message.as_str()), (404, r#"namespaces "x" not found"#));
     assert_eq!(status.details.unwrap().kind, "namespaces");
+    assert!(store.has_namespace("shop") && !store.has_namespace("x"));
     assert_eq!(store.get("x", "a", at(0)).unwrap_err(), Status::not_found("", "events", "a"));
     assert!(store.list(Some("x"), &ListOptions::default(), at(0)).unwrap().items.is_empty());
 }

@@ -40,13 +40,16 @@ impl Fixture {
             max_body_bytes: 1 << 20,
             request_timeout: Duration::from_secs(60),
             max_watches: one,
+            max_list_bytes: NonZeroUsize::MAX,
             ack: Ack::Accepted,
             repair: Repair::On { message_bytes: 4096 },
         };
         let metrics = ingest::Metrics::new(&registry).expect("a new registry");
         let (shadow, _) = Shadow::new(shards.clone(), KeySecret(7, 9));
+        let listed = tokio_util::sync::CancellationToken::new();
+        listed.cancel();
         let shared =
-            Shared { access, tasks: Default::default(), stop: Default::default(), spool: Default::default(), shadow };
+            Shared { access, tasks: Default::default(), stop: Default::default(), listed, spool: None, shadow };
         let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"), KeySecret(8, 10));
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
         Self { face, shards }

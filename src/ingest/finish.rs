@@ -32,15 +32,14 @@ pub(super) async fn finish(face: Face, request: Request, next: impl Next) -> Res
     let compresses = is_get && accepts_gzip(headers);
     let form = Form::plain(query, headers);
     let mut response = next.run(request).await;
+    encode_refusal(form, &mut response);
     if compresses {
         response = compressed(response).await;
     }
     // The answer to a change is not refused, because the change was made.
     if is_get {
-        response = face.held(response).await;
-    }
-    if let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() {
-        encode_refusal(&status, form, &mut response);
+        response = face.counted_until_read(response).await;
+        encode_refusal(form, &mut response);
     }
     // COMPAT(apiserver): proxies must not cache answers, and a 405 has no `Allow` header.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
@@ -50,13 +49,15 @@ pub(super) async fn finish(face: Face, request: Request, next: impl Next) -> Res
     response
 }
 
-fn encode_refusal(status: &Status, form: Option<(Media, bool)>, response: &mut Response) {
+/// Encodes a refusal as the client accepts it; leaves other answers as they are.
+fn encode_refusal(form: Option<(Media, bool)>, response: &mut Response) {
+    let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() else { return };
     let body = match form {
         // The refusal is compact JSON already.
         Some((Media::Json, false)) => return,
         Some((Media::Protobuf, _)) => {
             let mut body = Vec::new();
-            protobuf::write_status(status, &mut body);
+            protobuf::write_status(&status, &mut body);
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Media::Protobuf.name()));
             Body::from(body)
         }

@@ -37,7 +37,7 @@ impl Face {
     }
 
     /// Counts a long answer until its client has taken it. Refuses it if too many bytes wait already.
-    pub(super) async fn held(&self, response: Response) -> Response {
+    pub(super) async fn counted_until_read(&self, response: Response) -> Response {
         let Some(size) = response.body().size_hint().exact().filter(|size| *size > LONG) else { return response };
         let Some(place) = self.0.answers.bytes.take_many(size) else { return respond::refusal(&too_many()) };
         let (parts, body) = response.into_parts();

@@ -17,7 +17,7 @@ use super::rejection::{StatusError, as_asked};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::event::json::EventList;
 use crate::event::protobuf;
-use crate::shard::{Held, Lead};
+use crate::shard::Lead;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions};
 
@@ -58,7 +58,12 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
     let of_alias =
         told.as_ref().filter(|_| !options.dry_run).and_then(|told| face.0.shards.hold(told, name, Lead::Alias));
     let held = match of_alias.filter(|held| unconditional || held.is_stored()) {
-        None if !options.dry_run => hold_by_name(face, namespace, name).await?,
+        // The record of that very name, also if the alias leads to a record that is gone.
+        None if !options.dry_run => face.hold_stored(namespace, name).await.inspect_err(|status| {
+            if status.code == 404 {
+                face.0.aliases.remove(namespace, name);
+            }
+        })?,
         held => held,
     };
     let Some(mut held) = held else {
@@ -97,17 +102,6 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
     Ok(deleted)
 }
 
-/// Pauses the record with the client's own name, which exists also if the alias leads to a record that is gone: its
-/// content identifies it.
-async fn hold_by_name(face: &Face, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
-    let stored = face.0.upstream.get(namespace, name).await.inspect_err(|status| {
-        if status.code == 404 {
-            face.0.aliases.remove(namespace, name);
-        }
-    });
-    Ok(face.0.shards.hold(&stored?, name, Lead::Name))
-}
-
 /// Whether the upstream may have deleted the record despite this answer.
 const fn is_in_doubt(status: &Status) -> bool {
     status.code == 408 || status.code >= 500
@@ -118,12 +112,11 @@ const fn is_in_doubt(status: &Status) -> bool {
 /// left.
 async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), Status> {
     let upstream = &face.0.upstream;
-    let stored = match upstream.get(namespace, name).await {
-        Ok(stored) => stored,
+    let mut held = match face.hold_stored(namespace, name).await {
+        Ok(held) => held,
         Err(status) if status.code == 404 => return Ok(()),
         Err(status) => return Err(status),
     };
-    let mut held = face.0.shards.hold(&stored, name, Lead::Name);
     if let Some(held) = &mut held {
         held.quiet(QUIET).await;
     }

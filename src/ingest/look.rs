@@ -464,7 +464,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_reader_gets_the_number_of_lost_lines_and_blocks_no_writer() {
-        let (tap, places) = (Tap::default(), Arc::new(Semaphore::new(1)));
+        let (tap, places) = (Tap::default(), Arc::new(Semaphore::new(READERS)));
         let selector = Selector::parse(pairs(Some("reason=Back*,Other&verdict=created"))).unwrap();
         let mut reader = Reader { selector, is_sse: true, ..reader(&tap, &places, &Clock::manual(0)) };
         let event = Event { reason: "BackOff".into(), message: "m".into(), ..Event::default() };
@@ -477,7 +477,7 @@ mod tests {
         assert!(next().await.starts_with("data: {\"time\":\"1970-01-01T00:00:00.000000Z\",\"verdict\":\"created\""));
         drop(reader);
         assert!(!tap.is_read());
-        assert_eq!(places.available_permits(), 1);
+        assert_eq!(places.available_permits(), READERS);
     }
 
     #[test]
@@ -489,7 +489,7 @@ mod tests {
 
     #[tokio::test]
     async fn lines_beyond_the_rate_are_skipped_and_counted() {
-        let (tap, places, clock) = (Tap::default(), Arc::new(Semaphore::new(1)), Clock::manual(0));
+        let (tap, places, clock) = (Tap::default(), Arc::new(Semaphore::new(READERS)), Clock::manual(0));
         let mut rate = Rate::default();
         assert!(rate.read("2") && !Rate::default().read("two"));
         let mut reader = Reader { rate, ..reader(&tap, &places, &clock) };

@@ -247,13 +247,7 @@ impl Face {
         let told = self.0.aliases.get(namespace, name);
         let held = match told.and_then(|told| self.0.shards.hold(&told, name, Lead::Alias)) {
             Some(held) => Some(held),
-            None => self
-                .0
-                .upstream
-                .get(namespace, name)
-                .await
-                .ok()
-                .and_then(|stored| self.0.shards.hold(&stored, name, Lead::Name)),
+            None => self.hold_stored(namespace, name).await.ok().flatten(),
         };
         let Some(mut held) = held else { return Ok(None) };
         held.quiet(QUIET).await;
@@ -270,8 +264,14 @@ impl Face {
             return true;
         }
         let name = held.name();
-        let Ok(stored) = self.0.upstream.get(namespace, &name).await else { return true };
-        self.0.shards.hold(&stored, &name, Lead::Name).is_some_and(|other| other.is_same(held))
+        let Ok(other) = self.hold_stored(namespace, &name).await else { return true };
+        other.is_some_and(|other| other.is_same(held))
+    }
+
+    /// Pauses the record that the upstream stores under a name, if it is known here: its content identifies it.
+    async fn hold_stored(&self, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
+        let stored = self.0.upstream.get(namespace, name).await?;
+        Ok(self.0.shards.hold(&stored, name, Lead::Name))
     }
 
     /// Returns the response to a rejected event, and counts the rejection in the ledger.

@@ -24,7 +24,7 @@ impl Face {
     /// show how much of it is new.
     // LIMIT: `history::DEADLINE`.
     pub(super) async fn until_listed(&self, events: &[Event]) {
-        if !self.0.listed.is_cancelled() && events.iter().any(|event| total(event) > 1) {
+        if events.iter().any(|event| total(event) > 1) {
             self.0.listed.cancelled().await;
         }
     }

@@ -61,23 +61,11 @@ pub(super) fn refusal(status: &Status) -> Response {
 #[derive(Debug, Clone)]
 pub(super) struct Refused(pub(super) std::sync::Arc<Status>);
 
-/// Escapes the characters that Go's JSON escapes in strings. In a compact document they occur only there.
+/// Escapes the characters that Go's JSON escapes in strings.
 pub(super) fn go_escaped(json: &[u8]) -> Vec<u8> {
-    let (mut escaped, mut rest) = (Vec::with_capacity(json.len()), json);
-    loop {
-        let (text, after): (&[u8], _) = match rest {
-            [] => return escaped,
-            [b'<', after @ ..] => (br"\u003c", after),
-            [b'>', after @ ..] => (br"\u003e", after),
-            [b'&', after @ ..] => (br"\u0026", after),
-            // U+2028 and U+2029.
-            [0xe2, 0x80, 0xa8, after @ ..] => (br"\u2028", after),
-            [0xe2, 0x80, 0xa9, after @ ..] => (br"\u2029", after),
-            [other, after @ ..] => (std::slice::from_ref(other), after),
-        };
-        escaped.extend_from_slice(text);
-        rest = after;
-    }
+    let mut escaped = Vec::with_capacity(json.len());
+    json::escape(&String::from_utf8_lossy(json), &mut escaped);
+    escaped
 }
 
 /// Returns a `Success` Status, for a request without an object to show.

@@ -57,7 +57,7 @@ const LINGER: Duration = Duration::from_millis(250);
 /// Timeout for an HTTP/2 client to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// LIMIT: requests at once over one HTTP/2 connection; a client is told, and further ones are refused unprocessed.
+/// LIMIT: requests at once over one HTTP/2 connection, announced in SETTINGS; further ones are refused unprocessed.
 const STREAMS: u32 = 200;
 
 /// Limits of a listener.

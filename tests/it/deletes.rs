@@ -169,14 +169,20 @@ async fn a_name_without_an_event_is_forgotten_by_its_delete() {
     program.stop().await;
 }
 
+/// A program whose API server has stored one event.
+async fn written(yaml: &str) -> (FakeApiserver, Program, Event) {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, yaml).await;
+    let first = plain();
+    program.client().await.post(&first).await;
+    program.until("it is written", || fake.shown() == 1).await;
+    (fake, program, first)
+}
+
 /// The name of `web-0`'s stored event, under which one of `web-1` waits for its next try.
 async fn taken_name() -> (FakeApiserver, Program, Event) {
-    let fake = FakeApiserver::manual();
-    let program = start_before(&fake, "outbox: {coalesceInterval: 1h}\n").await;
+    let (fake, program, first) = written("outbox: {coalesceInterval: 1h}\n").await;
     let client = &mut program.client().await;
-    let first = plain();
-    client.post(&first).await;
-    program.until("it is written", || fake.shown() == 1).await;
     fake.fail_next(&[Fault::Before(500)]);
     let mut second = event("node-1", "web-1", "BackOff", "restarting");
     second.metadata.name = first.metadata.name;
@@ -242,12 +248,8 @@ async fn a_waiting_record_cannot_be_changed_while_another_one_has_its_name() {
 /// Regression: it was created again under another name.
 #[tokio::test]
 async fn a_record_in_doubt_about_its_delete_is_forgotten_if_its_name_is_used_again() {
-    let fake = FakeApiserver::manual();
-    let program = start_before(&fake, "").await;
+    let (fake, program, first) = written("").await;
     let client = &mut program.client().await;
-    let first = plain();
-    client.post(&first).await;
-    program.until("it is written", || fake.shown() == 1).await;
     fake.fail_next(&[Fault::After(500)]);
     assert_eq!(client.send("DELETE", &format!("{EVENTS}/{}", first.metadata.name), &[], b"").await.status, 500);
     // The record is read at its next write.

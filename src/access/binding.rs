@@ -72,12 +72,14 @@ pub(crate) fn check_operations(caller: &Caller, group: ApiGroup, name: &str, pat
     const SOURCES: [&str; 5] =
         ["source", "deprecatedSource", "reportingComponent", "reportingController", "reportingInstance"];
     let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();
-    let paths = operations.iter().filter(|operation| operation["op"] != "test").filter_map(|op| op["path"].as_str());
+    let changes = operations.iter().filter(|operation| operation["op"] != "test");
+    // A move removes what is at its `from`.
+    let mut paths = changes.flat_map(|change| [&change["path"], &change["from"]]).filter_map(Value::as_str);
     let touched = |path: &str| {
         let member = path.trim_start_matches('/').split('/').next().unwrap_or_default();
         member.is_empty() || SOURCES.contains(&member)
     };
-    match paths.into_iter().find(|path| touched(path)) {
+    match paths.find(|path| touched(path)) {
         Some(path) => {
             let field = path.trim_start_matches('/').replace('/', ".");
             let why = format!("User {:?} cannot patch {field}", caller.name);
@@ -170,6 +172,8 @@ mod tests {
         for path in ["", "/source", "/source/host", "/reportingInstance", "/deprecatedSource/component"] {
             assert!(!check("replace", path), "{path}");
         }
+        let moved = serde_json::json!([{ "op": "move", "from": "/source/host", "path": "/message" }]);
+        assert!(check_operations(&caller, ApiGroup::Core, "e", &moved).is_err());
     }
 
     #[test]

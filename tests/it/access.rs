@@ -560,7 +560,8 @@ async fn a_caller_may_report_its_own_source_only() {
     let components = BTreeMap::from([("system:serviceaccount:shop:a".into(), exact("shop-controller"))]);
     let binding = Binding { is_on: true, components };
     let node = "system:node:node-1";
-    let users = [node, "system:serviceaccount:shop:a", "system:serviceaccount:shop:b", "admin"];
+    let other = "system:node:node-2";
+    let users = [node, other, "system:serviceaccount:shop:a", "system:serviceaccount:shop:b", "admin"];
     let guarded = Guarded::with_tokens(Settings { binding, ..Settings::default() }, &users);
     let kubelet = |host: &str| event(host, "web-0", "BackOff", "restarting");
     let controller = || {
@@ -601,6 +602,21 @@ async fn a_caller_may_report_its_own_source_only() {
         let ending = if kind == "apply-patch" { "yaml" } else { "json" };
         patch.headers_mut().insert("content-type", format!("application/{kind}+{ending}").parse().unwrap());
         assert_eq!(guarded.send(patch).await.code(), 403, "{kind}");
+    }
+    // So are the growth of another node's event, and a whole event by which a patch would create one.
+    let grown = Event { count: 2, ..known };
+    let mut whole: Value = serde_json::from_str(&forged).unwrap();
+    (whole["metadata"], whole["count"]) = (json!({}), 1.into());
+    for (user, name, kind, body) in [
+        (other, "known", "strategic-merge-patch", r#"{"count":2}"#),
+        (other, "known", "merge-patch", &text(&grown)),
+        (node, "unknown", "merge-patch", &whole.to_string()),
+    ] {
+        let mut patch = request("PATCH", &format!("{EVENTS}/{name}"), user, body);
+        patch.headers_mut().insert("content-type", format!("application/{kind}+json").parse().unwrap());
+        let denied = guarded.send(patch).await;
+        assert_eq!(denied.code(), 403, "{name} {kind}");
+        assert_eq!(denied.json()["details"]["causes"][0]["field"], "source.host", "{name} {kind}");
     }
     assert!(guarded.shards.balance().is_exact());
 }

@@ -1,9 +1,10 @@
-//! Who may go to the upstream now: a window of requests in flight, the optional rate, and the upstream's health. Pure.
+//! Decides when a request may be sent: a window of requests in flight, an optional rate, and the upstream's health.
+//! Pure.
 //!
-//! The window is as TCP's: each good answer widens it by one, and trouble halves it, once a round trip. Where nothing good has come
-//! for as long as a failed request was on its way, the upstream counts as down: one probe goes at a time, after a pause that
-//! doubles, and its success is the first good answer. Trouble that its object or its namespace is known to have (`lanes.rs`) says
-//! nothing of the upstream, and a `Retry-After` is its record's.
+//! The window follows TCP's congestion control: a success widens it by one, and a failure halves it, once per round
+//! trip. The upstream counts as down if a request failed and no other request succeeded while it was in flight. Then
+//! one probe is sent at a time, after a pause that doubles, until one succeeds. Known failures of an object or a
+//! namespace (`breaker.rs`) do not count, and a `Retry-After` applies to its record only.
 
 use std::time::Duration;
 
@@ -14,9 +15,10 @@ use crate::outbox::backoff;
 /// Settings of the gate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GateSettings {
-    /// LIMIT: requests on their way at once. Default 32; further ones wait in the outbox.
+    /// LIMIT: requests in flight. Default 32; further ones wait in the outbox.
     pub max_in_flight: usize,
-    /// Requests per second, and in one burst; `None` is unlimited (the default here; the configuration file has another).
+    /// Requests per second, and in one burst; `None` is unlimited (the default here, but not of the configuration
+    /// file).
     pub rate: Option<Rate>,
     /// First pause while the upstream is down. Default 100 ms.
     pub first_backoff: Duration,
@@ -35,79 +37,79 @@ impl Default for GateSettings {
     }
 }
 
-/// Trouble that says nothing of the upstream lengthens the pause up to the one after so many failures, and no further: 800 ms.
+/// A known failure of a probe lengthens the pause at most to that after this many failures: 800 ms.
 const KNOWN_FAILURES: u32 = 4;
 
-/// The gate in front of the upstream.
+/// Limits of the requests to the upstream.
 #[derive(Debug)]
 pub(super) struct Gate {
     settings: GateSettings,
     in_flight: usize,
     bucket: TokenBucket,
-    /// The bucket before the newest admission, which [`Gate::release`] takes back.
+    /// The bucket before the newest acquisition, which [`Gate::release`] restores.
     bucket_before: TokenBucket,
-    /// How many requests may be on their way, of those sent since `cut`.
+    /// Limit of the requests in flight that were sent since `cut`.
     window: usize,
-    /// When it was last made smaller. What was sent before says nothing new.
+    /// When the window was last reduced. Failures of requests sent before do not reduce it again.
     cut: Mono,
-    /// Requests on their way that were sent since.
+    /// Requests in flight that were sent since `cut`.
     since_cut: usize,
-    last_good: Option<Mono>,
+    last_success: Option<Mono>,
     health: Health,
 }
 
-/// The upstream's health as its answers tell it.
+/// The upstream's health, derived from its answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Up,
-    /// Not reachable, or in trouble with all that it is asked.
+    /// Not reachable, or all requests fail.
     Down {
         /// Probes that failed in a row.
         failures: u32,
-        /// The next probe goes then.
+        /// Time of the next probe.
         until: Mono,
-        /// A probe is on its way.
+        /// Whether a probe is in flight.
         probing: bool,
     },
 }
 
-/// What an answer says of the upstream.
+/// The meaning of an answer for the upstream's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is at work, even if it has refused.
-    Good,
-    /// Nothing: its object, or its namespace, had trouble before.
-    Known,
-    /// It has trouble.
-    Trouble,
+    /// The upstream works, even if it has refused.
+    Success,
+    /// A failure of an object or a namespace that failed before: no evidence about the upstream.
+    KnownFailure,
+    /// A failure that may be the upstream's.
+    Failure,
 }
 
-/// The gate's answer.
+/// Result of [`Gate::acquire`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Acquisition {
-    /// Send one request; [`Gate::settle`] takes its answer.
+    /// One request may be sent; [`Gate::settle`] takes its answer.
     Go,
-    /// Ask again at this time.
+    /// Nothing may be sent before this time.
     Wait(Mono),
-    /// Ask again when an answer has come.
+    /// Nothing may be sent before an answer arrives.
     Full,
 }
 
-/// What an answer changed about the upstream's health.
+/// Change of the upstream's health by an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HealthChange {
     /// Nothing.
     None,
-    /// It is down from now on.
+    /// The upstream is down from now on.
     WentDown,
     /// The first probe has failed too.
     StaysDown,
-    /// It is up again, after this many failures in a row.
+    /// The upstream is up again, after this many failures in a row.
     CameUp(u32),
 }
 
 impl Gate {
-    /// An open gate.
+    /// Creates the gate of an upstream that is up.
     pub(super) const fn new(settings: GateSettings) -> Self {
         Self {
             settings,
@@ -117,27 +119,27 @@ impl Gate {
             window: settings.max_in_flight,
             cut: Mono(i64::MIN),
             since_cut: 0,
-            last_good: None,
+            last_success: None,
             health: Health::Up,
         }
     }
 
-    /// Takes over reloaded settings.
+    /// Applies reloaded settings.
     pub(super) const fn set_settings(&mut self, settings: GateSettings) {
         self.settings = settings;
     }
 
-    /// Requests on their way.
+    /// Returns the number of requests in flight.
     pub(super) const fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// How many requests may be on their way at once.
+    /// Returns the limit of requests in flight.
     pub(super) fn window(&self) -> usize {
         self.window.min(self.settings.max_in_flight)
     }
 
-    /// Asks for one request. On `Go` its place is taken until [`settle`](Self::settle).
+    /// Takes a place in the window and a token for one request. After `Go`, [`settle`](Self::settle) frees the place.
     pub(super) fn acquire(&mut self, now: Mono) -> Acquisition {
         if self.in_flight >= self.settings.max_in_flight {
             return Acquisition::Full;
@@ -162,7 +164,7 @@ impl Gate {
         Acquisition::Go
     }
 
-    /// Gives back the place and the token of the newest acquisition: there was nothing to send.
+    /// Returns place and token of the newest acquisition, because there was nothing to send.
     pub(super) const fn release(&mut self) {
         self.bucket = self.bucket_before;
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -172,15 +174,15 @@ impl Gate {
         }
     }
 
-    /// Takes the answer to a request that acquired its place at `sent`. `jitter` is random in 0..1.
+    /// Applies the answer to a request that acquired its place at `sent`. `jitter` is random in 0..1.
     pub(super) fn settle(&mut self, outcome: Outcome, sent: Mono, now: Mono, jitter: f64) -> HealthChange {
         self.in_flight = self.in_flight.saturating_sub(1);
         if sent >= self.cut {
             self.since_cut = self.since_cut.saturating_sub(1);
         }
         match (outcome, self.health) {
-            (Outcome::Good, health) => {
-                self.last_good = Some(now);
+            (Outcome::Success, health) => {
+                self.last_success = Some(now);
                 self.window = self.window().saturating_add(1).min(self.settings.max_in_flight);
                 self.health = Health::Up;
                 match health {
@@ -188,24 +190,24 @@ impl Gate {
                     Health::Down { failures, .. } => HealthChange::CameUp(failures),
                 }
             }
-            // The probe told nothing of the upstream, so another one goes soon.
-            (Outcome::Known, Health::Down { failures, until, .. }) if sent >= until => {
+            // The probe is no evidence about the upstream, so the next one follows soon.
+            (Outcome::KnownFailure, Health::Down { failures, until, .. }) if sent >= until => {
                 let known = failures.saturating_add(1).min(KNOWN_FAILURES);
                 self.go_down(failures.max(known), known, now, jitter);
                 stays_down(failures)
             }
-            (Outcome::Known, _) => HealthChange::None,
-            (Outcome::Trouble, Health::Up) if sent < self.cut => HealthChange::None,
-            (Outcome::Trouble, Health::Up) if self.last_good.is_some_and(|good| good >= sent) => {
+            (Outcome::KnownFailure, _) => HealthChange::None,
+            (Outcome::Failure, Health::Up) if sent < self.cut => HealthChange::None,
+            (Outcome::Failure, Health::Up) if self.last_success.is_some_and(|success| success >= sent) => {
                 self.cut_to(self.window() / 2, now);
                 HealthChange::None
             }
-            (Outcome::Trouble, Health::Up) => {
+            (Outcome::Failure, Health::Up) => {
                 self.go_down(1, 1, now, jitter);
                 HealthChange::WentDown
             }
-            (Outcome::Trouble, Health::Down { failures, until, .. }) => {
-                // An answer to a request from before the upstream went down says nothing new, and the probe is still on its way.
+            (Outcome::Failure, Health::Down { failures, until, .. }) => {
+                // An answer to a request sent before the upstream went down is not the probe's.
                 if sent < until {
                     return HealthChange::None;
                 }
@@ -243,15 +245,15 @@ mod tests {
     }
 
     #[test]
-    fn while_the_upstream_is_down_one_probe_goes_at_a_time_and_pauses_double() {
+    fn while_the_upstream_is_down_one_probe_is_in_flight_and_pauses_double() {
         let mut gate = Gate::new(GateSettings::default());
         for _ in 0..5 {
             assert_eq!(gate.acquire(millis(0)), Acquisition::Go);
         }
-        assert_eq!(gate.settle(Outcome::Trouble, millis(0), millis(0), 0.0), HealthChange::WentDown);
+        assert_eq!(gate.settle(Outcome::Failure, millis(0), millis(0), 0.0), HealthChange::WentDown);
         for _ in 0..4 {
             assert_eq!(
-                gate.settle(Outcome::Trouble, millis(0), millis(0), 0.0),
+                gate.settle(Outcome::Failure, millis(0), millis(0), 0.0),
                 HealthChange::None,
                 "four late answers are one outage"
             );
@@ -262,13 +264,13 @@ mod tests {
             now += pause;
             assert_eq!(gate.acquire(millis(now)), Acquisition::Go);
             assert_eq!(gate.acquire(millis(now)), Acquisition::Full, "one probe");
-            gate.settle(Outcome::Trouble, millis(0), millis(now), 0.0);
+            gate.settle(Outcome::Failure, millis(0), millis(now), 0.0);
             assert_eq!(gate.acquire(millis(now)), Acquisition::Full, "a late answer is not the probe's");
-            let change = gate.settle(Outcome::Trouble, millis(now), millis(now), 0.0);
+            let change = gate.settle(Outcome::Failure, millis(now), millis(now), 0.0);
             assert_eq!(change, if pause == 100 { HealthChange::StaysDown } else { HealthChange::None });
         }
         assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
-        assert_eq!(gate.settle(Outcome::Good, millis(now + 5000), millis(now + 5000), 0.0), HealthChange::CameUp(9));
+        assert_eq!(gate.settle(Outcome::Success, millis(now + 5000), millis(now + 5000), 0.0), HealthChange::CameUp(9));
         assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
         assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
         assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Full, "the window opens step by step");
@@ -282,43 +284,43 @@ mod tests {
     }
 
     #[test]
-    fn trouble_halves_the_window_once_a_round_trip_and_good_answers_widen_it() {
+    fn a_failure_halves_the_window_once_per_round_trip_and_a_success_widens_it() {
         let mut gate = Gate::new(GateSettings { max_in_flight: 8, ..GateSettings::default() });
         for _ in 0..8 {
             assert_eq!(gate.acquire(millis(0)), Acquisition::Go);
         }
         assert_eq!(gate.acquire(millis(0)), Acquisition::Full);
-        gate.settle(Outcome::Good, millis(0), millis(1), 0.0);
+        gate.settle(Outcome::Success, millis(0), millis(1), 0.0);
         for _ in 0..4 {
-            assert_eq!(gate.settle(Outcome::Trouble, millis(0), millis(2), 0.0), HealthChange::None);
+            assert_eq!(gate.settle(Outcome::Failure, millis(0), millis(2), 0.0), HealthChange::None);
             assert_eq!(gate.window(), 4);
         }
-        // Three are still on their way, and are not counted: a record that hangs takes a place in the limit only.
+        // Three are still in flight, and are not counted: a record that hangs takes a place in the limit only.
         for _ in 0..4 {
             assert_eq!(gate.acquire(millis(2)), Acquisition::Go);
         }
         assert_eq!(gate.acquire(millis(2)), Acquisition::Full);
-        gate.settle(Outcome::Good, millis(2), millis(3), 0.0);
+        gate.settle(Outcome::Success, millis(2), millis(3), 0.0);
         assert_eq!(gate.window(), 5);
-        gate.settle(Outcome::Known, millis(2), millis(3), 0.0);
+        gate.settle(Outcome::KnownFailure, millis(2), millis(3), 0.0);
         assert_eq!(gate.window(), 5);
-        gate.settle(Outcome::Trouble, millis(2), millis(3), 0.0);
+        gate.settle(Outcome::Failure, millis(2), millis(3), 0.0);
         assert_eq!((gate.window(), matches!(gate.health, Health::Up)), (2, true));
         for step in 4..20 {
-            gate.settle(Outcome::Good, millis(step), millis(step), 0.0);
+            gate.settle(Outcome::Success, millis(step), millis(step), 0.0);
         }
         assert_eq!(gate.window(), 8);
     }
 
     #[test]
-    fn probes_that_say_nothing_of_the_upstream_hold_up_others_for_less_than_a_second() {
+    fn known_failures_of_probes_delay_the_next_probe_for_less_than_a_second() {
         let mut gate = Gate::new(GateSettings::default());
         gate.acquire(millis(0));
-        gate.settle(Outcome::Trouble, millis(0), millis(0), 0.0);
+        gate.settle(Outcome::Failure, millis(0), millis(0), 0.0);
         let mut now = 100;
         for pause in [200, 400, 800, 800, 800] {
             assert_eq!(gate.acquire(millis(now)), Acquisition::Go);
-            gate.settle(Outcome::Known, millis(now), millis(now), 0.0);
+            gate.settle(Outcome::KnownFailure, millis(now), millis(now), 0.0);
             assert_eq!(gate.acquire(millis(now)), Acquisition::Wait(millis(now + pause)));
             now += pause;
         }
@@ -333,9 +335,9 @@ mod tests {
             [gate.acquire(Mono(0)), gate.acquire(Mono(0)), gate.acquire(Mono(0))],
             [Acquisition::Go, Acquisition::Go, Acquisition::Full]
         );
-        gate.settle(Outcome::Good, Mono(0), Mono(0), 0.0);
+        gate.settle(Outcome::Success, Mono(0), Mono(0), 0.0);
         assert_eq!(gate.acquire(Mono(0)), Acquisition::Go);
-        gate.settle(Outcome::Good, Mono(0), Mono(0), 0.0);
+        gate.settle(Outcome::Success, Mono(0), Mono(0), 0.0);
         // Like client-go's bucket, it grants a token that is less than a nanosecond away.
         assert_eq!(gate.acquire(Mono(0)), Acquisition::Wait(Mono(999_999_999)));
         assert_eq!(gate.in_flight(), 1);

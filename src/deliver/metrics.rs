@@ -26,7 +26,7 @@ impl Metrics {
     /// Registers the metrics of an upstream that is up.
     ///
     /// # Errors
-    /// When the registry already has metrics of these names.
+    /// If the registry already has metrics of these names.
     pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
         let up = gauge("eventweir_upstream_up", "1 while the upstream answers, 0 while it is down.")?;
@@ -50,19 +50,19 @@ impl Metrics {
             up,
             outages: register_int_counter_with_registry!(
                 "eventweir_upstream_outages_total",
-                "How often the upstream went down.",
+                "Outages of the upstream.",
                 registry
             )?,
             forbidden: Verb::OF_DELIVERY.map(|verb| forbidden.with_label_values(&[verb.label()])),
             repairs,
-            in_flight: gauge("eventweir_deliver_in_flight_requests", "Requests on their way to the upstream.")?,
+            in_flight: gauge("eventweir_deliver_in_flight_requests", "Requests to the upstream in flight.")?,
             in_flight_limit: gauge(
                 "eventweir_deliver_in_flight_requests_limit",
-                "Requests that may be on their way at once.",
+                "Configured limit of requests in flight.",
             )?,
             window: gauge(
                 "eventweir_delivery_window",
-                "Requests that may be on their way at once, as the upstream takes them now.",
+                "Current limit of requests in flight, adapted to the upstream's answers.",
             )?,
         })
     }

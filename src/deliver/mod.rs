@@ -1,10 +1,10 @@
-//! Delivery: takes writes from the shards, lets them through the gate, sends them and hands the answers back. It decides
-//! nothing: what to send and what follows from an answer is the outbox's, when to send is the gate's.
+//! The delivery loop: takes writes from the shards, sends them to the upstream, and settles their records with the
+//! answers. The outbox decides what is sent and what an answer means; the gate and the breakers decide when.
 //!
-//! One task turns the loop; each request runs in a task of its own, so that encoding and I/O use every core.
+//! One task runs the loop. Each request has its own task, so that encoding and I/O use every core.
 
+mod breaker;
 mod gate;
-mod lanes;
 mod metrics;
 
 use std::collections::HashMap;
@@ -26,28 +26,28 @@ use crate::outbox::{
 };
 use crate::shard::{Shard, Shards};
 use crate::upstream::{Upstream, Verb};
+use breaker::{Breakers, Scope};
 pub use gate::GateSettings;
 use gate::{Acquisition, Gate, HealthChange};
-use lanes::{Lanes, Place as LanePlace};
 use metrics::Metrics;
 
-/// Longest pause between two turns of the loop: what liveness is judged by.
+/// Longest pause between two turns of the loop, on which the liveness check relies.
 const TURN: Duration = Duration::from_secs(5);
 
-/// Requests that are begun in one go. Encoding one takes as long as some events take to be accepted, and those that arrive
-/// meanwhile wait; so everybody else gets a turn before the next few.
+/// Requests that one turn of the loop begins. Encoding one takes as long as accepting some events, so other tasks run
+/// between turns.
 const BURST: usize = 4;
 
-/// Records of sick namespaces that are put off in one go.
-const PUT_OFF: usize = 64;
+/// Records of open breakers that are postponed in a row.
+const POSTPONED_MAX: usize = 64;
 
 /// Shortest time between two log lines about losses for one reason.
 const LOSS_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Shortest time between two looks for storms to log, of which the outbox keeps a few.
+/// Shortest time between two reads of the outbox's storm news, of which it keeps a few.
 const STORM_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Delivery's side of what the rest of the program looks at and changes, and its metrics.
+/// Settings, state and metrics of delivery, shared with the rest of the program.
 #[derive(Debug, Clone)]
 pub struct Monitor(Arc<Inner>);
 
@@ -55,16 +55,16 @@ pub struct Monitor(Arc<Inner>);
 struct Inner {
     settings: ArcSwap<GateSettings>,
     last_turn: AtomicI64,
-    /// Whether the upstream has answered, or failed to.
+    /// Whether a request to the upstream has ended.
     is_tried: AtomicBool,
     metrics: Metrics,
 }
 
 impl Monitor {
-    /// A monitor of a delivery with these settings. Registers the metrics.
+    /// Creates the monitor of a delivery with these settings, and registers the metrics.
     ///
     /// # Errors
-    /// When the registry already has metrics of these names.
+    /// If the registry already has metrics of these names.
     pub fn new(settings: GateSettings, registry: &Registry) -> prometheus::Result<Self> {
         let monitor = Self(Arc::new(Inner {
             settings: ArcSwap::default(),
@@ -76,54 +76,54 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Takes over reloaded settings; they apply from the next turn.
+    /// Applies reloaded settings from the next turn of the loop.
     pub fn set_settings(&self, settings: GateSettings) {
         self.0.metrics.in_flight_limit.set(number(settings.max_in_flight));
         self.0.settings.store(Arc::new(settings));
     }
 
-    /// From now on what is left goes as fast as the window lets it.
+    /// Removes the rate limit, so that the rest is delivered as fast as the window allows.
     pub fn drain(&self) {
         self.set_settings(GateSettings { rate: None, ..self.settings() });
     }
 
-    /// The settings in force.
+    /// Returns the current settings.
     #[must_use]
     pub fn settings(&self) -> GateSettings {
         **self.0.settings.load()
     }
 
-    /// When the loop last turned.
+    /// Returns the time of the loop's last turn.
     #[must_use]
     pub fn last_turn(&self) -> Mono {
         Mono(self.0.last_turn.load(Ordering::Relaxed))
     }
 
-    /// How many requests may be on their way at once, as the upstream takes them now.
+    /// Returns the current limit of requests in flight.
     #[must_use]
     pub fn window(&self) -> i64 {
         self.0.metrics.window.get()
     }
 
-    /// Whether the upstream answered last time.
+    /// Whether the upstream is up.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.0.metrics.up.get() == 1
     }
 
-    /// Whether anything has been sent to the upstream, and has come to an end.
+    /// Whether a request to the upstream has ended, with an answer or without.
     #[must_use]
     pub fn is_tried(&self) -> bool {
         self.0.is_tried.load(Ordering::Relaxed)
     }
 
-    /// How often records that the upstream had refused were repaired in this way.
+    /// Returns how many refused records were repaired in this way.
     #[must_use]
     pub fn repairs(&self, repair: Repair) -> u64 {
         self.0.metrics.repairs.with_label_values(&[repair.label()]).get()
     }
 
-    /// Whether the upstream's newest answer to this verb of delivery was that we are forbidden to.
+    /// Whether the upstream's newest answer to this verb of delivery was 403.
     #[must_use]
     pub fn is_forbidden(&self, verb: Verb) -> bool {
         self.forbidden(verb).is_some_and(|forbidden| forbidden.get() == 1)
@@ -134,8 +134,8 @@ impl Monitor {
         self.0.metrics.forbidden.get(index)
     }
 
-    /// Notes what an answer tells of our rights, and returns whether that is a change for the worse. A missing namespace or
-    /// a lost connection tells nothing.
+    /// Updates the metric of forbidden verbs, and returns whether a verb became forbidden. A missing namespace or a
+    /// lost connection changes nothing.
     fn note_rights(&self, verb: Verb, answer: &Answer) -> bool {
         let Some(forbidden) = self.forbidden(verb) else { return false };
         match answer {
@@ -164,42 +164,42 @@ struct Delivery {
     upstream: Arc<Upstream>,
     monitor: Monitor,
     gate: Gate,
-    lanes: Lanes,
+    breakers: Breakers,
     jitter: fastrand::Rng,
-    // LIMIT: `max_in_flight` requests, kept by the gate.
+    // LIMIT: `max_in_flight`, checked by the gate.
     requests: JoinSet<Answer>,
-    /// What each request is for.
-    // LIMIT: as many as requests.
+    /// The record of each request in flight.
+    // LIMIT: as many as `requests`.
     records: HashMap<Id, Sent>,
-    /// When a loss was last logged, by reason.
+    /// Time of the last log line about a loss, by reason.
     // LIMIT: one per reason.
     logged_losses: HashMap<LostReason, Mono>,
     storms_logged: Mono,
-    /// The shard whose turn it is.
+    /// The next shard.
     turn: usize,
-    /// Turns that shards with a Warning have had since one with something else had one.
+    /// Consecutive writes taken from shards with a Warning.
     warnings: usize,
 }
 
-/// A request on its way.
+/// A request in flight.
 struct Sent {
     shard: usize,
     record: RecordId,
     verb: Verb,
-    place: LanePlace,
+    scope: Scope,
     at: Mono,
 }
 
-/// What there is to send.
+/// Result of a search for the next write.
 enum Next {
-    Write(usize, Write, LanePlace),
-    /// Nothing but records of sick namespaces was found so far.
-    PutOff,
+    Write(usize, Write, Scope),
+    /// So far, all records found were of open breakers.
+    Postponed,
     Nothing,
 }
 
-/// Delivers until `stop` is cancelled. Cancelling this future loses no accepted event: what was in flight stays unsettled in
-/// its outbox.
+/// Delivers until `stop` is cancelled. Cancelling this future loses no accepted event: a record whose request was in
+/// flight stays unsettled in its outbox.
 pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: CancellationToken, seed: u64) {
     let gate = Gate::new(monitor.settings());
     let mut delivery = Delivery {
@@ -207,7 +207,7 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
         upstream: Arc::new(upstream),
         monitor,
         gate,
-        lanes: Lanes::default(),
+        breakers: Breakers::default(),
         jitter: fastrand::Rng::with_seed(seed),
         requests: JoinSet::new(),
         records: HashMap::new(),
@@ -235,11 +235,11 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
     }
 }
 
-/// Whether there may be more to send at once, or when to look again if nothing happens before.
+/// Whether to continue at once, or the time of the next turn if nothing happens before it.
 type Flow = ControlFlow<Mono>;
 
 impl Delivery {
-    /// Sends what may be sent now, up to [`BURST`].
+    /// Sends up to [`BURST`] writes.
     fn send_some(&mut self) -> Flow {
         self.gate.set_settings(self.monitor.settings());
         let now = self.shards.clock().now();
@@ -271,7 +271,7 @@ impl Delivery {
         }
     }
 
-    /// Sends a write, or says when to look again; `None` when only an answer or an event changes anything.
+    /// Sends a write, or returns the time of the next attempt; `None` if it depends on an answer or an event.
     fn send_one(&mut self, now: Now) -> ControlFlow<Option<Mono>> {
         match self.gate.acquire(now.mono) {
             Acquisition::Go => {}
@@ -279,8 +279,8 @@ impl Delivery {
             Acquisition::Full => return ControlFlow::Break(None),
         }
         match self.next(now) {
-            Next::Write(shard, write, place) => self.send(shard, write, place, now.mono),
-            Next::PutOff => self.gate.release(),
+            Next::Write(shard, write, scope) => self.send(shard, write, scope, now.mono),
+            Next::Postponed => self.gate.release(),
             Next::Nothing => {
                 self.gate.release();
                 return ControlFlow::Break(self.next_wakeup(now));
@@ -289,20 +289,21 @@ impl Delivery {
         ControlFlow::Continue(())
     }
 
-    /// The next write that is not of a sick namespace; those that are wait for their turn there.
+    /// Returns the next write whose breaker is closed or has to be probed, and postpones the records of open breakers.
     fn next(&mut self, now: Now) -> Next {
-        for _ in 0..PUT_OFF {
+        for _ in 0..POSTPONED_MAX {
             let Some((shard, write)) = self.next_write(now) else { return Next::Nothing };
-            let place = LanePlace::of(&write.request);
-            match self.lanes.acquire(&place, now.mono) {
-                Ok(()) => return Next::Write(shard, write, place),
+            let scope = Scope::of(&write.request);
+            match self.breakers.acquire(&scope, now.mono) {
+                Ok(()) => return Next::Write(shard, write, scope),
                 Err(retry) => self.settle_record(shard, write.record, Answer::Retry(retry), now.mono),
             }
         }
-        Next::PutOff
+        Next::Postponed
     }
 
-    /// The next write of the shard whose turn it is; shards with a Warning go first, but for every eighth turn.
+    /// Returns the next write, round-robin over the shards. Shards with a Warning have priority, except every eighth
+    /// time.
     fn next_write(&mut self, now: Now) -> Option<(usize, Write)> {
         let count = self.shards.count();
         let turns = || (0..count).map(|offset| (self.turn + offset) % count);
@@ -326,17 +327,17 @@ impl Delivery {
         (0..self.shards.count()).filter_map(|index| self.shards.look(index, |shard| shard.next_wakeup(now.mono))).min()
     }
 
-    fn send(&mut self, shard: usize, write: Write, place: LanePlace, now: Mono) {
+    fn send(&mut self, shard: usize, write: Write, scope: Scope, now: Mono) {
         let upstream = Arc::clone(&self.upstream);
         let (record, verb) = (write.record, Verb::of(&write.request));
         let task = self.requests.spawn(async move { upstream.write(&write.request).await });
-        self.records.insert(task.id(), Sent { shard, record, verb, place, at: now });
+        self.records.insert(task.id(), Sent { shard, record, verb, scope, at: now });
     }
 
     fn settle(&mut self, joined: Result<(Id, Answer), JoinError>) {
         let (id, answer) = match joined {
             Ok(joined) => joined,
-            // A request that panicked is one whose answer was lost.
+            // After a panic it is unknown whether the request was executed.
             Err(error) => {
                 tracing::error!(%error, "a request to the upstream ended abnormally");
                 let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::BadAnswer };
@@ -345,8 +346,8 @@ impl Delivery {
         };
         let Some(sent) = self.records.remove(&id) else { return };
         let now = self.shards.clock().now();
-        let trouble = match &answer {
-            // A conflict is about one record, and shows the upstream at work.
+        let failure = match &answer {
+            // A conflict concerns one record, and shows a working upstream.
             Answer::Retry(retry) if retry.fault != Fault::Conflict => Some(*retry),
             Answer::Retry(_) | Answer::Stored(_) | Answer::Missing | Answer::Exists | Answer::Refused(_) => None,
         };
@@ -360,13 +361,13 @@ impl Delivery {
         if self.monitor.note_rights(sent.verb, &answer) {
             tracing::error!(
                 verb = sent.verb.label(),
-                "the upstream forbids us to write events; see /readyz of the admin port"
+                "the upstream forbids eventweir to write events; see /readyz of the admin port"
             );
         }
         let (jitter, settings) = (self.jitter.f64(), self.monitor.settings());
-        let outcome = self.lanes.settle(&sent.place, trouble, (sent.at, now.mono), &settings, jitter);
+        let outcome = self.breakers.settle(&sent.scope, failure, (sent.at, now.mono), &settings, jitter);
         let change = self.gate.settle(outcome, sent.at, now.mono, jitter);
-        self.note_health(change, trouble);
+        self.note_health(change, failure);
         self.settle_record(sent.shard, sent.record, answer, now.mono);
     }
 
@@ -380,7 +381,7 @@ impl Delivery {
         }
     }
 
-    /// Logs when losses for a reason begin, and once per minute while they go on; the ledger counts them all.
+    /// Logs losses at most once a minute per reason; the ledger counts all.
     fn log_loss(&mut self, reason: LostReason, now: Mono) {
         let quiet = self.logged_losses.get(&reason).is_some_and(|last| now.since(*last) < LOSS_LOG_INTERVAL);
         if !quiet {
@@ -392,7 +393,7 @@ impl Delivery {
         }
     }
 
-    fn note_health(&self, change: HealthChange, trouble: Option<Retry>) {
+    fn note_health(&self, change: HealthChange, failure: Option<Retry>) {
         self.monitor.0.is_tried.store(true, Ordering::Relaxed);
         match change {
             HealthChange::None => {}
@@ -400,9 +401,9 @@ impl Delivery {
                 self.monitor.0.metrics.up.set(0);
                 self.monitor.0.metrics.outages.inc();
             }
-            // Logged now, because where events are rare each lost answer would look like an outage.
+            // Logged at the second failure, because with few events each lost answer would look like an outage.
             HealthChange::StaysDown => {
-                let fault = trouble.map_or("", |retry| retry.fault.label());
+                let fault = failure.map_or("", |retry| retry.fault.label());
                 let cause = self.upstream.newest_fault().unwrap_or_default();
                 tracing::warn!(fault, %cause, "the upstream is down; events wait in the outbox");
             }

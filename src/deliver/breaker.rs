@@ -1,0 +1,222 @@
+//! A circuit breaker for each namespace whose requests fail. Pure.
+//!
+//! An API server limits the events of one object (EventRateLimit), and an admission webhook may fail for one namespace.
+//! Such failures are no evidence that the upstream is down. So a failure counts against the upstream only if another
+//! object of the namespace failed before it. After four objects in a row the breaker opens: the namespace's records are
+//! postponed, and one request at a time probes whether the namespace has recovered.
+
+use std::collections::HashMap;
+
+use smol_str::SmolStr;
+
+use super::gate::{GateSettings, Outcome};
+use crate::clock::Mono;
+use crate::outbox::{Applied, Fault, Request, Retry, backoff};
+
+/// Different objects that must fail in a row, without a success between them, until the breaker of their namespace
+/// opens.
+const OPENS_AFTER: u32 = 4;
+
+/// LIMIT: breakers. At the limit, breakers whose pause is over are removed; if none is, a further namespace gets none.
+const BREAKERS_MAX: usize = 4096;
+
+/// The breakers of namespaces with failures.
+#[derive(Debug, Default)]
+pub(super) struct Breakers {
+    // LIMIT: `BREAKERS_MAX`.
+    breakers: HashMap<SmolStr, Breaker>,
+}
+
+#[derive(Debug)]
+struct Breaker {
+    /// Objects that failed in a row, plus the failed probes once the breaker is open.
+    failures: u32,
+    /// The object of the last counted failure.
+    object: SmolStr,
+    /// Time of the last counted failure. Failures of requests sent before it are not counted.
+    counted: Mono,
+    /// While the breaker is open, the time of the next probe.
+    until: Mono,
+    /// Whether a probe is in flight.
+    is_probing: bool,
+    /// The last counted failure.
+    fault: Fault,
+}
+
+/// Namespace and object of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Scope {
+    namespace: SmolStr,
+    /// Name of the record up to its last dot, which is the object's name unless a client has chosen another.
+    object: SmolStr,
+}
+
+impl Scope {
+    /// Returns the scope of a request.
+    pub(super) fn of(request: &Request) -> Self {
+        let (namespace, name) = match request {
+            Request::Create { event, .. } => (&event.metadata.namespace, &event.metadata.name),
+            Request::Patch { namespace, name, .. }
+            | Request::Read { namespace, name, .. }
+            | Request::Delete { namespace, name, .. } => (namespace, name),
+        };
+        let object = name.rsplit_once('.').map_or(name.as_str(), |(object, _)| object);
+        Self { namespace: namespace.clone(), object: object.into() }
+    }
+}
+
+impl Breaker {
+    const fn is_open(&self) -> bool {
+        self.failures >= OPENS_AFTER
+    }
+}
+
+impl Breakers {
+    /// Whether a request may be sent now.
+    ///
+    /// # Errors
+    /// If not, the answer with which its record is settled.
+    pub(super) fn acquire(&mut self, scope: &Scope, now: Mono) -> Result<(), Retry> {
+        let Some(breaker) = self.breakers.get_mut(&scope.namespace).filter(|breaker| breaker.is_open()) else {
+            return Ok(());
+        };
+        if breaker.is_probing || breaker.until > now {
+            let after = Some(breaker.until.since(now));
+            return Err(Retry { after, applied: Applied::No, fault: breaker.fault });
+        }
+        breaker.is_probing = true;
+        Ok(())
+    }
+
+    /// Applies the answer to a request that was sent at `sent`, and returns what the answer means for the upstream.
+    /// `failure` is `None` for an answer that shows a working upstream, even if it refuses.
+    pub(super) fn settle(
+        &mut self,
+        scope: &Scope,
+        failure: Option<Retry>,
+        (sent, now): (Mono, Mono),
+        settings: &GateSettings,
+        jitter: f64,
+    ) -> Outcome {
+        let Some(Retry { fault, .. }) = failure else {
+            self.breakers.remove(&scope.namespace);
+            return Outcome::Success;
+        };
+        let is_of_upstream = matches!(fault, Fault::Transport | Fault::Unauthorized | Fault::NotApiserver);
+        let Some(breaker) = self.breakers.get_mut(&scope.namespace) else {
+            if !is_of_upstream {
+                self.begin(scope, fault, now);
+            }
+            return Outcome::Failure;
+        };
+        if breaker.is_open() && sent < breaker.until {
+            return Outcome::KnownFailure;
+        }
+        if is_of_upstream {
+            breaker.is_probing = false;
+            return Outcome::Failure;
+        }
+        if !breaker.is_open() && breaker.object == scope.object {
+            return Outcome::KnownFailure;
+        }
+        if sent < breaker.counted {
+            return Outcome::Failure;
+        }
+        let outcome = if breaker.is_open() { Outcome::KnownFailure } else { Outcome::Failure };
+        breaker.failures = breaker.failures.saturating_add(1);
+        breaker.object.clone_from(&scope.object);
+        (breaker.counted, breaker.is_probing, breaker.fault) = (now, false, fault);
+        let pause = backoff(breaker.failures.saturating_add(1), jitter, settings.first_backoff, settings.max_backoff);
+        breaker.until = now.after(pause);
+        outcome
+    }
+
+    fn begin(&mut self, scope: &Scope, fault: Fault, now: Mono) {
+        if self.breakers.len() >= BREAKERS_MAX {
+            self.breakers.retain(|_, breaker| breaker.until > now);
+        }
+        if self.breakers.len() < BREAKERS_MAX {
+            let object = scope.object.clone();
+            let breaker = Breaker { failures: 1, object, counted: now, until: now, is_probing: false, fault };
+            self.breakers.insert(scope.namespace.clone(), breaker);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(millis: i64) -> Mono {
+        Mono(millis * 1_000_000)
+    }
+
+    fn scope(namespace: &str, object: &str) -> Scope {
+        Scope { namespace: namespace.into(), object: object.into() }
+    }
+
+    fn settle(breakers: &mut Breakers, scope: &Scope, fault: Option<Fault>, millis: i64) -> Outcome {
+        let failure = fault.map(|fault| Retry { after: None, applied: Applied::No, fault });
+        breakers.settle(scope, failure, (at(millis), at(millis)), &GateSettings::default(), 0.0)
+    }
+
+    #[test]
+    fn failures_of_one_object_count_once_and_never_open_the_breaker() {
+        let mut breakers = Breakers::default();
+        let hot = scope("shop", "hot");
+        assert_eq!(settle(&mut breakers, &hot, Some(Fault::Overloaded), 0), Outcome::Failure);
+        for millis in 1..100 {
+            assert_eq!(breakers.acquire(&hot, at(millis)), Ok(()));
+            assert_eq!(settle(&mut breakers, &hot, Some(Fault::Overloaded), millis), Outcome::KnownFailure);
+            assert_eq!(breakers.acquire(&scope("shop", "other"), at(millis)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn an_open_breaker_is_probed_and_delays_no_other_namespace() {
+        let mut breakers = Breakers::default();
+        for (number, object) in ["a", "b", "c", "d"].into_iter().enumerate() {
+            assert_eq!(breakers.acquire(&scope("failing", object), at(0)), Ok(()), "{number}");
+            assert_eq!(settle(&mut breakers, &scope("failing", object), Some(Fault::ServerError), 0), Outcome::Failure);
+        }
+        let postponed =
+            Retry { after: Some(Duration::from_millis(1_600)), applied: Applied::No, fault: Fault::ServerError };
+        assert_eq!(breakers.acquire(&scope("failing", "e"), at(0)), Err(postponed));
+        assert_eq!(breakers.acquire(&scope("other", "a"), at(0)), Ok(()));
+        assert_eq!(breakers.acquire(&scope("failing", "e"), at(1_600)), Ok(()));
+        assert!(breakers.acquire(&scope("failing", "f"), at(1_600)).is_err(), "one probe at a time");
+        assert_eq!(
+            settle(&mut breakers, &scope("failing", "e"), Some(Fault::ServerError), 1_600),
+            Outcome::KnownFailure
+        );
+        assert!(breakers.acquire(&scope("failing", "f"), at(4_799)).is_err());
+        assert_eq!(breakers.acquire(&scope("failing", "f"), at(4_800)), Ok(()));
+        assert_eq!(settle(&mut breakers, &scope("failing", "f"), None, 4_800), Outcome::Success);
+        assert_eq!(breakers.acquire(&scope("failing", "g"), at(4_800)), Ok(()));
+    }
+
+    #[test]
+    fn failures_of_the_connection_open_no_breaker() {
+        let mut breakers = Breakers::default();
+        for fault in [Fault::Transport, Fault::Unauthorized, Fault::NotApiserver] {
+            for _ in 0..9 {
+                assert_eq!(settle(&mut breakers, &scope("shop", "a"), Some(fault), 0), Outcome::Failure);
+            }
+        }
+        assert_eq!(breakers.acquire(&scope("shop", "b"), at(0)), Ok(()));
+    }
+
+    #[test]
+    fn failures_of_requests_in_flight_together_count_once() {
+        let mut breakers = Breakers::default();
+        let failure = Some(Retry { after: None, applied: Applied::No, fault: Fault::ServerError });
+        for object in ["a", "b", "c", "d", "e", "f"] {
+            let outcome =
+                breakers.settle(&scope("shop", object), failure, (at(0), at(1)), &GateSettings::default(), 0.0);
+            assert_eq!(outcome, Outcome::Failure);
+        }
+        assert_eq!(breakers.acquire(&scope("shop", "g"), at(1)), Ok(()));
+    }
+}

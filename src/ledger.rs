@@ -120,7 +120,7 @@ labelled! {
 pub enum LostReason {
     /// Their budget was empty under `suppression: drop`.
     Suppressed,
-    /// The upstream refused their record for good.
+    /// The upstream refused their record finally.
     Refused(RefusalReason),
     /// The drain's deadline passed.
     Shutdown,
@@ -163,7 +163,7 @@ impl LostReason {
 }
 
 labelled! {
-    /// Why the upstream refused a write for good.
+    /// Why the upstream refused a write finally.
     #[derive(Hash)]
     pub enum RefusalReason {
         /// 400, 405, 415, 422: the upstream considers the event invalid.
@@ -217,56 +217,56 @@ impl Ledger {
         self.written.merge(written);
     }
 
-    /// Counts accepted occurrences as lost for good.
+    /// Counts accepted occurrences as lost.
     pub fn lose(&mut self, reason: LostReason, occurrences: u64) {
         if let Some(index) = LostReason::ALL.iter().position(|known| *known == reason) {
             self.lost[index] += occurrences;
         }
     }
 
-    /// Counts occurrences that another shard accounts for from now on. A negative number takes over occurrences of
-    /// another shard.
+    /// Counts occurrences that another shard accounts for from now on. A negative number adds occurrences of another
+    /// shard.
     pub fn hand_over(&mut self, occurrences: i64) {
         self.moved += occurrences;
     }
 
-    /// Occurrences received.
+    /// Returns the number of received occurrences.
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
     }
 
-    /// Occurrences refused on arrival for this reason.
+    /// Returns the number of occurrences refused on arrival for this reason.
     #[must_use]
     pub const fn rejected(&self, reason: RejectReason) -> u64 {
         self.rejected[reason as usize]
     }
 
-    /// Occurrences shown upstream in this way.
+    /// Returns the number of occurrences shown upstream in this way.
     #[must_use]
     pub const fn written(&self, shown: WrittenAs) -> u64 {
         self.written.get(shown)
     }
 
-    /// Occurrences lost for this reason.
+    /// Returns the number of occurrences lost for this reason.
     #[must_use]
     pub fn lost(&self, reason: LostReason) -> u64 {
         LostReason::ALL.iter().position(|known| *known == reason).map_or(0, |index| self.lost[index])
     }
 
-    /// All occurrences shown upstream.
+    /// Returns the number of all occurrences shown upstream.
     #[must_use]
     pub fn total_written(&self) -> u64 {
         self.written.total()
     }
 
-    /// All occurrences lost.
+    /// Returns the number of all lost occurrences.
     #[must_use]
     pub fn total_lost(&self) -> u64 {
         self.lost.iter().sum()
     }
 
-    /// All occurrences refused on arrival.
+    /// Returns the number of all occurrences refused on arrival.
     #[must_use]
     pub fn total_rejected(&self) -> u64 {
         self.rejected.iter().sum()
@@ -274,7 +274,7 @@ impl Ledger {
 }
 
 impl Balance {
-    /// All waiting occurrences.
+    /// Returns the number of all waiting occurrences.
     #[must_use]
     pub fn total_waiting(&self) -> u64 {
         self.waiting.iter().sum()

@@ -1,7 +1,9 @@
-//! Records that their clients create themselves: the apiserver asks us first (admission), and what begins a record is allowed.
+//! Records that their clients create themselves, because the admission webhook has allowed the CREATE that begins a
+//! record.
 //!
-//! The client's request is then our create of the record, in doubt until the upstream is seen to hold it: by a watch event, or by
-//! a read of delivery's. So whatever comes meanwhile coalesces, and what never arrives is written by us. See `stand.rs`.
+//! The outbox then treats the client's request as its own create of the record. The create is in doubt until a watch
+//! event or a read shows the object. Further occurrences coalesce meanwhile, and eventweir writes a record that is
+//! never shown. See `stand.rs`.
 
 use std::time::Duration;
 
@@ -12,12 +14,12 @@ use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
 
-/// How long a watch event is waited for before the upstream is asked.
+/// Time to wait for the watch event before the upstream is read.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 impl Outbox {
-    /// Lets a client create the record that it has just begun, if that could be written now: its tokens are taken. Otherwise the
-    /// record waits as any other, and returns `false`.
+    /// Leaves the create of a new record to its client, and takes the tokens for it. Returns `false` if the record
+    /// could not be written now; then it waits as any other.
     pub fn carry(&mut self, id: RecordId, now: Now) -> bool {
         let Some(record) = self.records.get(&id).filter(|record| record.was_never_sent() && !record.is_staged) else {
             return false;
@@ -43,8 +45,8 @@ impl Outbox {
         true
     }
 
-    /// The upstream holds `event` under the name of a record that its client was allowed to create: as if it had been read.
-    /// `None` for any other record.
+    /// Settles a record that its client was allowed to create, with the `event` that the upstream holds under its name,
+    /// as after a read. Returns `None` for any other record.
     pub fn arrive(&mut self, id: RecordId, event: &Event, now: Now) -> Option<Settlement> {
         let record = self.records.get_mut(&id)?;
         if !matches!((&record.stand, &record.phase), (Stand::Carried { .. }, Phase::Backoff(_))) {

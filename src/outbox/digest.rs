@@ -1,6 +1,6 @@
-//! The digest: one record that stands for records which their budget could never write in time.
+//! The digest: one record for many records that their budget could not pay for in time.
 //!
-//! Its message names the folded reasons with their counts and, as far as the length limit allows, their newest messages.
+//! Its message has the folded reasons with their counts and, within the length limit, their newest messages.
 
 use std::fmt::Write as _;
 
@@ -24,24 +24,24 @@ const KEPT_MESSAGE_BYTES: usize = 256;
 /// LIMIT: bytes of a reason that the digest names; old-style events may carry any length.
 const KEPT_REASON_BYTES: usize = 64;
 
-/// What has folded in one budget, and the record that tells it.
+/// The occurrences that have folded in one budget, and their record.
 #[derive(Debug)]
 pub(super) struct Digest {
     /// The digest's record.
     pub(super) record: RecordId,
-    /// The event as last written, to continue from when the record has left the outbox.
+    /// The event as last written, from which the record continues after it has left the outbox.
     pub(super) event: Event,
-    /// Where it stands upstream.
+    /// State of the record upstream.
     pub(super) stand: Stand,
     /// Occurrences under its tag.
     pub(super) total: u64,
-    /// It can be written until then without folding on; see `Budget::folds_from`.
+    /// Time until which nothing folds, so that the digest can be written; see `Budget::folds_from`.
     pub(super) folds_from: Mono,
     /// LIMIT: `digest_reasons` entries, in the order in which they were first folded.
     reasons: Vec<Folded>,
     /// Occurrences of reasons beyond the limit.
     unnamed: u64,
-    /// What a storm record tells instead of reasons.
+    /// Content of a storm record, instead of reasons.
     storm: Option<Box<Storm>>,
     bytes: usize,
 }
@@ -54,13 +54,13 @@ struct Folded {
 }
 
 impl Digest {
-    /// A digest on the involved object of `first`, the first record that folds.
+    /// Creates a digest on the involved object of `first`, the first record that folds.
     pub(super) fn new(record: RecordId, first: &Event, now: Now) -> Self {
         let object = ObjectReference { field_path: SmolStr::default(), ..first.involved_object.clone() };
         let namespace = &first.metadata.namespace;
         let mut event = Event {
             metadata: ObjectMeta {
-                // Many budgets fold in one instant, of one object too.
+                // Several budgets of one object may fold at the same time.
                 name: format_smolstr!("{}.{:x}", record_name(&object.name, now), record.0 ^ FIRST_DIGEST),
                 namespace: namespace.clone(),
                 ..ObjectMeta::default()
@@ -72,8 +72,8 @@ impl Digest {
             first_timestamp: Some(Time::from_unix_nanos(now.wall)),
             ..Event::default()
         };
-        // Who reads the folded events can read the digest. And an old-style event must live in its object's namespace; where
-        // the folded ones do not, the apiserver would refuse it (`validation/events.go`, `legacyValidateEvent`).
+        // The digest has the style of the folded events, so that their readers can read it. An old-style event must be
+        // in its object's namespace, or the API server refuses it (`validation/events.go`, `legacyValidateEvent`).
         if first.event_time.is_some() || !event.can_be_old_style() {
             event.event_time = Some(MicroTime::from_unix_nanos(now.wall));
             event.action = SmolStr::new_static("Fold");
@@ -83,7 +83,7 @@ impl Digest {
         Self::of(record, event, None, now)
     }
 
-    /// The storm record of the group of `first`.
+    /// Creates the storm record of the group of `first`.
     pub(super) fn storm(record: RecordId, first: &Event, now: Now) -> Self {
         Self::of(record, storm::begin(record, first, now), Some(Box::default()), now)
     }
@@ -98,7 +98,7 @@ impl Digest {
         self.storm.is_some()
     }
 
-    /// Takes in the occurrences of a record that folds.
+    /// Adds the occurrences of a record that folds.
     pub(super) fn fold(&mut self, folded: &Event, occurrences: Occurrences, settings: &Settings) {
         let number = occurrences.total();
         self.event.count = self.event.count.saturating_add(i32::try_from(number).unwrap_or(i32::MAX));
@@ -131,25 +131,26 @@ impl Digest {
         }
     }
 
-    /// Brings the message to what has folded.
+    /// Updates the message.
     pub(super) fn update_message(&mut self, settings: &Settings) {
         let limit = settings.digest_message_bytes;
         self.event.message = self.storm.as_ref().map_or_else(|| self.message(limit), |storm| storm.message(limit));
     }
 
-    /// Bytes the digest holds beside its record.
+    /// Returns the bytes of the digest without its record.
     pub(super) const fn size(&self) -> usize {
         self.bytes + size_of::<Self>()
     }
 
-    /// `35 events folded: FailedMount x3 (newest message), BackOff x2 (…), and 7 of other reasons`, at most `limit` bytes.
+    /// Returns the message, in at most `limit` bytes. An example:
+    /// `35 events folded: FailedMount x3 (newest message), BackOff x2 (…), and 7 of other reasons`
     fn message(&self, limit: usize) -> SmolStr {
         let total = self.unnamed + self.reasons.iter().map(|folded| folded.occurrences).sum::<u64>();
         let head = format!("{total} {} folded: ", if total == 1 { "event" } else { "events" });
         let names: Vec<String> =
             self.reasons.iter().map(|folded| format!("{} x{}", folded.reason, folded.occurrences)).collect();
         let rest_bytes = ", and 18446744073709551615 of other reasons".len();
-        // First as many reasons as fit, then the room that is left is shared by their messages.
+        // First as many reasons as fit. Their messages share the rest.
         let mut used = head.len() + rest_bytes;
         let mut named = 0;
         for name in &names {
@@ -164,7 +165,7 @@ impl Digest {
         for (index, (name, folded)) in names.iter().zip(&self.reasons).take(named).enumerate() {
             text.push_str(if index == 0 { "" } else { ", " });
             text.push_str(name);
-            // ` ()` and the sign of a cut message take six bytes; less than ten of a message says nothing.
+            // ` ()` and the ellipsis take six bytes, and less than ten bytes of a message are of no use.
             if share >= 16 && !folded.message.is_empty() {
                 let shown = cut(&folded.message, share - 6);
                 let sign = if shown.len() < folded.message.len() { "…" } else { "" };

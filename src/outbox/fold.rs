@@ -1,4 +1,4 @@
-//! Folding: never-written records that their budget cannot pay in time become one digest record.
+//! Folding: never-written records that their budget cannot pay for in time become one digest.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::{Occurrences, Outbox, Paused, WrittenAs};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 
-/// How long a digest that was kept can be written before further records fold into it and have it wait again.
+/// Time for the write of a committed digest, before further records fold into it and it has to be committed again.
 const UNDISTURBED: Duration = Duration::from_secs(1);
 
-/// Digests draw their record numbers from the upper half of the range, correlators from the lower.
+/// The first record number of digests, which use the upper half of the range. Correlators use the lower half.
 pub(super) const FIRST_DIGEST: u64 = 1 << 63;
 
-/// Where records fold.
+/// Destination of records that fold.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Home {
     /// Into the digest of their object's budget.
@@ -36,7 +36,7 @@ impl Home {
         }
     }
 
-    /// The group that pays beside.
+    /// Returns the group that pays in addition.
     fn group(self, outbox: &Outbox) -> Option<Membership> {
         match self {
             Self::Budget(_) => None,
@@ -46,8 +46,8 @@ impl Home {
 }
 
 impl Budget {
-    /// When more never-written records will have reached `max_age` than there are tokens for, should nothing else happen: the
-    /// others are written as they are when their turn comes, however long the upstream is down.
+    /// Returns the time at which more never-written records will have reached `max_age` than there are tokens. Records
+    /// with a token do not fold, however long the upstream is down.
     pub(super) fn folds_at(&self, max_age: Duration, now: Mono) -> Option<Mono> {
         let tokens = self.tokens(now);
         if self.foldable_len() <= tokens {
@@ -56,9 +56,9 @@ impl Budget {
         self.foldable_by_age().nth(tokens).map(|order| order.since.after(max_age))
     }
 
-    /// From when on records may fold; `None` while the digest waits to be kept. Each fold has it wait again, and where records
-    /// came faster than they are kept it would never be written.
-    // LIMIT: what comes meanwhile stands in the queue, of which there is no more than `max_records`.
+    /// Returns the time from which records may fold; `None` while the digest waits for a commit of the spool. After
+    /// each fold the digest has to be committed again, so with a steady flow it would otherwise never be written.
+    // LIMIT: records that arrive meanwhile wait in the queue, which has at most `max_records`.
     pub(super) fn folds_from(&self, journal: &Journal, paused: &Paused) -> Option<Mono> {
         match self.digest() {
             Some(digest) if journal.on && paused.contains_key(&digest.record) => None,
@@ -69,7 +69,7 @@ impl Budget {
 }
 
 impl Outbox {
-    /// Too many never-written records wait for one budget: all that its tokens of this moment cannot pay fold.
+    /// Folds the never-written records of a budget for which it has no token now.
     pub(super) fn fold_excess(&mut self, budget: BudgetId, now: Now) {
         if !self.may_fold(budget, now.mono) {
             return;
@@ -79,14 +79,14 @@ impl Outbox {
         self.fold(Home::Budget(budget), &excess, now);
     }
 
-    /// Never-written records that have waited for their maximum age fold.
+    /// Folds the never-written records of a budget that have reached the maximum age.
     pub(super) fn fold_aged(&mut self, budget: BudgetId, now: Now) {
         if !self.may_fold(budget, now.mono) {
             return;
         }
         let max_age = self.settings.digest_max_age;
         let aged: Vec<Order> = self.foldable(budget).filter(|order| order.since.after(max_age) <= now.mono).collect();
-        // With a token at hand the oldest is written as it is.
+        // If there are enough tokens, the records are written as they are.
         let tokens = self.budgets.peek(&budget.0).map_or(0, |budget| budget.tokens(now.mono));
         if aged.len() > tokens {
             self.fold(Home::Budget(budget), &aged, now);
@@ -103,21 +103,22 @@ impl Outbox {
         budget.folds_from(&self.journal, &self.paused).is_some_and(|from| from <= now)
     }
 
-    /// A digest that stands in its queue again has a while in which nothing folds.
+    /// Lets nothing fold into the digest for [`UNDISTURBED`], because it is queued again.
     pub(super) fn end_hold(&mut self, budget: BudgetId, now: Mono) {
         if let Some(digest) = self.budgets.peek_mut(&budget.0).and_then(Budget::digest_mut) {
             digest.folds_from = now.after(UNDISTURBED);
         }
     }
 
-    /// Before the process ends: every budget's never-written records become one write, so that none is lost.
+    /// Prepares the end of the process: folds the never-written records of each budget into one write, so that none is
+    /// lost.
     ///
-    /// The remaining writes are made without waiting for tokens or intervals, and whatever is offered from now on too.
+    /// The remaining and all later writes wait for no token and no interval.
     pub fn drain(&mut self, now: Now) {
         self.draining = true;
         let budgets: Vec<BudgetId> = self.budgets.iter().map(|(id, _)| BudgetId(*id)).collect();
         for budget in budgets {
-            // What stays in the spool can be written by the next process, as it is where the budget can pay for it.
+            // With a spool, the next process can write the records that the budget has tokens for.
             let tokens = self.budgets.peek(&budget.0).filter(|_| self.journal.on);
             let tokens = tokens.map_or(0, |budget| budget.tokens(now.mono));
             let foldable: Vec<Order> = self.foldable(budget).skip(tokens).collect();
@@ -137,8 +138,8 @@ impl Outbox {
         }
     }
 
-    /// Gives up what is left, at the end of a drain. Returns the occurrences that are lost with it, and those that a request in
-    /// doubt may have shown.
+    /// Removes all records at the end of a drain. Returns the lost occurrences, and those that a request in doubt may
+    /// have made visible.
     pub fn abandon(&mut self) -> (Occurrences, Occurrences) {
         let (mut lost, mut unknown) = (Occurrences::default(), Occurrences::default());
         for record in self.records.values() {
@@ -155,7 +156,7 @@ impl Outbox {
         self.budgets.peek(&budget.0).into_iter().flat_map(Budget::foldable)
     }
 
-    /// Takes a record out of its budget's queue.
+    /// Removes a record from its budget's queue.
     pub(super) fn unqueue(&mut self, id: RecordId) {
         let Some(record) = self.records.get_mut(&id) else { return };
         let Phase::Queued(order) = record.phase else { return };
@@ -175,7 +176,7 @@ impl Outbox {
         }
     }
 
-    /// Takes records out that fold.
+    /// Removes and returns the records that fold.
     pub(super) fn take_folding(&mut self, orders: &[Order], now: Now) -> Vec<(RecordId, Box<Record>)> {
         let mut records = Vec::with_capacity(orders.len());
         for Order { record: id, .. } in orders {
@@ -194,7 +195,7 @@ impl Outbox {
         records
     }
 
-    /// Lets the digest of `home` stand for records that were taken out, and returns it.
+    /// Adds removed records to the digest of `home`, and returns the digest.
     pub(super) fn fold_into(&mut self, home: Home, records: &[(RecordId, Box<Record>)], now: Now) -> Option<RecordId> {
         let (_, first) = records.first()?;
         let id = self.budgets.peek(&home.budget().0)?.digest().map(|digest| digest.record);
@@ -216,7 +217,7 @@ impl Outbox {
         Some(id)
     }
 
-    /// Lets the digest's record carry what has folded since.
+    /// Owes a write of the digest with the folded occurrences.
     fn owe_digest(&mut self, home: Home, occurrences: u64, since: Mono, now: Now) {
         let (budget_id, group) = (home.budget(), home.group(self));
         let Some(budget) = self.budgets.peek_mut(&budget_id.0) else { return };
@@ -238,7 +239,7 @@ impl Outbox {
             self.put(id, record);
         }
         self.hold_until_kept(id);
-        // It takes the place of the longest-waiting record that it stands for.
+        // Its wait begins with that of the longest-waiting record.
         let shown = if let Home::Group(_) = home { WrittenAs::Storm } else { WrittenAs::Digest };
         self.owe(id, Occurrences::of(shown, occurrences), since, now);
     }
@@ -254,9 +255,9 @@ mod tests {
     use crate::outbox::{self, Answer, DIGEST_REASON, Request};
     use crate::shard::{self, Shard};
 
-    /// Fault: each record that folded had it wait for one more commit, and it was not written before the flood ended.
+    /// Fault: after each folded record it waited for one more commit, and was not written before the flood ended.
     #[test]
-    fn a_digest_is_written_while_its_budget_goes_on_folding() {
+    fn a_digest_is_written_while_its_budget_continues_to_fold() {
         let spam_key = vec![Field::SourceComponent];
         let base = Settings { burst_size: 1, qps: 1.0, spam_key, ..Settings::default() };
         let policy = Policy { base: Arc::new(base), rules: Vec::new() };

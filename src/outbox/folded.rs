@@ -8,20 +8,20 @@ use crate::correlator::{Key, LruMap};
 use crate::event::Event;
 use crate::limits::Share;
 
-/// Marks an event that the upstream does not hold; the name of the storm record that counts it.
+/// The annotation of an event that the upstream does not hold, with the name of the storm record that counts it.
 pub const FOLDED_MARK: &str = "eventweir.io/folded-into";
 
-/// LIMIT: events of all shards; the one that folded longest ago is forgotten beyond.
+/// LIMIT: events over all shards. Above it, the event that folded longest ago is removed.
 const EVENTS_MAX: usize = 10_000;
 
-/// LIMIT: their bytes, of all shards; the same.
+/// LIMIT: their bytes over all shards, with the same effect.
 const BYTES_MAX: usize = 16 << 20;
 
-/// How long one is known after it has folded: the upstream's TTL.
+/// Time for which an event stays in the table after it has folded: the upstream's TTL.
 const KNOWN_FOR: std::time::Duration = std::time::Duration::from_secs(3600);
 
 struct Folded {
-    /// The newest, with all occurrences.
+    /// The newest event, with the count of all.
     event: Event,
     size: usize,
     at: Mono,
@@ -37,7 +37,7 @@ pub(super) struct FoldedTable {
 }
 
 impl FoldedTable {
-    /// That of another shard; the limits are on both.
+    /// Creates the table of another shard, which shares the limits.
     pub(super) fn another(&self) -> Self {
         Self { known: LruMap::default(), number: self.number.another(), bytes: self.bytes.another() }
     }
@@ -83,19 +83,19 @@ impl FoldedTable {
         self.known.peek(&key).filter(|known| known.is_known(now)).map(|known| &known.event)
     }
 
-    /// The newest first.
+    /// Returns the events, newest first.
     pub(super) fn iter(&self, now: Mono) -> impl Iterator<Item = &Event> {
         self.known.iter().map(|(_, known)| known).filter(move |known| known.is_known(now)).map(|known| &known.event)
     }
 }
 
 impl Outbox {
-    /// Events that have folded into storm records, as far as they are known.
+    /// Returns the events of the table that have folded into storm records.
     pub fn folded(&self, now: Mono) -> impl Iterator<Item = &Event> {
         self.folded.iter(now)
     }
 
-    /// The event of the same group and object that has folded, if one is known.
+    /// Returns the folded event of the same group and object, if the table has one.
     #[must_use]
     pub fn folded_like(&self, event: &Event, now: Mono) -> Option<&Event> {
         self.folded.get(self.groups.object(event), now)
@@ -103,7 +103,7 @@ impl Outbox {
 }
 
 impl std::fmt::Debug for FoldedTable {
-    /// What decides about further events.
+    /// Writes the keys only, which decide about further events.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.known.iter().map(|(key, _)| key)).finish()
     }

@@ -1,5 +1,5 @@
-//! Deletions and replacements from outside: a record is kept back while the upstream is asked, then forgotten, or goes on from
-//! what the upstream holds now. So a delete is never overwritten by a write that was already owed.
+//! Deletions and replacements from outside: a record is kept back while the upstream is asked, then forgotten, or goes
+//! on from what the upstream holds now. So a delete is never overwritten by a write that was already owed.
 
 use super::fold::FIRST_DIGEST;
 use super::record::Phase;
@@ -20,8 +20,8 @@ pub enum Line {
 }
 
 impl Outbox {
-    /// Lets no write of this record go until [`resume`](Self::resume) or [`forget`](Self::forget); one that is on its way
-    /// stays so. Pauses of one record are counted.
+    /// Lets no write of this record go until [`resume`](Self::resume) or [`forget`](Self::forget); one that is on its
+    /// way stays so. Pauses of one record are counted.
     pub fn pause(&mut self, id: RecordId) {
         *self.paused.entry(id).or_insert(0) += 1;
         self.unqueue(id);
@@ -59,8 +59,9 @@ impl Outbox {
         }
     }
 
-    /// Ends a pause by letting the record go with all that it owes: a client has deleted it. An answer that still comes means
-    /// nothing any more. Returns the occurrences that are given up, and the tickets of clients that waited for them.
+    /// Ends a pause by letting the record go with all that it owes: a client has deleted it. An answer that still comes
+    /// means nothing any more. Returns the occurrences that are given up, and the tickets of clients that waited for
+    /// them.
     pub fn forget(&mut self, id: RecordId, now: Now) -> (Occurrences, Vec<Ticket>) {
         self.end_pause(id);
         self.unqueue(id);
@@ -100,8 +101,8 @@ impl Outbox {
         true
     }
 
-    /// A client has replaced the record upstream by `stored`, which includes what waited: GET had shown that. Returns by how much
-    /// its count moved and how many occurrences are written by it; `None` when the record is not here.
+    /// A client has replaced the record upstream by `stored`, which includes what waited: GET had shown that. Returns
+    /// by how much its count moved and how many occurrences are written by it; `None` when the record is not here.
     pub fn rebase(&mut self, id: RecordId, stored: &Event, line: Line, now: Now) -> Option<(i32, Occurrences)> {
         self.note(id);
         let count = self.counted(stored);

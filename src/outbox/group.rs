@@ -1,7 +1,7 @@
-//! Through which API group a record is written, and how its number of occurrences stands there. Pure.
+//! The API group through which a record is written, and its number of occurrences there. Pure.
 //!
-//! core/v1 lets a patch change everything; events.k8s.io/v1 lets it change `series` only. So a record's group must not change
-//! from core/v1's `count` to a stale series: it follows from what identifies the record.
+//! A patch in core/v1 may change everything, a patch in events.k8s.io/v1 `series` only. The group of a record depends
+//! only on what identifies the record. So it never changes from core/v1's `count` to an outdated series.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::clock::Now;
 use crate::correlator::Patch;
 use crate::event::{ApiGroup, Event, EventSource, Time, conversion};
 
-/// In which API group records are written; `upstream.group`.
+/// The API group in which records are written (`upstream.group`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UpstreamGroup {
     /// New-style events through events.k8s.io/v1, all others through core/v1: as their clients would have written them.
@@ -21,7 +21,7 @@ pub enum UpstreamGroup {
 }
 
 impl UpstreamGroup {
-    /// The group that the record of `event` is written through.
+    /// Returns the group through which the record of `event` is written.
     #[must_use]
     pub fn of(self, event: &Event) -> ApiGroup {
         match self {
@@ -32,30 +32,30 @@ impl UpstreamGroup {
         }
     }
 
-    /// How many occurrences the record `stored` shows, in the member that its group counts in.
+    /// Returns the number of occurrences that the record `stored` shows, from the member in which its group counts.
     pub(super) fn count(self, stored: &Event) -> i32 {
         count(self.of(stored), stored)
     }
 }
 
-/// Whether events.k8s.io/v1 takes the event as it is: not with a source or a first timestamp. A combined record and a digest
-/// have the latter, and need core/v1, where their message can follow.
+/// Whether events.k8s.io/v1 accepts the event without changes: it has no source and no first timestamp. Combined
+/// records and digests have a first timestamp, and need core/v1, where a patch can change their message.
 fn is_plain_new_style(event: &Event) -> bool {
     event.event_time.is_some() && event.source == EventSource::default() && event.first_timestamp.is_none()
 }
 
-/// How many occurrences `stored`, written through `group`, shows.
+/// Returns the number of occurrences that `stored`, written through `group`, shows.
 pub(super) fn count(group: ApiGroup, stored: &Event) -> i32 {
     match group {
-        // An event that says nothing of it has happened once.
+        // Without a count or a series, an event has happened once.
         ApiGroup::Core if stored.count < 1 => conversion::occurrences(stored).max(1),
-        // A series that its own client has written counts on beside it.
+        // Its own client may have written a larger series.
         ApiGroup::Core => stored.count.max(stored.series.as_ref().map_or(0, |series| series.count)),
         ApiGroup::Events => conversion::occurrences(stored),
     }
 }
 
-/// The event as it is created through `group`.
+/// Returns the event as it is created through `group`.
 pub(super) fn converted(group: ApiGroup, event: &Event, now: Now) -> Cow<'_, Event> {
     match group {
         ApiGroup::Core => Cow::Borrowed(event),
@@ -63,7 +63,7 @@ pub(super) fn converted(group: ApiGroup, event: &Event, now: Now) -> Cow<'_, Eve
     }
 }
 
-/// The patch that brings the stored record to the state of `event`. A series needs a time; core/v1 does not.
+/// Returns the patch of the stored record to the state of `event`. A series needs a time; core/v1 does not.
 pub(super) fn patch(group: ApiGroup, event: &Event, now: Now) -> Patch {
     let mut patch = Patch::of(event);
     if group == ApiGroup::Events {

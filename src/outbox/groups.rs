@@ -480,7 +480,7 @@ impl Outbox {
         let name = event.metadata.name.clone();
         if begins {
             let event = event.clone();
-            self.tell_of_storm(StormNews { begins, event });
+            self.note_storm(StormNews { begins, event });
         }
         Some((into, name))
     }
@@ -509,7 +509,7 @@ impl Outbox {
         let Some(group) = self.groups.waiting.remove(&key) else { return };
         if group.has_record {
             if let Some(event) = self.storm_event(key).cloned() {
-                self.tell_of_storm(StormNews { begins: false, event });
+                self.note_storm(StormNews { begins: false, event });
             }
             let budget_id = BudgetId::of_group(key);
             if let Some(budget) = self.budgets.peek_mut(&budget_id.0) {

@@ -1,5 +1,5 @@
-//! Watch events: a record was changed, deleted or created by another writer. Our own writes come back this way too, and are
-//! told apart by their version.
+//! Watch events: a record was changed, deleted or created by another writer. Our own writes come back this way too, and
+//! are told apart by their version.
 
 use super::record::Phase;
 use super::stand::{Held, Stand};
@@ -54,8 +54,8 @@ impl Outbox {
         Learned::Moved(i32::try_from(moved).unwrap_or(if moved < 0 { i32::MIN } else { i32::MAX }))
     }
 
-    /// The upstream, at `version`, no longer holds the record: its next write creates it, with its running count. It may have been
-    /// created again since, as an answer has said.
+    /// The upstream, at `version`, no longer holds the record: its next write creates it, with its running count. It
+    /// may have been created again since, as an answer has said.
     pub fn learn_gone(&mut self, id: RecordId, version: &str, now: Now) -> Learned {
         let Some(record) = self.records.get(&id) else { return Learned::Absent };
         let Stand::On(held) = &record.stand else { return Learned::Ignored };

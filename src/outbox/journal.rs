@@ -1,5 +1,5 @@
-//! The journal: the part of each owing record that has to outlive the process, and the records that have changed since the changes
-//! were last taken. Persistence is the spool's job; without a spool nothing is noted.
+//! The journal: the part of each owing record that has to outlive the process, and the records that have changed since
+//! the changes were last taken. Persistence is the spool's job; without a spool nothing is noted.
 //!
 //! The spool takes the changes and reports afterwards whether they are kept ([`Outbox::changes_kept`]) or not
 //! ([`Outbox::changes_not_kept`]).
@@ -142,11 +142,12 @@ impl Outbox {
         self.journal.changed.extend(self.records.keys().copied());
     }
 
-    /// Takes in a record of an earlier process. A write of it may have been on its way when that process ended, and may have
-    /// carried more than was kept. So the record goes on under the earlier tag until it is settled what of the kept occurrences
-    /// has arrived, is not folded, and its first write pays with no token.
+    /// Takes in a record of an earlier process. A write of it may have been on its way when that process ended, and may
+    /// have carried more than was kept. So the record goes on under the earlier tag until it is settled what of the
+    /// kept occurrences has arrived, is not folded, and its first write pays with no token.
     ///
-    /// LIMIT: as many as the earlier process let wait, whatever this one's limits are; new records are refused meanwhile.
+    /// LIMIT: as many as the earlier process let wait, whatever this one's limits are; new records are refused
+    /// meanwhile.
     pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, now: Now) {
         let budget_id = match entry.budget {
             Some(budget) => BudgetId::of_spam_key(entry.source, budget),
@@ -219,8 +220,8 @@ impl Outbox {
         }
     }
 
-    /// A record stands for what another one stood for before, or under another name: it sends nothing until that is kept, or
-    /// a process that began from what is kept would write the same occurrences a second time.
+    /// A record stands for what another one stood for before, or under another name: it sends nothing until that is
+    /// kept, or a process that began from what is kept would write the same occurrences a second time.
     pub(super) fn hold_until_kept(&mut self, id: RecordId) {
         if self.journal.on {
             self.note(id);

@@ -1,16 +1,17 @@
-//! How far clients have counted on a record, beside its tag.
+//! Client lines: the total that each client has stated for a record.
 //!
-//! A client that counts by itself (client-go) posts an event under a name of its own, and then totals. Where several clients count on
-//! one record, or the record has another name, the count upstream does not say how much of a client's total is in it. So a write
-//! carries an annotation for each such client, `line.eventweir/KEY: TOTAL CHECKSUM NAME COUNT`, in one request with the tag. Another
-//! process reads it, and of the client's next total counts only the growth since.
+//! A client with a correlator of its own (client-go) posts an event under its own name, and then totals. If several
+//! clients count on one record, or the record has another name, the count upstream does not show which part of a
+//! client's total it includes. So a write carries an annotation for each such client, `line.eventweir/KEY: TOTAL
+//! CHECKSUM NAME COUNT`, in one request with the tag. Another process reads it, and counts only the growth of the
+//! client's next total.
 //!
-//! `KEY` is a hash of the name, so a write overwrites the line of the same client without a read. `CHECKSUM` covers what all
-//! events of a line have in common: a name that is used again for something else begins at 0. `COUNT` is the record's count with
-//! that write, which orders the lines by age.
+//! `KEY` is a hash of the name, so a write overwrites the line of the same client without a read. `CHECKSUM` covers
+//! what all events of a line have in common. If it differs, the name is used for another event, which begins at 0.
+//! `COUNT` is the record's count with that write; it orders the lines by age.
 //!
-//! The client whose name the record bears needs no line while no other client and no other writer counts on it: then its total is
-//! the record's count.
+//! A line is needed for the client with the record's name only if another client or writer counts on the record too.
+//! Otherwise its total is the record's count.
 
 use flate2::Crc;
 use smol_str::{SmolStr, format_smolstr};
@@ -20,35 +21,36 @@ use super::record::{Kind, Record};
 use crate::correlator::RecordId;
 use crate::event::Event;
 
-/// The beginning of the name of every annotation with a line.
+/// Prefix of the names of annotations with a line.
 pub(super) const LINE_PREFIX: &str = "line.eventweir/";
 
-/// LIMIT: lines of other clients with a total above 1 on one object, each mostly some 100 bytes, at most 300. Beyond, the next patch
-/// removes the oldest, and the next process counts the total of that client whole.
+/// LIMIT: lines of other clients with a total above 1 on one object. Above it, the next patch removes the oldest, and
+/// the next process counts the whole total of that client. A line has some 100 bytes, at most 300.
 const OTHERS_MAX: usize = 32;
 
-/// The key of the newest line with a total of 1 of another client: clients that post each occurrence under a new name need no more.
+/// The key of the newest line of another client with a total of 1. One such line is enough for clients that post each
+/// occurrence under a new name.
 const FIRST: &str = "first";
 
-/// How far a client has counted under one name.
+/// The total of a client under one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientLine {
     /// The name that the client gave its event.
     pub name: SmolStr,
-    /// A checksum of what the events of the line have in common.
+    /// Checksum of what the events of the line have in common.
     pub checksum: u32,
-    /// How many occurrences the client has told of.
+    /// Number of occurrences that the client has stated.
     pub total: i32,
 }
 
 impl ClientLine {
-    /// The line of an event whose count is its client's total; 0 where the client tells none.
+    /// Returns the line of an event whose count is its client's total, or 0 if the client states none.
     #[must_use]
     pub fn of(event: &Event) -> Self {
         Self { name: event.metadata.name.clone(), checksum: line_checksum(event), total: event.count.max(0) }
     }
 
-    /// The lines that an object upstream has.
+    /// Returns the lines of an object upstream.
     pub fn on(object: &Event) -> impl Iterator<Item = Self> {
         let annotations = object.metadata.rare.iter().flat_map(|rare| &rare.annotations);
         annotations.filter(|(slot, _)| slot.starts_with(LINE_PREFIX)).filter_map(|(_, value)| Self::parse(value))
@@ -62,7 +64,7 @@ impl ClientLine {
         (total > 0).then_some(Self { name, checksum, total })
     }
 
-    /// The annotation of a write with this count.
+    /// Returns the annotation for a write with this count.
     fn annotation(&self, key: &str, count: i64) -> (SmolStr, SmolStr) {
         let value = format_smolstr!("{} {:08x} {} {count}", self.total, self.checksum, self.name);
         (slot(key), value)
@@ -81,17 +83,18 @@ impl ClientLine {
     }
 }
 
-/// The key of a client's line.
+/// Returns the key of a client's line.
 fn key(name: &str) -> SmolStr {
     format_smolstr!("{:08x}", crc([name]))
 }
 
-/// The name of the annotation with a line.
+/// Returns the name of the annotation with a line.
 fn slot(key: &str) -> SmolStr {
     format_smolstr!("{LINE_PREFIX}{key}")
 }
 
-/// A checksum of what the events of one line have in common: object, reporter and reason. The same in every version.
+/// Returns a checksum of what the events of one line have in common: object, reporter and reason. It must not change
+/// between versions.
 #[must_use]
 pub fn line_checksum(event: &Event) -> u32 {
     let object = &event.involved_object;
@@ -107,7 +110,8 @@ fn crc<const N: usize>(texts: [&str; N]) -> u32 {
     sum.sum()
 }
 
-/// The lines on `object` that its next patch removes unless it writes them: those beyond the limit, and the own one.
+/// Returns the lines of `object` that its next patch removes unless it writes them: those above the limit, and the own
+/// one.
 pub(super) fn surplus(object: &Event) -> Vec<SmolStr> {
     let annotations = object.metadata.rare.iter().flat_map(|rare| &rare.annotations);
     let lines = annotations.filter(|(key, _)| key.starts_with(LINE_PREFIX) && !key.ends_with(FIRST));
@@ -120,30 +124,31 @@ pub(super) fn surplus(object: &Event) -> Vec<SmolStr> {
     others.into_iter().take(surplus).map(|(_, key)| key).chain(own.into_iter().map(|(key, _)| key)).cloned().collect()
 }
 
-/// Whether the line in an annotation is of this name.
+/// Whether a line has this name.
 fn is_named(value: &str, name: &str) -> bool {
     value.split(' ').nth(2) == Some(name)
 }
 
-/// The lines on a record that its next write carries.
+/// The lines that the next write of a record carries.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// That of the client whose name the record bears, or bore before it was renamed.
+    /// The line of the client with the record's name, or with its name before it was renamed.
     own: Option<ClientLine>,
-    /// The newest last.
+    /// The lines of other clients, the newest last.
     // LIMIT: `OTHERS_MAX`, and one with a total of 1.
     others: Vec<ClientLine>,
 }
 
 impl Lines {
-    /// The lines of a record of this name, as [`to_vec`](Self::to_vec) has returned them.
+    /// Restores the lines of a record of this name from the result of [`to_vec`](Self::to_vec).
     pub(super) fn of(lines: Vec<ClientLine>, name: &str) -> Self {
         let mut all = Self::default();
         lines.into_iter().for_each(|line| all.put(line, name));
         all
     }
 
-    /// Takes over a newer line of a record of this name. A total only grows, because a client's requests may overtake each other.
+    /// Adds a newer line of a record of this name. A total only grows, because a client's requests may arrive out of
+    /// order.
     fn put(&mut self, mut line: ClientLine, record: &str) {
         line.total = line.total.max(self.total(&line.name, line.checksum).unwrap_or(0));
         if line.name == record || self.own.as_ref().is_some_and(|own| own.name == line.name) {
@@ -181,7 +186,7 @@ impl Lines {
         self.iter().cloned().collect()
     }
 
-    /// Bytes of memory, for the limit of the outbox.
+    /// Returns the bytes of memory, for the limit of the outbox.
     pub(super) fn size(&self) -> usize {
         self.iter().map(ClientLine::size).sum()
     }
@@ -197,23 +202,24 @@ impl Lines {
         }
     }
 
-    /// Takes over how far the client of the record's name has counted, from the line on an object.
+    /// Raises the own total to that of the object's line.
     fn read_own(&mut self, object: &Event) {
         if let Some(own) = self.own.as_mut().filter(|own| own.name == object.metadata.name) {
             own.total = own.total.max(own_total(object, own.checksum).unwrap_or(0));
         }
     }
 
-    /// Of the annotations that a patch under `name` may remove, those that it does: not what it writes, and not an own line that is
-    /// unknown here.
+    /// Returns the lines among `surplus` that a patch under `name` removes: not those that it writes, and not an own
+    /// line that this process does not have.
     pub(super) fn removed(&self, surplus: &[SmolStr], name: &str, written: &[(SmolStr, SmolStr)]) -> Vec<SmolStr> {
         let unknown = self.own.is_none().then(|| slot(&key(name)));
         let is_kept = |slot: &SmolStr| unknown.as_ref() == Some(slot) || written.iter().any(|(key, _)| key == slot);
         surplus.iter().filter(|slot| !is_kept(slot)).cloned().collect()
     }
 
-    /// The annotations of a write under `name` with this count, of which `ours` is this record's part. The own line is left out
-    /// where its total is the whole count and all of that is ours: then no reader can take another writer's part for the client's.
+    /// Returns the annotations of a write under `name` with this count, of which `ours` is this record's part. The own
+    /// line is omitted if its total is the whole count and all of it is ours, because then the count itself is the
+    /// client's total.
     pub(super) fn annotations(&self, name: &str, count: i64, ours: u64) -> Vec<(SmolStr, SmolStr)> {
         let is_whole = |own: &ClientLine| i64::from(own.total) == count && i64::try_from(ours) == Ok(count);
         let own = self.own.iter().filter(|own| own.name != name || !is_whole(own));
@@ -226,13 +232,13 @@ impl Lines {
     }
 }
 
-/// How far the client has counted whose name an object bears, as the object's line of it says.
+/// Returns the total in the own line of an object.
 fn own_total(object: &Event, checksum: u32) -> Option<i32> {
     ClientLine::on(object).find(|line| line.is_of(&object.metadata.name, checksum)).map(|line| line.total)
 }
 
 impl Record {
-    /// Notes how far a client has counted. A write carries that together with the occurrence.
+    /// Stores the line of a client. The write of the occurrence carries it.
     fn put_line(&mut self, line: ClientLine) {
         let lines = if self.is_inherited { &mut self.later_lines } else { &mut self.lines };
         let before = lines.size();
@@ -240,13 +246,13 @@ impl Record {
         self.size = self.size + lines.size() - before;
     }
 
-    /// Reads the own line of the object that the record counts on.
+    /// Reads the own line of the object of the record.
     pub(super) fn read_own_line(&mut self, object: &Event) {
         self.lines.read_own(object);
         self.later_lines.read_own(object);
     }
 
-    /// Whether another client than this one may count on the record under its own name, without a line here.
+    /// Whether another client may count on the record under the record's name, without a line in this process.
     fn lacks_own_line(&self, client: &str) -> bool {
         self.kind == Kind::Plain
             && self.event.metadata.name != client
@@ -258,12 +264,12 @@ impl Record {
 impl Outbox {
     /// Whether writes carry tags, and so lines.
     #[must_use]
-    pub const fn tells_lines(&self) -> bool {
+    pub const fn writes_lines(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// Notes how far a client of a record has counted; a total of 0 is none. Returns namespace and name of the record if it bears
-    /// another client's name, and nothing is known here of how far that one has counted.
+    /// Stores the line of a client of a record; a total of 0 is none. Returns namespace and name of the record if it
+    /// has the name of another client whose line this process does not have.
     pub fn put_line(&mut self, id: RecordId, line: ClientLine) -> Option<(SmolStr, SmolStr)> {
         let record = self.records.get_mut(&id).filter(|record| record.tag.is_some())?;
         let metadata = &record.event.metadata;
@@ -276,7 +282,7 @@ impl Outbox {
         lacking
     }
 
-    /// Sets back the line of a client, whose total was refused.
+    /// Restores the line of a client whose new total was refused.
     pub fn take_back_line(&mut self, id: RecordId, line: &ClientLine) {
         if let Some(record) = self.records.get_mut(&id) {
             record.lines.take_back(line);
@@ -284,7 +290,7 @@ impl Outbox {
         }
     }
 
-    /// How far a client has counted on a record that is here.
+    /// Returns the total of a client on a record of the outbox.
     #[must_use]
     pub fn line(&self, id: RecordId, name: &str, checksum: u32) -> Option<i32> {
         let record = self.records.get(&id)?;

@@ -1,4 +1,4 @@
-//! What `explain` looks at: where a record stands, and what its budget has.
+//! Views of records and budgets for `explain`.
 
 use smol_str::SmolStr;
 
@@ -11,7 +11,7 @@ use crate::correlator::{Key, RecordId};
 use crate::event::Event;
 use crate::ledger::Why;
 
-/// A record on its way, before its answer.
+/// The parts of a record that `explain` reads with each answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Glimpse<'a> {
     /// Its desired state.
@@ -22,46 +22,46 @@ pub struct Glimpse<'a> {
     pub sent: i64,
 }
 
-/// Where a record stands.
+/// The state of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
     /// Its name.
     pub name: SmolStr,
     /// Occurrences that the upstream has not acknowledged.
     pub waiting: u64,
-    /// What they wait for.
+    /// Their wait reason.
     pub why: Why,
-    /// Whether a request with some of them is on its way.
+    /// Whether a request with some of them is in flight.
     pub is_in_flight: bool,
-    /// Since when its writes have failed.
+    /// Time of the first failure since the last success.
     pub failing_since: Option<Mono>,
-    /// Its version upstream, if it is there.
+    /// Its version upstream, if the upstream is known to hold it.
     pub version: Option<SmolStr>,
 }
 
-/// What a budget has.
+/// The state of a budget.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tokens {
     /// Whole tokens.
     pub left: usize,
-    /// When the next comes.
+    /// Time of the next token.
     pub next: Option<Mono>,
-    /// The records that wait for them, the first in line first.
+    /// The records that wait for them, in queue order.
     pub queue: Vec<RecordId>,
 }
 
-/// LIMIT: records of a queue that are shown.
+/// LIMIT: records of a queue that are returned.
 const QUEUE: usize = 5;
 
 impl Outbox {
-    /// A record that is here.
+    /// Returns a record of the outbox.
     #[must_use]
     pub fn glimpse(&self, id: RecordId) -> Option<Glimpse<'_>> {
         let record = self.records.get(&id)?;
         Some(Glimpse { event: &record.event, kind: record.kind, sent: record.sent.count })
     }
 
-    /// Where a record stands; `None` when nothing of it is owed here and it was not written a moment ago.
+    /// Returns the state of a record; `None` if it owes no write and was not written just before.
     #[must_use]
     pub fn view(&self, id: RecordId) -> Option<View> {
         let record: &Record = self.records.get(&id)?;
@@ -79,7 +79,7 @@ impl Outbox {
         })
     }
 
-    /// What a budget has; `None` where it is as good as new.
+    /// Returns the state of a budget; `None` if it is full.
     #[must_use]
     pub fn tokens(&self, source: Key, budget: Key, now: Mono) -> Option<Tokens> {
         let budget = self.budgets.peek(&BudgetId::of_spam_key(source, budget).0)?;
@@ -89,13 +89,13 @@ impl Outbox {
         Some(Tokens { left: budget.tokens(now), next: budget.next_token(now), queue })
     }
 
-    /// When a budget has its next token, as far as known; `None` where it is as good as new.
+    /// Returns the time of a budget's next token; `None` if the budget is full.
     #[must_use]
     pub fn next_token(&self, source: Key, budget: Key, now: Mono) -> Option<Mono> {
         self.budgets.peek(&BudgetId::of_spam_key(source, budget).0)?.next_token(now)
     }
 
-    /// The name of a digest or storm record. Looks at every budget: only for `explain`.
+    /// Returns the name of a digest or storm record. Iterates over all budgets: only for `explain`.
     #[must_use]
     pub fn digest_name(&self, id: RecordId) -> Option<SmolStr> {
         let mut digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest());

@@ -1,30 +1,30 @@
-//! The budgets that can be written now: Warning before Normal, and round robin between sources, so that a source with a
-//! thousand budgets gets the same turns as one with a single budget. Every eighth turn is a Normal budget's, so that Warnings
-//! that come as fast as they are written pass nobody over without end.
+//! The queue of budgets that can write now: Warning before Normal, and round robin between sources. So a source with a
+//! thousand budgets gets as many turns as one with a single budget. Every eighth turn goes to a Normal budget, so that
+//! steady Warnings do not starve it.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::budget::{BudgetId, Class};
 use crate::correlator::{BuildKeyHasher, Key};
 
-/// Of so many turns one is a Normal budget's where one waits.
+/// Every turn with this number goes to a Normal budget, if one waits.
 pub(crate) const NORMAL_TURN: usize = 8;
 
-/// Ready budgets. A budget may be here after it has stopped being ready; the caller of `pop` checks.
+/// Ready budgets. A budget may stay in the queue when it is no longer ready; the caller of `pop` checks.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     warning: Turns,
     normal: Turns,
-    /// Turns that Warnings have had since a Normal budget had one.
+    /// Consecutive turns of Warnings.
     warnings: usize,
 }
 
 #[derive(Debug, Default)]
 struct Turns {
-    /// Sources in turn; each stands here exactly once while it has budgets below.
+    /// Sources in turn. Each source with budgets is in the queue exactly once.
     // LIMIT: as many as budgets, of which the outbox has `max_budgets`.
     sources: VecDeque<Key>,
-    // LIMIT: each budget once, but for those that have changed their class since.
+    // LIMIT: each budget once, except budgets that have changed their class since.
     budgets: HashMap<Key, VecDeque<BudgetId>, BuildKeyHasher>,
 }
 
@@ -63,7 +63,7 @@ impl Ready {
         self.normal.pop().map(|budget| (Class::Normal, budget))
     }
 
-    /// A budget that was popped has had its turn: something of it was sent.
+    /// Records that a write of a popped budget was sent.
     pub(super) const fn had_turn(&mut self, class: Class) {
         self.warnings = match class {
             Class::Warning => self.warnings.saturating_add(1),

@@ -1,4 +1,4 @@
-//! What the outbox asks of the upstream, and the sorted answers it understands. Plain values.
+//! Requests of the outbox to the upstream, and classified answers. Plain values.
 
 use std::time::Duration;
 
@@ -10,51 +10,51 @@ use crate::event::{ApiGroup, Event};
 use crate::ledger::RefusalReason;
 use crate::status::Status;
 
-/// One request owed to the upstream for one record.
+/// A request to the upstream for a record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
-    /// The record it is for; handed back with the answer.
+    /// The record, which [`Outbox::settle`](super::Outbox::settle) needs with the answer.
     pub record: RecordId,
-    /// What to ask.
+    /// The request.
     pub request: Request,
 }
 
-/// The requests a record can need.
+/// The kinds of requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// POST of the whole event.
     Create {
-        /// The API group to ask.
+        /// The API group of the request.
         group: ApiGroup,
-        /// The event as that group takes it; `metadata.resourceVersion` is empty.
+        /// The event in the form of that group, without a `metadata.resourceVersion`.
         event: Box<Event>,
     },
     /// Strategic merge PATCH.
     Patch {
-        /// The API group to ask. Through events.k8s.io/v1 the patch's count and time move the series, and its message stays
-        /// behind: nothing else may change there.
+        /// The API group of the request. Through events.k8s.io/v1 the patch changes the series to its count and time,
+        /// and not the message, because nothing else may change there.
         group: ApiGroup,
         /// Namespace of the record.
         namespace: SmolStr,
         /// Name of the record upstream.
         name: SmolStr,
-        /// What to change.
+        /// The changed members.
         patch: Patch,
-        /// What lets it count exactly once; `None` without lost answers and other writers.
+        /// Version and tag, which make it count exactly once; `None` for plain writes.
         claim: Option<Box<Claim>>,
     },
     /// GET of a record whose create was answered "already exists".
     Read {
-        /// The API group to ask.
+        /// The API group of the request.
         group: ApiGroup,
         /// Namespace of the record.
         namespace: SmolStr,
         /// Name in question.
         name: SmolStr,
     },
-    /// DELETE of what a client has deleted before it arrived.
+    /// DELETE of a record that a client has deleted before it was stored.
     Delete {
-        /// The API group to ask.
+        /// The API group of the request.
         group: ApiGroup,
         /// Namespace of the record.
         namespace: SmolStr,
@@ -65,18 +65,18 @@ pub enum Request {
     },
 }
 
-/// What the upstream's reply means for the record.
+/// An answer of the upstream, classified for the record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// The write was stored, or the read found this.
+    /// The event after a write, or the event that a read found.
     Stored(Box<Event>),
-    /// A patch or read of an event that is not there (any more): create it.
+    /// A patch or read of an event that does not exist: create it.
     Missing,
-    /// A create of a name that is taken: read it, then adopt or rename.
+    /// A create under a name that is taken: read it, then adopt or rename.
     Exists,
-    /// Final: repeating would not help.
+    /// A final refusal.
     Refused(Refusal),
-    /// Worth repeating.
+    /// A temporary failure.
     Retry(Retry),
 }
 
@@ -85,32 +85,32 @@ pub enum Answer {
 pub struct Refusal {
     /// The reason under which its occurrences are counted as lost.
     pub reason: RefusalReason,
-    /// The upstream's own words, for the log and for a client that waits for them.
+    /// The upstream's status, for the log and for a waiting client.
     pub status: Box<Status>,
 }
 
-/// A write worth repeating.
+/// A temporary failure of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// The upstream's `Retry-After`, if it named one.
+    /// The upstream's `Retry-After`, if any.
     pub after: Option<Duration>,
-    /// Whether the write may have been applied although no good answer came: a timeout, a lost connection, a 5xx.
+    /// Whether the write may have been executed.
     pub applied: Applied,
-    /// What went wrong.
+    /// The kind of failure.
     pub fault: Fault,
 }
 
-/// Whether an unacknowledged write may have reached the store.
+/// Whether an unacknowledged write may have been executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
-    /// Certainly not: refused before it was looked at (429, 401, no connection).
+    /// Certainly not: refused before it was processed (429, 401, no connection).
     No,
     /// Unknown: a timeout, a lost connection, a 5xx.
     Perhaps,
 }
 
 labelled! {
-    /// The kind of a passing fault.
+    /// The kind of a temporary failure.
     pub enum Fault {
         /// No connection, connection lost, TLS failure.
         Transport = "transport",
@@ -118,15 +118,15 @@ labelled! {
         Timeout = "timeout",
         /// 429.
         Overloaded = "overloaded",
-        /// 5xx other than those that are final.
+        /// A 5xx that is not final.
         ServerError = "server_error",
-        /// 401: credentials are renewed and the write repeated.
+        /// 401: the credentials are renewed and the write is repeated.
         Unauthorized = "unauthorized",
         /// 409 Conflict: a precondition failed because of another writer.
         Conflict = "conflict",
         /// An answer that could not be read.
         BadAnswer = "bad_answer",
-        /// An answer that is no apiserver's, or does not fit what was asked: a page of a proxy, a redirect.
+        /// An answer that is not an API server's or not one to this request, such as a proxy's page or a redirect.
         NotApiserver = "not_apiserver",
     }
 }

@@ -8,23 +8,24 @@ use super::{GroupSettings, UpstreamGroup};
 /// Settings of the outbox; the defaults are in [`Settings::default`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Shortest time between two writes of one record; the first write of a record is immediate. Default 1 s; zero writes
-    /// every change.
+    /// Shortest time between two writes of one record; the first write of a record is immediate. Default 1 s; zero
+    /// writes every change.
     pub coalesce_interval: Duration,
-    /// LIMIT: records waiting or in flight, over all shards. At the limit new records are refused with 429. Default 100,000.
+    /// LIMIT: records waiting or in flight, over all shards. At the limit new records are refused with 429. Default
+    /// 100,000.
     pub max_records: NonZeroUsize,
-    /// LIMIT: percent of what others leave of `max_records` that one source may fill; its further new records are refused with 429.
-    /// Default 50.
+    /// LIMIT: percent of the part of `max_records` that other sources leave free, which one source may fill. Its
+    /// further new records are refused with 429. Default 50.
     pub source_percent: NonZeroUsize,
     /// LIMIT: bytes of waiting events, over all shards. At the limit new records are refused with 429. Default 256 MiB.
     pub max_bytes: NonZeroUsize,
-    /// LIMIT: budgets that are remembered, over all shards; beyond it one that has more than its part
-    /// counts the one used longest ago as full again.
-    /// Default 1,000,000.
+    /// LIMIT: budgets over all shards. At the limit, a shard above its even part evicts its least recently used budget,
+    /// which then counts as full. Default 1,000,000.
     pub max_budgets: NonZeroUsize,
     /// Never-written records that may wait for one budget before they fold into a digest. Default 32.
     pub digest_after: usize,
-    /// Age at which a never-written record that waits for its budget folds into a digest. Default 1 h (the upstream's TTL).
+    /// Age at which a never-written record that waits for its budget folds into a digest. Default 1 h (the upstream's
+    /// TTL).
     pub digest_max_age: Duration,
     /// LIMIT: bytes of a digest's message. Default 1,024 (what the apiserver allows in new-style events).
     pub digest_message_bytes: usize,
@@ -32,17 +33,17 @@ pub struct Settings {
     pub digest_reasons: usize,
     /// First pause after a failed write; doubles with each failure. Default 100 ms.
     pub first_backoff: Duration,
-    /// How long a record is tried again while the upstream answers 429 and 5xx, from its newest occurrence and from the
-    /// first failure; then its occurrences are lost as
-    /// `expired`. No limit while it does not answer at all. Default 1 h (the upstream's TTL).
+    /// Limit of retries while the upstream answers 429 and 5xx, from the record's newest occurrence and from the first
+    /// failure. Afterwards its occurrences are lost as `expired`. No limit while the upstream does not answer at all.
+    /// Default 1 h (the upstream's TTL).
     pub max_age: Duration,
     /// Longest pause between tries of one record, and of probes while the upstream is down. Default 5 s.
     pub max_backoff: Duration,
-    /// Whether a record that the upstream refuses as invalid or too large is mended and written again. Default yes.
+    /// Whether a record that the upstream refuses as invalid or too large is repaired and written again. Default yes.
     pub repair: bool,
-    /// The budgets above the objects'.
+    /// Settings of the group budgets and the ceiling.
     pub groups: GroupSettings,
-    /// In which API group records are written. Default core/v1. Not changed by a reload.
+    /// The API group in which records are written. Default core/v1. A reload does not change it.
     pub group: UpstreamGroup,
 }
 

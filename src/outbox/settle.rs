@@ -1,5 +1,5 @@
-//! Answers: what an upstream's reply does to a record, to its place in the ledger, and to its correlator. What it says of the
-//! record upstream is decided in `stand.rs`; here that is carried out.
+//! Answers: what an upstream's reply does to a record, to its place in the ledger, and to its correlator. What it says
+//! of the record upstream is decided in `stand.rs`; here that is carried out.
 
 use super::record::{Kind, Phase, Record, Sent};
 use super::stand::{Call, Effect, Fact, Facts, Loss, Mark, Stand, Tags, step};
@@ -213,8 +213,8 @@ impl Outbox {
         self.set_record_timer(id);
     }
 
-    /// Another writer has the name. The record begins again under another one: whole if the upstream has nothing of it any more,
-    /// otherwise with the occurrences that no answer has acknowledged.
+    /// Another writer has the name. The record begins again under another one: whole if the upstream has nothing of it
+    /// any more, otherwise with the occurrences that no answer has acknowledged.
     fn rename(&mut self, id: RecordId, sent: Sent, is_gone: bool, now: Now) -> Settlement {
         // Not the plain time: two records of one object that are renamed in one instant must not meet.
         let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
@@ -236,8 +236,9 @@ impl Outbox {
         Settlement { feedback, ..Settlement::default() }
     }
 
-    /// Repairs what the upstream has refused as invalid or too large, where the refusal names what we know how to repair, and
-    /// writes it again. Each thing is repaired once, because it is right afterwards. `None` where nothing can be repaired.
+    /// Repairs what the upstream has refused as invalid or too large, where the refusal names what we know how to
+    /// repair, and writes it again. Each thing is repaired once, because it is right afterwards. `None` where nothing
+    /// can be repaired.
     fn repair(&mut self, id: RecordId, sent: Sent, loss: &Loss, now: Now) -> Option<Settlement> {
         let record = self.records.get_mut(&id).filter(|_| self.settings.repair)?;
         let causes = loss.refusal.status.details.iter().flat_map(|details| &details.causes);

@@ -1,14 +1,16 @@
 //! Where a record stands upstream: the one place that decides what has arrived. Pure and total.
 //!
-//! Two questions are never mixed. *How much of what was sent is in this object?* Only the record's tag says that (`tag.rs`): a
-//! count that grows, written by a create or by a patch that names a version. *May the record count on this object?* That is
-//! policy, and either answer keeps the sum, because a record that takes another name leaves what is acknowledged and still there.
+//! Two questions are never mixed. *How much of what was sent is in this object?* Only the record's tag says that
+//! (`tag.rs`): a count that grows, written by a create or by a patch that names a version. *May the record count on
+//! this object?* That is policy, and either answer keeps the sum, because a record that takes another name leaves what
+//! is acknowledged and still there.
 //!
-//! Why nothing counts twice: a name exists at most once, and a patch that names a version applies to that version or not at all.
-//! After a doubt the object is read, at version v with tag t. A request in limbo (given up, perhaps carried out later) names an
-//! older version, so it is refused once ours has been applied, and if it comes first ours is refused and we read again. A
-//! create in limbo carries the tag, and is refused for as long as the name is taken. Why nothing vanishes: an occurrence counts
-//! as written by an answer, or by a tag that has reached it, which only a write that carried it can have set.
+//! Why nothing counts twice: a name exists at most once, and a patch that names a version applies to that version or
+//! not at all. After a doubt the object is read, at version v with tag t. A request in limbo (given up, perhaps carried
+//! out later) names an older version, so it is refused once ours has been applied, and if it comes first ours is
+//! refused and we read again. A create in limbo carries the tag, and is refused for as long as the name is taken. Why
+//! nothing vanishes: an occurrence counts as written by an answer, or by a tag that has reached it, which only a write
+//! that carried it can have set.
 //!
 //! | stand | request | answer | next | effect |
 //! |---|---|---|---|---|
@@ -38,9 +40,9 @@
 //! | | | other | `Nowhere` | another name: the client's create was refused |
 //! | | | missing | `Nowhere` | create, once the client's create cannot be carried out any more |
 //!
-//! Where the upstream's admission removes annotations, an untouched version says that nothing has arrived, and a count that can
-//! have been sent says what has. So it is until an answer has shown that tags are kept (`Tags::Unproven`). Where writes carry no
-//! tags (`Tags::Off`), requests are repeated blindly, as client-go does.
+//! Where the upstream's admission removes annotations, an untouched version says that nothing has arrived, and a count
+//! that can have been sent says what has. So it is until an answer has shown that tags are kept (`Tags::Unproven`).
+//! Where writes carry no tags (`Tags::Off`), requests are repeated blindly, as client-go does.
 
 use std::time::Duration;
 
@@ -192,8 +194,8 @@ pub(super) struct Seen {
 /// What follows for the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// The upstream holds it. So many of the occurrences in flight have arrived, the others are to be sent again; by so much the
-    /// count moved that is not the record's own.
+    /// The upstream holds it. So many of the occurrences in flight have arrived, the others are to be sent again; by so
+    /// much the count moved that is not the record's own.
     Held { arrived: u64, moved: i64 },
     /// Another request, at once.
     Again,
@@ -332,8 +334,8 @@ fn carried(seen: Seen, facts: &Facts) -> (Stand, Effect) {
     (Stand::Nowhere, Effect::Rename { is_gone: true })
 }
 
-/// The tag that an object would have if the upstream's admission had not removed it: what its count is above others', where that
-/// can have been sent.
+/// The tag that an object would have if the upstream's admission had not removed it: what its count is above others',
+/// where that can have been sent.
 fn inferred(stand: &Stand, seen: &Seen, facts: &Facts) -> Option<u64> {
     let known = match stand {
         Stand::Unsure { held, .. } if held.version != seen.held.version => others(held.count, held.tag),
@@ -353,7 +355,8 @@ fn tagged(stand: &Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     // More than was ever sent are of a process that ended before it had kept them: they are others' now.
     let tag = seen.held.tag.min(facts.settled.saturating_add(facts.in_flight));
     let arrived = tag.saturating_sub(facts.settled);
-    // What is not ours is the count less the tag. It was known for the write that has arrived, or for the object before.
+    // What is not ours is the count less the tag. It was known for the write that has arrived, or for the object
+    // before.
     let known = match stand.held() {
         Some(held) if tag < facts.sent.tag => others(held.count, held.tag),
         _ => others(facts.sent.count, facts.sent.tag),
@@ -560,7 +563,8 @@ mod tests {
         }
     }
 
-    /// Whatever is answered wherever a record stands, no more has arrived than was in flight, and a request comes next or a time.
+    /// Whatever is answered wherever a record stands, no more has arrived than was in flight, and a request comes next
+    /// or a time.
     #[test]
     fn a_step_is_total_and_no_more_arrives_than_was_sent() {
         for tags in [Tags::Kept, Tags::Unproven, Tags::Off] {

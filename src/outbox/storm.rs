@@ -1,6 +1,6 @@
-//! The storm record of a group: it stands for the events of many objects that their group's budget could not pay for one by one.
+//! The storm record of a group: one record for the events of many objects that their group's budget could not pay for.
 //!
-//! Its message says how many objects and nodes there are, names some of them, and has the most frequent messages.
+//! Its message has the numbers of objects and nodes, the names of some objects, and the most frequent messages.
 
 use std::fmt::Write as _;
 use std::hash::BuildHasher as _;
@@ -13,24 +13,24 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{RecordId, record_name};
 use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, RareMeta, Time, cut};
 
-/// Marks a storm record, so that it is told apart from the events that it stands for.
+/// The annotation of a storm record, with the kind of its objects.
 pub const STORM_MARK: &str = "eventweir.io/storm";
 
 /// LIMIT: objects that the message names.
 const EXAMPLES: usize = 5;
 
-/// LIMIT: different messages that are counted; further ones are told of together.
+/// LIMIT: different messages that are counted; further ones are not named.
 const MESSAGES: usize = 32;
 
 /// LIMIT: bytes kept of a message, and of an object's name.
 const KEPT_BYTES: usize = 200;
 
-/// LIMIT: storms' beginnings and ends that wait to be logged; further ones are left out.
+/// LIMIT: beginnings and ends of storms that wait to be logged; further ones are not logged.
 const NEWS_MAX: usize = 32;
 
-/// A storm has begun or ended.
+/// The beginning or the end of a storm, for the log.
 pub struct StormNews {
-    /// Whether it has begun.
+    /// Whether the storm begins.
     pub begins: bool,
     /// Its record.
     pub event: Event,
@@ -43,37 +43,37 @@ impl std::fmt::Debug for StormNews {
 }
 
 impl Outbox {
-    pub(super) fn tell_of_storm(&mut self, news: StormNews) {
+    pub(super) fn note_storm(&mut self, news: StormNews) {
         if self.storm_news.len() < NEWS_MAX {
             self.storm_news.push(news);
         }
     }
 
-    /// Storms that have begun or ended since the last call.
+    /// Returns the storms that have begun or ended since the last call.
     pub fn take_storm_news(&mut self) -> Vec<StormNews> {
         std::mem::take(&mut self.storm_news)
     }
 
-    /// Groups with a storm record here.
+    /// Returns the number of groups with a storm record in this shard.
     #[must_use]
     pub fn storms(&self) -> usize {
         self.groups.storms()
     }
 
-    /// Since when the oldest record has waited for its group that the upstream has never shown.
+    /// Returns the time since which the oldest never-written record has waited for its group.
     #[must_use]
     pub fn oldest_unshown(&self) -> Option<Mono> {
         self.groups.oldest().filter_map(|id| self.records.get(&id)).map(|record| record.since).min()
     }
 
-    /// Writes that the ceiling allows now; `None` without one.
+    /// Returns the number of writes that the ceiling allows now; `None` without a ceiling.
     #[must_use]
     pub fn ceiling_tokens(&self, now: Mono) -> Option<u32> {
         self.settings.groups.ceiling.map(|ceiling| self.groups.tokens(ceiling, now))
     }
 }
 
-/// What is known of the events that have folded.
+/// Statistics of the events that have folded.
 #[derive(Debug, Default)]
 pub(super) struct Storm {
     kind: SmolStr,
@@ -85,8 +85,8 @@ pub(super) struct Storm {
     occurrences: u64,
 }
 
-/// A storm record on the namespace of `first`, the first event that folds. It reads as that event does: who reports, which
-/// type, which reason.
+/// Returns a storm record on the namespace of `first`, the first event that folds. Reporter, type and reason are those
+/// of `first`.
 pub(super) fn begin(record: RecordId, first: &Event, now: Now) -> Event {
     let namespace = &first.metadata.namespace;
     let annotations = [(SmolStr::new_static(STORM_MARK), first.involved_object.kind.clone())].into();
@@ -97,7 +97,7 @@ pub(super) fn begin(record: RecordId, first: &Event, now: Now) -> Event {
             rare: Some(Box::new(RareMeta { annotations, ..RareMeta::default() })),
             ..ObjectMeta::default()
         },
-        // Its own namespace, because an old-style event must live in that of its object.
+        // With a namespace, because an old-style event must be in the namespace of its object.
         involved_object: ObjectReference {
             kind: SmolStr::new_static("Namespace"),
             api_version: SmolStr::new_static("v1"),
@@ -121,7 +121,7 @@ pub(super) fn begin(record: RecordId, first: &Event, now: Now) -> Event {
 }
 
 impl Storm {
-    /// Takes in the occurrences of an event that folds.
+    /// Adds the occurrences of an event that folds.
     pub(super) fn add(&mut self, folded: &Event, occurrences: u64) {
         let object = &folded.involved_object;
         self.kind = object.kind.clone();
@@ -139,8 +139,8 @@ impl Storm {
         }
     }
 
-    /// `4812 events of 500 objects (Pod) from 3 reporters: job-001, job-002, …; x4000 0/99 nodes are available; …`, at most
-    /// `limit` bytes.
+    /// Returns the message, in at most `limit` bytes. An example:
+    /// `storm: 4812 events of 500 objects (Pod) from 3 reporters: job-001, …; x4000 0/99 nodes are available; …`
     pub(super) fn message(&self, limit: usize) -> SmolStr {
         let [objects, reporters] = [&self.objects, &self.hosts].map(|things| things.count().min(self.occurrences));
         let plural = |number: u64, word: &'static str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
@@ -171,10 +171,10 @@ impl Storm {
 /// Registers of a [`Distinct`]: its relative error is about 1.04 / √1024 = 3 %, and far smaller for small numbers.
 const REGISTERS: usize = 1024;
 
-/// How many different things were added, roughly, in little memory (a HyperLogLog).
+/// Estimates the number of different values added, in constant memory (a HyperLogLog).
 struct Distinct {
     registers: Box<[u8; REGISTERS]>,
-    /// Exact for as long as each addition was told to be new.
+    /// A fixed hash, so that the estimate is reproducible.
     hasher: foldhash::fast::FixedState,
 }
 
@@ -191,7 +191,7 @@ impl std::fmt::Debug for Distinct {
 }
 
 impl Distinct {
-    /// Adds a thing. Returns whether it certainly was not there.
+    /// Adds a value. Returns `true` only if it is new.
     fn add(&mut self, parts: &[&str]) -> bool {
         let hash = self.hasher.hash_one(parts);
         let place = usize::try_from(hash % REGISTERS as u64).unwrap_or_default();
@@ -208,7 +208,7 @@ impl Distinct {
         let sum: f64 = self.registers.iter().map(|rank| 1.0 / (1_u64 << rank) as f64).sum();
         let raw = 0.7213 / (1.0 + 1.079 / size) * size * size / sum;
         let empty = self.registers.iter().filter(|rank| **rank == 0).count();
-        // For small numbers how many registers are empty says it better.
+        // For small numbers the number of empty registers is more precise.
         let estimate = if raw <= 2.5 * size && empty > 0 { size * (size / empty as f64).ln() } else { raw };
         estimate.round() as u64
     }

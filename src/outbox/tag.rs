@@ -1,10 +1,9 @@
-//! The tag of a record: how many of its occurrences an object upstream holds.
+//! The tag of a record: the number of its occurrences that an object upstream holds.
 //!
-//! A tag is an annotation, `tally.eventweir/WRITER.SHARD.RECORD: COUNT@SECONDS`. `WRITER` is drawn at random by each process,
-//! and `RECORD` numbers the records of one of its shards, so no other record ever has the same tag. `COUNT` only grows. It is
-//! written by a create, or by a patch that names the version it was made for, always together with the count that all writers
-//! share. So the part of the count that is not ours is the count less the tag, whatever others have done. `SECONDS` is when the
-//! tag was written.
+//! A tag is an annotation, `tally.eventweir/WRITER.SHARD.RECORD: COUNT@SECONDS`. `WRITER` is random for each process,
+//! and `RECORD` numbers the records of one of its shards, so tags are unique. `COUNT` only grows. A create sets it, or
+//! a patch that names the version it was made for, always together with the count that all writers share. So the part
+//! of other writers is always the count minus the tag. `SECONDS` is the time of the write.
 
 use smol_str::{SmolStr, format_smolstr};
 
@@ -14,55 +13,55 @@ use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
 
-/// The beginning of every tag's name.
+/// Prefix of the names of tags.
 pub const TAG_PREFIX: &str = "tally.eventweir/";
 
-/// The annotation with the last messages of a combined record or digest, where that is asked for.
+/// The annotation with the last messages of a combined record or digest (`explain.annotationBytes`).
 pub const MESSAGES: &str = "messages.eventweir/last";
 
-/// Seconds for which a tag is left alone after it was written: the upstream's TTL. Until then a write of its owner may be in
-/// doubt; afterwards the owner has read the object again or has ended.
+/// Seconds after its write until other records may remove a tag: the upstream's TTL. Until then a write of its owner
+/// may be in doubt. Afterwards the owner has read the object again or has ended.
 const TAG_TTL_SECONDS: i64 = 3600;
 
-/// LIMIT: tags of other records on one object, each some 70 bytes of the 256 KiB that annotations may take; the oldest is
-/// removed beyond. Each replica and each restart leaves one.
+/// LIMIT: tags of other records on one object. Above it the oldest is removed. A tag takes some 70 bytes of the 256 KiB
+/// that annotations may take, and each replica and each restart leaves one.
 const FOREIGN_TAGS_MAX: usize = 256;
 
-/// What a patch carries beside the content: the version it was made for, and the tag after it.
+/// The part of a patch that makes it exact: the version it was made for, and the new tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The version that the patch was made for; empty when none is known, and then nothing is required.
+    /// The version that the patch was made for; empty if none is known, which makes the patch unconditional.
     pub resource_version: SmolStr,
     /// The name of the tag.
     pub tag: SmolStr,
     /// Its value.
     pub value: SmolStr,
-    /// Annotations beside it: how far clients have counted, and for people the record's last messages.
+    /// Other annotations: client lines, and the record's last messages.
     pub annotations: Vec<(SmolStr, SmolStr)>,
     /// Tags of other records that are removed because their owners no longer need them.
     pub removed: Vec<SmolStr>,
-    /// Whether the count stands for a series that the object may have, too, and that readers would take for the count.
+    /// Whether to remove a series of the object that the count includes, because readers would take it for the count.
     pub ends_series: bool,
 }
 
-/// The value of a tag that is written at `now`.
+/// Returns the value of a tag that is written at `now`.
 pub(super) fn value(count: u64, now: Now) -> SmolStr {
     format_smolstr!("{count}@{}", now.wall_seconds())
 }
 
-/// The count of the tag of this name on `event`; `None` where it has none.
+/// Returns the count of the tag of this name on `event`; `None` if it has none.
 pub(super) fn count(event: &Event, tag: &str) -> Option<u64> {
     let annotations = &event.metadata.rare.as_deref()?.annotations;
     parsed(annotations.get(tag)?).map(|(count, _)| count)
 }
 
-/// Whether there is any tag on `event`.
+/// Whether `event` has any tag.
 pub(super) fn has_any(event: &Event) -> bool {
     let rare = event.metadata.rare.as_deref();
     rare.is_some_and(|rare| rare.annotations.keys().any(|name| name.starts_with(TAG_PREFIX)))
 }
 
-/// Count and seconds. An older version of eventweir wrote the count alone; how old that is cannot be known.
+/// Parses count and seconds. An older version of eventweir wrote the count alone; such a tag never expires.
 fn parsed(value: &str) -> Option<(u64, i64)> {
     match value.split_once('@') {
         Some((count, seconds)) => Some((count.parse().ok()?, seconds.parse().ok()?)),
@@ -70,7 +69,7 @@ fn parsed(value: &str) -> Option<(u64, i64)> {
     }
 }
 
-/// Makes a tag and these lines the only ones on an event that is about to be created.
+/// Sets the tag and the lines of an event that is to be created, and removes all others.
 pub(super) fn mark(event: &mut Event, tag: &SmolStr, value: SmolStr, lines: Vec<(SmolStr, SmolStr)>) {
     let rare = event.metadata.rare.get_or_insert_default();
     rare.annotations.retain(|name, _| !name.starts_with(TAG_PREFIX) && !name.starts_with(LINE_PREFIX));
@@ -78,7 +77,8 @@ pub(super) fn mark(event: &mut Event, tag: &SmolStr, value: SmolStr, lines: Vec<
     rare.annotations.extend(lines);
 }
 
-/// Annotations that the next patch of `event` removes: expired tags of other records, and lines of clients beyond their limit.
+/// Returns the annotations that the next patch of `event` removes: expired tags of other records, and client lines
+/// above their limit.
 pub(super) fn expired(event: &Event, own: &str, now: Now) -> Vec<SmolStr> {
     let Some(rare) = event.metadata.rare.as_deref() else { return Vec::new() };
     let foreign = rare.annotations.iter().filter(|(name, _)| name.starts_with(TAG_PREFIX) && *name != own);
@@ -92,23 +92,24 @@ pub(super) fn expired(event: &Event, own: &str, now: Now) -> Vec<SmolStr> {
 }
 
 impl Outbox {
-    /// From now on writes carry tags of this writer, and versions. No other outbox may ever have the same name.
+    /// Sets the writer, so that writes carry its tags and versions from now on. Its name must be unique.
     pub fn identify(&mut self, writer: &str) {
         self.writer = Some(writer.into());
     }
 
-    /// The tag of one of this process's records; `None` where writes carry none.
+    /// Returns the name of the tag of one of this process's records; `None` if writes carry no tags.
     pub(super) fn own_tag(&self, record: RecordId) -> Option<SmolStr> {
         self.writer.as_ref().map(|writer| format_smolstr!("{TAG_PREFIX}{writer}.{:x}", record.0))
     }
 
-    /// How many occurrences of a record of this process `event` holds; `None` where it has not its tag.
+    /// Returns the number of occurrences of a record of this process that `event` holds; `None` without its tag.
     #[must_use]
     pub fn tag_count(&self, record: RecordId, event: &Event) -> Option<u64> {
         self.own_tag(record).and_then(|tag| count(event, &tag))
     }
 
-    /// How many occurrences of a record are known to be upstream, as its tag counts; `None` where it is not here.
+    /// Returns the number of occurrences of a record that the upstream is known to hold under its tag; `None` if the
+    /// record is not in the outbox.
     #[must_use]
     pub fn settled(&self, record: RecordId) -> Option<u64> {
         let record = self.records.get(&record)?;
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_limit_the_oldest_tags_of_others_go() {
+    fn above_the_limit_the_oldest_tags_of_others_are_removed() {
         let names: Vec<String> = (0..FOREIGN_TAGS_MAX + 2).map(|number| format!("{number:04}")).collect();
         let values: Vec<String> = (0..names.len()).map(|number| format!("1@{}", 9000 - number)).collect();
         let tags: Vec<(&str, &str)> = names.iter().map(String::as_str).zip(values.iter().map(String::as_str)).collect();

@@ -1,5 +1,5 @@
-//! Clients that wait until their occurrence is settled (`ack: written`). Pure: a ticket is a number; who holds it is told by
-//! the settlement that resolves it.
+//! Clients that wait until their occurrence is settled (`ack: written`). Pure: a ticket is a number, which the
+//! settlement that resolves it returns.
 
 use std::collections::HashMap;
 
@@ -8,51 +8,52 @@ use super::{Outbox, Settlement};
 use crate::correlator::RecordId;
 use crate::event::Event;
 
-/// A client that waits.
+/// A waiting client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u64);
 
-/// The answer to a client that waited.
+/// The answer to a waiting client.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fate {
     /// The upstream holds the record.
     Written(Box<Event>),
-    /// The upstream has refused it for good.
+    /// The upstream has refused the record finally.
     Refused(Refusal),
 }
 
-/// What a taken name means for a record that a client waits for.
+/// Behaviour if the name of a record is taken and a client waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTaken {
     /// The record is adopted, or gets another name.
     Rename,
-    /// The client is refused, as the apiserver would.
+    /// The client gets the conflict, as from the API server.
     Refuse,
 }
 
-/// The tickets of the records that clients wait for.
-// LIMIT: one ticket an event of a request that is being answered, which connections and bodies bound; records without waiters have no entry.
+/// Tickets by record.
+// LIMIT: one ticket per event of a request that is being answered, which connections and bodies limit. A record without
+// waiting clients has no entry.
 #[derive(Debug, Default)]
 pub(super) struct Tickets(HashMap<RecordId, Waiting, foldhash::fast::FixedState>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// For what no request carries yet.
+    /// Tickets of occurrences that no request carries yet.
     pending: Vec<Ticket>,
-    /// For what is on its way.
+    /// Tickets of occurrences in flight.
     sent: Vec<Ticket>,
     refuse_taken: bool,
 }
 
 impl Tickets {
-    /// What is pending goes on its way.
+    /// Marks the pending tickets of a record as in flight.
     pub(super) fn send(&mut self, record: RecordId) {
         if let Some(waiting) = self.0.get_mut(&record) {
             waiting.sent.append(&mut waiting.pending);
         }
     }
 
-    /// What was on its way is settled.
+    /// Resolves the tickets of a record that were in flight.
     pub(super) fn resolve(&mut self, record: RecordId, fate: impl Fn() -> Fate, settlement: &mut Settlement) {
         let Some(waiting) = self.0.get_mut(&record) else { return };
         settlement.resolved.extend(waiting.sent.drain(..).map(|ticket| (ticket, fate())));
@@ -70,7 +71,7 @@ impl Tickets {
         }
     }
 
-    /// Drops the tickets of a record that is gone.
+    /// Removes and returns the tickets of a removed record.
     pub(super) fn drop_record(&mut self, record: RecordId) -> Vec<Ticket> {
         let waiting = self.0.remove(&record);
         waiting.map(|waiting| waiting.sent.into_iter().chain(waiting.pending).collect()).unwrap_or_default()
@@ -82,14 +83,15 @@ impl Tickets {
 }
 
 impl Outbox {
-    /// Lets a client wait for the next write of a record that was just offered.
+    /// Registers a ticket for the next write of a record that was just offered.
     pub fn await_write(&mut self, record: RecordId, ticket: Ticket, on_taken: OnTaken) {
         let waiting = self.tickets.0.entry(record).or_default();
         waiting.pending.push(ticket);
         waiting.refuse_taken |= on_taken == OnTaken::Refuse;
     }
 
-    /// A client has given up waiting; as one must whose record has folded meanwhile, for its digest may be far from written.
+    /// Removes the ticket of a client that no longer waits. A client stops waiting if its record has folded, because
+    /// the digest may be written much later.
     pub fn give_up(&mut self, record: RecordId, ticket: Ticket) {
         self.tickets.forget(record, ticket);
     }

@@ -9,7 +9,7 @@ use super::record::Phase;
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, LruMap, RecordId};
 
-/// What a timer wakes.
+/// The object of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     Record(RecordId),
@@ -39,7 +39,7 @@ impl Outbox {
     fn wake_record(&mut self, id: RecordId, at: Mono, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         if record.timer != Some(at) {
-            return; // was moved forward, and has fired
+            return; // an outdated timer
         }
         record.timer = None;
         match record.phase {
@@ -54,7 +54,7 @@ impl Outbox {
     fn wake_budget(&mut self, id: BudgetId, at: Mono, now: Now) {
         let Some(budget) = self.budgets.peek_mut(&id.0) else { return };
         if budget.timer != Some(at) {
-            return; // was moved forward, and has fired
+            return; // an outdated timer
         }
         budget.timer = None;
         self.fold_aged(id, now);
@@ -69,7 +69,7 @@ impl Outbox {
             Phase::Settled => record.goes_at(),
             Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) => record.next_write,
         };
-        // One may be set for the end of a limbo, which is later.
+        // The current timer may be later, at the end of a limbo.
         if record.timer.is_none_or(|timer| at < timer) {
             record.timer = Some(at);
             self.timers.push(Reverse((at, Timer::Record(id))));
@@ -89,7 +89,7 @@ impl Outbox {
         }
     }
 
-    /// Forgets a budget that owes nothing and whose bucket is as good as new.
+    /// Removes a budget without records whose bucket is full.
     pub(super) fn drop_if_idle(&mut self, id: BudgetId, now: Mono) {
         let Some(budget) = self.budgets.peek(&id.0) else { return };
         if budget.members == 0 && budget.idle_at(now).is_some_and(|at| at <= now) {
@@ -111,7 +111,8 @@ impl Outbox {
     }
 
     pub(super) fn trim_budgets(&mut self, now: Mono) {
-        // Budgets with records are as many as records at most; a few looks find an idle one or let the table stand.
+        // There are at most as many budgets with records as records. If eight tries find no idle budget, none is
+        // evicted.
         for _ in 0..8 {
             if !self.budget_count.is_over(self.settings.max_budgets.get()) {
                 return;

@@ -87,7 +87,7 @@ impl Shard {
             self.put_line(&object.metadata.namespace, &line);
         }
         // Where writes carry lines, the client of the object's name has counted all of it if there is none.
-        if !has_own && self.outbox.tells_lines() {
+        if !has_own && self.outbox.writes_lines() {
             let line = ClientLine { total: self.outbox.counted(object), ..ClientLine::of(object) };
             if line.total > 1 {
                 self.imply_line(&object.metadata.namespace, &line);

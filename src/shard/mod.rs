@@ -232,7 +232,7 @@ impl Shard {
         let mut line = None;
         if settings.correlation == Correlation::On {
             // The count of the incoming event is the total that its client has stated.
-            line = self.outbox.tells_lines().then(|| ClientLine::of(&event));
+            line = self.outbox.writes_lines().then(|| ClientLine::of(&event));
             // eventweir writes correlated records under its own name, so the client's field ownership does not apply.
             event.metadata.managed_fields = None;
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);

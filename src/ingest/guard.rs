@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Uri};
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
@@ -144,7 +145,7 @@ pub(super) fn attributes(method: &Method, uri: &Uri) -> Attributes {
     }
     let path = uri.path();
     let trimmed = path.strip_suffix('/').filter(|shorter| !shorter.ends_with('/')).unwrap_or(path);
-    let segments: Vec<&str> = trimmed.split('/').skip(1).collect();
+    let segments: SmallVec<[&str; 8]> = trimmed.split('/').skip(1).collect();
     let (group, rest) = match segments.as_slice() {
         ["api", "v1", rest @ ..] => ("", rest),
         ["apis", "events.k8s.io", "v1", rest @ ..] => ("events.k8s.io", rest),

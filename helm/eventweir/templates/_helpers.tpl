@@ -183,7 +183,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 {{- end }}
 {{- if ne (dig "upstream" "kind" "apiserver" $config) "apiserver" }}
-{{- fail "config.upstream.kind: the chart sets it to API server by a flag" }}
+{{- fail "config.upstream.kind: the chart sets it to apiserver by a flag" }}
 {{- end }}
 {{- $claimed := hasKey .Values.spool.volume "persistentVolumeClaim" }}
 {{- if and $claimed (include "eventweir.several" .) }}
@@ -203,7 +203,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 {{- end }}
 {{- if and .Values.terminationGracePeriodSeconds (lt (int .Values.terminationGracePeriodSeconds) (add (int (include "eventweir.drainSeconds" .)) 5 | int)) }}
-{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.drainTimeout with 5 s to close is longer: the kernel would kill it before the drain ends" (int .Values.terminationGracePeriodSeconds)) }}
+{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.drainTimeout with 5 s to close is longer: the kubelet would kill it before the drain ends" (int .Values.terminationGracePeriodSeconds)) }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (eq .Values.kind "DaemonSet") }}
 {{- fail "autoscaling.enabled with kind: DaemonSet, which has one pod per node" }}

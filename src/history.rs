@@ -1,7 +1,7 @@
 //! History: keeps the correlators' baselines equal to the apiserver's events, by a LIST at the start and a WATCH.
 //!
-//! It passes events to the shards (`shard/history.rs`), which decide what follows. Until the first list is complete, a repeat
-//! begins a new record, and a client's total waits.
+//! It passes events to the shards (`shard/history.rs`), which decide what follows. Until the first list is complete, a
+//! repeat begins a new record, and a client's total waits.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -160,7 +160,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                 }
                 // Logged once, at the beginning; the counter shows the duration.
                 if !is_logged {
-                    tracing::warn!(error, "the upstream's events cannot be followed; asking again");
+                    tracing::warn!(error, "the upstream's events cannot be followed; retrying");
                 }
                 is_logged = true;
                 monitor.count("error");

@@ -6,7 +6,7 @@ use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 /// Metrics of the program as a whole.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// Has the hash of the configuration in force as its label, and the value 1.
+    /// Has the hash of the active configuration as its label, and the value 1.
     config: IntGaugeVec,
     /// Whether the newest reload was applied.
     last_reload_successful: IntGauge,
@@ -25,16 +25,16 @@ impl Metrics {
         )?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let config = IntGaugeVec::new(
-            Opts::new("eventweir_config_info", "The hash of the configuration in force; always 1."),
+            Opts::new("eventweir_config_info", "The hash of the last accepted configuration; always 1."),
             &["hash"],
         )?;
         let last_reload_successful = IntGauge::new(
             "eventweir_config_last_reload_successful",
-            "1 if the newest configuration was taken over, 0 if it was refused and the old one stays in force.",
+            "1 if the newest configuration was accepted, 0 if it was refused and the old one stays active.",
         )?;
         let last_reload_timestamp = IntGauge::new(
             "eventweir_config_last_reload_success_timestamp_seconds",
-            "When a configuration was last taken over, in seconds since 1970.",
+            "When a configuration was last accepted, in seconds since 1970.",
         )?;
         registry.register(Box::new(build))?;
         registry.register(Box::new(config.clone()))?;
@@ -44,7 +44,7 @@ impl Metrics {
         Ok(Self { config, last_reload_successful, last_reload_timestamp })
     }
 
-    /// Sets the configuration in force to this hash, loaded at `seconds`.
+    /// Sets the active configuration to this hash, loaded at `seconds`.
     pub fn config_loaded(&self, hash: &str, seconds: i64) {
         self.config.reset();
         self.config.with_label_values(&[hash]).set(1);

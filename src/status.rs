@@ -13,7 +13,7 @@ pub struct Status {
     /// Machine-readable reason, `NotFound` for example; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The object it is about.
+    /// Details about its object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<StatusDetails>,
     /// HTTP status code.
@@ -126,7 +126,8 @@ impl Status {
         Self::new(400, "BadRequest", message)
     }
 
-    /// Returns a 429 with `retryAfterSeconds`. Ingest adds the `Retry-After` header, without which clients do not retry.
+    /// Returns a 429 with `retryAfterSeconds`. Ingest adds the `Retry-After` header, without which clients do not
+    /// retry.
     #[must_use]
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Self::new(429, "TooManyRequests", message)

@@ -52,7 +52,7 @@ pub(crate) struct Write<'a> {
     pub(crate) event: Option<&'a Event>,
 }
 
-/// Limits in force, with their budgets.
+/// Active limits, with their budgets.
 #[derive(Debug)]
 pub(super) struct Limits {
     limits: Vec<Limit>,

@@ -228,7 +228,7 @@ impl Access {
         self.0.authenticates
     }
 
-    /// Whether new settings would let every authenticated caller do everything, unlike those in force: a file may have
+    /// Whether new settings would let every authenticated caller do everything, unlike the active ones: a file may have
     /// been read while it was written.
     #[must_use]
     pub fn would_open(&self, new: &Settings) -> bool {

@@ -60,7 +60,7 @@ struct Inner {
     access: Access,
     web: ArcSwap<Web>,
     passwords: Passwords,
-    /// The configuration in force, as YAML.
+    /// The active configuration, as YAML.
     config: ArcSwap<String>,
     /// The part that answers the page's queries about events.
     face: OnceLock<Face>,
@@ -142,7 +142,8 @@ impl Admin {
         self.0.face.get_or_init(|| face);
     }
 
-    /// Whether every caller is authenticated, or on this machine. Only then the page shows events, and `/-/reload` is on.
+    /// Whether every caller is authenticated, or on this machine. Only then the page shows events, and `/-/reload` is
+    /// on.
     fn knows_callers(&self) -> bool {
         !self.0.access.is_open || !self.0.web.load().users.is_empty()
     }

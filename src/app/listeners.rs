@@ -118,7 +118,7 @@ impl Secured {
                 }
                 tracing::info!("the web configuration was reloaded");
             }
-            Err(errors) => tracing::error!(%errors, "the new web configuration is refused; the old one stays in force"),
+            Err(errors) => tracing::error!(%errors, "the new web configuration is refused; the old one stays active"),
         }
         let web = new.as_ref().ok().map(|new| new.web.clone());
         *old = new;

@@ -77,7 +77,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct App {
     config: Mutex<Config>,
-    /// The configuration at the start; its fields that need a restart are still in force.
+    /// The configuration at the start; its fields that need a restart are still active.
     started_with: Config,
     source: ConfigSource,
     shards: Shards,
@@ -109,7 +109,7 @@ pub struct App {
 /// File and flags of the configuration, for reloads.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigSource {
-    /// The file, if any.
+    /// The configuration file, if any.
     pub path: Option<PathBuf>,
     /// The flags that override it.
     pub overrides: config::Overrides,
@@ -394,7 +394,7 @@ impl App {
         self.tasks.spawn(task);
     }
 
-    /// Returns the log level in force.
+    /// Returns the active log level.
     #[must_use]
     pub fn log_level(&self) -> smol_str::SmolStr {
         self.config.lock().log.level.clone()

@@ -21,7 +21,7 @@ impl App {
             }
         };
         let mut stamp = config::FileStamp::of(path).ok();
-        // The stamp is newer than the configuration in force: it would hide a change in between.
+        // The stamp is newer than the active configuration: it would hide a change in between.
         if self.is_behind() && self.reload() {
             return;
         }
@@ -43,20 +43,20 @@ impl App {
         }
     }
 
-    /// Whether the file has a valid configuration that differs from the one in force.
+    /// Whether the file has a valid configuration that differs from the active one.
     fn is_behind(&self) -> bool {
         config::load_again(self.source.path.as_deref(), &self.source.overrides)
             .is_ok_and(|new| !self.config.lock().reload_diff(&new).is_empty())
     }
 
-    /// Loads the configuration again. An invalid one is refused and logged, and the old one stays in force.
+    /// Loads the configuration again. An invalid one is refused and logged, and the old one stays active.
     pub fn reload(&self) -> bool {
         self.reread_files();
         let new = match config::load_again(self.source.path.as_deref(), &self.source.overrides) {
             Ok(new) => new,
             Err(errors) => {
                 self.metrics.config_refused();
-                tracing::error!(%errors, "the new configuration is refused; the old one stays in force");
+                tracing::error!(%errors, "the new configuration is refused; the old one stays active");
                 return false;
             }
         };
@@ -71,7 +71,7 @@ impl App {
         // Fields that need a restart are compared with the start, and logged at every reload until then.
         let at_restart = self.started_with.reload_diff(&new).at_restart;
         if !at_restart.is_empty() {
-            tracing::warn!(fields = ?at_restart, "these fields of the configuration are not in force; they apply after a restart");
+            tracing::warn!(fields = ?at_restart, "these fields of the configuration apply after a restart");
         }
         self.shards.reload(&new.shard, new.policy.clone());
         self.shadow.set(new.shadow.clone());
@@ -87,12 +87,12 @@ impl App {
     }
 }
 
-/// Returns the configuration as YAML, with a comment on the fields that are not in force yet.
+/// Returns the configuration as YAML, with a comment on the fields that are not active yet.
 fn shown(config: &config::Config, at_restart: &[String]) -> String {
     let yaml = config.to_yaml();
     if at_restart.is_empty() {
         yaml
     } else {
-        format!("# Not in force before a restart: {}\n{yaml}", at_restart.join(", "))
+        format!("# Not active before a restart: {}\n{yaml}", at_restart.join(", "))
     }
 }

@@ -41,7 +41,7 @@ impl<'f, T: 'f> Form<'f, T> {
         Self { schema, read: Box::new(read), write: Box::new(write) }
     }
 
-    /// A form of single texts. `allowed` is given the refused text, which is empty for a list or a section.
+    /// Returns the form of a single text. `allowed` gets the refused text, which is empty for a list or a section.
     pub(super) fn of_text(
         schema: Json,
         read: impl Fn(&str) -> Option<T> + 'f,

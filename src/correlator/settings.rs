@@ -50,9 +50,9 @@ pub struct Settings {
 /// message unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Messages {
-    /// All of it, as in client-go.
+    /// The whole message, as in client-go.
     Exact,
-    /// All but numbers, digests and the generated suffixes of names.
+    /// The message without numbers, digests and generated suffixes of names.
     Normalized,
 }
 

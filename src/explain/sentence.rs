@@ -84,7 +84,7 @@ impl Object {
             ),
             "expired" => answer(
                 "expired",
-                format!("Lost at {at}, {number}: the upstream put the write off for longer than outbox.maxAge."),
+                format!("Lost at {at}, {number}: the upstream postponed the write for longer than outbox.maxAge."),
                 "See eventweir_upstream_requests_total for its answers.",
             ),
             "deleted" => answer(
@@ -180,7 +180,7 @@ impl Object {
                     refused.map_or("", |decision| clock(&decision.last)),
                     refused.map(|decision| decision.text.as_str()).unwrap_or_default()
                 ),
-                "The client was told; a PUT, an apply or a patch of other members is no occurrence.",
+                "The client has the refusal; a PUT, an apply or a patch of other members is no occurrence.",
             );
         }
         if part.received == part.rejected && part.rejected > 0 {
@@ -194,7 +194,7 @@ impl Object {
                     plural(part.rejected, "occurrence"),
                     refused.map(|decision| decision.text.as_str()).unwrap_or_default()
                 ),
-                "The client was told; see eventweir_ledger_rejected_total.",
+                "The client has the refusal; see eventweir_ledger_rejected_total.",
             );
         }
         if part.in_summary > 0 {

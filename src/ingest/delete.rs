@@ -85,7 +85,7 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
     let record = held.name();
     let deleted = match upstream.delete(namespace, &record, options).await {
         Ok(deleted) => deleted,
-        // Not yet created upstream. A client can delete an event that it was told exists.
+        // Not yet created upstream. A client can delete an event whose create was answered with 201.
         Err(status) if status.code == 404 && told.is_some() && unconditional => Deleted::Gone(SmolStr::default()),
         Err(status) => {
             if is_in_doubt(&status) {

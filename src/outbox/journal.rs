@@ -38,15 +38,15 @@ pub struct Entry {
     pub tag: SmolStr,
     /// How many occurrences of it are known to be upstream, as the tag counts.
     pub settled: u64,
-    /// Occurrences under the tag that the upstream has not acknowledged, those on their way included.
+    /// Occurrences under the tag that the upstream has not acknowledged, including those in flight.
     pub owed: Occurrences,
-    /// Occurrences that are to be counted under another tag, of which no write was ever sent.
+    /// Occurrences to count under another tag, because no write of them was ever sent.
     pub later: Occurrences,
-    /// How many of those owed its client was allowed to create itself.
+    /// Number of the owed occurrences that the client was allowed to create itself (admission).
     pub carried: u64,
     /// How far clients have counted with the occurrences under the tag.
     pub lines: Vec<ClientLine>,
-    /// How far they have counted with the later ones, too.
+    /// How far clients have counted with the later occurrences too.
     pub later_lines: Vec<ClientLine>,
 }
 

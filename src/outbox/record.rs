@@ -180,14 +180,14 @@ impl Record {
         }
     }
 
-    /// Returns the news for the correlator that the record was folded.
+    /// Returns the message to the correlator that the record was folded.
     pub(super) fn forgotten(&self, record: RecordId, into: RecordId, kind: Kind, name: &SmolStr) -> Forgotten {
         let (event, number) = (Box::new(self.event.clone()), self.pending.total());
         Forgotten { source: self.source, key: self.key, record, into, kind, name: name.clone(), event, number }
     }
 
-    /// Whether an answer to a write is a 403 that may be temporary. An API server that has just started does not know
-    /// all roles yet.
+    /// Whether an answer to a write is a 403 that may be temporary. An API server that has just started may not
+    /// have loaded all roles.
     pub(super) fn waits_for_rights(&mut self, call: Call, answer: &Answer, now: Mono) -> bool {
         if !matches!(call, Call::Create | Call::Patch) {
             return false;

@@ -17,17 +17,18 @@ const LINES_MAX: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
 /// How far a client has counted under one name.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Total {
-    /// As its line states, or as it told this process.
+    /// By its line, or by its requests to this process.
     stated: i32,
-    /// Whether `stated` was read since the client last told this process: then another one knows more than its alias here.
+    /// Whether `stated` was read after the client's last request to this process. Then another process has a larger
+    /// total than the alias here.
     is_news: bool,
-    /// As the count of an object without its line suggests; a writer that knows no lines may have added to that.
+    /// By the count of an object without its line. A writer that ignores lines may have added to that count.
     implied: i32,
 }
 
 impl Shard {
     /// Returns how far the client of `event` has counted under `name`, according to its line. Without a line, returns
-    /// the count of the record of that exact name, with its waiting occurrences. Returns 0 if the shard knows neither.
+    /// the count of the record of that exact name, with its waiting occurrences. Returns 0 without either.
     #[must_use]
     pub fn counted_under(&mut self, event: &Event, name: &str, now: Now, policy: &Policy) -> i64 {
         let checksum = line_checksum(event);
@@ -45,15 +46,16 @@ impl Shard {
         line.or(count).unwrap_or(0).into()
     }
 
-    /// Returns how far the client of `event` has counted under the event's name, if another process has said so since the
-    /// client last told this one. Older totals do not count: the client may have begun again under its name.
+    /// Returns how far the client of `event` has counted under the event's name, if another process has written so
+    /// after the client's last request to this one. Older totals do not count: the client may have begun again under
+    /// its name.
     pub fn line_of(&mut self, event: &Event) -> Option<i32> {
         let ObjectMeta { namespace, name, .. } = &event.metadata;
         let total = self.lines.get(&self.secret.line(namespace, name, line_checksum(event)))?;
         total.is_news.then_some(total.stated)
     }
 
-    /// Sets the line of a client back to the total of `event`, because what it told since was refused and it knows.
+    /// Sets the line of a client back to the total of `event`, because its later total was refused in the answer.
     pub fn take_back_line(&mut self, event: &Event, total: i32, now: Now, policy: &Policy) {
         let line = ClientLine { total, ..ClientLine::of(event) };
         self.lines.pop(&self.secret.line(&event.metadata.namespace, &line.name, line.checksum));
@@ -110,8 +112,8 @@ impl Shard {
         }
     }
 
-    /// Stores what a client has told this process: the record's key may be evicted before its write has brought the line
-    /// back. The first of a series needs no line, unless the name has one.
+    /// Stores the total of a client's request, because the record's key may be evicted before its write has brought the
+    /// line back. The first of a series needs no line, unless the name has one.
     fn tell_line(&mut self, namespace: &str, line: &ClientLine) {
         let key = self.secret.line(namespace, &line.name, line.checksum);
         if line.total > 1 || self.lines.contains(&key) {

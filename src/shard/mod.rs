@@ -59,7 +59,7 @@ pub struct Shard {
     sources: LruMap<Correlator>,
     source_count: Share,
     tracked_keys: Share,
-    /// How far clients have counted, as they told this process, or according to upstream objects and the spool.
+    /// How far clients have counted: by their requests to this process, by upstream objects, or by the spool.
     // LIMIT: `LINES_MAX`, kept by `change`.
     lines: LruMap<lines::Total>,
     next_record: u64,

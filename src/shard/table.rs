@@ -67,7 +67,7 @@ pub(super) struct Inner {
     /// Clients that wait for their occurrence to be settled.
     /// LIMIT: one per event of an unanswered request; the limits on connections and on body sizes bound those.
     pub(super) waiters: Mutex<Waiters>,
-    /// The rules in force; a reload replaces them as a whole.
+    /// The active rules; a reload replaces them as a whole.
     pub(super) policy: ArcSwap<Policy>,
     /// Wakes delivery when there may be something to send.
     pub(super) wake: Notify,
@@ -385,7 +385,7 @@ impl Shards {
         }
     }
 
-    /// Returns the rules in force.
+    /// Returns the active rules.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         self.0.policy.load_full()

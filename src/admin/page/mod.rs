@@ -28,7 +28,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// Most rows of a table.
 const ROWS: usize = 15;
-/// Shown instead of events if the port is open.
+/// Text instead of events, if other machines reach the port without authentication.
 const HIDDEN: &str =
     "Other machines reach this port without authentication, so it shows no events; see --web.config.file.";
 
@@ -263,7 +263,7 @@ fn unseen(unseen: &Value, now: i64) -> String {
     since.map_or_else(|| facts.to_string(), |since| format!("{facts}, {}", span(waited(since))))
 }
 
-/// Returns the rules in force, with the number of events that each matched.
+/// Returns the active rules, with the number of events that each matched.
 fn rules(admin: &Admin) -> Vec<Vec<Cell>> {
     let (policy, hits) = (admin.0.shards.policy(), admin.0.shards.rule_hits());
     let row = |(place, text): (usize, String)| {

@@ -1,4 +1,4 @@
-//! PATCH: tells occurrences from changes.
+//! PATCH: separates occurrences from changes.
 //!
 //! If the event is correlated, growth of its count or series is new occurrences (`growth`). Any other patch changes an
 //! event (`plain`), and so does every patch of an event that is not correlated.

@@ -52,7 +52,7 @@ async fn on_record(
     let patch = renamed(patch, name, &stored_name);
     let patched = match upstream.patch(namespace, &stored_name, &patch, options).await {
         Err(status) if status.code == 404 => {
-            // Not yet created upstream. A client can patch an event that it was told exists.
+            // Not yet created upstream. A client can patch an event whose create was answered with 201.
             let owed = told.as_ref().and_then(|told| shards.find(told)).and_then(|found| found.unsettled);
             let owed = owed.ok_or(status)?;
             write_patched(face, &owed, &patch, options).await

@@ -1,7 +1,7 @@
 //! TLS of a listener: certificates that are reloaded when their files change, client certificates, and handshakes with
 //! a timeout.
 //!
-//! A new file that cannot be used changes nothing: the old certificates stay in force, an error is logged and a metric
+//! A new file that cannot be used changes nothing: the old certificates stay active, an error is logged and a metric
 //! counts it. Open connections keep their certificates.
 
 mod ciphers;
@@ -117,7 +117,7 @@ pub struct Tls(Arc<Inner>);
 struct Inner {
     settings: Settings,
     config: ArcSwap<ServerConfig>,
-    /// Digest of the files as last read, usable or not, and the time to renew the certificate in force.
+    /// Digest of the files as last read, usable or not, and the time to renew the active certificate.
     read: Mutex<(Digest, Option<i64>)>,
     handshakes: Arc<Handshakes>,
     timeout: Duration,
@@ -175,13 +175,13 @@ impl Tls {
                 config.store(new);
                 read.1 = renew_at;
                 metrics.expires(expires);
-                tracing::info!(listener = metrics.listener, "new certificates are in force");
+                tracing::info!(listener = metrics.listener, "new certificates are active");
             }
             Err(faults) => {
                 metrics.failed();
                 for Fault { part, reason } in faults {
                     let (listener, part) = (metrics.listener, part.label());
-                    tracing::error!(listener, part, %reason, "new certificates cannot be used; the old stay in force");
+                    tracing::error!(listener, part, %reason, "new certificates cannot be used; the old ones stay active");
                 }
             }
         }
@@ -287,7 +287,7 @@ impl Metrics {
     ) -> Result<Vec<Self>, prometheus::Error> {
         let reload_failures = register_int_counter_vec_with_registry!(
             "eventweir_tls_reload_failures_total",
-            "Changed certificate files that could not be used, so that the old certificates stayed in force",
+            "Changed certificate files that could not be used, so that the old certificates stayed active",
             &["listener"],
             registry
         )?;

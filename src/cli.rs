@@ -26,10 +26,10 @@ pub enum Command {
     /// Components post their Events to --listen as if it were the API server. Without flags, only this machine reaches
     /// it, and it writes to an embedded store, whose events can be read at the same address.
     ///
-    /// SIGTERM writes what waits (up to shutdown.drainTimeout) and exits 0, or 75 if occurrences were lost. SIGHUP reloads
-    /// the configuration file.
+    /// SIGTERM writes what waits (up to shutdown.drainTimeout) and exits 0, or 75 if occurrences were lost. SIGHUP
+    /// reloads the configuration file.
     Serve(Box<Serve>),
-    /// Show what it saves on generated events: no cluster, no flags.
+    /// Show what it saves on generated events, without a cluster.
     ///
     /// Simulates an hour of a CronJob and of pods in a crash loop with client-go's correlator and with eventweir's
     /// defaults. Prints what each writes and shows, and what a client without a correlator would write.
@@ -57,7 +57,7 @@ pub enum Command {
     Observe(Observe),
     /// Explain where the events of an object are: shown, waiting, lost or never received, and why.
     ///
-    /// Exits 0, or 3 if nothing is known.
+    /// Exits 0, 3 if nothing is known, or 1 if eventweir does not answer.
     ///
     /// Examples:
     ///   eventweir explain pod/web-0 -n shop
@@ -146,7 +146,7 @@ pub struct Flags {
     /// Where to store records: `embedded` (in memory, the default) or `apiserver`.
     #[arg(long, value_name = "KIND")]
     pub upstream: Option<String>,
-    /// Kubeconfig of the apiserver [default: as kubectl, else the pod's service account].
+    /// Kubeconfig for `--upstream apiserver` [default: as kubectl, else the pod's service account].
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<String>,
     /// Context of the kubeconfig.
@@ -317,7 +317,8 @@ fn until(text: &str) -> Result<Until, String> {
 /// The eventweir to query.
 #[derive(Debug, Args)]
 pub struct Remote {
-    /// Address of eventweir, such as https://eventweir:8443 or unix:/run/eventweir.sock. `explain` can query several: only the replica that received an object's events knows them.
+    /// Address of eventweir, such as https://eventweir:8443 or unix:/run/eventweir.sock. `explain` takes several,
+    /// because a replica finds only events that it has received itself.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub server: Vec<String>,
     /// File with the bearer token to send.
@@ -428,7 +429,7 @@ pub struct Top {
     /// Only events whose namespace, kind, name, reason or component contains this.
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
-    /// Number of rows; 0 lists all.
+    /// Number of rows, at most 100; 0 is 100.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
     /// Print one table and exit, which is the default without a terminal.

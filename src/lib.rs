@@ -1,8 +1,8 @@
 //! eventweir: an event-aggregation proxy for Kubernetes.
 //!
-//! Components POST raw Events as to the API server. A correlator per source folds them, and far fewer writes go upstream. No
-//! occurrence vanishes silently. The modules below are in the order in which an event passes them; `ARCHITECTURE.md` has
-//! the same path with the invariants.
+//! Components POST raw Events as to the API server. A correlator per source folds them, and far fewer writes go
+//! upstream. No occurrence vanishes silently. The modules below are in the order in which an event passes them;
+//! `ARCHITECTURE.md` has the same path with the invariants.
 //!
 //! ```text
 //! ingest ─ decode ─ validate ─ shard( correlator: aggregate → dedup → budget ─ outbox ) ─ deliver ─ upstream
@@ -10,7 +10,8 @@
 //!                                        └─────────── settle: name, count ────────┴── answer ──┘
 //! ```
 
-/// Declares an enum whose variants have a label each, for metrics, logs and answers, with the list `ALL` of its variants.
+/// Declares an enum whose variants have a label each, for metrics, logs and answers, with the list `ALL` of its
+/// variants.
 macro_rules! labelled {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $label:literal,)+ }) => {
         $(#[$meta])*

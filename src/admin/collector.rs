@@ -36,8 +36,8 @@ impl ShardCollector {
 
 impl Collector for ShardCollector {
     fn desc(&self) -> Vec<&Desc> {
-        // The descriptions are behind the lock. A collector without any is registered unchecked, which is fine for names that
-        // nothing else uses.
+        // The descriptions are behind the lock. A collector without any is registered unchecked, which is fine for
+        // names that nothing else uses.
         Vec::new()
     }
 

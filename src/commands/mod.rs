@@ -227,8 +227,8 @@ async fn end(time: Option<Duration>) {
 /// Starts the runtime of async commands.
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_multi_thread()
-        // Under load a worker looks for new data of its connections after so many tasks. With tokio's 61, a quiet client waits
-        // for 61 requests of a busy one.
+        // Under load a worker looks for new data of its connections after so many tasks. With tokio's 61, a quiet
+        // client waits for 61 requests of a busy one.
         .event_interval(8)
         .enable_all()
         .build()

@@ -102,8 +102,8 @@ impl Config {
         errors.or(config)
     }
 
-    /// Does the same, and returns everything that is wrong beside what could be read. `checks_files` also checks that the
-    /// files of the listeners can be used.
+    /// Does the same, and returns everything that is wrong beside what could be read. `checks_files` also checks that
+    /// the files of the listeners can be used.
     pub(super) fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> (Self, Errors) {
         raw.read_through(overrides, checks_files, |section| {
             let mut config = Self::default();
@@ -116,8 +116,8 @@ impl Config {
         })
     }
 
-    /// The JSON schema of the file, for editors and the Helm chart. It refuses unknown keys, wrong types, and numbers out of
-    /// range. Only the program checks ranges of durations, sizes and rates, and conflicts between values.
+    /// The JSON schema of the file, for editors and the Helm chart. It refuses unknown keys, wrong types, and numbers
+    /// out of range. Only the program checks ranges of durations, sizes and rates, and conflicts between values.
     #[must_use]
     pub fn json_schema() -> Json {
         let mut schema = Self::default().read_nothing(&Collector::of_schema()).schema();

@@ -1,5 +1,5 @@
-//! Converts any event to the rules of events.k8s.io/v1: required fields are derived from other fields, forbidden ones are
-//! dropped. The number of occurrences moves to `series`. Pure.
+//! Converts any event to the rules of events.k8s.io/v1: required fields are derived from other fields, forbidden ones
+//! are dropped. The number of occurrences moves to `series`. Pure.
 
 use smol_str::SmolStr;
 
@@ -15,8 +15,8 @@ const NAME_MAX: usize = 253;
 /// The value of a required field that cannot be derived.
 const UNKNOWN: &str = "Unknown";
 
-/// Returns the event as a create through events.k8s.io/v1, valid if it was valid in either API group. Its `count` becomes a
-/// series. `wall`, in unix nanoseconds, is its time if it has none.
+/// Returns the event as a create through events.k8s.io/v1, valid if it was valid in either API group. Its `count`
+/// becomes a series. `wall`, in unix nanoseconds, is its time if it has none.
 #[must_use]
 pub fn to_events_v1(event: &Event, wall: i64) -> Event {
     let mut converted = event.clone();
@@ -63,8 +63,8 @@ pub fn series(count: i32, last: Option<Time>, wall: i64) -> Option<EventSeries> 
     (count >= 2).then_some(EventSeries { count, last_observed_time })
 }
 
-/// Returns the number of occurrences of a stored event, which either API group may have written: the count of its series, else
-/// its count, at least 1.
+/// Returns the number of occurrences of a stored event, which either API group may have written: the count of its
+/// series, else its count, at least 1.
 #[must_use]
 pub fn occurrences(stored: &Event) -> i32 {
     stored.series.as_ref().map_or(stored.count, |series| series.count).max(1)
@@ -106,7 +106,8 @@ fn name(text: &str) -> SmolStr {
     if labels.is_empty() { SmolStr::new_static("event") } else { labels.join(".").into() }
 }
 
-/// Replaces each character that is not `good` by a dash, cuts the text, and trims characters other than letters and digits.
+/// Replaces each character that is not `good` by a dash, cuts the text, and trims characters other than letters and
+/// digits.
 fn masked(text: &str, limit: usize, good: impl Fn(char) -> bool) -> SmolStr {
     let masked: String = text.chars().map(|c| if good(c) { c } else { '-' }).collect();
     let is_edge = |c: char| !c.is_ascii_alphanumeric();

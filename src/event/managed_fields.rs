@@ -1,5 +1,5 @@
-//! `metadata.managedFields`: passed between an apiserver and its clients as JSON, without decoding. The embedded store keeps
-//! none.
+//! `metadata.managedFields`: passed between an apiserver and its clients as JSON, without decoding. The embedded store
+//! keeps none.
 
 use std::sync::Arc;
 

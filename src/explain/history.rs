@@ -247,8 +247,8 @@ fn kept_size(kept: &Kept) -> usize {
     heap(&kept.name) + kept.messages.bytes()
 }
 
-/// Returns how much room a list of at most `most` elements reserves before the next one: as much again once it is full. A
-/// list would begin with room for four, and most objects have one or two facts and records.
+/// Returns how much room a list of at most `most` elements reserves before the next one: as much again once it is full.
+/// A list would begin with room for four, and most objects have one or two facts and records.
 fn room(length: usize, capacity: usize, most: usize) -> usize {
     if length == capacity { length.clamp(1, most - length) } else { 0 }
 }

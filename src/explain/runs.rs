@@ -1,4 +1,5 @@
-//! Runs: repeats of a record within a few seconds of one minute. They are counted here first and added to the store together.
+//! Runs: repeats of a record within a few seconds of one minute. They are counted here first and added to the store
+//! together.
 //!
 //! Hot: most occurrences are such repeats, and the store's data of their object is rarely in the processor's cache.
 
@@ -17,8 +18,8 @@ use crate::event::Event;
 use crate::limits::Share;
 use crate::outbox::{Kind, RecordId};
 
-/// The longest duration of a run, in nanoseconds. All runs are added to the store before any read, but until then its object
-/// keeps its place in the order of use.
+/// The longest duration of a run, in nanoseconds. All runs are added to the store before any read, but until then its
+/// object keeps its place in the order of use.
 const LONGEST: i64 = 4_000_000_000;
 
 const _: () = assert!(size_of::<(RecordId, Run)>() == 64, "a cache line");
@@ -65,7 +66,8 @@ impl Origin {
 /// The runs of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    // LIMIT: a quarter of `Settings::max_bytes` over all shards; beyond it the shards with the largest parts end all runs.
+    // LIMIT: a quarter of `Settings::max_bytes` over all shards; beyond it the shards with the largest parts end all
+    // runs.
     runs: HashMap<RecordId, Run, foldhash::fast::FixedState>,
     /// Entries for which the table has memory.
     entries: usize,

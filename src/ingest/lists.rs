@@ -10,7 +10,8 @@ use super::{Face, respond};
 use crate::server::Places;
 use crate::status::Status;
 
-/// LIMIT: lists that are read from the upstream and encoded at once; further ones wait, at most for the request timeout.
+/// LIMIT: lists that are read from the upstream and encoded at once; further ones wait, at most for the request
+/// timeout.
 pub(super) const LISTS: usize = 4;
 /// Bytes of an answer above which it counts. The limit of connections bounds shorter ones.
 const LONG: u64 = 64 << 10;

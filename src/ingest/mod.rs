@@ -206,8 +206,8 @@ impl Face {
         ServiceBuilder::new()
             // Counts the request by the class of its answer, including answers made by other layers.
             .layer(layer(self.clone(), metrics::count))
-            // Encodes refusals as the client accepts them, compresses, limits what waits for clients, and sets the headers
-            // of every answer.
+            // Encodes refusals as the client accepts them, compresses, limits what waits for clients, and sets the
+            // headers of every answer.
             .layer(layer(self.clone(), finish::finish))
             // Reads what a refusal has left of a body over HTTP/2.
             .layer(layer((), unread::unread))

@@ -1,5 +1,5 @@
-//! Answers over HTTP/2 that wait for their client. Its pings are answered although it reads nothing, so the stream's own
-//! timeout never ends.
+//! Answers over HTTP/2 that wait for their client. Its pings are answered although it reads nothing, so the stream's
+//! own timeout never ends.
 
 use std::collections::HashMap;
 use std::pin::Pin;

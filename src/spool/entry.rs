@@ -1,5 +1,5 @@
-//! An entry as bytes. Each has its own length and checksum, so that valid entries are found even in a file whose structure is
-//! damaged.
+//! An entry as bytes. Each has its own length and checksum, so that valid entries are found even in a file whose
+//! structure is damaged.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::io::Read;

@@ -60,7 +60,8 @@ impl Keeper {
         }
     }
 
-    /// Returns the secret to hash keys with, and fixes it. With that of the file, records of an earlier process are found.
+    /// Returns the secret to hash keys with, and fixes it. With that of the file, records of an earlier process are
+    /// found.
     pub fn take_secret(&mut self) -> KeySecret {
         self.secret_taken = true;
         self.secret

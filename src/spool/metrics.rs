@@ -20,7 +20,8 @@ pub(super) struct Metrics {
     commits: Histogram,
 }
 
-/// Upper bounds in seconds: a commit is mostly one fsync, about 0.1 ms on a fast disk and 10 ms or more on a network disk.
+/// Upper bounds in seconds: a commit is mostly one fsync, about 0.1 ms on a fast disk and 10 ms or more on a network
+/// disk.
 const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
 impl Metrics {

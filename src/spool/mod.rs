@@ -1,14 +1,14 @@
 //! The spool: persists the outbox's waiting writes on a disk, so that they survive a crash.
 //!
-//! It has one entry per record that owes a write, in redb. A task commits the changes of all shards together: at once if a
-//! client waits for it (`ack: durable`), otherwise shortly after the first change. Changes that cannot be committed stay in
-//! memory and are retried (`eventweir_spool_degraded`). No fault of the disk prevents the program from starting, or from
-//! accepting and delivering events. A disk that does not answer counts as unusable: its thread continues and keeps the lock, and
-//! the changes are committed again when the lock is free.
+//! It has one entry per record that owes a write, in redb. A task commits the changes of all shards together: at once
+//! if a client waits for it (`ack: durable`), otherwise shortly after the first change. Changes that cannot be
+//! committed stay in memory and are retried (`eventweir_spool_degraded`). No fault of the disk prevents the program
+//! from starting, or from accepting and delivering events. A disk that does not answer counts as unusable: its thread
+//! continues and keeps the lock, and the changes are committed again when the lock is free.
 //!
-//! Nothing counts twice after a crash: an entry has what its record owed at the last commit, and the tag on the record upstream
-//! (`outbox/tag.rs`) shows how much of that has arrived since. A write by which one record replaces another (a digest, a new
-//! name) waits for the commit (`outbox/journal.rs`).
+//! Nothing counts twice after a crash: an entry has what its record owed at the last commit, and the tag on the record
+//! upstream (`outbox/tag.rs`) shows how much of that has arrived since. A write by which one record replaces another (a
+//! digest, a new name) waits for the commit (`outbox/journal.rs`).
 
 mod entry;
 mod keeper;
@@ -205,7 +205,8 @@ impl Spool {
         self.0.degraded.load(Ordering::Relaxed)
     }
 
-    /// Runs the last round, then closes the file, unless the disk does not answer. False when waiting writes are in memory only.
+    /// Runs the last round, then closes the file, unless the disk does not answer. False when waiting writes are in
+    /// memory only.
     pub async fn finish(&self, shards: &Shards) -> bool {
         let kept = self.round(shards, PATIENCE).await;
         // The round above has waited for a disk that hangs.
@@ -219,8 +220,8 @@ impl Spool {
         kept
     }
 
-    /// Takes all changes and commits them. False when they are in memory only. Waits for an earlier operation on the disk for
-    /// `patience`.
+    /// Takes all changes and commits them. False when they are in memory only. Waits for an earlier operation on the
+    /// disk for `patience`.
     async fn round(&self, shards: &Shards, patience: Duration) -> bool {
         let disk = timeout(patience, Arc::clone(&self.0.disk).lock_owned()).await;
         if disk.as_ref().is_ok_and(|disk| disk.keeper.is_closed()) {

@@ -103,8 +103,8 @@ impl Store {
         })
     }
 
-    /// Writes changes durably in one transaction. With `begin`, the same transaction removes all earlier entries. Returns the
-    /// number of entries.
+    /// Writes changes durably in one transaction. With `begin`, the same transaction removes all earlier entries.
+    /// Returns the number of entries.
     pub(super) fn commit(
         &self,
         changes: &[Changes],

@@ -97,8 +97,8 @@ impl Embedded {
         self.with(Verb::Update, |store, now| store.replace(event, options, now))
     }
 
-    /// Applies a client's own patch to one event. The patch is applied without the lock, and again if the event was changed
-    /// meanwhile: a client gets a conflict only if its patch states a version.
+    /// Applies a client's own patch to one event. The patch is applied without the lock, and again if the event was
+    /// changed meanwhile: a client gets a conflict only if its patch states a version.
     pub(super) fn patch(
         &self,
         namespace: &str,
@@ -127,8 +127,8 @@ impl Embedded {
         self.with(Verb::Delete, |store, now| store.delete_with(namespace, name, options, now))
     }
 
-    /// Deletes the events that `list` selects. As the apiserver does, ignores events that were deleted meanwhile and deletes
-    /// those that were changed.
+    /// Deletes the events that `list` selects. As the apiserver does, ignores events that were deleted meanwhile and
+    /// deletes those that were changed.
     pub(super) fn delete_collection(
         &self,
         namespace: &str,

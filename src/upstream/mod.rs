@@ -1,7 +1,8 @@
-//! Upstream: where records live. Either the kube-apiserver, or the embedded store, which serves the same API from memory.
+//! Upstream: where records live. Either the kube-apiserver, or the embedded store, which serves the same API from
+//! memory.
 //!
-//! Delivery sends a [`Request`] and gets an [`Answer`], classified by the table in `answer.rs`. Readers get events, lists
-//! and the API's `Status`. This module sends each request once; the outbox decides what follows from the answer.
+//! Delivery sends a [`Request`] and gets an [`Answer`], classified by the table in `answer.rs`. Readers get events,
+//! lists and the API's `Status`. This module sends each request once; the outbox decides what follows from the answer.
 
 mod answer;
 pub mod apiserver;
@@ -76,8 +77,8 @@ macro_rules! ask {
     };
 }
 
-/// Errors are the upstream's refusals, or 503 and 504 when there is no answer. A write without an answer may have been carried
-/// out.
+/// Errors are the upstream's refusals, or 503 and 504 when there is no answer. A write without an answer may have been
+/// carried out.
 impl Upstream {
     /// Sends the request of a record once. Dropping the future abandons the request, which may still be carried out.
     pub async fn write(&self, request: &Request) -> Answer {

@@ -49,7 +49,8 @@ pub struct EmbeddedWatch {
 enum Phase {
     /// Lists the existing events.
     List,
-    /// Sends the rest of the list of this version. LIMIT: each open watch keeps these events in memory until they are sent.
+    /// Sends the rest of the list of this version. LIMIT: each open watch keeps these events in memory until they are
+    /// sent.
     Initial(std::vec::IntoIter<Arc<Event>>, SmolStr),
     /// Sends the changes after this revision.
     Changes(u64),

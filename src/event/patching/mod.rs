@@ -1,6 +1,6 @@
-//! Applies clients' own patches to an event. A patch is applied to the event's JSON in its API group, and the result is decoded
-//! again, as in `k8s.io/apiserver/pkg/endpoints/handlers/patch.go`. Refusals have the apiserver's codes and our own texts.
-//! `validate` checks what an update may change, `upstream/store` the version.
+//! Applies clients' own patches to an event. A patch is applied to the event's JSON in its API group, and the result is
+//! decoded again, as in `k8s.io/apiserver/pkg/endpoints/handlers/patch.go`. Refusals have the apiserver's codes and our
+//! own texts. `validate` checks what an update may change, `upstream/store` the version.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod operations;
@@ -59,8 +59,8 @@ impl PatchType {
 /// Applies the patch `body` to `current` in `group`.
 ///
 /// # Errors
-/// The apiserver's 400 for a body that is not a patch or names another event, 413 for too many operations, 422 for operations
-/// that do not apply and for a result that is not an event, 500 for unknown directives.
+/// The apiserver's 400 for a body that is not a patch or names another event, 413 for too many operations, 422 for
+/// operations that do not apply and for a result that is not an event, 500 for unknown directives.
 pub fn apply(
     patch: PatchType,
     body: &[u8],

@@ -1,4 +1,5 @@
-//! Patches of one event: lists and directives, refusals, and properties of every patch. `tests/api` replays recorded ones.
+//! Patches of one event: lists and directives, refusals, and properties of every patch. `tests/api` replays recorded
+//! ones.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -24,7 +24,8 @@ pub struct DeleteOptions {
     pub dry_run: Vec<SmolStr>,
 }
 
-/// Decodes the body of a DELETE. Ignores kind and version: clients send those of the resource, `v1` or `meta.k8s.io/v1`.
+/// Decodes the body of a DELETE. Ignores kind and version: clients send those of the resource, `v1` or
+/// `meta.k8s.io/v1`.
 ///
 /// # Errors
 /// 400 for a body that is not protobuf of Kubernetes, or is truncated.

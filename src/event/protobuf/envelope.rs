@@ -37,8 +37,8 @@ impl<'b> Envelope<'b> {
         Ok(envelope)
     }
 
-    /// Refuses an object that is not an Event of the group. Accepts a missing version, as `copyKindDefaults` does, and one behind
-    /// two slashes.
+    /// Refuses an object that is not an Event of the group. Accepts a missing version, as `copyKindDefaults` does, and
+    /// one behind two slashes.
     pub(super) fn check_kind(&self, group: ApiGroup) -> Result<(), Box<DecodeError>> {
         let version = match self.api_version.split_once('/') {
             None => self.api_version.as_str(),

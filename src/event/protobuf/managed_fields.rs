@@ -14,8 +14,8 @@ use crate::event::{ManagedFields, Time};
 /// The field number in `ObjectMeta`.
 const NUMBER: i32 = 17;
 
-/// An entry. LIMIT: `fieldsV1` that is not JSON, or nests deeper than `serde_json` reads (128), is dropped; the apiserver makes
-/// neither.
+/// An entry. LIMIT: `fieldsV1` that is not JSON, or nests deeper than `serde_json` reads (128), is dropped; the
+/// apiserver makes neither.
 #[derive(Debug, Serialize, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Entry {

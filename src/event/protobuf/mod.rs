@@ -1,9 +1,9 @@
-//! Protobuf (`application/vnd.kubernetes.protobuf`) of both groups to and from [`Event`]. client-go's newer event recorder sends
-//! it, and kubectl requests it. Does no I/O and does not validate events (`validate` does).
+//! Protobuf (`application/vnd.kubernetes.protobuf`) of both groups to and from [`Event`]. client-go's newer event
+//! recorder sends it, and kubectl requests it. Does no I/O and does not validate events (`validate` does).
 //!
-//! A walk over the schema instead of a protobuf library, because Go writes empty members, and accepts some bodies that a
-//! library refuses. Mirrors `k8s.io/apimachinery/pkg/runtime/serializer/protobuf`, the
-//! `generated.pb.go` of the messages, and `endpoints/handlers/create.go`.
+//! A walk over the schema instead of a protobuf library, because Go writes empty members, and accepts some bodies that
+//! a library refuses. Mirrors `k8s.io/apimachinery/pkg/runtime/serializer/protobuf`, the `generated.pb.go` of the
+//! messages, and `endpoints/handlers/create.go`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod delete_options;
@@ -23,8 +23,8 @@ use super::json::{DecodeError, Decoded, EventList};
 use super::{ApiGroup, Event};
 use envelope::Envelope;
 
-/// Decodes a request's body in `group`. Ignores unknown fields, whatever `fieldValidation` is: `strict_faults` is always
-/// empty.
+/// Decodes a request's body in `group`. Ignores unknown fields, whatever `fieldValidation` is: `strict_faults` is
+/// always empty.
 ///
 /// # Errors
 /// The apiserver's 400 for a body that is not protobuf of Kubernetes, is truncated, or has another kind or version.

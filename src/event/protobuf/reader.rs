@@ -1,5 +1,5 @@
-//! Reader of protobuf fields, like the generated Go code of `k8s.io/api`. It does not recurse: the schema, not the client,
-//! determines the depth.
+//! Reader of protobuf fields, like the generated Go code of `k8s.io/api`. It does not recurse: the schema, not the
+//! client, determines the depth.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
@@ -123,8 +123,8 @@ impl<'b> Field<'_, 'b> {
     }
 
     /// Reads an entry of a `map<string, string>`.
-    // COMPAT(gogo): the generated code bounds key and value by the message around the map, not by their entry, and ignores
-    // their wire types. What it accepts must be accepted.
+    // COMPAT(gogo): the generated code bounds key and value by the message around the map, not by their entry, and
+    // ignores their wire types. What it accepts must be accepted.
     pub(super) fn entry(&mut self) -> Result<(SmolStr, SmolStr), Fault> {
         let entry = self.bytes()?;
         let end = self.reader.at;

@@ -1,5 +1,5 @@
-//! Bodies that no client in Go writes, each with what the generated Go code of `k8s.io/api` 0.36.3 makes of it; and properties
-//! of every event and every body. `tests/api/protobuf.rs` replays recorded bodies.
+//! Bodies that no client in Go writes, each with what the generated Go code of `k8s.io/api` 0.36.3 makes of it; and
+//! properties of every event and every body. `tests/api/protobuf.rs` replays recorded bodies.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,5 +1,6 @@
-//! Encoder of an Event, a list, partial metadata, a Status and a watch's frame, like Go: it writes empty strings, numbers and
-//! structs, and an unset time as an empty message, but no empty pointer, list or map. An Event is a walk over the schema.
+//! Encoder of an Event, a list, partial metadata, a Status and a watch's frame, like Go: it writes empty strings,
+//! numbers and structs, and an unset time as an empty message, but no empty pointer, list or map. An Event is a walk
+//! over the schema.
 
 use std::collections::BTreeMap;
 

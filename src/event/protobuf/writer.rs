@@ -1,5 +1,5 @@
-//! Writer of protobuf fields. It reserves one byte for the length of a message, which is enough for most, and moves a longer
-//! message when its length is known. That is cheaper than computing all lengths first.
+//! Writer of protobuf fields. It reserves one byte for the length of a message, which is enough for most, and moves a
+//! longer message when its length is known. That is cheaper than computing all lengths first.
 
 /// Appends an unsigned number, seven bits per byte.
 pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {

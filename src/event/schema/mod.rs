@@ -1,5 +1,6 @@
-//! The list of an Event's members: name and protobuf number in each group, type, and whether an empty member is written. All
-//! code that reads or writes every member walks over it, so a new member is one row here and one field of its struct.
+//! The list of an Event's members: name and protobuf number in each group, type, and whether an empty member is
+//! written. All code that reads or writes every member walks over it, so a new member is one row here and one field of
+//! its struct.
 //!
 //! After the Go types of `k8s.io/api/{core,events}/v1` and `k8s.io/apimachinery/pkg/apis/meta/v1`.
 

@@ -28,7 +28,8 @@ enum Relation {
     NotEqual,
 }
 
-/// Returns the path, from the names of one group, in the names of another. Only the names of an Event's own members differ.
+/// Returns the path, from the names of one group, in the names of another. Only the names of an Event's own members
+/// differ.
 fn renamed(path: &str, from: ApiGroup, to: ApiGroup) -> Option<SmolStr> {
     let (name, rest) = path.split_at_checked(path.find('.').unwrap_or(path.len()))?;
     let member = Event::members(from).iter().find(|member| member.name(from) == name)?;
@@ -115,7 +116,8 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// Returns the selector in the field names of `group`. A field that the group lacks keeps its name; the upstream refuses it.
+    /// Returns the selector in the field names of `group`. A field that the group lacks keeps its name; the upstream
+    /// refuses it.
     #[must_use]
     pub fn text(&self, group: ApiGroup) -> String {
         let terms = self.terms.iter().map(|term| {

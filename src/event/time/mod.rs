@@ -9,8 +9,8 @@ use std::fmt;
 
 use smol_str::SmolStr;
 
-/// `metav1.Time`: whole seconds since 1970, in UTC. Parsing truncates fractions. An optional time is `None` for the zero time
-/// (year 1).
+/// `metav1.Time`: whole seconds since 1970, in UTC. Parsing truncates fractions. An optional time is `None` for the
+/// zero time (year 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub i64);
 

@@ -49,8 +49,8 @@ impl FaultKind {
     }
 }
 
-/// LIMIT: faults of one event, approximately; further ones are not looked for. An event can have 100,000s of labels, each with
-/// several faults.
+/// LIMIT: faults of one event, approximately; further ones are not looked for. An event can have 100,000s of labels,
+/// each with several faults.
 const FAULTS_MAX: usize = 1000;
 /// LIMIT: bytes of all fault texts, approximately. Each controller beyond the first quotes two owners.
 const FAULT_BYTES_MAX: usize = 1 << 20;

@@ -17,8 +17,8 @@ pub(super) fn create(meta: &ObjectMeta, rule: NameRule, faults: &mut Vec<Fault>)
     object_meta(meta, generation, rule, faults);
 }
 
-/// Checks metadata with the generation that the object will have (`ValidateObjectMeta`). Ignores managed fields, which the
-/// server sets.
+/// Checks metadata with the generation that the object will have (`ValidateObjectMeta`). Ignores managed fields, which
+/// the server sets.
 pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, rule: NameRule, faults: &mut Vec<Fault>) {
     if let Some(rare) = meta.rare.as_deref()
         && !rare.generate_name.is_empty()
@@ -45,7 +45,8 @@ pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, rule: NameRule, fa
     finalizers(&rare.finalizers, faults);
 }
 
-/// Checks an update of metadata (`ValidateObjectMetaUpdate`), after `BeforeUpdate` has copied fields from the old object.
+/// Checks an update of metadata (`ValidateObjectMetaUpdate`), after `BeforeUpdate` has copied fields from the old
+/// object.
 pub(super) fn update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Vec<Fault>) {
     const IMMUTABLE: &str = "field is immutable";
     let none = RareMeta::default();

@@ -1,8 +1,8 @@
 //! The apiserver's rules for events, with its faults, order and words. Pure; changes nothing but a missing namespace.
 //!
-//! Mirrors `pkg/apis/core/validation/events.go` and, for metadata, `apimachinery/pkg/api/validation/objectmeta.go`, as Kubernetes
-//! 1.37 has them. Call [`adopt_namespace`] or [`adopt_path`], generate the name if `generateName` requests it, then call
-//! [`create`] or [`update`].
+//! Mirrors `pkg/apis/core/validation/events.go` and, for metadata, `apimachinery/pkg/api/validation/objectmeta.go`, as
+//! Kubernetes 1.37 has them. Call [`adopt_namespace`] or [`adopt_path`], generate the name if `generateName` requests
+//! it, then call [`create`] or [`update`].
 
 mod fault;
 mod meta;
@@ -84,8 +84,8 @@ pub fn create(group: ApiGroup, event: &Event) -> Result<(), Box<Status>> {
     refuse(event, &faults)
 }
 
-/// Checks `new` as an update of `old`. As in the apiserver, the caller has copied from `old` what an update cannot change or
-/// may omit: generation, uid, times of creation and deletion.
+/// Checks `new` as an update of `old`. As in the apiserver, the caller has copied from `old` what an update cannot
+/// change or may omit: generation, uid, times of creation and deletion.
 ///
 /// # Errors
 /// The apiserver's 422, with one cause per fault.

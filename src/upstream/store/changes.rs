@@ -115,8 +115,8 @@ fn is_in(namespace: &str, key: &str) -> bool {
     key.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Returns the event that a change makes for a watch: an event that starts to match is added. One that no longer matches is
-/// deleted, and shown as it was before the change, as the apiserver does.
+/// Returns the event that a change makes for a watch: an event that starts to match is added. One that no longer
+/// matches is deleted, and shown as it was before the change, as the apiserver does.
 fn shown(change: &Change, options: &WatchOptions) -> Option<WatchEvent> {
     let matching = |event: &Option<Arc<Event>>| event.clone().filter(|event| options.matches(event));
     match (matching(&change.before), matching(&change.after)) {

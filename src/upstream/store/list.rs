@@ -1,5 +1,5 @@
-//! LIST of the embedded store: ranges in key order, selectors and pages, always of the current state. All pages of a list have
-//! the version of the first one, so that a watch from there shows the changes between pages.
+//! LIST of the embedded store: ranges in key order, selectors and pages, always of the current state. All pages of a
+//! list have the version of the first one, so that a watch from there shows the changes between pages.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ impl Store {
     /// Lists the events of one namespace or of all, ordered by key.
     ///
     /// # Errors
-    /// 400 for an invalid continue token, 410 for an exact version other than the newest and for a token from before the window
-    /// of changes, 504 for a version that is not reached yet.
+    /// 400 for an invalid continue token, 410 for an exact version other than the newest and for a token from before
+    /// the window of changes, 504 for a version that is not reached yet.
     pub fn list(&mut self, namespace: Option<&str>, options: &ListOptions, now: Now) -> Result<Page, Status> {
         self.expire(now);
         let token = match options.continue_token.as_str() {
@@ -47,8 +47,8 @@ impl Store {
             Some(Token { revision: None, .. }) => self.revision,
             Some(token @ Token { revision: Some(revision), .. }) => {
                 self.reached(*revision)?;
-                // LIMIT: the window of changes; a watch from before it would miss some. Like etcd, this also refuses the version
-                // right before the window.
+                // LIMIT: the window of changes; a watch from before it would miss some. Like etcd, this also refuses
+                // the version right before the window.
                 if *revision <= self.changes.compacted() {
                     return Err(cannot_continue(token));
                 }

@@ -1,5 +1,5 @@
-//! Metadata that the server sets: uids, generated names, resource versions. After `k8s.io/apiserver/pkg/registry/rest/{meta,
-//! create,update}.go` and `k8s.io/apiserver/pkg/storage/names/generate.go`.
+//! Metadata that the server sets: uids, generated names, resource versions. After
+//! `k8s.io/apiserver/pkg/registry/rest/{meta, create,update}.go` and `k8s.io/apiserver/pkg/storage/names/generate.go`.
 
 use smol_str::{SmolStr, format_smolstr};
 
@@ -59,8 +59,8 @@ pub(super) fn keep_server_owned(new: &mut ObjectMeta, old: &ObjectMeta) {
     });
 }
 
-/// The same for a PATCH. The uid and the times of deletion that the patch set are kept for validation to refuse: before the
-/// patch they were the stored ones.
+/// The same for a PATCH. The uid and the times of deletion that the patch set are kept for validation to refuse: before
+/// the patch they were the stored ones.
 pub(super) fn keep_server_owned_of_patched(new: &mut ObjectMeta, old: &ObjectMeta) {
     let uid = new.uid.clone();
     let rare = new.rare.as_deref();

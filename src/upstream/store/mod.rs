@@ -1,8 +1,8 @@
 //! The embedded store: kube-apiserver and etcd for events, in memory. Pure and synchronous; the caller passes the time.
 //!
-//! It is for a first look without a cluster, for development, and for the fake apiserver of the tests. Ingest validates events
-//! before they are created here, as the apiserver does. Behaviour after `k8s.io/apiserver/pkg/registry/generic/registry/store.go`
-//! and `k8s.io/apiserver/pkg/storage/etcd3/store.go`.
+//! It is for a first look without a cluster, for development, and for the fake apiserver of the tests. Ingest validates
+//! events before they are created here, as the apiserver does. Behaviour after
+//! `k8s.io/apiserver/pkg/registry/generic/registry/store.go` and `k8s.io/apiserver/pkg/storage/etcd3/store.go`.
 
 mod changes;
 mod list;
@@ -75,14 +75,16 @@ fn single(event: &Event) -> Event {
 }
 
 impl Store {
-    /// Returns an empty store. `seed` determines uids and generated names. Versions begin at 1, because 0 means "any version".
+    /// Returns an empty store. `seed` determines uids and generated names. Versions begin at 1, because 0 means "any
+    /// version".
     #[must_use]
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self::from_revision(settings, seed, 1)
     }
 
-    /// Returns an empty store whose versions begin above those of every earlier start, so that clients do not confuse them.
-    /// That requires a wall clock that does not go back between two starts, and fewer than 1,024 changes per millisecond.
+    /// Returns an empty store whose versions begin above those of every earlier start, so that clients do not confuse
+    /// them. That requires a wall clock that does not go back between two starts, and fewer than 1,024 changes per
+    /// millisecond.
     #[must_use]
     pub fn started(settings: Settings, seed: u64, now: Now) -> Self {
         let millis = u64::try_from(now.wall / 1_000_000).unwrap_or(0);
@@ -106,7 +108,8 @@ impl Store {
     /// Stores a new event and returns it with the fields that the server sets.
     ///
     /// # Errors
-    /// 404 without the namespace, 409 `AlreadyExists`, 500 when a resourceVersion is set, 400 without namespace or name.
+    /// 404 without the namespace, 409 `AlreadyExists`, 500 when a resourceVersion is set, 400 without namespace or
+    /// name.
     pub fn create(&mut self, event: Event, now: Now) -> Result<Event, Status> {
         let (key, event) = self.new_event(event, now)?;
         let stored = self.put(key, event, now);
@@ -142,8 +145,8 @@ impl Store {
         Ok((key, event))
     }
 
-    /// Changes an event in place, except for its name, namespace, uid, creationTimestamp and resourceVersion. A change without
-    /// an effect is not a write: the resourceVersion stays and the TTL is not renewed.
+    /// Changes an event in place, except for its name, namespace, uid, creationTimestamp and resourceVersion. A change
+    /// without an effect is not a write: the resourceVersion stays and the TTL is not renewed.
     ///
     /// # Errors
     /// 404 when the event is missing, and the errors of `change`, after which nothing is changed.
@@ -214,8 +217,8 @@ impl Store {
         self.settings.namespaces.contains(namespace)
     }
 
-    /// Removes expired events and returns their number. Every operation does so first. Also call it at [`Self::next_expiry`], so
-    /// that an idle store shrinks and watches show the deletions.
+    /// Removes expired events and returns their number. Every operation does so first. Also call it at
+    /// [`Self::next_expiry`], so that an idle store shrinks and watches show the deletions.
     pub fn expire(&mut self, now: Now) -> usize {
         let mut expired = 0;
         while let Some((&(expires, _), key)) = self.by_expiry.first_key_value() {
@@ -241,7 +244,8 @@ impl Store {
     /// 410 `Expired` when changes after `revision` were dropped, or the store has not reached it: list again.
     pub fn changes_since(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Status> {
         if revision > self.revision {
-            // COMPAT(apiserver): the apiserver waits. Here that could have no end, after a restart with a clock that went back.
+            // COMPAT(apiserver): the apiserver waits. Here that could have no end, after a restart with a clock that
+            // went back.
             let text = format!(
                 "The resourceVersion for the provided watch is too large: {revision}, current: {}.",
                 self.revision

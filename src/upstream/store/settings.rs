@@ -9,18 +9,18 @@ use smol_str::SmolStr;
 /// Settings of the embedded store; the defaults are in [`Settings::default`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// TTL of an event after the last write that changed it. Default 1 h, as kube-apiserver's `--event-ttl`; with zero, only
-    /// the limits evict events.
+    /// TTL of an event after the last write that changed it. Default 1 h, as kube-apiserver's `--event-ttl`; with zero,
+    /// only the limits evict events.
     pub ttl: Duration,
     /// The namespaces that exist. Default: every one.
     pub namespaces: Namespaces,
     /// LIMIT: stored events. At the limit, the event that would expire first is evicted and counted. Default 1,000,000.
     pub max_events: NonZeroUsize,
-    /// LIMIT: bytes of stored events (`Event::approximate_size`). At the limit, the event that would expire first is evicted and
-    /// counted. Default 1 GiB.
+    /// LIMIT: bytes of stored events (`Event::approximate_size`). At the limit, the event that would expire first is
+    /// evicted and counted. Default 1 GiB.
     pub max_bytes: NonZeroUsize,
-    /// LIMIT: changes kept for watches. A watch from before them gets 410. Their bytes are limited to a quarter of `max_bytes`.
-    /// Default 10,000.
+    /// LIMIT: changes kept for watches. A watch from before them gets 410. Their bytes are limited to a quarter of
+    /// `max_bytes`. Default 10,000.
     pub max_changes: NonZeroUsize,
 }
 

@@ -1,4 +1,5 @@
-//! The embedded store in simulated time, in seconds since the start. `tests/api` replays the recorded answers of an apiserver.
+//! The embedded store in simulated time, in seconds since the start. `tests/api` replays the recorded answers of an
+//! apiserver.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! DELETE, PUT and PATCH of the embedded store: preconditions, finalizers, and the update rules of the API group. After
-//! `k8s.io/apiserver/pkg/registry/rest/{delete,update}.go`, `pkg/registry/generic/registry/store.go` (`Store.Update`) and
-//! `pkg/storage/etcd3/store.go` (`GuaranteedUpdate`).
+//! `k8s.io/apiserver/pkg/registry/rest/{delete,update}.go`, `pkg/registry/generic/registry/store.go` (`Store.Update`)
+//! and `pkg/storage/etcd3/store.go` (`GuaranteedUpdate`).
 
 use std::sync::Arc;
 
@@ -51,8 +51,8 @@ impl Store {
     /// Replaces the event of the same name, or creates it if it is missing.
     ///
     /// # Errors
-    /// 409 when the uid or the version is another one, 422 for changes that the API group forbids, 500 for a version that is not
-    /// a number, and as [`Store::create`].
+    /// 409 when the uid or the version is another one, 422 for changes that the API group forbids, 500 for a version
+    /// that is not a number, and as [`Store::create`].
     pub fn replace(&mut self, mut event: Event, options: &UpdateOptions, now: Now) -> Result<Updated, Status> {
         self.expire(now);
         let writer = &options.writer;
@@ -97,8 +97,8 @@ impl Store {
     /// Stores the result of a patch of `current`. Returns `None` if another event is stored now; then patch that one.
     ///
     /// # Errors
-    /// 404 when the event is gone, 409 when the patch states another version, 422 for changes that the API group forbids, 500
-    /// for a version that is not a number.
+    /// 404 when the event is gone, 409 when the patch states another version, 422 for changes that the API group
+    /// forbids, 500 for a version that is not a number.
     pub fn commit(
         &mut self,
         current: &Event,
@@ -120,7 +120,8 @@ impl Store {
         Ok(Some(if options.dry_run { unstored(&stored, event) } else { self.exchange(&stored, event, now)? }))
     }
 
-    /// Replaces the stored event `old` by a checked `event`. Deletes an event whose deletion waited for its last finalizer.
+    /// Replaces the stored event `old` by a checked `event`. Deletes an event whose deletion waited for its last
+    /// finalizer.
     fn exchange(&mut self, old: &Event, event: Event, now: Now) -> Result<Event, Status> {
         let is_held = |event: &Event| {
             let rare = event.metadata.rare.as_deref();

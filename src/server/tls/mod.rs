@@ -181,7 +181,7 @@ impl Tls {
                 metrics.failed();
                 for Fault { part, reason } in faults {
                     let (listener, part) = (metrics.listener, part.label());
-                    tracing::error!(listener, part, %reason, "new certificates cannot be used; the old ones stay active");
+                    tracing::error!(listener, part, %reason, "new certificates cannot be used; the old stay active");
                 }
             }
         }

@@ -195,9 +195,6 @@ pub struct Replay {
     /// Read the whole input into memory and sort it by time; Lists and arrays are always sorted.
     #[arg(long)]
     pub sort_by_time: bool,
-    /// Has no effect: client-go is always shown.
-    #[arg(long, hide = true)]
-    pub client_go: bool,
     /// Flags of the report.
     #[command(flatten)]
     pub report: Report,
@@ -451,6 +448,9 @@ pub struct Top {
 pub struct CheckConfig {
     /// File to check.
     pub file: PathBuf,
+    /// Also check what `serve` checks at its start: certificates, the admin port's web configuration, the event log.
+    #[arg(long)]
+    pub files: bool,
     /// Also print the effective configuration.
     #[arg(long)]
     pub print: bool,

@@ -89,7 +89,7 @@ fn recorded_hour() -> String {
 #[test]
 fn replay_shows_three_columns_that_add_up() {
     let (_file, path) = file(&recorded_hour());
-    let output = eventweir(&["replay", &path, "--client-go"]);
+    let output = eventweir(&["replay", &path]);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
     assert!(!text.contains("--sort-by-time") && text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -309,6 +309,21 @@ fn a_kubeconfig_that_cannot_be_used_is_an_error_of_the_configuration() {
     assert_eq!(output.status.code(), Some(64));
     let text = stderr(&output);
     assert!(text.contains("reading the kubeconfig /no/such/file"), "{text}");
+    let output = eventweir(&["serve", "--kubeconfig", "/no/such/file", "--listen", &listen]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains("allowed with --upstream apiserver"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_event_log_that_cannot_be_written_is_an_error_of_the_configuration() {
+    let (_file, path) = file("eventLog: /no/such/folder/log\n");
+    for arguments in [["serve", "--config", &path].as_slice(), &["check-config", "--files", &path]] {
+        let output = eventweir(arguments);
+        assert_eq!(output.status.code(), Some(64));
+        let text = stderr(&output);
+        assert!(text.contains(":1: eventLog: `/no/such/folder/log` cannot be opened: No such file"), "{text}");
+    }
+    assert!(eventweir(&["check-config", &path]).status.success());
 }
 
 #[test]
@@ -317,7 +332,7 @@ fn check_config_reports_the_errors_of_all_named_files_and_its_own() {
     let output = eventweir(&["check-config", &path]);
     assert_eq!(output.status.code(), Some(64));
     let text = stderr(&output);
-    for wrong in [":3: shards: `many`", "/no/limits: cannot be opened", "/no/shadow: cannot be opened"] {
+    for wrong in [":3: shards: `many`", "limitsFile: /no/limits: cannot be opened", "shadowFile: /no/shadow: cannot"] {
         assert!(text.contains(wrong), "{text}");
     }
 }
@@ -489,7 +504,16 @@ fn explain_reaches_a_unix_domain_socket() {
     assert!(stdout(&output).starts_with("Nothing is known about pod default/web-0"), "{}", stdout(&output));
     assert_eq!(server.terminate(), Some(0));
     let output = eventweir(&["explain", "pod/web-0", "--server", &address]);
-    assert!(output.status.code() == Some(1) && stderr(&output).contains(&address), "{}", stderr(&output));
+    let text = stderr(&output);
+    assert!(output.status.code() == Some(1) && text.contains(&address) && text.contains("No such file"), "{text}");
+}
+
+#[test]
+fn a_client_command_says_why_it_has_no_answer() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = eventweir(&["explain", "pod/web-0", "--server", &format!("http://{free}")]);
+    let text = stderr(&output);
+    assert!(output.status.code() == Some(1) && text.contains("Connection refused"), "{text}");
 }
 
 /// A replica knows only the events that it has received.

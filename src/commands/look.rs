@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::AUTHORIZATION;
 use http_body_util::BodyExt as _;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -19,6 +21,7 @@ use super::report::plural;
 use super::{Error, end, print, runtime, table};
 use crate::cli::{Explain, Format, Remote, Tap};
 use crate::explain::clean;
+use crate::upstream::apiserver::cause_of;
 
 /// Greatest width of a cell.
 pub(super) const WIDTH: usize = 60;
@@ -27,6 +30,8 @@ pub(super) const WIDTH: usize = 60;
 pub(super) struct Server {
     client: kube::Client,
     url: String,
+    /// File of the token, which is replaced before the token expires.
+    token_file: Option<PathBuf>,
 }
 
 impl Server {
@@ -54,22 +59,28 @@ impl Server {
             config.root_cert = Some(read.into_iter().map(|certificate| certificate.to_vec()).collect());
         }
         let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        config.auth_info.token_file = file(&remote.token_file);
         config.auth_info.client_certificate = file(&remote.client_certificate);
         config.auth_info.client_key = file(&remote.client_key);
         let client = match socket {
             Some(path) => over_socket(&config, path.into()),
             None => kube::Client::try_from(config),
         };
-        Ok(Self { client: client.map_err(|error| fault(error.to_string()))?, url: url.to_owned() })
+        let client = client.map_err(|error| fault(cause_of(&error)))?;
+        Ok(Self { client, url: url.to_owned(), token_file: remote.token_file.clone() })
     }
 
     async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Result<http::Response<Body>, Error> {
         let mut pairs = form_urlencoded::Serializer::new(String::new());
         pairs.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
-        let request = http::Request::get(format!("/eventweir/v1/{path}?{}", pairs.finish()));
+        let mut request = http::Request::get(format!("/eventweir/v1/{path}?{}", pairs.finish()));
+        if let Some(path) = &self.token_file {
+            let fault = |error: &dyn std::fmt::Display| Error::Input(format!("{}: {error}", path.display()));
+            let token = std::fs::read_to_string(path).map_err(|error| fault(&error))?;
+            let header = HeaderValue::try_from(format!("Bearer {}", token.trim()));
+            request = request.header(AUTHORIZATION, header.map_err(|_error| fault(&"not a token"))?);
+        }
         let request = request.body(Body::empty()).map_err(|error| Error::Input(error.to_string()))?;
-        let failed = |error: kube::Error| Error::NotReady(format!("{}: {error}", self.url));
+        let failed = |error: kube::Error| Error::NotReady(format!("{}: {}", self.url, cause_of(&error)));
         let answer = self.client.send(request).await.map_err(failed)?;
         if answer.status().is_success() {
             return Ok(answer);
@@ -84,7 +95,7 @@ impl Server {
     pub(super) async fn document(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
         let unread = |error: String| Error::NotReady(format!("{}: {error}", self.url));
         let body = self.ask(path, query).await?.into_body().collect().await;
-        let body = body.map_err(|error| unread(error.to_string()))?.to_bytes();
+        let body = body.map_err(|error| unread(cause_of(&error)))?.to_bytes();
         serde_json::from_slice(&body).map_err(|error| unread(error.to_string()))
     }
 
@@ -106,7 +117,7 @@ impl Server {
                 };
                 // The server ends a tap after an hour; begin the next one.
                 let Some(frame) = frame else { break };
-                let frame = frame.map_err(|error| Error::NotReady(format!("{}: {error}", self.url)))?;
+                let frame = frame.map_err(|error| Error::NotReady(format!("{}: {}", self.url, cause_of(&error))))?;
                 rest.extend_from_slice(&frame.into_data().unwrap_or_default());
                 while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = rest.drain(..=end).collect();

@@ -53,7 +53,7 @@ pub enum Error {
     #[error("a part of the program ended abnormally; see the log")]
     Broken,
     /// The drain's deadline passed, and there was no spool for what was left.
-    #[error("{0} occurrences were lost at the end")]
+    #[error("occurrences lost at the end: {0}")]
     Lost(u64),
     /// Reading or writing failed.
     #[error("{what}")]
@@ -112,7 +112,8 @@ pub fn usage(error: &clap::Error) -> ExitCode {
 /// # Errors
 /// Everything that is wrong with the file.
 pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
-    let config = config::load(Some(&check.file), &config::Overrides::default())?;
+    let load = if check.files { config::load_for_start } else { config::load };
+    let config = load(Some(&check.file), &config::Overrides::default())?;
     warn(&check.file, &config);
     if let Some(path) = &check.event {
         rules(&config, path)

@@ -151,14 +151,15 @@ const SHADOW_MEMORY: NonZeroUsize = const { NonZeroUsize::new(256 << 20).unwrap(
 /// Reads the files of limits and of the shadow configuration, if they are named, and adds their errors.
 fn with_files((mut config, mut errors): (Config, Errors)) -> Result<Config, Errors> {
     if let Some(path) = &config.limits_file {
-        match read_raw(Some(path)).and_then(|raw| raw.limits()) {
+        match read_named("limitsFile", path).and_then(|raw| raw.limits()) {
             Ok(limits) => config.access.limits = limits,
             Err(wrong) => errors.append(wrong),
         }
     }
     if let Some(shadow) = &mut config.shadow {
         let overrides = Overrides { container_memory: Some(SHADOW_MEMORY), ..Overrides::default() };
-        match read_raw(Some(Path::new(&shadow.file))).and_then(|raw| Config::from_raw(raw, &overrides)) {
+        let raw = read_named("shadowFile", Path::new(&shadow.file));
+        match raw.and_then(|raw| Config::from_raw(raw, &overrides)) {
             Ok(Config { policy, shard, .. }) => {
                 (shadow.policy, shadow.settings) = (policy, shard);
                 shadow.settings.explain.enabled = true;
@@ -172,6 +173,14 @@ fn with_files((mut config, mut errors): (Config, Errors)) -> Result<Config, Erro
 fn read_raw(path: Option<&Path>) -> Result<RawConfig, Errors> {
     let Some(path) = path else { return Ok(RawConfig::default()) };
     let (name, text) = read_text(path)?;
+    RawConfig::parse(&name, &text)
+}
+
+/// Reads the file that a key names.
+fn read_named(key: &str, path: &Path) -> Result<RawConfig, Errors> {
+    let name = path.display().to_string();
+    let text =
+        read_file(path).map_err(|reason| Error::new(key, Origin::Nowhere, name.clone(), Problem::File(reason)))?;
     RawConfig::parse(&name, &text)
 }
 

@@ -192,6 +192,12 @@ fn read(section: &mut Section<'_>, config: &mut Config, divide: impl FnOnce(&mut
     section.within("tls", |section| tls::tls(section, &mut config.tls));
     section.within("log", |section| log(section, &mut config.log));
     section.set("eventLog", &mut config.event_log, &event_log());
+    if let Some(Target::File(path)) = &config.event_log
+        && section.checks_files()
+        && let Err(error) = std::fs::OpenOptions::new().create(true).append(true).open(path)
+    {
+        section.conflict("eventLog", &format!("cannot be opened: {error}; allowed: a file that can be written"));
+    }
     section.within("upstream", |section| upstream(section, config));
     let backend = config.upstream.backend;
     section.within("auth", |section| {
@@ -267,6 +273,12 @@ fn upstream(section: &mut Section<'_>, config: &mut Config) {
     let apiserver = &mut upstream.apiserver;
     section.set_optional("kubeconfig", &mut apiserver.kubeconfig, &values::path());
     section.set_optional("context", &mut apiserver.context, &values::text(253));
+    // A file may name a cluster that `--upstream embedded` leaves out for a first try.
+    for key in ["kubeconfig", "context"] {
+        if upstream.backend == Backend::Embedded && section.is_flag(key) {
+            section.conflict(key, "has no effect on the embedded store; allowed with --upstream apiserver");
+        }
+    }
     section.set("timeout", &mut apiserver.timeout, &values::duration(MILLISECOND..=Duration::from_secs(600)));
     // The service account may have access to that API group only.
     if outbox.group == UpstreamGroup::Events {

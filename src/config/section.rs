@@ -235,6 +235,11 @@ impl<'a> Section<'a> {
         self.collector.push(origin, self.path_of(key), Problem::Conflict(format!("{value}{reason}")));
     }
 
+    /// Whether the value of `key` is from the command line.
+    pub(super) fn is_flag(&self, key: &str) -> bool {
+        self.find(key).is_some_and(|node| matches!(node.origin, Origin::Flag(_)))
+    }
+
     /// Path of `key` in this section; of the section itself when `key` is empty.
     fn path_of(&self, key: &str) -> String {
         match (self.path.is_empty(), key.is_empty()) {

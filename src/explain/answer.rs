@@ -66,6 +66,8 @@ pub struct Answer {
 /// One shard's part of the answer.
 #[derive(Debug, Default)]
 pub struct Known {
+    /// Whether `explain.enabled` is `false`.
+    pub is_off: bool,
     /// When its store began, and the time of the newest decision that it has forgotten.
     pub span: (Option<i64>, Option<i64>),
     /// Occurrences that the shard has received.
@@ -344,6 +346,7 @@ impl Explanation {
         let received: u64 = shards.iter().map(|known| known.received).sum();
         let unread: i64 = shards.iter().map(|known| known.unread).sum();
         let unread = u64::try_from(unread).unwrap_or(0);
+        let is_off = shards.iter().any(|known| known.is_off);
         let (mut objects, mut nearest) = (Vec::<Object>::new(), Vec::new());
         for known in shards {
             nearest.extend(known.nearest);
@@ -387,6 +390,7 @@ impl Explanation {
                     ),
                     action: String::new(),
                 },
+                None if is_off => off(query),
                 None => unknown(query, (received, unread), (began, forgotten), &nearest),
             },
         };
@@ -414,6 +418,12 @@ impl Explanation {
         }
         self.upstream = stored;
     }
+}
+
+fn off(query: &Query) -> Answer {
+    let text = format!("Nothing is known about {}: explain.enabled is false.", query.object());
+    let action = "Set explain.enabled: true. Decisions are recorded from then on.".to_owned();
+    Answer { code: "unknown", text, action }
 }
 
 fn unknown(
@@ -459,6 +469,13 @@ mod tests {
         assert!(is_kind("ingresses", "Ingress", "networking.k8s.io/v1") && is_kind("policies", "Policy", "x/v1"));
         assert!(is_kind("cj.batch", "CronJob", "batch/v1") && !is_kind("cj.other", "CronJob", "batch/v1"));
         assert!(!is_kind("p", "Pod", "v1") && !is_kind("deploy", "Pod", "v1"));
+    }
+
+    #[test]
+    fn explain_says_that_it_is_off() {
+        let known = Known { is_off: true, received: 3, ..Known::default() };
+        let answer = Explanation::new(&Query::default(), vec![known], 0).answer;
+        assert!(answer.text.ends_with("explain.enabled is false.") && answer.code == "unknown", "{}", answer.text);
     }
 
     #[test]

@@ -176,7 +176,8 @@ impl Shard {
             nearest.extend(found.map(|history| format!("{} {}/{}", history.kind, history.namespace, history.name)));
         }
         let unread = self.ledger.total_rejected().cast_signed() - self.explain.rejected().cast_signed();
-        Known { span: self.explain.span(), received: self.ledger.received(), unread, objects, nearest }
+        let (is_off, span, received) = (!self.explain.is_on(), self.explain.span(), self.ledger.received());
+        Known { is_off, span, received, unread, objects, nearest }
     }
 
     fn describe(&self, history: &History, query: &Query, now: Now, policy: &Policy) -> Object {

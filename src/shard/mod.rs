@@ -134,7 +134,7 @@ pub struct Accepted {
 
 /// The outbox has no room for a new record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the outbox has no room for a new record")]
+#[error("the outbox has no room for a new record of this source")]
 pub struct Full;
 
 /// A record as its shard knows it.

@@ -185,3 +185,19 @@ async fn explain_presents_a_client_certificate() {
     assert_eq!(explain(&[&authority[..], &own].concat()).await, "nothing is known");
     program.stop().await;
 }
+
+/// Fault: `kubectl create token NAME > FILE` ends the file with a newline, and no request was sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_sends_a_token_without_the_newline_of_its_file() {
+    let (fake, file) = (FakeApiserver::manual(), tempfile::NamedTempFile::new().unwrap());
+    fake.know("t-alice", "alice");
+    std::fs::write(file.path(), "t-alice\n").unwrap();
+    let auth = "auth: {tokenReview: {enabled: true}, policy: [{users: [alice], verbs: [list]}]}\n";
+    let program = start_before(&fake, &format!("upstream: {{kind: apiserver, history: off}}\n{auth}")).await;
+    let (server, token) = (format!("http://{}", program.app.address()), file.path().display().to_string());
+    let flags = ["eventweir", "explain", "pod/unknown", "--server", &server, "--token-file", &token];
+    let Command::Explain(explain) = Cli::parse_from(flags).command else { panic!("it is explain") };
+    let asked = tokio::task::spawn_blocking(move || commands::explain(&explain)).await.unwrap();
+    assert_eq!(asked.unwrap_err().to_string(), "nothing is known");
+    program.stop().await;
+}

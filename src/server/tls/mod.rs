@@ -150,6 +150,13 @@ impl Tls {
         let digest = contents.digest();
         let Loaded { config, expires, renew_at } = contents.load(&settings, now)?;
         metrics.expires(expires);
+        if expires < now.wall_seconds() {
+            tracing::warn!(
+                listener = metrics.listener,
+                expires,
+                "the certificate has expired, so clients will refuse it"
+            );
+        }
         Ok(Self(Arc::new(Inner {
             settings,
             config: ArcSwap::new(config),

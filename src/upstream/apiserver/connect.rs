@@ -144,10 +144,18 @@ pub(super) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     }
 }
 
+/// Returns the text of the innermost cause. The outer texts only repeat it, and kube's has the whole status.
+pub(crate) fn cause_of(fault: &(dyn std::error::Error + 'static)) -> String {
+    let mut innermost = fault;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    innermost.to_string()
+}
+
 /// Classifies an error by whether the request was sent. In doubt it may have been carried out.
 pub(super) fn classify(fault: &(dyn std::error::Error + 'static)) -> Failure {
-    let mut text = String::new();
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(fault);
+    let mut next = Some(fault);
     let mut classified: fn(String) -> Failure = Failure::Lost;
     while let Some(error) = next {
         let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
@@ -159,9 +167,7 @@ pub(super) fn classify(fault: &(dyn std::error::Error + 'static)) -> Failure {
         {
             classified = Failure::NotSent;
         }
-        // The innermost error has the cause; the outer texts repeat it.
-        text = error.to_string();
         next = error.source();
     }
-    classified(text)
+    classified(cause_of(fault))
 }

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use tower::{BoxError, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
 
-use super::{Apiserver, Exchange};
+use super::{Apiserver, Exchange, cause_of};
 use crate::event::{ApiGroup, Event, json};
 
 /// LIMIT: events of one page of the list.
@@ -121,7 +121,7 @@ impl Apiserver {
             Err(error) => News::Trouble {
                 is_forbidden: code(&error) == Some(403),
                 is_expired: code(&error) == Some(410),
-                error: error.to_string(),
+                error: cause_of(&error),
             },
         })
     }

@@ -36,6 +36,7 @@ use serde_json::Value;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
+pub(crate) use connect::cause_of;
 pub use connect::{Error, Settings};
 pub use forward::{Forwarder, Outgoing, Seat, Unanswered};
 pub use history::News;

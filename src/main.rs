@@ -36,7 +36,10 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            logging::report(&error);
+            // The answer on standard output says it.
+            if !matches!(error, commands::Error::NothingKnown) {
+                logging::report(&error);
+            }
             error.exit_code()
         }
     }

@@ -489,7 +489,9 @@ fn explain_top_and_tap_query_a_running_server() {
     let output = ask(&["top", "--by", "namespace"]);
     assert_eq!(row(&stdout(&output), "default")[0], 3);
     assert!(ask(&["tap", "--for", "1s"]).status.success());
-    assert_eq!(ask(&["explain", "web-9"]).status.code(), Some(1));
+    for object in ["web-9", "pod/", "/web-0"] {
+        assert_eq!(ask(&["explain", object]).status.code(), Some(64), "{object}");
+    }
     assert_eq!(eventweir(&["explain"]).status.code(), Some(64));
     assert_eq!(server.terminate(), Some(0));
 }

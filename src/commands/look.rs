@@ -89,7 +89,9 @@ impl Server {
         let body = answer.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         let status: Value = serde_json::from_slice(&body).unwrap_or_default();
         let message = clean(status["message"].as_str().unwrap_or_default(), 1000);
-        Err(Error::NotReady(format!("{}: {code} {message}", self.url)))
+        // What the server cannot understand is a mistake of the command line.
+        let error = if code == http::StatusCode::BAD_REQUEST { Error::Input } else { Error::NotReady };
+        Err(error(format!("{}: {code} {message}", self.url)))
     }
 
     pub(super) async fn document(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
@@ -332,7 +334,9 @@ pub(super) fn explained(document: &Value) -> String {
         let rows = list(&object["decisions"]).into_iter().rev().map(|decision| {
             let next = decision["nextToken"].as_str().map(|_| format!("next token {}", time(&decision["nextToken"])));
             let why = next.unwrap_or_else(|| cell(&decision["why"]));
-            let number = format!("x{}", decision["occurrences"]);
+            // A failed try decides about no occurrence.
+            let number = decision["occurrences"].as_u64().filter(|number| *number > 0);
+            let number = number.map(|number| format!("x{number}")).unwrap_or_default();
             let texts = ["reason", "verdict"].map(|member| cell(&decision[member]));
             [time(&decision["last"])].into_iter().chain(texts).chain([number, why, cell(&decision["text"])]).collect()
         });

@@ -237,7 +237,8 @@ impl Query {
             let value = value.into_owned();
             match &*key {
                 "object" => {
-                    let (kind, name) = value.split_once('/').ok_or("object: expected KIND/NAME, such as pod/web-0")?;
+                    let parts = value.split_once('/').filter(|(kind, name)| !kind.is_empty() && !name.is_empty());
+                    let (kind, name) = parts.ok_or("object: expected KIND/NAME, such as pod/web-0")?;
                     (query.kind, query.name) = (kind.to_owned(), name.to_owned());
                 }
                 "namespace" => query.namespace = value,

@@ -25,6 +25,10 @@
 {{- printf "%s-admin" (include "eventweir.fullname" . | trunc 57 | trimSuffix "-") }}
 {{- end }}
 
+{{- define "eventweir.headlessName" -}}
+{{- printf "%s-headless" (include "eventweir.fullname" . | trunc 54 | trimSuffix "-") }}
+{{- end }}
+
 {{- define "eventweir.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "eventweir.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -96,21 +96,6 @@ impl Observations {
         Observed { record, stored: false, before: 0, tag: 0, is_repeat: false }
     }
 
-    /// Replaces whatever was remembered under `key` by the stored event, as client-go's `updateState` does.
-    pub(super) fn replace(&mut self, key: Key, stored: &Event, record: RecordId, settings: &Settings) {
-        let observation = Observation {
-            count: stored.count,
-            first_timestamp: stored.first_timestamp,
-            name: stored.metadata.name.clone(),
-            resource_version: stored.metadata.resource_version.clone(),
-            record,
-            tag: 0,
-            stored: true,
-            namespace: namespace_tag(&stored.metadata.namespace),
-        };
-        self.put(key, observation, settings);
-    }
-
     /// Adopts an upstream record on which this process has not counted. The record becomes the next one to be evicted.
     /// It is not adopted if there is no room, so that history never evicts live observations.
     pub(super) fn adopt(&mut self, key: Key, observation: Observation, settings: &Settings) -> bool {

@@ -39,12 +39,6 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Returns the spam key: events with an equal one share a budget.
-    #[must_use]
-    pub const fn spam(&self) -> Key {
-        self.spam
-    }
-
     /// Returns the event key: events with an equal one are repeats of one event.
     #[must_use]
     pub const fn event(&self) -> Key {

@@ -66,8 +66,6 @@ pub struct Decision {
     pub tag: u64,
     /// How the record shows the occurrence.
     pub fold: Fold,
-    /// Whether it counts on an existing observation.
-    pub is_repeat: bool,
     /// Whether it may be written.
     pub verdict: Verdict,
     /// The spam key, which identifies the budget.
@@ -97,22 +95,6 @@ pub enum Verdict {
     },
     /// No: the budget is empty (`Suppression::Drop`).
     Drop,
-}
-
-impl Decision {
-    /// Whether client-go's delivery starts with a PATCH: if the resulting count is above 1 (`tools/record/event.go`,
-    /// `recordEvent`). eventweir creates every record that the upstream is not known to hold.
-    #[must_use]
-    pub const fn starts_with_patch(event: &Event) -> bool {
-        event.count > 1
-    }
-
-    /// Returns client-go's patch for a repeat. Made on demand, because the outbox makes one per write, which stands for
-    /// many repeats.
-    #[must_use]
-    pub fn patch(&self, event: &Event) -> Option<Patch> {
-        self.is_repeat.then(|| Patch::of(event))
-    }
 }
 
 impl Correlator {
@@ -159,22 +141,9 @@ impl Correlator {
         keys.into_iter().filter_map(|key| Some((key, self.observations.find(key)?))).collect()
     }
 
-    /// Decides about `occurrences` equal occurrences of `event` at `now`, and changes `event` to the desired state of
-    /// its record. Record numbers are taken from `next_record`.
+    /// Decides about `occurrences` equal occurrences of `event`, which has these `keys`, at `now`. Changes `event` to the
+    /// desired state of its record. Record numbers are taken from `next_record`.
     pub fn correlate(
-        &mut self,
-        event: &mut Event,
-        occurrences: u32,
-        now: Now,
-        settings: &Settings,
-        next_record: &mut u64,
-    ) -> Decision {
-        let keys = self.secret.keys(event, settings);
-        self.correlate_keyed(event, &keys, occurrences, now, settings, next_record)
-    }
-
-    /// Decides as [`correlate`](Self::correlate) does, with the event's keys under these settings known.
-    pub fn correlate_keyed(
         &mut self,
         event: &mut Event,
         keys: &Keys,
@@ -188,7 +157,7 @@ impl Correlator {
             *next_record += 1;
             let (fold, verdict) = (Fold::Created, Verdict::Pass);
             let (key, budget) = (keys.event, keys.spam);
-            return Decision { key, record, stored: false, before: 0, tag: 0, fold, is_repeat: false, verdict, budget };
+            return Decision { key, record, stored: false, before: 0, tag: 0, fold, verdict, budget };
         }
         let route = if is_combined(event, settings) {
             Route::Combined
@@ -222,8 +191,8 @@ impl Correlator {
             Route::Plain | Route::Combined => keys.spam,
         };
         let verdict = self.ask_budget(budget, now, settings);
-        let dedup::Observed { record, stored, before, tag, is_repeat } = observed;
-        Decision { key, record, stored, before, tag, fold, is_repeat, verdict, budget }
+        let dedup::Observed { record, stored, before, tag, .. } = observed;
+        Decision { key, record, stored, before, tag, fold, verdict, budget }
     }
 
     /// Returns the tokens of a budget that is paid here (`Suppression::Drop`), and when the next one comes.
@@ -250,20 +219,6 @@ impl Correlator {
         if self.observations.record(key).is_none() {
             self.observations.put(key, observation, settings);
         }
-    }
-
-    /// Replaces the observation under the event key of the upstream's event, as client-go's `UpdateState` does.
-    ///
-    /// COMPAT(client-go): a combined event was counted under another key (`EventCorrelator.UpdateState`). Its own
-    /// observation therefore stays unchanged, and an extra entry is used (V 062, 071). The proxy uses
-    /// [`settle`](Self::settle), which avoids both.
-    pub fn update_state(&mut self, stored: &Event, settings: &Settings, next_record: &mut u64) {
-        let key = self.secret.shared(stored, settings).event(stored, settings);
-        let record = self.observations.record(key).unwrap_or_else(|| {
-            *next_record += 1;
-            RecordId(*next_record - 1)
-        });
-        self.observations.replace(key, stored, record, settings);
     }
 
     /// Applies the upstream's answer for `record`.

@@ -230,14 +230,6 @@ pub const AGGREGATE_KEY: [Field; 11] = [
 /// client-go's prefix of combined messages, with the trailing space.
 pub const MESSAGE_PREFIX: &str = "(combined from similar events): ";
 
-impl Settings {
-    /// Whether events with an equal aggregate key agree in each member of client-go's aggregate key.
-    #[must_use]
-    pub fn groups_as_client_go(&self) -> bool {
-        self.key_encoding == KeyEncoding::Framed && self.aggregate_key == AGGREGATE_KEY
-    }
-}
-
 impl Default for Settings {
     fn default() -> Self {
         Self {

@@ -249,7 +249,7 @@ impl Shard {
         let (secret, message, namespace) = (self.secret, event.message.clone(), event.metadata.namespace.clone());
         let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret));
         let before = correlator.tracked_keys();
-        let decision = correlator.correlate_keyed(&mut event, &keys, occurrences, now, settings, &mut self.next_record);
+        let decision = correlator.correlate(&mut event, &keys, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys.replace(before, correlator.tracked_keys());
         self.trim();
         // With normalized messages, repeats may have different messages.

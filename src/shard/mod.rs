@@ -73,35 +73,20 @@ pub struct Shard {
     folds: Option<Vec<(outbox::RecordId, outbox::RecordId)>>,
 }
 
-/// The outcome of an accepted occurrence; the `Eventweir-Outcome` header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// It began a record.
-    Created,
-    /// It counts on the record of an equal event.
-    Counted,
-    /// It counts on a combined record.
-    Combined,
-    /// Its budget is empty: it is kept and written later.
-    Deferred,
-    /// Its budget is empty and `suppression` is `drop`.
-    Dropped,
-}
-
-impl Outcome {
-    /// Every outcome, for zero-initialised metrics.
-    pub const ALL: [Self; 5] = [Self::Created, Self::Counted, Self::Combined, Self::Deferred, Self::Dropped];
-
-    /// The word for headers, metrics and logs.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Counted => "counted",
-            Self::Combined => "combined",
-            Self::Deferred => "deferred",
-            Self::Dropped => "dropped",
-        }
+labelled! {
+    /// The outcome of an accepted occurrence; the `Eventweir-Outcome` header.
+    #[derive(Hash)]
+    pub enum Outcome {
+        /// It began a record.
+        Created = "created",
+        /// It counts on the record of an equal event.
+        Counted = "counted",
+        /// It counts on a combined record.
+        Combined = "combined",
+        /// Its budget is empty: it is kept and written later.
+        Deferred = "deferred",
+        /// Its budget is empty and `suppression` is `drop`.
+        Dropped = "dropped",
     }
 }
 

@@ -1,4 +1,4 @@
-//! Metrics of the shards, read at the instant of a scrape, so that the ledger balances within it. One struct per part.
+//! Metrics of the shards, read at the instant of a scrape, so that the ledger balances within it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,9 +15,9 @@ use crate::ledger::{Balance, LostReason, RejectReason, Why, WrittenAs};
 #[derive(Debug)]
 pub struct Metrics {
     ledger: Ledger,
-    correlators: Correlators,
-    outbox: Outbox,
-    explain: Explain,
+    /// One for each of `GAUGES`.
+    gauges: Vec<IntGauge>,
+    kube_events: KubeEvents,
 }
 
 impl Metrics {
@@ -26,12 +26,8 @@ impl Metrics {
     /// # Errors
     /// Never in practice: the names are valid.
     pub fn new() -> Result<Self> {
-        Ok(Self {
-            ledger: Ledger::new()?,
-            correlators: Correlators::new()?,
-            outbox: Outbox::new()?,
-            explain: Explain::new()?,
-        })
+        let gauges: Result<Vec<_>> = GAUGES.iter().map(|(name, help, _)| IntGauge::new(*name, *help)).collect();
+        Ok(Self { ledger: Ledger::new()?, gauges: gauges?, kube_events: KubeEvents::new()? })
     }
 
     /// Reads the current values.
@@ -39,11 +35,13 @@ impl Metrics {
     pub fn collect(&mut self, shards: &Shards, limits: &Settings) -> Vec<MetricFamily> {
         let (balance, sizes) = (shards.balance(), shards.sizes());
         self.ledger.observe(&balance);
-        self.correlators.observe(sizes, limits);
-        self.outbox.observe(sizes, shards.storms(), limits);
-        self.explain.observe(shards, limits);
-        let parts = self.ledger.parts().into_iter().chain(self.correlators.parts());
-        let parts = parts.chain(self.outbox.parts()).chain(self.explain.parts());
+        let read = Read { shards, sizes, storms: shards.storms(), limits };
+        for (gauge, (_, _, value)) in self.gauges.iter().zip(GAUGES) {
+            gauge.set(value(&read));
+        }
+        self.kube_events.observe(shards, limits.explain.series);
+        let gauges = self.gauges.iter().map(|gauge| gauge as &dyn Collector);
+        let parts = self.ledger.parts().into_iter().chain(gauges).chain([&self.kube_events.total as &dyn Collector]);
         parts.flat_map(Collector::collect).collect()
     }
 }
@@ -103,151 +101,86 @@ impl Ledger {
     }
 }
 
+/// What a gauge shows.
+struct Read<'a> {
+    shards: &'a Shards,
+    sizes: Sizes,
+    storms: Storms,
+    limits: &'a Settings,
+}
+
+/// A gauge: its name, its help, and its current value.
+type Gauge = (&'static str, &'static str, fn(&Read<'_>) -> i64);
+
+const GAUGES: [Gauge; 15] = [
+    ("eventweir_correlator_sources", "Sources that are tracked.", |read| gauge(read.sizes.sources)),
+    ("eventweir_correlator_sources_limit", "Sources that may be tracked.", |read| gauge(read.limits.max_sources.get())),
+    ("eventweir_correlator_tracked_keys", "Entries in the caches of all sources.", |read| {
+        gauge(read.sizes.tracked_keys)
+    }),
+    ("eventweir_correlator_tracked_keys_limit", "Entries that the caches of all sources may hold.", |read| {
+        gauge(read.limits.max_tracked_keys.get())
+    }),
+    ("eventweir_client_lines", "Totals above 1 of clients that count by themselves.", |read| gauge(read.sizes.lines)),
+    ("eventweir_outbox_budgets", "Budgets that are not known to be full.", |read| gauge(read.sizes.budgets)),
+    ("eventweir_outbox_records", "Records in the outbox.", |read| gauge(read.sizes.records)),
+    ("eventweir_outbox_records_limit", "Records in the outbox at which new ones are refused.", |read| {
+        gauge(read.limits.outbox.max_records.get())
+    }),
+    ("eventweir_outbox_bytes", "Bytes of the events in the outbox.", |read| gauge(read.sizes.bytes)),
+    ("eventweir_outbox_limit_bytes", "Bytes in the outbox at which new records are refused.", |read| {
+        gauge(read.limits.outbox.max_bytes.get())
+    }),
+    ("eventweir_outbox_storms", "Groups of like events with a storm record.", |read| gauge(read.storms.groups)),
+    (
+        "eventweir_outbox_oldest_unshown_seconds",
+        "How long the oldest record that was never written has waited for its group, or for the ceiling.",
+        |read| i64::try_from(read.storms.oldest.as_secs()).unwrap_or(i64::MAX),
+    ),
+    (
+        "eventweir_outbox_ceiling_tokens",
+        "Writes that the ceiling over all sources allows now; -1 without one.",
+        |read| read.storms.tokens.map_or(-1, i64::from),
+    ),
+    ("eventweir_explain_bytes", "Bytes of the decisions that are kept.", |read| gauge(read.shards.explain_bytes())),
+    ("eventweir_explain_limit_bytes", "Bytes of decisions that may be kept.", |read| {
+        gauge(read.limits.explain.max_bytes.get())
+    }),
+];
+
+/// Occurrences by their event's members.
 #[derive(Debug)]
-struct Correlators {
-    sources: IntGauge,
-    sources_limit: IntGauge,
-    keys: IntGauge,
-    keys_limit: IntGauge,
-    lines: IntGauge,
-}
-
-impl Correlators {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            sources: IntGauge::new("eventweir_correlator_sources", "Sources that are tracked.")?,
-            sources_limit: IntGauge::new("eventweir_correlator_sources_limit", "Sources that may be tracked.")?,
-            keys: IntGauge::new("eventweir_correlator_tracked_keys", "Entries in the caches of all sources.")?,
-            keys_limit: IntGauge::new(
-                "eventweir_correlator_tracked_keys_limit",
-                "Entries that the caches of all sources may hold.",
-            )?,
-            lines: IntGauge::new("eventweir_client_lines", "Totals above 1 of clients that count by themselves.")?,
-        })
-    }
-
-    fn observe(&self, sizes: Sizes, limits: &Settings) {
-        self.sources.set(gauge(sizes.sources));
-        self.sources_limit.set(gauge(limits.max_sources.get()));
-        self.keys.set(gauge(sizes.tracked_keys));
-        self.keys_limit.set(gauge(limits.max_tracked_keys.get()));
-        self.lines.set(gauge(sizes.lines));
-    }
-
-    fn parts(&self) -> [&dyn Collector; 5] {
-        [&self.sources, &self.sources_limit, &self.keys, &self.keys_limit, &self.lines]
-    }
-}
-
-#[derive(Debug)]
-struct Outbox {
-    budgets: IntGauge,
-    records: IntGauge,
-    records_limit: IntGauge,
-    bytes: IntGauge,
-    bytes_limit: IntGauge,
-    storms: IntGauge,
-    oldest: IntGauge,
-    tokens: IntGauge,
-}
-
-impl Outbox {
-    fn new() -> Result<Self> {
-        Ok(Self {
-            budgets: IntGauge::new("eventweir_outbox_budgets", "Budgets that are not known to be full.")?,
-            records: IntGauge::new("eventweir_outbox_records", "Records in the outbox.")?,
-            records_limit: IntGauge::new(
-                "eventweir_outbox_records_limit",
-                "Records in the outbox at which new ones are refused.",
-            )?,
-            bytes: IntGauge::new("eventweir_outbox_bytes", "Bytes of the events in the outbox.")?,
-            bytes_limit: IntGauge::new(
-                "eventweir_outbox_limit_bytes",
-                "Bytes in the outbox at which new records are refused.",
-            )?,
-            storms: IntGauge::new("eventweir_outbox_storms", "Groups of like events with a storm record.")?,
-            oldest: IntGauge::new(
-                "eventweir_outbox_oldest_unshown_seconds",
-                "How long the oldest record that was never written has waited for its group, or for the ceiling.",
-            )?,
-            tokens: IntGauge::new(
-                "eventweir_outbox_ceiling_tokens",
-                "Writes that the ceiling over all sources allows now; -1 without one.",
-            )?,
-        })
-    }
-
-    fn observe(&self, sizes: Sizes, storms: Storms, limits: &Settings) {
-        self.budgets.set(gauge(sizes.budgets));
-        self.records.set(gauge(sizes.records));
-        self.records_limit.set(gauge(limits.outbox.max_records.get()));
-        self.bytes.set(gauge(sizes.bytes));
-        self.bytes_limit.set(gauge(limits.outbox.max_bytes.get()));
-        self.storms.set(gauge(storms.groups));
-        self.oldest.set(i64::try_from(storms.oldest.as_secs()).unwrap_or(i64::MAX));
-        self.tokens.set(storms.tokens.map_or(-1, i64::from));
-    }
-
-    fn parts(&self) -> [&dyn Collector; 8] {
-        [
-            &self.budgets,
-            &self.records,
-            &self.records_limit,
-            &self.bytes,
-            &self.bytes_limit,
-            &self.storms,
-            &self.oldest,
-            &self.tokens,
-        ]
-    }
-}
-
-#[derive(Debug)]
-struct Explain {
-    bytes: IntGauge,
-    bytes_limit: IntGauge,
-    kube_events: IntCounterVec,
+struct KubeEvents {
+    total: IntCounterVec,
     /// The label sets that the metric has.
     // LIMIT: `explain.series`, and one for the rest.
     known: HashSet<[SmolStr; 4]>,
 }
 
-impl Explain {
+impl KubeEvents {
     fn new() -> Result<Self> {
         let help = "Occurrences by their event's members; those beyond explain.series label sets as other.";
-        Ok(Self {
-            bytes: IntGauge::new("eventweir_explain_bytes", "Bytes of the decisions that are kept.")?,
-            bytes_limit: IntGauge::new("eventweir_explain_limit_bytes", "Bytes of decisions that may be kept.")?,
-            kube_events: IntCounterVec::new(
-                Opts::new("eventweir_kube_events_total", help),
-                &["type", "reason", "kind", "namespace"],
-            )?,
-            known: HashSet::new(),
-        })
+        let opts = Opts::new("eventweir_kube_events_total", help);
+        let total = IntCounterVec::new(opts, &["type", "reason", "kind", "namespace"])?;
+        Ok(Self { total, known: HashSet::new() })
     }
 
-    fn observe(&mut self, shards: &Shards, limits: &Settings) {
-        self.bytes.set(gauge(shards.explain_bytes()));
-        self.bytes_limit.set(gauge(limits.explain.max_bytes.get()));
+    fn observe(&mut self, shards: &Shards, series: usize) {
         let other = || std::array::from_fn(|_| SmolStr::new_static("other"));
         // LIMIT: at most the number of groups.
         let mut totals = HashMap::<[SmolStr; 4], u64>::from([(other(), 0)]);
         for group in shards.groups().into_iter().flat_map(|groups| groups.into_iter().enumerate()) {
             let (place, Group { event_type, reason, kind, namespace, totals: group, .. }) = group;
             let labels = [event_type, reason, kind, namespace];
-            let is_shown = place > 0 && (self.known.contains(&labels) || self.known.len() < limits.explain.series);
+            let is_shown = place > 0 && (self.known.contains(&labels) || self.known.len() < series);
             if is_shown {
                 self.known.insert(labels.clone());
             }
             *totals.entry(if is_shown { labels } else { other() }).or_default() += group.received;
         }
         for (labels, total) in totals {
-            set(&self.kube_events.with_label_values(&labels), total);
+            set(&self.total.with_label_values(&labels), total);
         }
-    }
-
-    fn parts(&self) -> [&dyn Collector; 3] {
-        [&self.bytes, &self.bytes_limit, &self.kube_events]
     }
 }
 

@@ -95,7 +95,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_refused_in_time() {
         let settings = settings();
-        let stuck = Body::from_stream(tokio_stream_pending());
+        let stuck = Body::from_stream(futures_util::stream::pending::<Result<Bytes, std::io::Error>>());
         let rejection = read(stuck, &settings).await.unwrap_err();
         assert_eq!((rejection.reason, rejection.status.code), (RejectReason::Unread, 408));
         let rejection = read(Body::from("12345678901"), &settings).await.unwrap_err();
@@ -114,19 +114,5 @@ mod tests {
                 Err(rejection) => assert_eq!((rejection.reason, expected.len()), (RejectReason::TooLarge, 11)),
             }
         }
-    }
-
-    fn tokio_stream_pending() -> impl futures_core::Stream<Item = Result<Bytes, std::io::Error>> {
-        struct Pending;
-        impl futures_core::Stream for Pending {
-            type Item = Result<Bytes, std::io::Error>;
-            fn poll_next(
-                self: std::pin::Pin<&mut Self>,
-                _: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<Option<Self::Item>> {
-                std::task::Poll::Pending
-            }
-        }
-        Pending
     }
 }

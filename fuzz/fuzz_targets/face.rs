@@ -2,14 +2,13 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use eventweir::access::{self, Access};
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Policy};
 use eventweir::event_log::EventLog;
-use eventweir::ingest::{self, Ack, Aliases, Face, Repair, Shared};
+use eventweir::ingest::{self, Aliases, Face, Repair, Shared};
 use eventweir::server::Origins;
 use eventweir::shadow::Shadow;
 use eventweir::shard::{self, Shards};
@@ -37,12 +36,10 @@ impl Fixture {
         let access = Access::new(access::Settings::default(), ask, clock.clone(), KeySecret(1, 2), counted);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
         let settings = ingest::Settings {
-            max_body_bytes: 1 << 20,
-            request_timeout: Duration::from_secs(60),
             max_watches: one,
             max_list_bytes: NonZeroUsize::MAX,
-            ack: Ack::Accepted,
             repair: Repair::On { message_bytes: 4096 },
+            ..ingest::Settings::default()
         };
         let metrics = ingest::Metrics::new(&registry).expect("a new registry");
         let (shadow, _) = Shadow::new(shards.clone(), KeySecret(7, 9));

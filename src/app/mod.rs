@@ -221,14 +221,6 @@ impl App {
         let event_log = self.start_event_log(&config)?;
         let ingest_metrics = ingest::Metrics::new(&self.registry)?;
         let aliases = Aliases::new(config.ingest.max_aliases, secret()?);
-        let settings = ingest::Settings {
-            max_body_bytes: config.ingest.max_body_bytes.get(),
-            request_timeout: config.ingest.request_timeout,
-            max_watches: config.ingest.max_watches,
-            max_list_bytes: config.ingest.max_list_bytes,
-            ack: config.ingest.ack,
-            repair: config.ingest.repair,
-        };
         let connections = ingest_metrics.connections.clone();
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         let shared = ingest::Shared {
@@ -239,7 +231,7 @@ impl App {
             spool: self.spool.clone(),
             shadow: self.shadow.clone(),
         };
-        let mut face = Face::new(settings, shards, upstream, aliases, ingest_metrics, event_log, shared);
+        let mut face = Face::new(config.ingest, shards, upstream, aliases, ingest_metrics, event_log, shared);
         if config.admission.enabled {
             face = face.admitting(config.admission.settings.clone());
         }

@@ -31,13 +31,14 @@ pub use admin_web::{AdminWeb, load_web};
 pub use effective::{FileStamp, ReloadDiff};
 pub use error::Errors;
 pub use memory::{Memory, container_memory};
-pub use parts::{Admission, Backend, Ingest, Log, LogFormat, Passthrough, Shards, Shutdown, Tls, Upstream, Writes};
+pub use parts::{Admission, Backend, Log, LogFormat, Passthrough, Shards, Shutdown, Tls, Upstream, Writes};
 pub use raw::RawConfig;
 
 use crate::access;
 use crate::correlator::Policy;
 use crate::deliver::GateSettings;
 use crate::event_log::Target;
+use crate::ingest;
 use crate::server::Address;
 use crate::shadow;
 use crate::shard;
@@ -79,7 +80,7 @@ pub struct Config {
     /// The spool, which keeps what waits on a disk.
     pub spool: spool::Settings,
     /// Limits and answers of client requests.
-    pub ingest: Ingest,
+    pub ingest: ingest::Settings,
     /// Pass-through of requests to the apiserver.
     pub passthrough: Passthrough,
     /// The admission webhook for events.

@@ -7,12 +7,8 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use crate::history;
-use crate::ingest::{Ack, Repair};
 use crate::server::tls::{self, CipherSuite, Identity, MinVersion};
 use crate::upstream::{apiserver, store};
-
-/// Default of the bytes to which repair cuts an event's message.
-pub(super) const MESSAGE_BYTES: NonZeroUsize = const { NonZeroUsize::new(16 << 10).unwrap() };
 
 /// TLS for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,27 +104,6 @@ pub enum Writes {
     Plain,
 }
 
-/// Limits and answers of client requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ingest {
-    /// LIMIT: bytes of a request body; a larger one gets 413. Default 3 MiB, as the apiserver.
-    pub max_body_bytes: NonZeroUsize,
-    /// LIMIT: concurrent connections; further ones wait to be accepted. Default 10,000.
-    pub max_connections: NonZeroUsize,
-    /// Timeout for receiving a request's header and body. Default 60 s.
-    pub request_timeout: Duration,
-    /// LIMIT: client names of events whose record has another name; the oldest is evicted. Default 100,000.
-    pub max_aliases: NonZeroUsize,
-    /// LIMIT: concurrent watches; further ones get 429. Default 1,000.
-    pub max_watches: NonZeroUsize,
-    /// LIMIT: bytes of lists that wait for their clients; further ones get 429. Default 32 MiB.
-    pub max_list_bytes: NonZeroUsize,
-    /// When to answer a client. Default accepted.
-    pub ack: Ack,
-    /// Whether to repair events that the apiserver would refuse. Default on, with messages of at most 16 KiB.
-    pub repair: Repair,
-}
-
 /// Pass-through of requests to the apiserver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passthrough {
@@ -205,21 +180,6 @@ impl Default for Tls {
 impl Default for Log {
     fn default() -> Self {
         Self { format: LogFormat::Text, level: SmolStr::new_static("info") }
-    }
-}
-
-impl Default for Ingest {
-    fn default() -> Self {
-        Self {
-            max_body_bytes: const { NonZeroUsize::new(3 << 20).unwrap() },
-            max_connections: const { NonZeroUsize::new(10_000).unwrap() },
-            request_timeout: Duration::from_secs(60),
-            max_aliases: const { NonZeroUsize::new(100_000).unwrap() },
-            max_watches: const { NonZeroUsize::new(1_000).unwrap() },
-            max_list_bytes: const { NonZeroUsize::new(32 << 20).unwrap() },
-            ack: Ack::Accepted,
-            repair: Repair::On { message_bytes: MESSAGE_BYTES.get() },
-        }
     }
 }
 

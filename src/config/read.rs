@@ -8,14 +8,13 @@ use serde_json::{Value as Json, json};
 use smol_str::SmolStr;
 
 use super::correlation::correlation;
-use super::parts::MESSAGE_BYTES;
 use super::raw::{Node, Value};
 use super::section::{Collector, Section, Shown};
 use super::units::duration_text;
 use super::values::{self, Form};
 use super::{
-    Admission, Backend, Config, Errors, Ingest, Log, LogFormat, Memory, Overrides, Passthrough, RawConfig, Shards,
-    Shutdown, Tls, Upstream, Writes, auth, memory, tls,
+    Admission, Backend, Config, Errors, Log, LogFormat, Memory, Overrides, Passthrough, RawConfig, Shards, Shutdown,
+    Tls, Upstream, Writes, auth, memory, tls,
 };
 use crate::access;
 use crate::correlator::Rate;
@@ -24,7 +23,7 @@ use crate::event::ApiGroup;
 use crate::event_log::Target;
 use crate::explain;
 use crate::history;
-use crate::ingest::{Ack, Repair};
+use crate::ingest::{self, Ack, Repair};
 use crate::outbox::{self, UpstreamGroup};
 use crate::server::{self, Address};
 use crate::shadow;
@@ -79,7 +78,7 @@ impl Default for Config {
             policy: super::correlation::default_policy(),
             shard,
             spool: spool::Settings::default(),
-            ingest: Ingest::default(),
+            ingest: ingest::Settings::default(),
             passthrough: Passthrough::default(),
             admission: Admission::default(),
             access: access::Settings::default(),
@@ -377,7 +376,7 @@ fn spool(section: &mut Section<'_>, spool: &mut spool::Settings) {
     section.set("commitInterval", &mut spool.commit_interval, &values::duration(Duration::ZERO..=MINUTE));
 }
 
-fn ingest(section: &mut Section<'_>, ingest: &mut Ingest, has_spool: bool) {
+fn ingest(section: &mut Section<'_>, ingest: &mut ingest::Settings, has_spool: bool) {
     section.set("ack", &mut ingest.ack, &values::choice(&ACK));
     if ingest.ack == Ack::Durable && !has_spool {
         section.conflict("ack", "needs spool.dir (--spool-dir); allowed without it: accepted, written");
@@ -389,8 +388,8 @@ fn ingest(section: &mut Section<'_>, ingest: &mut Ingest, has_spool: bool) {
     section.set("maxWatches", &mut ingest.max_watches, &values::positive(1_000_000));
     section.set("maxListBytes", &mut ingest.max_list_bytes, &values::size(1 << 10..=4 << 30));
     let (mut repairs, mut message_bytes) = match ingest.repair {
-        Repair::On { message_bytes } => (true, NonZeroUsize::new(message_bytes).unwrap_or(MESSAGE_BYTES)),
-        Repair::Off => (false, MESSAGE_BYTES),
+        Repair::On { message_bytes } => (true, NonZeroUsize::new(message_bytes).unwrap_or(Repair::MESSAGE_BYTES)),
+        Repair::Off => (false, Repair::MESSAGE_BYTES),
     };
     section.set("repair", &mut repairs, &values::choice(&SWITCH));
     section.set("messageBytes", &mut message_bytes, &values::size(128..=3 << 20));

@@ -60,7 +60,7 @@ pub(super) fn media_type(value: &str) -> &str {
 /// Reads a body up to the limits.
 pub(super) async fn read(body: Body, settings: &Settings) -> Result<Bytes, Rejection> {
     // LIMIT: bytes and time; a body over the size is refused with 413, one over the time with 408.
-    match timeout(settings.request_timeout, to_bytes(body, settings.max_body_bytes)).await {
+    match timeout(settings.request_timeout, to_bytes(body, settings.max_body_bytes.get())).await {
         Ok(Ok(body)) => Ok(body),
         Ok(Err(error)) if error.source().is_some_and(|source| source.is::<LengthLimitError>()) => {
             let message = format!("Request entity too large: limit is {}", settings.max_body_bytes);
@@ -82,14 +82,7 @@ mod tests {
     use super::*;
 
     fn settings() -> Settings {
-        Settings {
-            max_body_bytes: 10,
-            request_timeout: std::time::Duration::from_secs(60),
-            max_watches: std::num::NonZeroUsize::MIN,
-            max_list_bytes: std::num::NonZeroUsize::MIN,
-            ack: crate::ingest::Ack::Accepted,
-            repair: crate::ingest::Repair::Off,
-        }
+        Settings { max_body_bytes: std::num::NonZeroUsize::new(10).unwrap(), ..Settings::default() }
     }
 
     #[tokio::test(start_paused = true)]

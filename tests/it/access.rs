@@ -16,7 +16,7 @@ use eventweir::correlator::{KeySecret, Pattern, Policy};
 use eventweir::event::Event;
 use eventweir::event::{ApiGroup, json};
 use eventweir::event_log::EventLog;
-use eventweir::ingest::{self, Ack, Aliases, Face, Repair, Shared};
+use eventweir::ingest::{self, Aliases, Face, Repair, Shared};
 use eventweir::server::{Origins, Peer, PeerCertificate};
 use eventweir::shard::{self, Shards};
 use eventweir::status::Status;
@@ -72,14 +72,7 @@ impl Guarded {
         let metrics = upstream::Metrics::new(&registry).unwrap();
         let store = store::Store::new(store::Settings::default(), 1);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock.clone(), metrics));
-        let settings = ingest::Settings {
-            max_body_bytes: 1 << 20,
-            request_timeout: Duration::from_secs(60),
-            max_watches: NonZeroUsize::new(9).unwrap(),
-            max_list_bytes: NonZeroUsize::MIN,
-            ack: Ack::Accepted,
-            repair: Repair::Off,
-        };
+        let settings = ingest::Settings { repair: Repair::Off, ..ingest::Settings::default() };
         let shared = Shared {
             access: access.clone(),
             tasks: tokio_util::task::TaskTracker::new(),

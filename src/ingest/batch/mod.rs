@@ -134,7 +134,7 @@ impl Batch {
             if flow.is_break() {
                 return;
             }
-            if self.buffer.len() > self.face.0.settings.max_body_bytes {
+            if self.buffer.len() > self.face.0.settings.max_body_bytes.get() {
                 let message = format!("Request entity too large: limit is {}", self.face.0.settings.max_body_bytes);
                 self.refuse_rest(RejectReason::TooLarge, &Status::new(413, "RequestEntityTooLarge", message)).await;
                 return;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::Serialize;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -76,7 +77,7 @@ struct Run {
 }
 
 /// The account of all occurrences of one configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Account {
     /// Occurrences that arrived.
     pub received: u64,
@@ -95,7 +96,7 @@ pub struct Account {
 }
 
 /// Results of the same occurrences under the live and the shadow configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Sides<T> {
     /// The live result since the start of the shadow.
     pub live: T,

@@ -20,7 +20,6 @@ use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
 use crate::event::ApiGroup;
 use crate::explain::{Explanation, Group, Query, Recent, Selector, Stored, Totals, Unseen, Window, source};
-use crate::shadow::Account;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, ListOptions};
 
@@ -155,17 +154,8 @@ impl Face {
     pub fn shadow(&self, namespace: Option<&str>) -> Option<Value> {
         let is_seen = |seen: &str| namespace.is_none_or(|namespace| namespace.is_empty() || namespace == seen);
         let difference = self.0.shadow.difference(&is_seen)?;
-        let account = |account: &Account| {
-            let Account { received, writes, shown, waiting, deferred, lost, rejected } = account;
-            json!({
-                "received": received, "writes": writes, "shown": shown, "waiting": waiting, "deferred": deferred,
-                "lost": lost, "rejected": rejected,
-            })
-        };
-        let sides = &difference.account;
         // Counts all namespaces, so only callers that may see all of them get it.
-        let accounts = namespace.is_none_or(str::is_empty);
-        let accounts = accounts.then(|| json!({ "live": account(&sides.live), "shadow": account(&sides.shadow) }));
+        let account = namespace.is_none_or(str::is_empty).then_some(difference.account);
         let reasons = difference.reasons.iter().take(ROWS).map(|(reason, sides)| {
             let reason = if reason.is_empty() { "(others)" } else { reason };
             let received = json!({ "live": sides.live.received, "shadow": sides.shadow.received });
@@ -174,7 +164,7 @@ impl Face {
         Some(json!({
             "apiVersion": "eventweir/v1", "kind": "Shadow", "file": difference.file,
             "since": crate::explain::stamp(difference.since), "missed": difference.missed,
-            "account": accounts, "reasons": reasons.collect::<Vec<_>>(),
+            "account": account, "reasons": reasons.collect::<Vec<_>>(),
             "unseen": { "live": unseen(&difference.unseen.live), "shadow": unseen(&difference.unseen.shadow) },
         }))
     }
@@ -223,15 +213,6 @@ impl Face {
         let objects = shards.noisiest(ROWS, window, &|history, fact| {
             query.wants(&history.namespace, [&*history.kind, &*history.name, &*fact.reason, &*fact.component])
         });
-        let objects: Vec<Value> = objects
-            .into_iter()
-            .map(|row| {
-                json!({
-                    "namespace": row.namespace, "object": row.object, "reason": row.reason, "component": row.component,
-                    "perSecond": row.per_second, "received": row.received, "writes": row.writes, "lost": row.lost,
-                })
-            })
-            .collect();
         let groups: Vec<_> = shards.groups().into_iter().flatten().collect();
         let table = |name: fn(&Group) -> &smol_str::SmolStr| {
             // LIMIT: the number of groups.

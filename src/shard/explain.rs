@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use smol_str::SmolStr;
 
 use super::hold::Handle;
@@ -36,7 +37,8 @@ pub(super) struct Noticed {
 }
 
 /// An object with its recent numbers, for `top`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the columns of the table")]
 pub struct Row {
     pub namespace: SmolStr,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use strsim::levenshtein;
+
 use super::raw::Origin;
 
 /// LIMIT: errors of one file; further ones are only counted.
@@ -143,27 +145,9 @@ pub(super) fn near_match(written: &str, known: &[&'static str]) -> Option<&'stat
         let key = key.to_lowercase();
         lower.len() >= 4 && key.len() >= 4 && (lower.starts_with(&key) || key.starts_with(&lower))
     };
-    let (distance, nearest) = known.iter().map(|key| (edits(&lower, &key.to_lowercase()), *key)).min()?;
+    let (distance, nearest) = known.iter().map(|key| (levenshtein(&lower, &key.to_lowercase()), *key)).min()?;
     let close = distance == 0 || (distance <= 2 && distance.saturating_mul(3) <= nearest.len());
     if close { Some(nearest) } else { known.iter().copied().find(|key| prefix(key)) }
-}
-
-/// Levenshtein distance.
-fn edits(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (number, a) in one.chars().enumerate() {
-        let mut left = number.saturating_add(1);
-        let mut next = vec![left];
-        for (pair, b) in row.windows(2).zip(&other) {
-            let &[diagonal, up] = pair else { continue };
-            let change = diagonal.saturating_add(usize::from(a != *b));
-            left = change.min(up.saturating_add(1)).min(left.saturating_add(1));
-            next.push(left);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Questions to the apiserver and their answers: TokenReview (`authentication.k8s.io/v1`), whose token it is, and
 //! SubjectAccessReview (`authorization.k8s.io/v1`), whether a caller may do what it asks.
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
+use k8s_openapi::api::authentication::v1::{TokenReview, UserInfo};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
@@ -39,38 +39,6 @@ pub(super) struct Decision {
     pub(super) reason: SmolStr,
 }
 
-#[derive(Deserialize)]
-struct Answer<S> {
-    #[serde(default)]
-    status: S,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct AccessStatus {
-    allowed: bool,
-    denied: bool,
-    reason: String,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct TokenStatus {
-    authenticated: bool,
-    user: User,
-    audiences: Vec<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct User {
-    username: String,
-    uid: String,
-    // LIMIT: here and below the answer, whose bytes are limited when it is read.
-    groups: Vec<String>,
-    extra: BTreeMap<String, Vec<String>>,
-}
-
 /// Builds a TokenReview.
 pub(super) fn token_question(token: &str, audiences: &[SmolStr]) -> Value {
     let mut spec = json!({ "token": token });
@@ -85,14 +53,17 @@ pub(super) fn token_question(token: &str, audiences: &[SmolStr]) -> Value {
 /// # Errors
 /// When it is not an answer.
 pub(super) fn caller(answer: Value, audiences: &[SmolStr]) -> Result<Option<Caller>, serde_json::Error> {
-    let Answer { status: TokenStatus { authenticated, user, audiences: granted } } = serde_json::from_value(answer)?;
+    let status = TokenReview::deserialize(answer)?.status.unwrap_or_default();
+    let UserInfo { username, uid, groups, extra } = status.user.unwrap_or_default();
+    let (name, granted) = (username.unwrap_or_default(), status.audiences.unwrap_or_default());
     let is_meant = audiences.is_empty() || audiences.iter().any(|ours| granted.iter().any(|other| ours == other));
-    if !authenticated || !is_meant || user.username.is_empty() {
+    if status.authenticated != Some(true) || !is_meant || name.is_empty() {
         return Ok(None);
     }
-    let User { username, uid, groups, extra } = user;
-    let groups = groups.into_iter().map(SmolStr::from).collect();
-    Ok(Some(Caller { name: username.into(), uid: uid.into(), groups, extra }.authenticated()))
+    // LIMIT: groups and extra are as long as the answer, whose bytes are limited when it is read.
+    let groups = groups.unwrap_or_default().into_iter().map(SmolStr::from).collect();
+    let (uid, extra) = (uid.unwrap_or_default().into(), extra.unwrap_or_default());
+    Ok(Some(Caller { name: name.into(), uid, groups, extra }.authenticated()))
 }
 
 /// Builds a SubjectAccessReview.
@@ -128,8 +99,9 @@ pub(super) fn access_question(caller: &Caller, attributes: &Attributes) -> Value
 /// # Errors
 /// When it is not an answer.
 pub(super) fn decision(answer: Value) -> Result<Decision, serde_json::Error> {
-    let Answer { status: AccessStatus { allowed, denied, reason } } = serde_json::from_value(answer)?;
-    Ok(Decision { allowed: allowed && !denied, reason: reason.into() })
+    let status = SubjectAccessReview::deserialize(answer)?.status.unwrap_or_default();
+    let allowed = status.allowed && status.denied != Some(true);
+    Ok(Decision { allowed, reason: status.reason.unwrap_or_default().into() })
 }
 
 #[cfg(test)]

@@ -143,6 +143,11 @@ impl Status {
     /// Returns the whole document, with `kind` and `apiVersion` first, as the apiserver does.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.document()).unwrap_or_default()
+    }
+
+    /// Returns the whole document for a serialiser.
+    pub fn document(&self) -> impl Serialize {
         #[derive(Serialize)]
         struct Document<'a> {
             kind: &'static str,
@@ -159,8 +164,7 @@ impl Status {
             continue_token: &'a str,
         }
         let metadata = ListMeta { continue_token: &self.continue_token };
-        let document = Document { kind: "Status", api_version: "v1", metadata, status: "Failure", status_fields: self };
-        serde_json::to_vec(&document).unwrap_or_default()
+        Document { kind: "Status", api_version: "v1", metadata, status: "Failure", status_fields: self }
     }
 }
 

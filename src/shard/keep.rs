@@ -14,12 +14,6 @@ impl Shard {
         self.outbox.keep_journal();
     }
 
-    /// Whether there are changes since the last [`take_changes`](Self::take_changes).
-    #[must_use]
-    pub fn has_changes(&self) -> bool {
-        self.outbox.has_changes()
-    }
-
     /// Takes the noted changes.
     pub fn take_changes(&mut self) -> Changes {
         self.outbox.take_changes()
@@ -28,11 +22,6 @@ impl Shard {
     /// Confirms that taken changes are persisted.
     pub fn changes_kept(&mut self, held: &[RecordId], now: Now) {
         self.outbox.changes_kept(held, now);
-    }
-
-    /// Reports that taken changes could not be persisted.
-    pub fn changes_not_kept(&mut self, records: impl Iterator<Item = RecordId>, held: &[RecordId], now: Now) {
-        self.outbox.changes_not_kept(records, held, now);
     }
 
     /// Restores a record of an earlier process: its write is owed, and repeats of its event count on it. The ledger
@@ -84,7 +73,7 @@ impl Shards {
 
     /// Waits until there are changes to take.
     pub async fn changed(&self) {
-        while !self.0.shards.iter().any(|shard| shard.lock().has_changes()) {
+        while !self.0.shards.iter().any(|shard| shard.lock().outbox.has_changes()) {
             self.0.changed.notified().await;
         }
     }
@@ -104,7 +93,7 @@ impl Shards {
                 if kept {
                     shard.changes_kept(&changes.held, now);
                 } else {
-                    shard.changes_not_kept(changes.records.iter().map(|(id, _)| *id), &changes.held, now);
+                    shard.outbox.changes_not_kept(changes.records.iter().map(|(id, _)| *id), &changes.held, now);
                 }
             });
         }

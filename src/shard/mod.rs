@@ -43,7 +43,7 @@ use crate::explain::{Ruling, Store, Verdict as Note};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::limits::Share;
 use crate::outbox::{
-    self, Answer, ClientLine, Kind, Known, LostReason, Offer, OnTaken, Outbox, Payment, Settlement, Ticket, Why, Write,
+    self, Answer, ClientLine, Kind, Known, LostReason, Offer, Outbox, Payment, Settlement, Why, Write,
 };
 
 /// LIMIT: sources evicted in one call, while all other callers wait for the shard.
@@ -354,16 +354,6 @@ impl Shard {
     #[must_use]
     pub fn has_normal(&self) -> bool {
         self.outbox.has_normal()
-    }
-
-    /// Registers a client that waits for the next write of a record that was just accepted.
-    pub fn await_write(&mut self, record: outbox::RecordId, ticket: Ticket, on_taken: OnTaken) {
-        self.outbox.await_write(record, ticket, on_taken);
-    }
-
-    /// Removes a client that no longer waits.
-    pub fn give_up(&mut self, record: outbox::RecordId, ticket: Ticket) {
-        self.outbox.give_up(record, ticket);
     }
 
     /// Applies the answer to a write.

@@ -52,11 +52,6 @@ impl Shard {
     pub fn folded(&self, now: Mono) -> impl Iterator<Item = &Event> {
         self.outbox.folded(now)
     }
-
-    /// Whether there are records to hand over.
-    pub(super) const fn is_leaving(&self) -> bool {
-        self.outbox.is_leaving()
-    }
 }
 
 impl Shards {

@@ -48,7 +48,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if self.shards.0.waiters.lock().senders.remove(&self.ticket).is_some() {
-            self.shards.with(self.shard, |shard, _| shard.give_up(self.record, self.ticket));
+            self.shards.with(self.shard, |shard, _| shard.outbox.give_up(self.record, self.ticket));
         }
     }
 }
@@ -215,7 +215,7 @@ impl Shards {
                 Correlation::Off => OnTaken::Refuse,
             };
             drop(waiters);
-            shard.await_write(record, ticket, on_taken);
+            shard.outbox.await_write(record, ticket, on_taken);
             Waiting { shards: self.clone(), shard: index, record, ticket, fate }
         });
         drop(shard);
@@ -301,10 +301,10 @@ impl Shards {
     ///
     /// Locks of several shards are taken in ascending order, but that of the shard with the storm records last.
     pub(super) fn hand_on(&self, shard: &mut Shard, now: Now) {
-        if shard.is_leaving() && shard.hand_over(&mut self.0.shards[HOME].lock(), now) {
+        if shard.outbox.is_leaving() && shard.hand_over(&mut self.0.shards[HOME].lock(), now) {
             self.wake();
         }
-        if shard.has_changes() {
+        if shard.outbox.has_changes() {
             self.0.changed.notify_one();
         }
     }

@@ -25,16 +25,12 @@ pub struct Glimpse<'a> {
 /// The state of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// Its name.
-    pub name: SmolStr,
     /// Occurrences that the upstream has not acknowledged.
     pub waiting: u64,
     /// Their wait reason.
     pub why: Why,
     /// Whether a request with some of them is in flight.
     pub is_in_flight: bool,
-    /// Time of the first failure since the last success.
-    pub failing_since: Option<Mono>,
     /// Its version upstream, if the upstream is known to hold it.
     pub version: Option<SmolStr>,
 }
@@ -70,11 +66,9 @@ impl Outbox {
             _ => None,
         };
         Some(View {
-            name: record.event.metadata.name.clone(),
             waiting: record.waiting().total(),
             why: record.why(|budget| is_filed(&self.budgets, budget)),
             is_in_flight: matches!(record.phase, Phase::InFlight(_)),
-            failing_since: record.failing_since,
             version,
         })
     }

@@ -110,8 +110,6 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
     /// Client certificate, verified against the client CA.
     pub certificate: Option<PeerCertificate>,
-    /// Whether the connection is encrypted.
-    pub is_tls: bool,
 }
 
 /// Subject and expiry of a client certificate, as the apiserver reads them.
@@ -172,7 +170,7 @@ impl Server {
                 let served = match (accepted, tls) {
                     (Accepted::Unix(stream), _) => client.serve(stream, Peer::default(), answer).await,
                     (Accepted::Tcp(stream, address), None) => {
-                        let peer = Peer { address: Some(address), ..Peer::default() };
+                        let peer = Peer { address: Some(address), certificate: None };
                         client.serve(wrap(stream), peer, answer).await
                     }
                     (Accepted::Tcp(stream, address), Some(tls)) => client.serve_tls(tls, stream, address, answer).await,
@@ -238,7 +236,7 @@ impl Client {
         // A client in its handshake has not sent a request, so it is cut at once.
         let Some(shaken) = self.stop.run_until_cancelled(tls.shake(stream)).await else { return Ok(()) };
         let (stream, certificate) = shaken?;
-        self.serve(stream, Peer { address: Some(address), certificate, is_tls: true }, answer).await
+        self.serve(stream, Peer { address: Some(address), certificate }, answer).await
     }
 }
 

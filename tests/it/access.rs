@@ -361,7 +361,7 @@ async fn a_certificate_identifies_its_caller() {
     let certificate = |common_name: &str| {
         let (common_name, organizations) = (common_name.to_owned(), vec!["system:nodes".to_owned()]);
         let certificate = PeerCertificate { common_name, organizations, expires: i64::MAX };
-        Peer { certificate: Some(certificate), is_tls: true, ..Peer::default() }
+        Peer { certificate: Some(certificate), ..Peer::default() }
     };
     let send = async |peer: Peer, user: &str| {
         let mut request = request("POST", EVENTS, user, &text(&one()));
@@ -388,7 +388,7 @@ async fn a_certificate_that_expires_on_its_connection_is_refused() {
         let (common_name, organizations) = ("system:node:a".to_owned(), Vec::new());
         let certificate = Some(PeerCertificate { common_name, organizations, expires });
         let mut request = request("POST", EVENTS, user, &text(&one()));
-        request.extensions_mut().insert(Peer { certificate, is_tls: true, ..Peer::default() });
+        request.extensions_mut().insert(Peer { certificate, ..Peer::default() });
         guarded.send(request).await.code()
     };
     guarded.clock.advance(seconds(60));

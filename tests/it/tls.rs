@@ -215,8 +215,7 @@ async fn requests_carry_the_subject_of_the_client_certificate() {
                 let answer = Client::over(stream).exchange("GET", "/", &[], b"").await.ok()?;
                 Some((answer.text(), local))
             };
-            let told =
-                |certificate, address| format!("{:?}", Peer { address: Some(address), certificate, is_tls: true });
+            let told = |certificate, address| format!("{:?}", Peer { address: Some(address), certificate });
             let (text, local) = seen(Some(clients.client("system:node:a", &["system:nodes", "b"]))).await.unwrap();
             let named = PeerCertificate {
                 common_name: "system:node:a".to_owned(),

@@ -49,12 +49,6 @@ impl Errors {
         self.kept.is_empty()
     }
 
-    /// Number of errors.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.kept.len().saturating_add(self.further)
-    }
-
     /// Returns the value if there is no error.
     pub(super) fn or<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }
@@ -178,7 +172,6 @@ mod tests {
         for line in 1..=ERRORS_MAX + 3 {
             errors.push(Error::new("f", Origin::Line(line), "a".into(), Problem::Conflict("no".into())));
         }
-        assert_eq!(errors.len(), ERRORS_MAX + 3);
         assert!(errors.to_string().ends_with("f:100: a: no\nand 3 more"));
     }
 }

@@ -156,15 +156,8 @@ impl Aliases {
     }
 
     /// Returns the number of known names.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.known.lock().names.len()
-    }
-
-    /// Whether no name is known.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     pub(super) fn key(&self, namespace: &str, name: &str) -> Key {
@@ -328,7 +321,7 @@ mod tests {
         assert!(aliases.grow("default", "a", &growth).is_some());
         assert_eq!(aliases.len(), 1);
         aliases.remove("default", "a");
-        assert!(aliases.is_empty());
+        assert_eq!(aliases.len(), 0);
         assert_eq!(aliases.known.lock().bytes, 0);
     }
 

@@ -183,12 +183,6 @@ impl Outbox {
         self.records.len()
     }
 
-    /// Whether the outbox has the record.
-    #[must_use]
-    pub fn contains(&self, id: RecordId) -> bool {
-        self.records.contains_key(&id)
-    }
-
     /// Whether the outbox has no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -22,7 +22,9 @@ pub fn to_events_v1(event: &Event, wall: i64) -> Event {
     let mut converted = event.clone();
     let stated = event.first_timestamp.or(event.last_timestamp).map(micro);
     converted.event_time = event.event_time.or(stated).or(Some(MicroTime::from_unix_nanos(wall)));
-    converted.series = series(event.count, event.last_timestamp, wall);
+    // Without correlation the event has its client's series, and no count.
+    let posted = event.series.clone().filter(|series| series.count >= 2 && series.last_observed_time.is_some());
+    converted.series = series(event.count, event.last_timestamp, wall).or(posted);
     converted.count = 0;
     converted.first_timestamp = None;
     converted.last_timestamp = None;
@@ -133,6 +135,18 @@ mod tests {
         event.metadata.namespace = "shop".into();
         event.involved_object.namespace = "shop".into();
         event
+    }
+
+    /// Regression: with `upstream.group: events` and without correlation, events were stored without their series.
+    #[test]
+    fn a_series_without_a_count_is_kept_if_it_is_valid() {
+        let posted = |count, last_observed_time| {
+            let series = Some(EventSeries { count, last_observed_time });
+            to_events_v1(&Event { count: 0, series, ..old_style() }, 0).series
+        };
+        let last_observed_time = Some(MicroTime(7));
+        assert_eq!(posted(2, last_observed_time), Some(EventSeries { count: 2, last_observed_time }));
+        assert_eq!((posted(1, last_observed_time), posted(2, None)), (None, None));
     }
 
     #[test]

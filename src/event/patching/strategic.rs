@@ -54,7 +54,7 @@ pub(super) fn merge(original: &mut Object, mut patch: Object) -> Result<()> {
             (_, Value::Null) => drop(original.remove(&name)),
             (Some(Value::Object(current)), Value::Object(patch)) => merge(current, patch)?,
             (Some(Value::Array(current)), Value::Array(patch)) if is_list => merge_list(current, patch)?,
-            (_, value) => match fresh(value, is_list)? {
+            (_, value) => match fresh(value) {
                 Some(value) => drop(original.insert(name, value)),
                 None => drop(original.remove(&name)),
             },
@@ -63,21 +63,17 @@ pub(super) fn merge(original: &mut Object, mut patch: Object) -> Result<()> {
     Ok(())
 }
 
-/// Returns the value of a member that did not exist; `None` for one that is to be deleted.
-fn fresh(value: Value, is_list: bool) -> Result<Option<Value>> {
+/// Returns the value of a member that did not exist, without nulls; `None` for an object with a directive, which has nothing
+/// to direct (`removeDirectives`).
+fn fresh(value: Value) -> Option<Value> {
     match value {
-        Value::Object(patch) if patch.get(DIRECTIVE).is_some_and(|directive| directive == "delete") => Ok(None),
-        Value::Object(patch) => {
-            let mut object = Object::new();
-            merge(&mut object, patch)?;
-            Ok(Some(object.into()))
+        Value::Object(members) if members.get(DIRECTIVE).is_some_and(|directive| !directive.is_null()) => None,
+        Value::Object(members) => {
+            let kept = members.into_iter().filter(|(_, value)| !value.is_null());
+            Some(kept.filter_map(|(name, value)| Some((name, fresh(value)?))).collect::<Object>().into())
         }
-        Value::Array(patch) if is_list => {
-            let mut list = Vec::new();
-            merge_list(&mut list, patch)?;
-            Ok(Some(list.into()))
-        }
-        other => Ok(Some(other)),
+        Value::Array(elements) => Some(elements.into_iter().filter_map(fresh).collect()),
+        other => Some(other),
     }
 }
 
@@ -107,7 +103,7 @@ fn merge_list(current: &mut Vec<Value>, patch: Vec<Value>) -> Result<()> {
                     (Some(_), _) => {}
                     (None, element) => {
                         places.insert(key, current.len());
-                        current.extend(fresh(element, false)?);
+                        current.extend(fresh(element));
                     }
                 }
             }

@@ -82,6 +82,13 @@ fn directives_replace_and_delete_objects() {
     assert_eq!(source(json!({"component": "c"})), ("c".into(), "node-1".into()));
     assert_eq!(source(json!({"$patch": "replace", "component": "c"})), ("c".into(), String::new()));
     assert_eq!(source(json!({"$patch": "delete"})), (String::new(), String::new()));
+    // A directive in a missing member has nothing to direct, so the member stays missing.
+    for directive in ["replace", "delete", "x"] {
+        let patch =
+            json!({"related": {"$patch": directive, "name": "x"}, "metadata": {"labels": {"$patch": directive}}});
+        let event = patched(PatchType::StrategicMerge, &patch, FieldValidation::Strict).unwrap().event;
+        assert_eq!(event.related, None, "{directive}");
+    }
     // Deleting a missing member does not create it.
     let patch = json!({"series": {"$patch": "delete"}, "related": {"name": "x", "uid": null}});
     let event = patched(PatchType::StrategicMerge, &patch, FieldValidation::Strict).unwrap().event;

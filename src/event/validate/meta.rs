@@ -159,6 +159,21 @@ fn finalizers(finalizers: &[SmolStr], faults: &mut Vec<Fault>) {
     }
 }
 
+/// Checks the additional rule of events.k8s.io/v1 (`validateKubeFinalizerName`): a finalizer has a prefix, unless it is one of
+/// Kubernetes' own.
+pub(super) fn finalizer_prefixes(meta: &ObjectMeta, faults: &mut Vec<Fault>) {
+    let Some(rare) = meta.rare.as_deref() else { return };
+    for (index, finalizer) in rare.finalizers.iter().enumerate() {
+        if is_enough(faults) {
+            return;
+        }
+        if !finalizer.contains('/') && !matches!(finalizer.as_str(), "kubernetes" | "orphan" | "foregroundDeletion") {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            faults.push(invalid_text(&format!("metadata.finalizers[{index}]"), finalizer, detail));
+        }
+    }
+}
+
 fn no_new_finalizers(old: &[SmolStr], new: &[SmolStr], faults: &mut Vec<Fault>) {
     let added: BTreeSet<&str> = new.iter().filter(|finalizer| !old.contains(finalizer)).map(SmolStr::as_str).collect();
     if added.is_empty() {

@@ -77,6 +77,7 @@ pub fn create(group: ApiGroup, event: &Event) -> Result<(), Box<Status>> {
     common(group, event, &mut faults);
     if group == ApiGroup::Events {
         meta::create(&event.metadata, NameRule::DnsSubdomain, &mut faults);
+        meta::finalizer_prefixes(&event.metadata, &mut faults);
         strict_create(event, &mut faults);
     }
     refuse(event, &faults)?;
@@ -97,6 +98,7 @@ pub fn update(group: ApiGroup, old: &Event, new: &Event) -> Result<(), Box<Statu
     common(group, new, &mut faults);
     if group == ApiGroup::Events {
         meta::update(&old.metadata, &new.metadata, &mut faults);
+        meta::finalizer_prefixes(&new.metadata, &mut faults);
         if new.series != old.series {
             series(new, &mut faults);
         }

@@ -30,7 +30,9 @@ fuzz_target!(|body: &[u8]| {
 /// Four bytes of length, then a type and the object.
 fn frame(group: ApiGroup, event: &Event) {
     let mut frame = Vec::new();
-    protobuf::write_watch_frame(group, &WatchEvent::Modified(Arc::new(event.clone())), &mut frame);
+    protobuf::write_watch_frame(&WatchEvent::Modified(Arc::new(event.clone())), &mut frame, |event, out| {
+        protobuf::write(group, event, out);
+    });
     let (length, rest) = frame.split_first_chunk::<4>().expect("a frame begins with its length");
     assert_eq!(usize::try_from(u32::from_be_bytes(*length)), Ok(rest.len()));
     let at = rest.windows(4).position(|window| window == b"k8s\0").expect("the object is there");

@@ -176,7 +176,12 @@ impl Stream {
     /// Appends the frame of an event: a line of JSON, or a length and protobuf.
     pub(super) fn write(&mut self, event: &WatchEvent, out: &mut Vec<u8>) {
         match self.form.media {
-            Media::Protobuf => protobuf::write_watch_frame(self.form.group, event, out),
+            Media::Protobuf => protobuf::write_watch_frame(event, out, |event, out| match self.form.view {
+                View::Partial(version) | View::PartialList(version) => {
+                    protobuf::write_partial(version.api_version(), event, out);
+                }
+                View::Whole | View::Table(..) => protobuf::write(self.form.group, event, out),
+            }),
             Media::Json | Media::Yaml => {
                 out.extend_from_slice(br#"{"type":""#);
                 out.extend_from_slice(event.label().as_bytes());

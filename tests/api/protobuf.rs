@@ -126,7 +126,7 @@ fn frame_again(id: &str, recorded: &[u8], frame: &Value) {
         _ => WatchEvent::Error(serde_json::from_value(frame["decoded"]["object"].clone()).unwrap()),
     };
     let mut out = Vec::new();
-    protobuf::write_watch_frame(ApiGroup::Core, &event, &mut out);
+    protobuf::write_watch_frame(&event, &mut out, |event, out| protobuf::write(ApiGroup::Core, event, out));
     let (length, written) = out.split_first_chunk::<4>().unwrap();
     assert_eq!(usize::try_from(u32::from_be_bytes(*length)).unwrap(), written.len(), "{id}");
     let is_filled = frame["decoded"]["object"].to_string().contains("\"message\":\"<");

@@ -190,7 +190,9 @@ fn delete_options_are_read() {
 #[test]
 fn watch_frames_have_their_length_in_front() {
     let mut out = b"before".to_vec();
-    write_watch_frame(ApiGroup::Events, &WatchEvent::Bookmark(Event::default().into()), &mut out);
+    write_watch_frame(&WatchEvent::Bookmark(Event::default().into()), &mut out, |event, out| {
+        write(ApiGroup::Events, event, out);
+    });
     let (length, frame) = out.strip_prefix(b"before").unwrap().split_first_chunk::<4>().unwrap();
     assert_eq!(usize::try_from(u32::from_be_bytes(*length)).unwrap(), frame.len());
     assert!(frame.starts_with(b"\x0a\x08BOOKMARK\x12"), "{frame:x?}");

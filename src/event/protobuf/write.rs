@@ -57,8 +57,9 @@ pub fn write_status(status: &Status, out: &mut Vec<u8>) {
     });
 }
 
-/// Appends a watch's frame: its length in four bytes, then the `WatchEvent` with the object in an envelope.
-pub fn write_watch_frame(group: ApiGroup, event: &WatchEvent, out: &mut Vec<u8>) {
+/// Appends a watch's frame: its length in four bytes, then the `WatchEvent` with the object, which `write` appends in its
+/// envelope.
+pub fn write_watch_frame(event: &WatchEvent, out: &mut Vec<u8>, write: impl FnOnce(&Event, &mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
     text(1, event.label(), out);
@@ -67,7 +68,7 @@ pub fn write_watch_frame(group: ApiGroup, event: &WatchEvent, out: &mut Vec<u8>)
             WatchEvent::Added(event)
             | WatchEvent::Modified(event)
             | WatchEvent::Deleted(event)
-            | WatchEvent::Bookmark(event) => write(group, event, out),
+            | WatchEvent::Bookmark(event) => write(event, out),
             WatchEvent::Error(status) => write_status(status, out),
         });
     });

@@ -15,7 +15,7 @@ use program::Program;
 use prometheus::Registry;
 use serde_json::{Value, json};
 
-#[expect(dead_code, reason = "frames of protobuf are read in tests/api")]
+#[expect(dead_code, reason = "the version of HTTP is compared in tests/api")]
 #[path = "api/client.rs"]
 mod client;
 #[path = "api/program.rs"]
@@ -48,10 +48,15 @@ impl Program {
     }
 
     async fn ask(&self, method: &str, target: &str, body: &str) -> Answer {
+        self.ask_with("Content-Type: application/json", method, target, body).await
+    }
+
+    async fn ask_with(&self, header: &str, method: &str, target: &str, body: &str) -> Answer {
+        let (name, value) = header.split_once(": ").unwrap();
         let asked = Asked {
             method: method.to_owned(),
             target: target.to_owned(),
-            headers: vec![("Content-Type".to_owned(), "application/json".to_owned())],
+            headers: vec![(name.to_owned(), value.to_owned())],
             body: body.as_bytes().to_vec(),
             http1: true,
         };
@@ -122,6 +127,39 @@ async fn a_deleted_record_stays_deleted_and_the_next_occurrence_begins_a_new_one
     program.settle().await;
     assert_eq!(program.stored()[0].count, 1);
     assert!(program.app.stop().await.is_exact());
+}
+
+/// Regression: a successful DELETE was answered in compact JSON, whatever the client accepts.
+#[tokio::test]
+async fn a_delete_is_answered_as_its_client_accepts() {
+    let program = start("{}").await;
+    for (header, media, beginning) in [
+        ("Accept: application/json", "application/json", &b"{\"kind\":\"Status\""[..]),
+        ("User-Agent: curl/8", "application/json", b"{\n  \"kind\": \"Status\""),
+        ("Accept: application/yaml", "application/yaml", b"apiVersion: v1\n"),
+        ("Accept: application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf", b"k8s\0"),
+    ] {
+        program.send("POST", EVENTS, &event("a", 1).to_string()).await;
+        program.settle().await;
+        let mut answer = program.ask_with(header, "DELETE", &format!("{EVENTS}/a"), "").await;
+        assert_eq!((answer.status, answer.header("Content-Type")), (200, Some(media)), "{header}");
+        assert!(answer.rest().await.unwrap().starts_with(beginning), "{header}");
+    }
+    program.app.stop().await;
+}
+
+/// Regression: metadata informers of client-go got whole events, which they cannot decode.
+#[tokio::test]
+async fn a_watch_of_metadata_in_protobuf_has_metadata_alone() {
+    let program = start("{}").await;
+    program.send("POST", EVENTS, &event("a", 1).to_string()).await;
+    program.settle().await;
+    let accept = "Accept: application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    let mut watch = program.ask_with(accept, "GET", &format!("{EVENTS}?watch=true"), "").await;
+    let frame = watch.frame().await.unwrap().unwrap();
+    let shows = |text: &str| frame.windows(text.len()).any(|part| part == text.as_bytes());
+    assert!(shows("PartialObjectMetadata") && shows("meta.k8s.io/v1") && !shows("BackOff"));
+    program.app.stop().await;
 }
 
 #[tokio::test]

@@ -36,13 +36,16 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
         }
     };
     match face.to_the_end(deleting).await.map_err(|status| as_asked(group, &name, status))? {
-        Deleted::Gone(uid) => Ok(respond::success(&StatusDetails {
-            name,
-            group: group.name().to_owned(),
-            kind: "events".to_owned(),
-            uid: uid.into(),
-            ..StatusDetails::default()
-        })),
+        Deleted::Gone(uid) => Ok(respond::success(
+            form,
+            StatusDetails {
+                name,
+                group: group.name().to_owned(),
+                kind: "events".to_owned(),
+                uid: uid.into(),
+                ..StatusDetails::default()
+            },
+        )),
         Deleted::Marked(mut event) => {
             event.metadata.name = name.into();
             Ok(respond::event(form, StatusCode::OK, &event, None, &[]))

@@ -13,7 +13,7 @@ use crate::event::Event;
 use crate::event::json::{self, EventList};
 use crate::event::protobuf;
 use crate::shard::Outcome;
-use crate::status::Status;
+use crate::status::{Status, StatusDetails, success_json};
 
 /// The header with the outcome of an occurrence.
 const OUTCOME: HeaderName = HeaderName::from_static("eventweir-outcome");
@@ -69,8 +69,13 @@ pub(super) fn go_escaped(json: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a `Success` Status, for a request without an object to show.
-pub(super) fn success(details: &crate::status::StatusDetails) -> Response {
-    document(StatusCode::OK, Media::Json, false, crate::status::success_json(details))
+pub(super) fn success(form: Form, details: StatusDetails) -> Response {
+    if form.media == Media::Protobuf {
+        let mut body = Vec::new();
+        protobuf::write_success(details, &mut body);
+        return bytes(StatusCode::OK, form.media, body);
+    }
+    document(StatusCode::OK, form.media, form.pretty, success_json(&details))
 }
 
 /// The content of an answer.

@@ -17,7 +17,7 @@ mod write;
 mod writer;
 
 pub use delete_options::{DeleteOptions, decode_delete_options};
-pub use write::{write, write_list, write_partial, write_partial_list, write_status, write_watch_frame};
+pub use write::{write, write_list, write_partial, write_partial_list, write_status, write_success, write_watch_frame};
 
 use super::json::{DecodeError, Decoded, EventList};
 use super::{ApiGroup, Event};

@@ -45,9 +45,18 @@ pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
 
 /// Appends the Status of a failure in its envelope.
 pub fn write_status(status: &Status, out: &mut Vec<u8>) {
+    write_outcome("Failure", status, out);
+}
+
+/// Appends a `Success` Status.
+pub fn write_success(details: StatusDetails, out: &mut Vec<u8>) {
+    write_outcome("Success", &Status::new(0, "", "").with_details(details), out);
+}
+
+fn write_outcome(outcome: &str, status: &Status, out: &mut Vec<u8>) {
     envelope("v1", "Status", out, |out| {
         message(1, out, |out| list_meta("", &status.continue_token, None, out));
-        text(2, "Failure", out);
+        text(2, outcome, out);
         text(3, &status.message, out);
         text(4, &status.reason, out);
         if let Some(details) = &status.details {

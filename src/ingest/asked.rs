@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 
 use super::form::Form;
 use super::guard::Place;
-use super::options::FIELD_MANAGER_MAX;
+use super::options::{self, FIELD_MANAGER_MAX};
 use super::rejection::Rejection;
 use super::{Face, respond};
 use crate::access::Caller;
@@ -100,8 +100,7 @@ impl Asked {
 /// Returns the `fieldManager` of the query, or else the User-Agent up to its first `/`, for managedFields
 /// (`k8s.io/apiserver/pkg/endpoints/handlers`, `managerOrUserAgent`).
 fn manager(query: Option<&str>, headers: &HeaderMap) -> SmolStr {
-    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-    let named = pairs.find(|(key, _)| key == "fieldManager").map(|(_, value)| SmolStr::new(value));
+    let named = options::pairs(query).find(|(key, _)| key == "fieldManager").map(|(_, value)| SmolStr::new(value));
     named.filter(|name| !name.is_empty()).unwrap_or_else(|| {
         let agent = headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes())).unwrap_or_default();
         // `prefixFromUserAgent`: without control characters, and cut at the limit.

@@ -3,27 +3,30 @@
 //! The record is paused first, so that no pending write follows the delete (`shard/hold.rs`). Once the upstream has
 //! deleted it, its waiting occurrences are lost with reason `deleted`, and the next occurrence creates a new record.
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::Value;
+use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use smol_str::SmolStr;
 
 use super::asked::Asked;
-use super::form::{Form, Media};
-use super::options::Faults;
+use super::form::Media;
+use super::options::{Faults, Parameters};
 use super::rejection::{StatusError, as_asked};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::event::json::EventList;
-use crate::event::protobuf;
+use crate::event::protobuf::{self, DeleteOptions as Given};
 use crate::shard::Lead;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions};
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
 pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, StatusError> {
-    let (form, options) = read(&face, &asked, body).await?;
+    let form = asked.form(&face)?;
+    let options = read(&face, &asked, body).await?;
     let Asked { group, namespace, name, .. } = asked;
     let deleting = {
         let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
@@ -145,8 +148,9 @@ pub(super) async fn delete_collection(
     asked: Asked,
     body: Body,
 ) -> Result<Response, StatusError> {
-    let (form, options) = read(&face, &asked, body).await?;
+    let form = asked.form(&face)?;
     let list = options::of_list(asked.group, asked.query())?;
+    let options = read(&face, &asked, body).await?;
     let deleting = {
         let (face, namespace) = (face.clone(), asked.namespace);
         async move { delete_listed(&face, &namespace, &list, &options).await }
@@ -181,59 +185,141 @@ async fn delete_listed(
 }
 
 /// Reads the request, checked in the apiserver's order.
-async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, DeleteOptions), Status> {
-    let query = asked.query();
-    let form = asked.form(face).map_err(Status::from)?;
+async fn read(face: &Face, asked: &Asked, body: Body) -> Result<DeleteOptions, Status> {
     let body = decode::read(body, &face.0.settings).await.map_err(Status::from)?;
     if body.is_empty() {
-        return Ok((form, delete_options(query, &body)?));
+        return checked(of_query(asked.query())?);
     }
-    let options = match decode::media(&asked.headers).map_err(Status::from)? {
-        Media::Json => delete_options(query, &body)?,
-        Media::Yaml => delete_options(query, &yaml::to_json(&body).map_err(Status::bad_request)?.into())?,
-        Media::Protobuf => protobuf_options(&body)?,
-    };
-    Ok((form, options))
+    checked(match decode::media(&asked.headers).map_err(Status::from)? {
+        Media::Json => of_json(&body)?,
+        Media::Yaml => of_json(&yaml::to_json(&body).map_err(Status::bad_request)?)?,
+        Media::Protobuf => protobuf::decode_delete_options(&body).map_err(|error| error.status)?,
+    })
 }
 
-fn protobuf_options(body: &[u8]) -> Result<DeleteOptions, Status> {
-    let decoded = protobuf::decode_delete_options(body).map_err(|error| error.status)?;
-    let dry_run: Vec<&str> = decoded.dry_run.iter().map(AsRef::as_ref).collect();
-    let policy = decoded.propagation_policy.as_deref().unwrap_or_default();
-    checked(&dry_run, policy, decoded.uid, decoded.resource_version)
+/// Reads the options of a request without a body. `uid` and `resourceVersion` are preconditions.
+fn of_query(query: Option<&str>) -> Result<Given, Status> {
+    let parameters = Parameters::of(query);
+    let text = |name| parameters.first(name).filter(|text| !text.is_empty()).map(Into::into);
+    Ok(Given {
+        grace_period_seconds: parameters.number("gracePeriodSeconds")?,
+        uid: text("uid"),
+        resource_version: text("resourceVersion"),
+        orphan_dependents: parameters.truth("orphanDependents"),
+        propagation_policy: parameters.first("propagationPolicy").map(Into::into),
+        dry_run: parameters.all("dryRun").map(Into::into).collect(),
+    })
 }
 
-/// Reads the options from the body, or without a body from the query.
-fn delete_options(query: Option<&str>, body: &Bytes) -> Result<DeleteOptions, Status> {
-    if body.is_empty() {
-        let pairs: Vec<_> = form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect();
-        let given =
-            |name: &'static str| pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_ref());
-        let dry_run: Vec<&str> = given("dryRun").collect();
-        return checked(&dry_run, given("propagationPolicy").next().unwrap_or_default(), None, None);
-    }
-    let document: Value =
+/// Decodes the options in a body. A member of a wrong type is refused: an event must not be deleted because
+/// `"dryRun": "All"` is no list.
+fn of_json(body: &[u8]) -> Result<Given, Status> {
+    let document: Option<Map<String, Value>> =
         serde_json::from_slice(body).map_err(|fault| Status::bad_request(format!("the body is not JSON: {fault}")))?;
-    let text = |value: &Value| value.as_str().map(Into::into);
-    let scopes = document["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let dry_run: Vec<&str> = scopes.iter().map(|scope| scope.as_str().unwrap_or_default()).collect();
-    let (policy, preconditions) = (&document["propagationPolicy"], &document["preconditions"]);
-    let policy = policy.as_str().unwrap_or_default();
-    checked(&dry_run, policy, text(&preconditions["uid"]), text(&preconditions["resourceVersion"]))
+    let document = document.unwrap_or_default();
+    let kind: String = member(&document, "kind")?.unwrap_or_default();
+    let version: String = member(&document, "apiVersion")?.unwrap_or_default();
+    if !matches!(kind.as_str(), "" | "DeleteOptions") || version.matches('/').count() > 1 {
+        let message = format!("the body is of the kind {kind:?} of {version:?}; allowed is DeleteOptions");
+        return Err(Status::bad_request(message));
+    }
+    let preconditions: Map<String, Value> = member(&document, "preconditions")?.unwrap_or_default();
+    // No event is malformed, so this member is without effect.
+    member::<bool>(&document, "ignoreStoreReadErrorWithClusterBreakingPotential")?;
+    let dry_run: Vec<Option<SmolStr>> = member(&document, "dryRun")?.unwrap_or_default();
+    Ok(Given {
+        grace_period_seconds: member(&document, "gracePeriodSeconds")?,
+        uid: member(&preconditions, "uid")?,
+        resource_version: member(&preconditions, "resourceVersion")?,
+        orphan_dependents: member(&document, "orphanDependents")?,
+        propagation_policy: member(&document, "propagationPolicy")?,
+        dry_run: dry_run.into_iter().map(Option::unwrap_or_default).collect(),
+    })
+}
+
+/// Returns a member; `None` if it is missing or null.
+fn member<T: DeserializeOwned>(object: &Map<String, Value>, name: &str) -> Result<Option<T>, Status> {
+    let Some(value) = object.get(name) else { return Ok(None) };
+    Option::deserialize(value).map_err(|fault| Status::bad_request(format!("{name}: {fault}")))
 }
 
 /// `ValidateDeleteOptions`. Every propagation policy is equal, because events have no dependents.
-fn checked(
-    dry_run: &[&str],
-    policy: &str,
-    uid: Option<SmolStr>,
-    resource_version: Option<SmolStr>,
-) -> Result<DeleteOptions, Status> {
+fn checked(given: Given) -> Result<DeleteOptions, Status> {
     let mut faults = Faults::default();
-    if !matches!(policy, "" | "Foreground" | "Background" | "Orphan") {
-        faults.unsupported("propagationPolicy", policy, &["Foreground", "Background", "Orphan"]);
+    if let Some(policy) = given.propagation_policy.as_deref() {
+        if given.orphan_dependents.is_some() {
+            faults.invalid("propagationPolicy", "is not allowed together with orphanDependents");
+        }
+        if !matches!(policy, "Foreground" | "Background" | "Orphan") {
+            faults.unsupported("propagationPolicy", policy, &["Foreground", "Background", "Orphan"]);
+        }
     }
-    options::check_dry_run(dry_run, &mut faults);
+    let dry_run: Vec<&str> = given.dry_run.iter().map(AsRef::as_ref).collect();
+    options::check_dry_run(&dry_run, &mut faults);
     faults.refuse("DeleteOptions")?;
-    Ok(DeleteOptions { uid, resource_version, dry_run: !dry_run.is_empty() })
+    Ok(DeleteOptions { uid: given.uid, resource_version: given.resource_version, dry_run: !dry_run.is_empty() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(given: Result<Given, Status>) -> (u16, String) {
+        let status = given.and_then(checked).unwrap_err();
+        let cause = status.details.and_then(|details| details.causes.into_iter().next());
+        (status.code, cause.map_or_else(String::new, |cause| cause.reason + " " + &cause.field))
+    }
+
+    #[test]
+    fn options_of_a_wrong_type_or_kind_are_refused() {
+        for body in [
+            r#"{"dryRun":"All"}"#,
+            r#"{"dryRun":[1]}"#,
+            r#"{"gracePeriodSeconds":"x"}"#,
+            r#"{"gracePeriodSeconds":1.5}"#,
+            r#"{"orphanDependents":1}"#,
+            r#"{"preconditions":[]}"#,
+            r#"{"preconditions":{"uid":5}}"#,
+            r#"{"preconditions":{"resourceVersion":5}}"#,
+            r#"{"kind":"Event","apiVersion":"v1"}"#,
+            r#"{"kind":"DeleteOptions","apiVersion":"a/b/c"}"#,
+            r#"{"kind":1}"#,
+            "[]",
+            "{",
+        ] {
+            assert_eq!(refused(of_json(body.as_bytes())), (400, String::new()), "{body}");
+        }
+        for query in ["gracePeriodSeconds=x", "gracePeriodSeconds="] {
+            assert_eq!(refused(of_query(Some(query))), (400, String::new()), "{query}");
+        }
+    }
+
+    #[test]
+    fn options_that_do_not_fit_are_refused() {
+        let unsupported = (422, "FieldValueNotSupported propagationPolicy".to_owned());
+        let invalid = (422, "FieldValueInvalid propagationPolicy".to_owned());
+        assert_eq!(refused(of_json(br#"{"propagationPolicy":""}"#)), unsupported);
+        assert_eq!(refused(of_query(Some("propagationPolicy="))), unsupported);
+        assert_eq!(refused(of_json(br#"{"propagationPolicy":"Orphan","orphanDependents":true}"#)), invalid);
+        assert_eq!(refused(of_query(Some("propagationPolicy=Orphan&orphanDependents=x"))), invalid);
+        assert_eq!(refused(of_json(br#"{"dryRun":[null]}"#)), (422, "FieldValueNotSupported dryRun".to_owned()));
+    }
+
+    #[test]
+    fn a_query_has_preconditions() {
+        let options = of_query(Some("uid=u&resourceVersion=7&dryRun=All")).and_then(checked);
+        let expected = DeleteOptions { uid: Some("u".into()), resource_version: Some("7".into()), dry_run: true };
+        assert_eq!(options, Ok(expected));
+        assert_eq!(of_query(Some("uid=&resourceVersion=")).and_then(checked), Ok(DeleteOptions::default()));
+    }
+
+    #[test]
+    fn null_and_unknown_members_are_as_if_missing() {
+        for body in ["null", "{}", r#"{"preconditions":null,"dryRun":null,"propagationPolicy":null,"DryRun":["x"]}"#] {
+            assert_eq!(of_json(body.as_bytes()).and_then(checked), Ok(DeleteOptions::default()), "{body}");
+        }
+        let body = br#"{"kind":"DeleteOptions","apiVersion":"v2","preconditions":{"uid":"u"},"dryRun":["All"]}"#;
+        let expected = DeleteOptions { uid: Some("u".into()), resource_version: None, dry_run: true };
+        assert_eq!(of_json(body).and_then(checked), Ok(expected));
+    }
 }

@@ -6,6 +6,7 @@
 use axum::http::header::{ACCEPT, USER_AGENT};
 use axum::http::{HeaderMap, HeaderValue};
 
+use super::options;
 use super::rejection::Rejection;
 use crate::event::ApiGroup;
 use crate::ledger::RejectReason;
@@ -233,8 +234,7 @@ fn offer(media: Media, clause: &Clause<'_>, endpoint: Endpoint) -> Option<(Media
 
 /// Returns the first value of a parameter.
 fn parameter(query: Option<&str>, name: &str) -> Option<String> {
-    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-    pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+    options::pairs(query).find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
 /// DIFFERENCE(apiserver): refused before the event is read or created instead of afterwards.

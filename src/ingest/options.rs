@@ -47,6 +47,11 @@ impl Faults {
         self.0.push(StatusCause { reason: reason.to_owned(), message: message.into(), field: field.to_owned() });
     }
 
+    /// Adds a value that is not allowed together with others.
+    pub(super) fn invalid(&mut self, field: &str, message: &str) {
+        self.push("FieldValueInvalid", field, message);
+    }
+
     /// Adds a parameter that is not allowed.
     fn forbidden(&mut self, field: &str, message: &str) {
         self.push("FieldValueForbidden", field, message);
@@ -75,14 +80,20 @@ impl Faults {
 }
 
 /// Decoded parameters; the first of duplicates counts.
-struct Parameters<'q>(Vec<(Cow<'q, str>, Cow<'q, str>)>);
+pub(super) struct Parameters<'q>(Vec<(Cow<'q, str>, Cow<'q, str>)>);
 
 impl<'q> Parameters<'q> {
-    fn of(query: Option<&'q str>) -> Self {
-        Self(form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect())
+    pub(super) fn of(query: Option<&'q str>) -> Self {
+        Self(pairs(query).collect())
     }
 
-    fn first(&self, name: &str) -> Option<&str> {
+    /// Returns the values of a parameter.
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_ref())
+    }
+
+    /// Returns the first value of a parameter.
+    pub(super) fn first(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_ref())
     }
 
@@ -91,19 +102,35 @@ impl<'q> Parameters<'q> {
     }
 
     /// Parses a boolean. COMPAT(apiserver): anything but `false` and `0` is true, an empty value too.
-    fn truth(&self, name: &str) -> Option<bool> {
+    pub(super) fn truth(&self, name: &str) -> Option<bool> {
         self.first(name).map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
-    /// Parses a whole number; 0 if it is missing.
-    fn number<N: FromStr + Default>(&self, name: &str) -> Result<N, Status> {
-        match self.text(name) {
-            "" => Ok(N::default()),
-            text => text
-                .parse()
-                .map_err(|_not_whole| Status::bad_request(format!("{name}: {text:?} is not a whole number in range"))),
+    /// Parses a whole number; `None` if it is missing. COMPAT(apiserver): an empty value is no number.
+    pub(super) fn number(&self, name: &str) -> Result<Option<i64>, Status> {
+        self.first(name).map(|text| whole(name, text)).transpose()
+    }
+
+    /// Parses the version; 0 if it is missing or empty.
+    fn version(&self) -> Result<u64, Status> {
+        match self.text(VERSION) {
+            "" => Ok(0),
+            text => whole(VERSION, text),
         }
     }
+}
+
+/// Decodes the parameters of a query. COMPAT(apiserver): Go ignores a parameter with a `;` or a broken escape.
+pub(super) fn pairs(query: Option<&str>) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    let is_hex = |hex: &[u8]| hex.iter().all(u8::is_ascii_hexdigit);
+    let is_escape = move |rest: &str| rest.as_bytes().get(..2).is_some_and(is_hex);
+    let is_readable = move |pair: &&str| !pair.contains(';') && pair.split('%').skip(1).all(is_escape);
+    let pairs = query.unwrap_or_default().split('&').filter(is_readable);
+    pairs.flat_map(|pair| form_urlencoded::parse(pair.as_bytes()))
+}
+
+fn whole<N: FromStr>(name: &str, text: &str) -> Result<N, Status> {
+    text.parse().map_err(|_not_whole| Status::bad_request(format!("{name}: {text:?} is not a whole number in range")))
 }
 
 /// Whether the query of a LIST asks for a watch.
@@ -144,8 +171,7 @@ pub(super) fn of_apply(query: Option<&str>) -> Result<(Options, bool), Status> {
 
 fn check_write(kind: &str, parameters: &Parameters<'_>, mut faults: Faults) -> Result<Options, Status> {
     check_field_manager(parameters.text("fieldManager"), &mut faults);
-    let dry_run: Vec<&str> =
-        parameters.0.iter().filter(|(name, _)| name == "dryRun").map(|(_, value)| value.as_ref()).collect();
+    let dry_run: Vec<&str> = parameters.all("dryRun").collect();
     check_dry_run(&dry_run, &mut faults);
     let validation = match parameters.text("fieldValidation") {
         "" | "Warn" => FieldValidation::Warn,
@@ -190,8 +216,10 @@ fn is_print(letter: char) -> bool {
 /// Parses the options of a list or a deletecollection.
 pub(super) fn of_list(group: ApiGroup, query: Option<&str>) -> Result<ListOptions, Status> {
     let parameters = Parameters::of(query);
+    // COMPAT(apiserver): a list ignores the timeout, but it must be a number.
+    parameters.number("timeoutSeconds")?;
     // COMPAT(apiserver): a negative limit means no limit.
-    let limit = usize::try_from(parameters.number::<i64>("limit")?).unwrap_or(0);
+    let limit = parameters.number("limit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0);
     let (rule, version) = (parameters.text(RULE), parameters.text(VERSION));
     let continue_token = parameters.text("continue").to_owned();
     let label_selector = LabelSelector::parse(parameters.text("labelSelector"))?;
@@ -200,7 +228,7 @@ pub(super) fn of_list(group: ApiGroup, query: Option<&str>) -> Result<ListOption
     if !continue_token.is_empty() && !matches!(version, "" | "0") {
         return Err(Status::bad_request("resourceVersion: is not allowed together with continue"));
     }
-    let version = match (parameters.number(VERSION)?, rule) {
+    let version = match (parameters.version()?, rule) {
         (0, _) => Version::Newest,
         (version, "Exact") => Version::Exact(version),
         (version, NOT_OLDER_THAN) => Version::NotOlderThan(version),
@@ -237,17 +265,17 @@ fn check_list(parameters: &Parameters<'_>) -> Result<(), Status> {
 pub(super) fn of_watch(group: ApiGroup, query: Option<&str>) -> Result<WatchOptions, Status> {
     let parameters = Parameters::of(query);
     // COMPAT(apiserver): a watch ignores the limit, but it must be a number.
-    parameters.number::<i64>("limit")?;
-    let timeout_seconds = u64::try_from(parameters.number::<i64>("timeoutSeconds")?).unwrap_or(0);
+    parameters.number("limit")?;
+    let timeout = parameters.number("timeoutSeconds")?;
     let label_selector = LabelSelector::parse(parameters.text("labelSelector"))?;
     check_watch(&parameters)?;
     Ok(WatchOptions {
         field_selector: FieldSelector::parse(parameters.text("fieldSelector"), group)?,
         label_selector,
-        resource_version: parameters.number(VERSION)?,
+        resource_version: parameters.version()?,
         send_initial_events: parameters.truth("sendInitialEvents"),
         bookmarks: parameters.truth("allowWatchBookmarks").unwrap_or(false),
-        timeout_seconds,
+        timeout_seconds: timeout.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0),
     })
 }
 
@@ -255,6 +283,11 @@ pub(super) fn of_watch(group: ApiGroup, query: Option<&str>) -> Result<WatchOpti
 fn check_watch(parameters: &Parameters<'_>) -> Result<(), Status> {
     let (rule, sends) = (parameters.text(RULE), parameters.first("sendInitialEvents").is_some());
     let mut faults = Faults::default();
+    // COMPAT(apiserver): without a version, a watch gets sendInitialEvents and its rule by default (`SetListOptionsDefaults`).
+    let defaults = !sends && rule.is_empty() && matches!(parameters.text(VERSION), "" | "0");
+    if defaults && !parameters.text("continue").is_empty() {
+        faults.forbidden(RULE, "is not allowed together with continue");
+    }
     if sends && rule != NOT_OLDER_THAN {
         faults.forbidden(RULE, "must be NotOlderThan together with sendInitialEvents");
     }
@@ -274,7 +307,7 @@ fn check_watch(parameters: &Parameters<'_>) -> Result<(), Status> {
 
 /// Parses the minimum version of a GET; 0 for any.
 pub(super) fn version_of_get(query: Option<&str>) -> Result<u64, Status> {
-    Parameters::of(query).number(VERSION)
+    Parameters::of(query).version()
 }
 
 #[cfg(test)]
@@ -324,6 +357,14 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_that_go_cannot_read_is_ignored() {
+        let read = |query| pairs(Some(query)).map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+        assert_eq!(read("a=1;x&b=%zz&c=%4&d=%&e=%41+b&f&=g&&dryRun=All"), ["e=A b", "f=", "=g", "dryRun=All"]);
+        let options = of_write("CreateOptions", Some("dryRun=All;x")).unwrap();
+        assert!(!options.dry_run);
+    }
+
+    #[test]
     fn lists_and_watches_forbid_different_options() {
         let refused = |query: &str| {
             let list = of_list(ApiGroup::Core, Some(query)).err().map(|status| status.code);
@@ -331,10 +372,14 @@ mod tests {
         };
         assert_eq!(refused("limit=-1&timeoutSeconds=-1"), (None, None));
         assert_eq!(refused("limit=99999999999999999999"), (Some(400), Some(400)));
+        assert_eq!(refused("limit="), (Some(400), Some(400)), "only a missing number is none");
+        assert_eq!(refused("timeoutSeconds=x&sendInitialEvents=true"), (Some(400), Some(400)));
+        assert_eq!(refused("resourceVersion=&continue="), (None, None));
         assert_eq!(refused("resourceVersion=7&resourceVersionMatch=NotOlderThan"), (None, Some(422)));
         assert_eq!(refused("resourceVersion=0&resourceVersionMatch=Exact"), (Some(422), Some(422)));
         assert_eq!(refused("sendInitialEvents=true&resourceVersionMatch=NotOlderThan"), (Some(422), None));
         assert_eq!(refused("continue=x&resourceVersion=5"), (Some(400), None));
+        assert_eq!(refused("continue=x"), (None, Some(422)), "the default rule of a watch");
         let version = |rule: &str| {
             let query = format!("limit=2&resourceVersion=7{rule}");
             of_list(ApiGroup::Core, Some(&query)).map(|options| options.version)

@@ -65,11 +65,8 @@ impl Store {
             }
             validate::create(writer.group, &event).map_err(|status| *status)?;
             event.metadata.resource_version = SmolStr::default();
-            if options.dry_run {
-                event.metadata.managed_fields = None;
-                return Ok(Updated { event, created: true });
-            }
-            return Ok(Updated { event: self.create(event, now)?, created: true });
+            let event = if options.dry_run { self.try_create(event, now)? } else { self.create(event, now)? };
+            return Ok(Updated { event, created: true });
         };
         let old = Arc::clone(&stored.event);
         if !uid.is_empty() && uid != old.metadata.uid {

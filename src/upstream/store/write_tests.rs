@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::event::json::FieldValidation;
-use crate::upstream::{DeleteOptions, Deleted, PatchOptions, UpdateOptions, Writer};
+use crate::upstream::{DeleteOptions, Deleted, PatchOptions, UpdateOptions, Updated, Writer};
 
 fn at(seconds: i64) -> Now {
     Now::at(seconds * 1_000_000_000)
@@ -78,7 +78,8 @@ fn a_dry_run_changes_nothing() {
     assert_eq!((shown.event.count, shown.created), (7, false));
     let dry_patch = PatchOptions { dry_run: true, ..patch() };
     assert_eq!(store.commit(&event, changed, &dry_patch, at(1)).unwrap().unwrap().count, 7);
-    assert!(store.replace(named("b"), &dry_put, at(1)).unwrap().created);
+    let Updated { event: shown, created } = store.replace(named("b"), &dry_put, at(1)).unwrap();
+    assert!(created && !shown.metadata.uid.is_empty() && shown.metadata.creation_timestamp.is_some());
     store.try_create(named("c"), at(1)).unwrap();
     assert_eq!((store.get("shop", "a", at(1)).unwrap(), store.len(), store.revision()), (event, 1, 2));
     assert_eq!((marked.get("shop", "a", at(1)).unwrap(), marked.revision()), (with_finalizer, 2));

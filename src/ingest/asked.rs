@@ -13,8 +13,9 @@ use super::form::Form;
 use super::guard::Place;
 use super::options::{self, FIELD_MANAGER_MAX};
 use super::rejection::Rejection;
-use super::{Face, respond};
+use super::{Face, respond, unknown_path};
 use crate::access::Caller;
+use crate::event::validate::is_valid_name;
 use crate::event::{ApiGroup, ManagedFields, cut, managed_fields};
 use crate::status::Status;
 use crate::upstream::Writer;
@@ -58,11 +59,26 @@ impl FromRequestParts<Face> for Asked {
                 _ => respond::refusal(&status),
             }
         })?;
+        check_path(&namespace, &name).map_err(|status| respond::refusal(&status))?;
         let (headers, uri) = (std::mem::take(&mut parts.headers), parts.uri.clone());
         let group = if uri.path().starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
         let (caller, place) = (parts.extensions.remove::<Caller>(), parts.extensions.remove::<Place>());
         Ok(Self { group, namespace, name, headers, caller, place, uri })
     }
+}
+
+/// Refuses a name that no event can have.
+///
+/// DIFFERENCE(apiserver): an encoded slash is no separator, so that `DELETE …/events/%2F` deletes no collection
+/// (`docs/semantics.md`).
+fn check_path(namespace: &str, name: &str) -> Result<(), Status> {
+    if namespace.contains('/') || name.contains('/') {
+        return Err(unknown_path());
+    }
+    if !name.is_empty() && !is_valid_name(ApiGroup::Core, name) {
+        return Err(Status::bad_request(format!("the name {name:?} is not allowed: \".\", \"..\", or a \"%\" in it")));
+    }
+    Ok(())
 }
 
 impl Asked {

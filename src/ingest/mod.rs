@@ -367,8 +367,12 @@ async fn not_served(uri: Uri) -> Response {
     if !is_api {
         return respond::text(StatusCode::NOT_FOUND, "404 page not found\n");
     }
+    respond::refusal(&unknown_path())
+}
+
+fn unknown_path() -> Status {
     let status = Status::new(404, "NotFound", "the server could not find the requested resource");
-    respond::refusal(&status.with_details(crate::status::StatusDetails::default()))
+    status.with_details(crate::status::StatusDetails::default())
 }
 
 /// Returns a 404 Status in the words of the API group.

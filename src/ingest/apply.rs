@@ -59,7 +59,7 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
         async move { put(&face, &namespace, &name, document, &options).await }
     };
     let updated = face.to_the_end(merging).await.inspect_err(note)?;
-    Ok(update::answer(face, asked, form, updated, dry_run, &[]))
+    Ok(update::answer(face, asked, form, updated, dry_run))
 }
 
 async fn put(

@@ -26,30 +26,29 @@ use crate::upstream::store;
 
 /// `POST /api/v1/namespaces/{namespace}/events`
 pub(super) async fn create(State(face): State<Face>, asked: Asked, body: Body) -> Response {
-    match receive(&face, &asked, body).await {
-        Ok(response) => response,
-        Err(rejection) => face.reject(&rejection),
-    }
+    let mut warnings = Vec::new();
+    let received = receive(&face, &asked, body, &mut warnings).await;
+    respond::warned(received.unwrap_or_else(|rejection| face.reject(&rejection)), &warnings)
 }
 
-async fn receive(face: &Face, asked: &Asked, body: Body) -> Result<Response, Rejection> {
+async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<String>) -> Result<Response, Rejection> {
     let form = asked.form(face)?;
     let media = decode::media(&asked.headers)?;
     let options = options::of_write("CreateOptions", asked.query()).map_err(Rejection::invalid)?;
     let body = decode::read(body, &face.0.settings).await?;
     let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, options.validation)?;
-    let mut warnings = options.warnings(&strict_faults);
+    *warnings = options.warnings(&strict_faults);
     let repairs = validate_new(face, asked.group, &asked.namespace, &mut event)
         .inspect_err(|fault| face.note_rejection(&event, 1, fault))?;
     warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
     let note = |fault: &Rejection| face.note_rejection(&event, 1, fault);
     face.check_source(asked.caller.as_ref(), asked.group, &event, Extent::Whole).inspect_err(note)?;
     if options.dry_run {
-        return Ok(dry_run(face, asked, form, event, warnings).await);
+        return Ok(dry_run(face, asked, form, event).await);
     }
     face.limit(asked.caller.as_ref(), &event.metadata.namespace, Some(&event)).inspect_err(note)?;
     face.annotate(asked.caller.as_ref(), &mut event);
-    Ok(take(face, asked, form, StatusCode::CREATED, event, &warnings).await)
+    Ok(take(face, asked, form, StatusCode::CREATED, event).await)
 }
 
 /// Applies the API server's checks in its order, and sets or drops what it sets or drops before storing. Returns the
@@ -81,15 +80,14 @@ pub(super) fn validate_new(
 }
 
 /// Answers a dry run as the upstream would. It is no occurrence, so ledger and correlator do not see it.
-async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event, warnings: Vec<String>) -> Response {
-    let warnings = &warnings;
+async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event) -> Response {
     event.metadata.managed_fields = asked.claim();
     match face.0.upstream.try_create(&event).await {
-        Ok(shown) => respond::event(form, StatusCode::CREATED, &shown, None, warnings),
+        Ok(shown) => respond::event(form, StatusCode::CREATED, &shown, None),
         // A correlated event may have a name that exists already.
         Err(status) if status.reason == "AlreadyExists" && face.0.shards.correlates(&event) => {
             event.metadata.managed_fields = None;
-            respond::event(form, StatusCode::CREATED, &event, None, warnings)
+            respond::event(form, StatusCode::CREATED, &event, None)
         }
         Err(status) => respond::refusal(&through(form.group, status)),
     }
@@ -112,14 +110,7 @@ pub(super) fn strip(event: &mut Event) {
 }
 
 /// Passes a valid event to its shard and answers.
-pub(super) async fn take(
-    face: &Face,
-    asked: &Asked,
-    form: Form,
-    code: StatusCode,
-    event: Event,
-    warnings: &[String],
-) -> Response {
+pub(super) async fn take(face: &Face, asked: &Asked, form: Form, code: StatusCode, event: Event) -> Response {
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
         Err(rejection) => {
@@ -131,11 +122,11 @@ pub(super) async fn take(
     // The alias is set first, so that a concurrent POST of the same name counts only what this one does not.
     let earlier = match face.0.aliases.enter(&event) {
         Entered::New(earlier) => earlier,
-        Entered::Included(series) => return respond::event(form, code, &series, None, warnings),
+        Entered::Included(series) => return respond::event(form, code, &series, None),
     };
     let occurrences = face.brings(&event, earlier.as_ref());
     if occurrences == 0 {
-        return respond::event(form, code, &event, None, warnings);
+        return respond::event(form, code, &event, None);
     }
     // The shard has counted the refusal in its ledger already.
     let Ok(Taken { outcome, waiting }) = face.accept(&event, occurrences, ack, asked.user(), || asked.claim()) else {
@@ -153,7 +144,7 @@ pub(super) async fn take(
         },
         None => Cow::Borrowed(&event),
     };
-    let mut response = respond::event(form, code, &shown, Some(outcome), warnings);
+    let mut response = respond::event(form, code, &shown, Some(outcome));
     if let Some(unkept) = ack::kept(face, ack).await {
         respond::warn(&mut response, &unkept);
     }

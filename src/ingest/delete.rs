@@ -51,7 +51,7 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
         )),
         Deleted::Marked(mut event) => {
             event.metadata.name = name.into();
-            Ok(respond::event(form, StatusCode::OK, &event, None, &[]))
+            Ok(respond::event(form, StatusCode::OK, &event, None))
         }
     }
 }

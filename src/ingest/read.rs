@@ -29,7 +29,7 @@ pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Respon
     // Another record may have the name of one that is not stored.
     if let Some(mut owed) = found.as_ref().filter(|found| !found.stored).and_then(|found| found.unsettled.clone()) {
         owed.metadata.name = name.into();
-        return Ok(respond::event(form, StatusCode::OK, &owed, None, &[]));
+        return Ok(respond::event(form, StatusCode::OK, &owed, None));
     }
     let (stored_name, unsettled) = found.map_or((SmolStr::from(&name), None), |found| (found.name, found.unsettled));
     let event = match (unsettled, face.0.upstream.get_not_older(&namespace, &stored_name, version).await) {
@@ -47,7 +47,7 @@ pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Respon
     };
     let mut event = event.map_err(|status| as_asked(group, &name, status))?;
     event.metadata.name = name.into();
-    Ok(respond::event(form, StatusCode::OK, &event, None, &[]))
+    Ok(respond::event(form, StatusCode::OK, &event, None))
 }
 
 /// `GET /api/v1/namespaces/{namespace}/events`, and `GET /api/v1/events` of all namespaces.

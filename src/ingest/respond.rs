@@ -86,27 +86,16 @@ enum Shown<'a> {
 }
 
 /// Returns an event, with `outcome` if it was accepted.
-pub(super) fn event(
-    form: Form,
-    code: StatusCode,
-    event: &Event,
-    outcome: Option<Outcome>,
-    warnings: &[String],
-) -> Response {
-    let response = shown(form, code, Shown::One(event));
-    match outcome {
-        Some(outcome) => taken(response, outcome, warnings),
-        None => warned(response, warnings),
+pub(super) fn event(form: Form, code: StatusCode, event: &Event, outcome: Option<Outcome>) -> Response {
+    let mut response = shown(form, code, Shown::One(event));
+    if let Some(outcome) = outcome {
+        response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
     }
+    response
 }
 
-/// Adds outcome and warnings to the answer to an accepted occurrence.
-fn taken(mut response: Response, outcome: Outcome, warnings: &[String]) -> Response {
-    response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
-    warned(response, warnings)
-}
-
-fn warned(mut response: Response, warnings: &[String]) -> Response {
+/// Adds warnings to an answer. COMPAT(apiserver): a refusal has them too, once the body is decoded.
+pub(super) fn warned(mut response: Response, warnings: &[String]) -> Response {
     for warning in bounded(warnings) {
         warn(&mut response, warning);
     }

@@ -4,7 +4,7 @@
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 
 use super::asked::Asked;
 use super::form::Form;
@@ -17,15 +17,20 @@ use crate::status::Status;
 use crate::upstream::{UpdateOptions, Updated};
 
 /// `PUT …/namespaces/{namespace}/events/{name}`
-pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, StatusError> {
-    let (face, asked) = (&face, &asked);
+pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+    let mut warnings = Vec::new();
+    let received = receive(&face, &asked, body, &mut warnings).await;
+    respond::warned(received.into_response(), &warnings)
+}
+
+async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<String>) -> Result<Response, StatusError> {
     let Asked { group, namespace, name, .. } = asked;
     let form = asked.form(face)?;
-    let media = decode::media(&asked.headers)?;
     let options = options::of_write("UpdateOptions", asked.query())?;
+    let media = decode::media(&asked.headers)?;
     let body = decode::read(body, &face.0.settings).await?;
     let decoded = decode::event(*group, media, &body, options.validation)?;
-    let warnings = options.warnings(&decoded.strict_faults);
+    *warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;
     validate::adopt_path(&mut event, namespace, name).map_err(|status| *status)?;
     let caller = asked.caller.as_ref();
@@ -46,22 +51,15 @@ pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -
         async move { put(&face, event, &name, &update).await }
     };
     let updated = face.to_the_end(putting).await.inspect_err(note)?;
-    Ok(answer(face, asked, form, updated, options.dry_run, &warnings))
+    Ok(answer(face, asked, form, updated, options.dry_run))
 }
 
 /// Answers a PUT or an apply with the updated record, under the client's name.
-pub(super) fn answer(
-    face: &Face,
-    asked: &Asked,
-    form: Form,
-    updated: Updated,
-    dry_run: bool,
-    warnings: &[String],
-) -> Response {
+pub(super) fn answer(face: &Face, asked: &Asked, form: Form, updated: Updated, dry_run: bool) -> Response {
     let Updated { event: mut stored, created } = updated;
     stored.metadata.name = asked.name.as_str().into();
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
-    let response = respond::event(form, code, &stored, None, warnings);
+    let response = respond::event(form, code, &stored, None);
     if !dry_run {
         // The client's next patches count on from this state.
         face.0.aliases.insert(&stored);

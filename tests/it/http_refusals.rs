@@ -64,6 +64,44 @@ async fn bad_posts_are_refused_and_not_recorded() {
     program.stop().await;
 }
 
+/// Regression: only accepted events had the warnings of their decoder.
+#[tokio::test]
+async fn a_refusal_after_decoding_has_the_warnings() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let mut body: Value = serde_json::from_slice(&json_of(&plain())).unwrap();
+    body["colour"] = json!("red");
+    body["metadata"]["name"] = json!("e");
+    body["metadata"]["namespace"] = json!("elsewhere");
+    let body = body.to_string();
+    let item = format!("{EVENTS}/e");
+    for (method, path) in [("POST", EVENTS), ("PUT", &item)] {
+        let reply = client.send(method, path, &[JSON], body.as_bytes()).await;
+        let warnings: Vec<_> = reply.headers("Warning").collect();
+        assert_eq!((reply.status, warnings), (400, vec![r#"299 - "unknown field \"colour\"""#]), "{method}");
+        let path = format!("{path}?fieldValidation=Strict");
+        let reply = client.send(method, &path, &[JSON], body.as_bytes()).await;
+        assert_eq!((reply.status, reply.header("Warning")), (400, None), "{method}: the faults are the refusal");
+    }
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn a_name_that_no_event_can_have_is_refused() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let merge = ("Content-Type", "application/merge-patch+json");
+    for (name, code) in [("..", 400), ("%2e", 400), ("a%25b", 400), ("%zz", 400), ("a%2Fb", 404), ("%2F", 404)] {
+        for (method, header, body) in
+            [("GET", JSON, ""), ("DELETE", JSON, ""), ("PUT", JSON, "{}"), ("PATCH", merge, "{}")]
+        {
+            let reply = client.send(method, &format!("{EVENTS}/{name}"), &[header], body.as_bytes()).await;
+            assert_eq!(reply.status, code, "{method} {name}");
+        }
+    }
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn an_invalid_event_is_refused_with_all_faults_as_causes() {
     let program = start("").await;

@@ -117,7 +117,7 @@ fn integer(value: &Value) -> Option<i32> {
 }
 
 /// Counts the growth of an alias.
-pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth, warnings: &[String]) -> Response {
+pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth) -> Response {
     let Asked { namespace, name, .. } = asked;
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,
@@ -130,7 +130,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     };
     let grown = face.new_of(&told, grown.into());
     if grown == 0 {
-        return respond::event(form, StatusCode::OK, &told, None, warnings);
+        return respond::event(form, StatusCode::OK, &told, None);
     }
     if let Err(rejection) = passes(face, asked, form.group, &told) {
         face.take_back(&told, grown);
@@ -154,7 +154,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
             }
         },
     };
-    let mut response = respond::event(form, StatusCode::OK, &shown, Some(outcome), warnings);
+    let mut response = respond::event(form, StatusCode::OK, &shown, Some(outcome));
     if let Some(unkept) = ack::kept(face, ack).await {
         respond::warn(&mut response, &unkept);
     }
@@ -200,7 +200,7 @@ pub(super) async fn upsert(
     };
     if is_known {
         let growth = stated(form.group, document, event);
-        return grow(face, asked, form, &growth, &warnings).await;
+        return respond::warned(grow(face, asked, form, &growth).await, &warnings);
     }
     // A create needs more than the right to patch.
     if let Err(status) = face.may_create(asked.caller.as_ref(), form.group, namespace).await {
@@ -211,7 +211,7 @@ pub(super) async fn upsert(
         Ok(repairs) => {
             face.annotate(asked.caller.as_ref(), &mut event);
             warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
-            create::take(face, asked, form, StatusCode::OK, event, &warnings).await
+            respond::warned(create::take(face, asked, form, StatusCode::OK, event).await, &warnings)
         }
         Err(rejection) => reject(face, Some(&event), &rejection),
     }

@@ -49,7 +49,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
         Meaning::Plain
     };
     match meaning {
-        Meaning::Growth(grown) => Ok(growth::grow(&face, &asked, form, &grown, &[]).await),
+        Meaning::Growth(grown) => Ok(growth::grow(&face, &asked, form, &grown).await),
         Meaning::Whole(document) => {
             Ok(growth::upsert(&face, &asked, form, &patch, &document, options.validation).await)
         }
@@ -66,7 +66,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
                 async move { plain::apply(&face, &namespace, &name, patch, options).await }
             };
             let patched = face.to_the_end(patching).await.inspect_err(note)?;
-            Ok(respond::event(form, StatusCode::OK, &patched.event, None, &patched.warnings))
+            Ok(respond::warned(respond::event(form, StatusCode::OK, &patched.event, None), &patched.warnings))
         }
     }
 }

@@ -37,6 +37,10 @@ impl Outbox {
         if is_in_flight || !is_newer(&event.metadata.resource_version, &held.version) {
             return Learned::Ignored;
         }
+        if record.tag.is_none() && record.sent.tag > settled {
+            // It may show our own write in doubt, which is repeated with its absolute count.
+            return Learned::Ignored;
+        }
         let own = record.tag.as_ref().and_then(|tag| tag::count(event, tag));
         if own.is_some_and(|own| own > settled) {
             // A write of an earlier process has arrived late; the next patch will be refused, and then it is read.

@@ -309,6 +309,19 @@ mod tests {
         assert_eq!((shard.balance().ledger.total_written(), shard.balance().is_exact()), (1, true));
     }
 
+    /// Fault: with plain writes, news of our own patch counted its occurrences once more while its answer was lost.
+    #[test]
+    fn a_plain_write_in_doubt_is_not_taken_for_another_writers() {
+        let (mut shard, policy) = waiting();
+        let (now, later) = (Now::at(3_000_000_000), Now::at(9_000_000_000));
+        let id = shard.next_write(now).unwrap().record;
+        let unknown_outcome = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        shard.settle(id, Answer::Retry(unknown_outcome), now);
+        shard.learn(&Event { count: 3, ..event("6") }, now, &policy);
+        let write = shard.next_write(later).unwrap();
+        assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 3));
+    }
+
     /// Fault: occurrences written since were missing from the count. A list shows the record again without its
     /// deletion.
     #[test]

@@ -19,8 +19,8 @@ const LINES_MAX: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
 pub(super) struct Total {
     /// By its line, or by its requests to this process.
     stated: i32,
-    /// Whether `stated` was read after the client's last request to this process. Then another process has a larger
-    /// total than the alias here.
+    /// Whether more than was known was read after the client's last request to this process. Then another process has a
+    /// larger total than the alias here.
     is_news: bool,
     /// By the count of an object without its line. A writer that ignores lines may have added to that count.
     implied: i32,
@@ -126,7 +126,9 @@ impl Shard {
         let key = self.secret.line(namespace, &line.name, line.checksum);
         self.change(key, |total| {
             if line.total > total.stated {
-                (total.stated, total.is_news) = (line.total, true);
+                total.stated = line.total;
+                // A line may say no more than an object without it did: another client's write has added it.
+                total.is_news |= line.total > total.implied;
             }
         });
     }

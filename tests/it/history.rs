@@ -130,6 +130,25 @@ async fn a_client_that_begins_again_under_its_name_counts_on() {
     assert_eq!(program.stop().await.ledger.received(), 8);
 }
 
+/// Fault: an occurrence was missing. The line that another client's event had given the record was taken for news.
+#[tokio::test]
+async fn a_client_that_begins_again_after_a_restart_counts_on() {
+    let apiserver = start(APISERVER).await;
+    let before = start_behind(&apiserver, "").await;
+    let (event, other) = (plain(), plain());
+    count(&before, &event, 2).await;
+    before.stop().await;
+    let after = start_informed(&apiserver).await;
+    for posted in [&other, &event] {
+        after.client().await.post(posted).await;
+    }
+    after.settle().await;
+    after.client().await.patch(&event.metadata.name, &json!({"count": 2})).await;
+    after.settle().await;
+    assert_eq!(stored(&apiserver).await, [("BackOff".to_owned(), 5)]);
+    assert_eq!(after.stop().await.ledger.received(), 3);
+}
+
 /// Fault: client-go's broadcaster sends a series once more at its end. After a restart of eventweir its patch got 404,
 /// and the POST of the same series counted once more.
 #[tokio::test]

@@ -54,7 +54,7 @@ impl Outbox {
         }
         let occurrences = record.pending.take_first(record.in_doubt());
         let group = self.settings.group.of(&record.event);
-        record.phase = Phase::InFlight(Sent { occurrences, call: Call::Read, group });
+        record.phase = Phase::InFlight(Sent { occurrences, call: Call::Read, group, before: record.sent });
         Some(self.settle(id, Answer::Stored(Box::new(event.clone())), now))
     }
 }

@@ -363,12 +363,16 @@ impl Outbox {
         record.next_write =
             now.mono.after(if is_storm { interval.max(self.settings.groups.fold_after) } else { interval });
         let group = self.settings.group.of(&record.event);
+        let before = match record.stand.held() {
+            Some(held) if record.sent.tag <= record.settled() => Mark { count: held.count, tag: held.tag },
+            _ => record.sent,
+        };
         let occurrences = match record.stand {
             // Occurrences that came since pay for a write of their own.
             Stand::Carried { .. } => record.pending.take_first(record.in_doubt()),
             _ => record.pending.take(),
         };
-        let sent = Sent { occurrences, call, group };
+        let sent = Sent { occurrences, call, group, before };
         let count = record.count_to_write();
         let event = Event { count: i32::try_from(count).unwrap_or(i32::MAX), ..record.event.clone() };
         if matches!(call, Call::Create | Call::Patch) {

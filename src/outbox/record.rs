@@ -81,7 +81,7 @@ pub(super) struct Record {
     pub(super) is_inherited: bool,
     /// Occurrences under the tag: acknowledged, in flight and pending.
     pub(super) total: u64,
-    /// The newest write that was sent.
+    /// The newest write that was sent, and was not answered with a conflict.
     pub(super) sent: Mark,
     /// Occurrences under the tag that no request carries yet.
     pub(super) pending: Occurrences,
@@ -142,6 +142,8 @@ pub(super) struct Sent {
     pub(super) call: Call,
     /// The API group it was sent in.
     pub(super) group: ApiGroup,
+    /// The newest write before it that may have been carried out.
+    pub(super) before: Mark,
 }
 
 impl Record {

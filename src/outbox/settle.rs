@@ -60,6 +60,10 @@ impl Outbox {
         } else {
             fact(record, sent, answer, now)
         };
+        if let (Fact::Conflict, Call::Patch) = (&fact, sent.call) {
+            // It was not carried out, so a count that it would have written shows nothing.
+            record.sent = sent.before;
+        }
         let facts = Facts {
             now: now.mono,
             tags: if record.tag.is_none() { Tags::Off } else { tags },

@@ -322,6 +322,26 @@ mod tests {
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 3));
     }
 
+    /// Fault: an occurrence was missing. A writer without tags had raised the count as our patch would have, and until an
+    /// answer has shown a tag, such a count passed for ours.
+    #[test]
+    fn after_a_conflict_another_writers_count_is_not_taken_for_ours() {
+        let (mut shard, policy) = shard(Settings::default());
+        shard.identify("me");
+        let now = Now::at(1_000_000_000);
+        shard.learn(&Event { count: 3, ..event("5") }, now, &policy);
+        shard.accept(event(""), 1, now, &policy).unwrap();
+        let write = shard.next_write(now).unwrap();
+        assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 4));
+        let conflict = Retry { after: None, applied: Applied::No, fault: Fault::Conflict };
+        shard.settle(write.record, Answer::Retry(conflict), now);
+        assert!(matches!(shard.next_write(now).unwrap().request, Request::Read { .. }));
+        shard.settle(write.record, Answer::Stored(Box::new(Event { count: 4, ..event("6") })), now);
+        let write = shard.next_write(now).unwrap();
+        assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 5));
+        assert_eq!(shard.balance().ledger.total_written(), 0);
+    }
+
     /// Fault: occurrences written since were missing from the count. A list shows the record again without its
     /// deletion.
     #[test]

@@ -21,8 +21,8 @@ import (
 
 const rbacAPI = "/apis/rbac.authorization.k8s.io/v1/"
 
-// access: callers over TLS, known by tokens and client certificates, and allowed by the apiserver. What it refuses or
-// takes back is refused here, and without its answer nothing is allowed.
+// access: callers over TLS, authenticated by tokens and client certificates, and authorized by the apiserver. A caller
+// without a right, or with a revoked right or token, is refused. While the apiserver is down, nothing is allowed.
 func access(r *run) error {
 	token, err := r.serviceAccount()
 	if err != nil {
@@ -104,7 +104,7 @@ auth:
 	return accounted(records, end.written())
 }
 
-// binding makes bindings of a role to a subject.
+// binding returns a function that makes bindings of a role to a subject.
 func binding(roleKind, role, kind, name, namespace string) func(kind, name string) map[string]any {
 	subject := map[string]any{"kind": kind, "name": name}
 	if kind == "ServiceAccount" {
@@ -135,7 +135,8 @@ type callers struct {
 
 const node = "system:node:node-1"
 
-// callers are two service accounts, and a node; the first and the last may write events in the namespace.
+// callers creates two service accounts and a node. The account `reporter` and the node may write events in the
+// namespace.
 func (r *run) callers(w *weir, ca []byte, clientCA *authority) (*callers, error) {
 	c := &callers{run: r, server: w.listen, roots: x509.NewCertPool(), clientCA: clientCA}
 	c.roots.AppendCertsFromPEM(ca)
@@ -172,7 +173,7 @@ func (r *run) callers(w *weir, ca []byte, clientCA *authority) (*callers, error)
 	return c, err
 }
 
-// token is a token of a service account for an audience.
+// token creates a token of a service account for an audience.
 func (c *callers) token(account, audience string) (string, error) {
 	request := map[string]any{"spec": map[string]any{"expirationSeconds": 600, "audiences": []string{audience}}}
 	var answer struct{ Status struct{ Token string } }
@@ -182,7 +183,7 @@ func (c *callers) token(account, audience string) (string, error) {
 	return answer.Status.Token, err
 }
 
-// client shows a certificate, if any.
+// client returns a client with these certificates.
 func (c *callers) client(certificates ...tls.Certificate) *http.Client {
 	config := &tls.Config{RootCAs: c.roots, Certificates: certificates}
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}, Timeout: 20 * time.Second}
@@ -219,7 +220,7 @@ func (c *callers) send(client *http.Client, method, token, namespace string, bod
 	return response.StatusCode, string(text), response.Header, err
 }
 
-// answers: 201, 401 and 403.
+// answers checks the codes 201, 401 and 403.
 func (c *callers) answers() error {
 	mine, client := c.run.namespace(), c.client()
 	foreign, err := c.token("reporter", "https://elsewhere.example")
@@ -230,7 +231,7 @@ func (c *callers) answers() error {
 	if err != nil {
 		return err
 	}
-	for _, asked := range []struct {
+	for _, request := range []struct {
 		what      string
 		client    *http.Client
 		token     string
@@ -238,22 +239,22 @@ func (c *callers) answers() error {
 		code      int
 		text      string
 	}{
-		{"a token that may", client, c.reporter, mine, 201, ""},
+		{"a token with the right", client, c.reporter, mine, 201, ""},
 		{"the same token again", client, c.reporter, mine, 201, ""},
-		{"a token that may not", client, c.nobody, mine, 403, `cannot create resource \"events\"`},
+		{"a token without the right", client, c.nobody, mine, 403, `cannot create resource \"events\"`},
 		{"another namespace", client, c.reporter, "default", 403, `in the namespace \"default\"`},
-		{"a token for others", client, foreign, mine, 401, "Unauthorized"},
-		{"no token", client, "not-a-token", mine, 401, "Unauthorized"},
-		{"nothing", client, "", mine, 401, "Unauthorized"},
-		{"a certificate that may", c.client(certificate), "", mine, 201, ""},
-		{"a certificate elsewhere", c.client(certificate), "", "default", 403, node},
+		{"a token for another audience", client, foreign, mine, 401, "Unauthorized"},
+		{"an invalid token", client, "not-a-token", mine, 401, "Unauthorized"},
+		{"no credentials", client, "", mine, 401, "Unauthorized"},
+		{"a certificate with the right", c.client(certificate), "", mine, 201, ""},
+		{"a certificate in another namespace", c.client(certificate), "", "default", 403, node},
 	} {
-		code, text, _, err := c.post(asked.client, asked.token, asked.namespace)
-		if err != nil || code != asked.code || !strings.Contains(text, asked.text) {
-			return fmt.Errorf("%s: %d %.300s %w, expected %d and %q", asked.what, code, text, err, asked.code, asked.text)
+		code, text, _, err := c.post(request.client, request.token, request.namespace)
+		if err != nil || code != request.code || !strings.Contains(text, request.text) {
+			return fmt.Errorf("%s: %d %.300s %w, expected %d and %q", request.what, code, text, err, request.code, request.text)
 		}
 	}
-	// Who may write does not therefore read.
+	// The right to write does not include the right to read.
 	if code, text, _, err := c.send(client, http.MethodGet, c.reporter, mine, nil); err != nil || code != 403 {
 		return fmt.Errorf("LIST: %d %.300s %w, expected 403", code, text, err)
 	}
@@ -266,12 +267,12 @@ func (c *callers) answers() error {
 		return err
 	}
 	if code, text, _, err := c.post(c.client(forged), "", mine); err == nil {
-		return fmt.Errorf("a certificate of another authority is answered with %d %.300s", code, text)
+		return fmt.Errorf("a certificate of another authority is answered %d %.300s", code, text)
 	}
 	return nil
 }
 
-// away: while the apiserver does not answer, nobody is known and nothing is allowed; afterwards all is as before.
+// away: during an apiserver outage no new caller is authenticated and nothing is allowed. Afterwards both work again.
 func (c *callers) away(x *proxy) error {
 	mine, client := c.run.namespace(), c.client()
 	unseen, err := c.token("reporter", "eventweir")
@@ -298,7 +299,7 @@ func (c *callers) away(x *proxy) error {
 	return c.until("the apiserver answers again", client, unseen, 201)
 }
 
-// takenBack: a right that ends, and a token that does.
+// takenBack: a right is revoked, and then a token.
 func (c *callers) takenBack() error {
 	r := c.run
 	if err := c.until("a token is accepted", c.client(), c.reporter, 201); err != nil {
@@ -308,16 +309,16 @@ func (c *callers) takenBack() error {
 	if err := r.long.do(http.MethodDelete, right, nil, nil); err != nil {
 		return err
 	}
-	if err := c.until("the right ends", c.client(), c.reporter, 403); err != nil {
+	if err := c.until("the right is revoked", c.client(), c.reporter, 403); err != nil {
 		return err
 	}
 	if err := c.endReporter(); err != nil {
 		return err
 	}
-	return c.until("the token ends", c.client(), c.reporter, 401)
+	return c.until("the token is revoked", c.client(), c.reporter, 401)
 }
 
-// until asks until the answer has this code. The apiserver itself keeps answers for seconds.
+// until posts until the answer has this code. The apiserver caches its decisions for seconds.
 func (c *callers) until(what string, client *http.Client, token string, code int) error {
 	began := time.Now()
 	for {
@@ -336,7 +337,7 @@ func (c *callers) until(what string, client *http.Client, token string, code int
 	}
 }
 
-// authority signs certificates of clients.
+// authority signs client certificates.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
@@ -363,7 +364,7 @@ func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
 }
 
-// client is a certificate of a user in these groups.
+// client returns a certificate of a user in these groups.
 func (a *authority) client(user string, groups ...string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

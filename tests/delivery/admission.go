@@ -13,8 +13,9 @@ import (
 
 const webhooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
-// admission: clients that talk to the apiserver, which asks eventweir. Those of both recorders of client-go and those that post each
-// occurrence count exactly, hear nothing that they would log, and are stored as before while eventweir is away.
+// admission: clients that write to the apiserver, which calls eventweir as its admission webhook. Events of
+// tools/record, of tools/events and of clients that post each occurrence count exactly, and no client gets an answer
+// that it would log. While eventweir is down, the apiserver stores events as without the webhook.
 func admission(r *run) error {
 	token, err := r.serviceAccount()
 	if err != nil {
@@ -33,7 +34,7 @@ func admission(r *run) error {
 	if err != nil {
 		return err
 	}
-	config, err := r.askedConfig(address, "seriesInterval: 0s, timeout: 500ms")
+	config, err := r.webhookConfig(address, "seriesInterval: 0s, timeout: 500ms")
 	if err != nil {
 		return err
 	}
@@ -43,11 +44,11 @@ func admission(r *run) error {
 		return err
 	}
 	defer func() { w.kill() }()
-	if err := r.askAt(address); err != nil {
+	if err := r.registerWebhook(address); err != nil {
 		return err
 	}
 	c := &recorders{run: r, codes: counts{}}
-	if err := c.untilAsked(w); err != nil {
+	if err := c.untilCalled(w); err != nil {
 		return err
 	}
 	occurrences := max(r.occurrences/100, 20)
@@ -56,32 +57,33 @@ func admission(r *run) error {
 	if err := first(err, c.check()); err != nil {
 		return err
 	}
-	asked := end.sum("eventweir_admission_requests_total")
+	reviews := end.sum("eventweir_admission_requests_total")
 	quick := end.sum("eventweir_admission_duration_seconds_bucket", `le="0.002"`)
-	r.logf("%d answers: %s; %d within 2 ms", asked, end.nonzero("eventweir_admission_requests_total"), quick)
-	// What is allowed to grow as a series stays its client's: it is shown, and not in the ledger.
+	r.logf("%d reviews: %s; %d within 2 ms", reviews, end.nonzero("eventweir_admission_requests_total"), quick)
+	// A series that is allowed to grow upstream belongs to its client: it is stored, but not in the ledger.
 	begun, counted := end.sum("eventweir_admission_requests_total", "begun"), end.sum("eventweir_admission_requests_total", "counted")
 	if end.written() != begun+counted || end.lost() != 0 {
-		return fmt.Errorf("%d were written and %d lost of %d and %d", end.written(), end.lost(), begun, counted)
+		return fmt.Errorf("%d were written and %d lost, expected %d begun and %d counted ones to be written",
+			end.written(), end.lost(), begun, counted)
 	}
-	if counted < asked/2 {
-		return fmt.Errorf("of %d events only %d were counted by eventweir", asked, counted)
+	if counted < reviews/2 {
+		return fmt.Errorf("eventweir counted only %d of %d events", reviews, counted)
 	}
-	// Gone, events are stored as before, and its end leaves nothing that would be counted twice.
+	// While eventweir is down, events are stored, and nothing is counted twice after the crash.
 	w.kill()
 	stored := c.codes["201"]
 	c.storm(2)
 	if c.codes["201"] == stored {
-		return errors.New("without eventweir nothing was stored")
+		return errors.New("nothing was stored while eventweir was down")
 	}
 	if err := c.check(); err != nil {
-		return fmt.Errorf("without eventweir: %w", err)
+		return fmt.Errorf("while eventweir was down: %w", err)
 	}
 	if w, err = r.weir(kubeconfig, config, "eventweir"); err != nil {
 		return err
 	}
-	// A restarted eventweir has another certificate only where its folder is gone.
-	if err := c.untilAsked(w); err != nil {
+	// The restarted eventweir keeps its certificate, because its TLS folder is still there.
+	if err := c.untilCalled(w); err != nil {
 		return err
 	}
 	c.storm(occurrences)
@@ -95,8 +97,8 @@ func admission(r *run) error {
 	return c.check()
 }
 
-// askedConfig is the configuration of an eventweir that an apiserver without credentials may ask over TLS.
-func (r *run) askedConfig(listen, more string) (string, error) {
+// webhookConfig returns the configuration of an eventweir that serves an apiserver without credentials over TLS.
+func (r *run) webhookConfig(listen, more string) (string, error) {
 	clientCA, err := newAuthority()
 	if err != nil {
 		return "", err
@@ -109,8 +111,8 @@ admission: {enabled: on, callers: ['system:anonymous'], %s}
 `, listen, dir, caFile, more), first(os.WriteFile(caFile, clientCA.pem(), 0o600), os.Mkdir(dir, 0o700))
 }
 
-// askAt makes the apiserver ask at this address about the events of this run.
-func (r *run) askAt(address string) error {
+// registerWebhook makes the apiserver call this address about the events of this run.
+func (r *run) registerWebhook(address string) error {
 	ca, err := os.ReadFile(filepath.Join(r.dir, "tls", "ca.crt"))
 	if err != nil {
 		return err
@@ -138,26 +140,26 @@ func (r *run) webhook(url string, ca []byte) map[string]any {
 	}
 }
 
-// recorders are clients of the apiserver, a line of occurrences each.
+// recorders are clients of the apiserver with one line of occurrences each.
 type recorders struct {
 	run *run
-	// sent are occurrences by object.
-	sent  counts
-	lines []*recorderLine
-	mu    sync.Mutex
-	codes counts
-	loud  []string
+	// sent are occurrences per object.
+	sent   counts
+	lines  []*recorderLine
+	mu     sync.Mutex
+	codes  counts
+	logged []string
 }
 
-// recorderLine is an event of one client.
+// recorderLine is the occurrences of one event of one client.
 type recorderLine struct {
 	kind, object, name string
 	count              int
 	posted             map[string]any
 }
 
-// untilAsked waits until the apiserver asks one of these.
-func (c *recorders) untilAsked(weirs ...*weir) error {
+// untilCalled waits until the apiserver calls one of these.
+func (c *recorders) untilCalled(weirs ...*weir) error {
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 		for _, w := range weirs {
 			if now, err := w.scrape(); err != nil || now.sum("eventweir_admission_requests_total") > 0 {
@@ -167,7 +169,7 @@ func (c *recorders) untilAsked(weirs ...*weir) error {
 		event := c.core(fmt.Sprintf("probe-%d", time.Now().UnixNano()), "probe", "a probe")
 		_ = c.run.long.do(http.MethodPost, c.path("", false)+"?dryRun=All", event, nil)
 	}
-	return errors.New("the apiserver never asks")
+	return errors.New("the apiserver does not call the webhook")
 }
 
 func (c *recorders) path(name string, isNew bool) string {
@@ -202,7 +204,7 @@ func (c *recorders) events(name, object string) map[string]any {
 	}
 }
 
-// storm sends so many occurrences of each line, all lines at once.
+// storm sends this many occurrences of each line, all lines in parallel.
 func (c *recorders) storm(occurrences int) {
 	if c.lines == nil {
 		c.sent = counts{}
@@ -210,7 +212,7 @@ func (c *recorders) storm(occurrences int) {
 			kind := []string{"record", "events", "poster"}[i%3]
 			object := fmt.Sprintf("%s-%s-%d", c.run.name, kind, i)
 			if kind == "poster" {
-				// Two of them report about one object.
+				// Two lines report about one object.
 				object = fmt.Sprintf("%s-%s-%d", c.run.name, kind, i/6)
 			}
 			c.lines = append(c.lines, &recorderLine{kind: kind, object: object, name: fmt.Sprintf("%s.%x", object, i)})
@@ -228,11 +230,11 @@ func (c *recorders) storm(occurrences int) {
 					c.series(line, line.count == 1, line.count == 2)
 				default:
 					name := fmt.Sprintf("%s.%d", line.name, line.count)
-					c.tell(http.MethodPost, c.path("", false), c.core(name, line.object, "the same"))
+					c.send(http.MethodPost, c.path("", false), c.core(name, line.object, "the same"))
 				}
 			}
 			if line.kind == "events" {
-				// The end of a series, six minutes after its last occurrence.
+				// A series ends six minutes after its last occurrence.
 				c.series(line, false, true)
 			}
 		})
@@ -243,44 +245,45 @@ func (c *recorders) storm(occurrences int) {
 	all.Wait()
 }
 
-// record is an occurrence as tools/record tells it: a repeat is a patch, and a create where there is nothing to patch.
+// record reports an occurrence as tools/record does: a repeat is a PATCH, or a POST if the PATCH is answered 404.
 func (c *recorders) record(line *recorderLine) {
 	now := time.Now().UTC().Format(time.RFC3339)
 	if line.count > 1 {
 		patch := map[string]any{"count": line.count, "lastTimestamp": now}
-		if c.tell(http.MethodPatch, c.path(line.name, false), patch) != http.StatusNotFound {
+		if c.send(http.MethodPatch, c.path(line.name, false), patch) != http.StatusNotFound {
 			return
 		}
 	}
 	event := c.core(line.name, line.object, "restarting")
 	event["count"] = line.count
-	c.tell(http.MethodPost, c.path("", false), event)
+	c.send(http.MethodPost, c.path("", false), event)
 }
 
-// series is an occurrence as tools/events tells it: the first is posted, the second begins a series, and the others wait for its end.
-func (c *recorders) series(line *recorderLine, begins, tells bool) {
+// series reports an occurrence as tools/events does: the first by a POST, the second by a PATCH that begins a series.
+// The others are reported by a PATCH at the end of the series.
+func (c *recorders) series(line *recorderLine, begins, reports bool) {
 	if begins {
 		line.posted = c.events(line.name, line.object)
-		c.tell(http.MethodPost, c.path("", true), line.posted)
+		c.send(http.MethodPost, c.path("", true), line.posted)
 		return
 	}
-	if !tells {
+	if !reports {
 		return
 	}
 	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")
 	series := map[string]any{"count": line.count, "lastObservedTime": now}
-	code := c.tell(http.MethodPatch, c.path(line.name, true), map[string]any{"series": series})
+	code := c.send(http.MethodPatch, c.path(line.name, true), map[string]any{"series": series})
 	if code == http.StatusNotFound {
 		line.posted["series"] = series
-		code = c.tell(http.MethodPost, c.path("", true), line.posted)
+		code = c.send(http.MethodPost, c.path("", true), line.posted)
 	}
 	if code == http.StatusConflict {
-		c.complain("a series was refused, which its client repeats")
+		c.complain("a series was refused, and its client will retry it")
 	}
 }
 
-// tell sends a request and returns the code of the answer. Whatever a recorder would log is noted.
-func (c *recorders) tell(method, path string, body any) int {
+// send sends a request and returns the status code. It notes an answer that a recorder would log.
+func (c *recorders) send(method, path string, body any) int {
 	code := http.StatusOK
 	if method == http.MethodPost {
 		code = http.StatusCreated
@@ -306,13 +309,13 @@ func (c *recorders) tell(method, path string, body any) int {
 func (c *recorders) complain(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.loud = append(c.loud, text)
+	c.logged = append(c.logged, text)
 }
 
-// check compares what was sent with what the apiserver shows.
+// check compares the sent occurrences with the records of the apiserver.
 func (c *recorders) check() error {
-	if len(c.loud) > 0 {
-		return fmt.Errorf("clients would have logged %d lines; the first: %s", len(c.loud), c.loud[0])
+	if len(c.logged) > 0 {
+		return fmt.Errorf("clients would have logged %d lines; the first: %s", len(c.logged), c.logged[0])
 	}
 	records, err := c.run.upstream(c.run.long)
 	if err != nil {

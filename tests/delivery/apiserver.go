@@ -22,7 +22,7 @@ import (
 
 const adminToken = "admin-token"
 
-// apiserver is a started harness of tests/apiserver: a real kube-apiserver with its etcd.
+// apiserver is a running harness of tests/apiserver: a real kube-apiserver with its etcd.
 type apiserver struct {
 	cmd    *exec.Cmd
 	server string
@@ -48,7 +48,7 @@ func startAPIServer(ctx context.Context, binary, dir string, flags ...string) (*
 	for lines.Scan() {
 		ready, ok := strings.CutPrefix(lines.Text(), "READY ")
 		if !ok {
-			return nil, errors.Join(fmt.Errorf("the apiserver says: %s", lines.Text()), cmd.Wait())
+			return nil, errors.Join(fmt.Errorf("the apiserver printed: %s", lines.Text()), cmd.Wait())
 		}
 		if err := json.Unmarshal([]byte(ready), &info); err != nil {
 			return nil, err
@@ -89,7 +89,7 @@ type refused struct {
 
 func (r *refused) Error() string { return fmt.Sprintf("%d %s", r.code, r.text) }
 
-// do sends a request as the administrator, past everything that is tested, and decodes the answer into out.
+// do sends a request as the administrator, without the proxy and eventweir, and decodes the answer into out.
 func (s *apiserver) do(method, path string, body, out any) error {
 	var reader io.Reader
 	if body != nil {
@@ -126,7 +126,7 @@ func (s *apiserver) do(method, path string, body, out any) error {
 	return json.Unmarshal(raw, out)
 }
 
-// create posts an object; that it is there already is as good.
+// create posts an object. An existing one is no error.
 func (s *apiserver) create(path string, object any) error {
 	err := s.do(http.MethodPost, path, object, nil)
 	var no *refused
@@ -140,7 +140,7 @@ func (s *apiserver) createNamespace(name string) error {
 	return s.create("/api/v1/namespaces", map[string]any{"metadata": map[string]any{"name": name}})
 }
 
-// record is what the checks read of a core/v1 Event.
+// record is the fields of a core/v1 Event that the checks need.
 type record struct {
 	Metadata struct {
 		Name, Namespace string
@@ -156,7 +156,7 @@ type record struct {
 	Series             *struct{ Count int }
 }
 
-// occurrences is how many occurrences the record stands for.
+// occurrences returns the count of the record.
 func (r record) occurrences() int {
 	count := max(r.Count, 1)
 	if r.Series != nil {
@@ -165,12 +165,12 @@ func (r record) occurrences() int {
 	return count
 }
 
-// tallies are the occurrences that each writer says to have counted on the record.
+// tallies returns the occurrences per writer on the record.
 func (r record) tallies() map[string]int {
 	tallies := map[string]int{}
 	for name, value := range r.Metadata.Annotations {
 		if tag, ok := strings.CutPrefix(name, "tally.eventweir/"); ok {
-			// Writer and record, and behind the count when it was written.
+			// The name is WRITER.RECORD, the value TALLY@COUNT.
 			writer, _, _ := strings.Cut(tag, ".")
 			value, _, _ := strings.Cut(value, "@")
 			var n int
@@ -182,7 +182,7 @@ func (r record) tallies() map[string]int {
 	return tallies
 }
 
-// list reads the events of a namespace.
+// list returns the events of a namespace.
 func (s *apiserver) list(namespace string) ([]record, error) {
 	var records []record
 	next := ""

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// upstream are the records that the apiserver holds about one run's objects.
+// upstream returns the apiserver's records about the objects of this run.
 func (r *run) upstream(s *apiserver) ([]record, error) {
 	var records []record
 	for _, namespace := range []string{r.namespace(), "default"} {
@@ -37,7 +37,7 @@ func sums(records []record) counts {
 	return sums
 }
 
-// sumTallies adds what each writer says to have counted, over all records.
+// sumTallies returns the occurrences counted per writer, summed over all records.
 func sumTallies(records []record) counts {
 	sums := counts{}
 	for _, record := range records {
@@ -86,12 +86,12 @@ func between(records []record, low, high counts) error {
 	return &miscounted{text, suspect}
 }
 
-// miscounted tells of wrong counts, the first of them about one object.
+// miscounted reports wrong counts. `object` is the first object with one.
 type miscounted struct{ text, object string }
 
 func (m *miscounted) Error() string { return m.text }
 
-// evidence is what the proxy has noted about an object's records.
+// evidence logs the lines of the proxy's log about an object's records.
 func (r *run) evidence(object string) {
 	log, err := os.Open(filepath.Join(r.dir, "proxy.log"))
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *run) evidence(object string) {
 	}
 }
 
-// tallied checks that each record's count is what its writers say to have counted.
+// tallied checks that the tallies of each record add up to its count.
 func tallied(records []record) error {
 	var faults []string
 	for _, record := range records {
@@ -125,16 +125,16 @@ func tallied(records []record) error {
 	return nil
 }
 
-// accounted checks that each record's count is what its writers say to have counted, and that all together are what the ledgers
-// have written.
+// accounted checks that the tallies of each record add up to its count. All counts together must equal the written
+// occurrences of the ledgers.
 func accounted(records []record, written int) error {
 	if shown := sums(records).total(); shown != written {
-		return fmt.Errorf("the apiserver shows %d occurrences, and %d were written", shown, written)
+		return fmt.Errorf("the apiserver shows %d occurrences, but %d were written", shown, written)
 	}
 	return tallied(records)
 }
 
-// arrived checks of each occurrence with a message of its own that it is shown once if it was acknowledged, and at most once if not.
+// arrived checks occurrences with a unique message: an acknowledged one must be shown once, any other at most once.
 func (a *account) arrived(records []record) error {
 	shown := counts{}
 	for _, record := range records {
@@ -147,23 +147,24 @@ func (a *account) arrived(records []record) error {
 		}
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("%d of %d occurrences: %s", len(faults), len(a.messages), strings.Join(faults[:min(len(faults), 10)], "; "))
+		return fmt.Errorf("%d of %d occurrences are wrong: %s",
+			len(faults), len(a.messages), strings.Join(faults[:min(len(faults), 10)], "; "))
 	}
 	return nil
 }
 
-// sent checks the client's side: that nothing was refused, and how much was acknowledged.
+// sent checks that no request was refused and that all occurrences were sent.
 func (a *account) sent(occurrences int) error {
 	if len(a.faults) > 0 {
 		return fmt.Errorf("%d requests were refused, the first: %s", len(a.faults), a.faults[0])
 	}
 	if sum := a.acked.total() + a.unknown.total(); sum != occurrences {
-		return fmt.Errorf("%d occurrences were sent instead of %d", sum, occurrences)
+		return fmt.Errorf("%d occurrences were sent, expected %d", sum, occurrences)
 	}
 	return nil
 }
 
-// high is what may have arrived at most.
+// high returns the largest possible number of occurrences per object.
 func (a *account) high() counts {
 	high := counts{}
 	for _, known := range []counts{a.acked, a.unknown} {
@@ -174,7 +175,7 @@ func (a *account) high() counts {
 	return high
 }
 
-// exact checks a ledger that has nothing waiting: all of `occurrences` written, none lost.
+// exact checks the ledger of an eventweir with nothing waiting: all occurrences are written and none is lost.
 func exact(name string, s samples, occurrences int) error {
 	if s.received()-s.rejected() != occurrences || s.written() != occurrences || s.lost() != 0 {
 		return fmt.Errorf("%s: %d occurrences, but the ledger has received %d, rejected %d, written %d, lost %d (%s)", name,

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// deadline: drains that miss their deadline amid all harm, with a spool. What each leaves, the next process writes: nothing is lost
-// and nothing counts twice, although requests are on their way whenever one ends.
+// deadline: drains that miss their deadline under faults, with a spool. Each process writes the occurrences that the
+// one before it left. Nothing is lost or counted twice, although requests are in flight at each exit.
 func deadline(r *run) error {
 	const rounds = 4
 	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
@@ -15,7 +15,7 @@ func deadline(r *run) error {
 		return err
 	}
 	defer x.close()
-	// Few requests at once, so that much is left.
+	// The rate is low, so that each drain leaves occurrences.
 	more := large + "upstream: {qps: 100, burst: 20}\ningest: {ack: durable}\nshutdown: {drainTimeout: 300ms}\n"
 	account, number, written, left := newAccount(), 0, 0, []int{}
 	author := newAuthor(r.seed, r.namespace(), r.name, false)
@@ -45,7 +45,7 @@ func deadline(r *run) error {
 			return err
 		}
 		if end.Lost != 0 {
-			return fmt.Errorf("the last balance is %+v", end)
+			return fmt.Errorf("the final balance is %+v", end)
 		}
 		written += end.Written
 		left = append(left, end.Received-end.Rejected-end.Written)
@@ -57,7 +57,7 @@ func deadline(r *run) error {
 	r.logf("the drains left %v", left)
 	for _, left := range left {
 		if left == 0 {
-			return fmt.Errorf("a drain met its deadline: %v were left", left)
+			return fmt.Errorf("a drain met its deadline: the drains left %v", left)
 		}
 	}
 	return first(account.sent(number), between(records, account.acked, account.acked), accounted(records, written))

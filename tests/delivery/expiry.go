@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// expiry: the apiserver lets events expire after seconds, and somebody deletes others behind eventweir's back, both under
-// load. Each record that is gone costs a request or two, and is created again with its whole count.
+// expiry: under load, the apiserver expires events after seconds and another client deletes some. Each missing record
+// costs one or two requests, and is created again with its whole count.
 func expiry(r *run) error {
 	const ttl, cold, hot, rounds = 8 * time.Second, 100, 100, 3
 	short, err := startAPIServer(r.ctx, r.apiserver, filepath.Join(r.dir, "apiserver"), "--event-ttl", ttl.String(),
@@ -27,7 +27,7 @@ func expiry(r *run) error {
 	}
 	defer quit()
 
-	// Each object has one record, so that its count is all that was ever sent about it.
+	// Each object has one record, so its count is the number of all occurrences sent about it.
 	author := newAuthor(r.seed, r.namespace(), r.name, false)
 	repeat := func(shape string, objects int) []script {
 		scripts := make([]script, objects)
@@ -45,7 +45,7 @@ func expiry(r *run) error {
 	for range rounds {
 		calm.send(r.ctx, r.seed, colds, account)
 		number += cold
-		// Longer than a cold record lives, with the slack of etcd's leases.
+		// A cold record expires in this time, even with the slack of etcd's leases.
 		for round := time.Now(); time.Since(round) < ttl+2*time.Second && r.ctx.Err() == nil; number += hot {
 			busy.send(r.ctx, r.seed, hots, account)
 		}
@@ -71,13 +71,14 @@ func expiry(r *run) error {
 	gone := int(deleted.Load() + expired.Load())
 	r.logf("%d records deleted, %d expired; %d answers were 404", deleted.Load(), expired.Load(), missing)
 	if missing < cold || missing > 2*gone || refusals != 0 {
-		return fmt.Errorf("%d answers were 404 and %d refusals after %d records were gone", missing, refusals, gone)
+		return fmt.Errorf("%d answers were 404 and %d were refusals after %d records were deleted or expired",
+			missing, refusals, gone)
 	}
 	return first(account.sent(number), exact("eventweir", end, number), between(records, account.acked, account.acked),
 		accounted(records, end.written()))
 }
 
-// deleteSome deletes some hot records twice a second.
+// deleteSome deletes a tenth of the hot records twice a second.
 func (r *run) deleteSome(s *apiserver, stop <-chan struct{}, deleted *atomic.Int64) error {
 	rng := rand.New(rand.NewPCG(r.seed, 4))
 	for {

@@ -7,45 +7,45 @@ import (
 	"time"
 )
 
-// fault is what the proxy does to one request.
+// fault is the behaviour of the proxy for one request.
 type fault string
 
-// Faults come in pairs: before the apiserver has seen the request, and after it has carried it out.
+// Faults come in pairs: before the apiserver receives the request, and after it has executed it.
 const (
 	none        fault = "none"
-	cutBefore   fault = "cut-before"      // the connection is closed, with all that is on it
+	cutBefore   fault = "cut-before"      // the connection is closed, with all its streams
 	cutAfter    fault = "cut-after"       // …
-	resetBefore fault = "reset-before"    // the stream alone (HTTP/1.1: its connection)
+	resetBefore fault = "reset-before"    // only the stream is reset (HTTP/1.1: the connection)
 	resetAfter  fault = "reset-after"     // …
 	slowBefore  fault = "slow-before"     // a delay
 	slowAfter   fault = "slow-after"      // …
 	failBefore  fault = "500-before"      // 500
 	failAfter   fault = "500-after"       // …
-	late504     fault = "504-after"       // the apiserver's own timeout, and yet it is carried out
-	overloaded  fault = "429"             // by priority and fairness, in plain text
+	late504     fault = "504-after"       // the apiserver's own timeout, although it executes the request
+	overloaded  fault = "429"             // from priority and fairness, in plain text
 	quiet       fault = "429-retry-after" // the same, with Retry-After: 1
-	unavailable fault = "503"             // comes in bursts
-	truncated   fault = "truncated"       // half of the answer's body
-	halfClosed  fault = "half-close"      // carried out; the client reads the end of the connection, and can still write
-	holeBefore  fault = "hole-before"     // no answer at all
+	unavailable fault = "503"             // in bursts
+	truncated   fault = "truncated"       // half of the response body
+	halfClosed  fault = "half-close"      // executed; the client reads EOF, and can still write
+	holeBefore  fault = "hole-before"     // no answer
 	holeAfter   fault = "hole-after"      // …
-	appliedLate fault = "late"            // no answer; carried out some time after the client has given up
+	appliedLate fault = "late"            // no answer; executed after the client's timeout
 )
 
-// rates are how many requests of 1,000 meet which fault.
+// rates are the faults per 1,000 requests.
 type rates []struct {
 	fault    fault
 	permille int
 }
 
-// wild is about one fault in four requests.
+// wild is a fault in about one of four requests.
 var wild = rates{
 	{cutBefore, 5}, {cutAfter, 8}, {resetBefore, 15}, {resetAfter, 30}, {slowBefore, 30}, {slowAfter, 20},
 	{failBefore, 10}, {failAfter, 15}, {late504, 10}, {overloaded, 15}, {quiet, 1}, {unavailable, 2}, {truncated, 20},
 	{halfClosed, 5}, {holeBefore, 5}, {holeAfter, 8}, {appliedLate, 25},
 }
 
-// plan draws the faults. With the same seed and the same order of requests they are the same.
+// plan draws the faults. The same seed and the same order of requests give the same faults.
 type plan struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -53,7 +53,7 @@ type plan struct {
 	burst time.Time
 }
 
-// fate is a fault with the numbers that it needs.
+// fate is a fault with its parameters.
 type fate struct {
 	fault fault
 	delay time.Duration

@@ -17,29 +17,29 @@ import (
 
 // step is one request of a client.
 type step struct {
-	object      string // the involved object's name: by it is counted
+	object      string // name of the involved object, the key of all counts
 	method      string
 	path        string
 	contentType string
 	body        []byte
 	occurrences int
-	// message is one that no other occurrence has, where it matters which have arrived.
+	// message is unique to this occurrence; empty if the check does not need to identify occurrences.
 	message string
 }
 
-// script is what one client says, in order.
+// script is the requests of one client, in order.
 type script []step
 
-// author writes scripts. Each involved object's name begins with its prefix, so that runs do not meet.
+// author writes scripts. All object names begin with its prefix, which separates runs in one namespace.
 type author struct {
 	rng       *rand.Rand
 	namespace string
 	prefix    string
 	serial    int
-	// growth allows clients that count by themselves and patch. Their names are known to one eventweir only, so they
-	// cannot go from one to another.
+	// growth allows clients that count by themselves and send patches. Only one eventweir has the aliases for their
+	// names, so such scripts cannot be spread over several.
 	growth bool
-	// varied gives the occurrences of a script different containers and instances of their reporter.
+	// varied reports the occurrences of a script about several containers and from several instances.
 	varied bool
 }
 
@@ -54,7 +54,7 @@ func (a *author) number() int {
 
 func pick[T any](rng *rand.Rand, from ...T) T { return from[rng.IntN(len(from))] }
 
-// scripts are scripts with this many occurrences in all, of these shapes or, without any, of all.
+// scripts returns scripts with this many occurrences in total, of these shapes; without arguments, of all shapes.
 func (a *author) scripts(occurrences int, shapes ...func() script) []script {
 	if len(shapes) == 0 {
 		shapes = []func() script{
@@ -72,7 +72,7 @@ func (a *author) scripts(occurrences int, shapes ...func() script) []script {
 		}
 		for i, step := range script {
 			if left -= step.occurrences; left < 0 {
-				// What is too much is cut off; the last step would be too large only in a script that counts by itself.
+				// Cut off the surplus. Only a script that counts by itself has steps of more than one occurrence.
 				left += step.occurrences
 				script = script[:i]
 				break
@@ -85,12 +85,12 @@ func (a *author) scripts(occurrences int, shapes ...func() script) []script {
 	return scripts
 }
 
-// once: an event that comes once.
+// once: a single event.
 func (a *author) once() script {
 	return script{a.core(a.object("once"), a.source(), pick(a.rng, "Pulled", "Started"), "Normal", "it happened")}
 }
 
-// repeated: the same event again and again.
+// repeated: the same event many times.
 func (a *author) repeated() script {
 	object, source, kind := a.object("same"), a.source(), pick(a.rng, "Normal", "Warning")
 	var s script
@@ -100,7 +100,7 @@ func (a *author) repeated() script {
 	return s
 }
 
-// differing: messages that differ, so that the later ones are combined.
+// differing: different messages, so that the later events are combined.
 func (a *author) differing() script {
 	object, source := a.object("differing"), a.source()
 	var s script
@@ -110,7 +110,7 @@ func (a *author) differing() script {
 	return s
 }
 
-// burst: many reasons of one object.
+// burst: many reasons for one object.
 func (a *author) burst() script {
 	object, source := a.object("burst"), a.source()
 	var s script
@@ -121,20 +121,20 @@ func (a *author) burst() script {
 	return s
 }
 
-// own: occurrences of one object, each with a message of its own.
+// own: occurrences of one object, each with a unique message.
 func (a *author) own() script {
 	object, source := a.object("own"), a.source()
 	var s script
 	for range 5 + a.rng.IntN(40) {
-		message := fmt.Sprintf("%s says %d", a.prefix, a.number())
-		told := a.core(object, source, "Unhealthy", "Warning", message)
-		told.message = message
-		s = append(s, told)
+		message := fmt.Sprintf("%s sends %d", a.prefix, a.number())
+		next := a.core(object, source, "Unhealthy", "Warning", message)
+		next.message = message
+		s = append(s, next)
 	}
 	return s
 }
 
-// flood: more different events of one object than its default budget pays for.
+// flood: more different events of one object than its default budget admits.
 func (a *author) flood() script {
 	object, source := a.object("flood"), a.source()
 	var s script
@@ -144,7 +144,7 @@ func (a *author) flood() script {
 	return s
 }
 
-// manySources: the same event by several reporters; each has its own record.
+// manySources: the same event from several reporters, which gives one record per reporter.
 func (a *author) manySources() script {
 	object := a.object("shared")
 	var s script
@@ -154,7 +154,7 @@ func (a *author) manySources() script {
 	return s
 }
 
-// ofNode: about something that is in no namespace; such old-style events live in `default`.
+// ofNode: an event about a cluster-scoped object; such core/v1 events are in the namespace `default`.
 func (a *author) ofNode() script {
 	name, source := a.name("node"), a.source()
 	var s script
@@ -170,7 +170,7 @@ func (a *author) ofNode() script {
 	return s
 }
 
-// newStyle: through events.k8s.io, by a client that does not count.
+// newStyle: events.k8s.io/v1 events of a client that does not count.
 func (a *author) newStyle() script {
 	object, controller := a.object("new"), pick(a.rng, "example.com/scheduler", "example.com/autoscaler")
 	note := pick(a.rng, "no node fits", "")
@@ -181,7 +181,7 @@ func (a *author) newStyle() script {
 	return s
 }
 
-// series: client-go's new recorder, which patches its series.
+// series: client-go's tools/events, which patches its series.
 func (a *author) series() script {
 	object := a.object("series")
 	s := script{a.events(object, "example.com/controller", "reconcile failed")}
@@ -191,7 +191,7 @@ func (a *author) series() script {
 	})...)
 }
 
-// counted: client-go's old recorder, which patches its count.
+// counted: client-go's tools/record, which patches its count.
 func (a *author) counted() script {
 	object := a.object("counted")
 	s := script{a.core(object, a.source(), "FailedMount", "Warning", "Unable to attach or mount volumes")}
@@ -200,7 +200,7 @@ func (a *author) counted() script {
 	})...)
 }
 
-// growing: patches of the event that a step posts, each telling a higher count.
+// growing returns patches of the event that a step posts, each with a higher count.
 func (a *author) growing(posted step, patch func(count int) map[string]any) script {
 	var named struct{ Metadata struct{ Name string } }
 	must(json.Unmarshal(posted.body, &named))
@@ -235,36 +235,36 @@ func (a *author) source() map[string]any {
 	}
 }
 
-// core is a POST of an old-style event.
+// core returns a POST of a core/v1 event.
 func (a *author) core(object, source map[string]any, reason, kind, message string) step {
 	now := time.Now().UTC().Format(time.RFC3339)
-	told := map[string]any{
+	fields := map[string]any{
 		"apiVersion": "v1", "kind": "Event", "involvedObject": object, "source": source, "reason": reason, "type": kind,
 		"message": message, "count": 1, "firstTimestamp": now, "lastTimestamp": now,
 	}
 	if a.varied {
-		told["involvedObject"] = a.container(object)
-		told["reportingComponent"], told["reportingInstance"] = source["component"], a.instance()
+		fields["involvedObject"] = a.container(object)
+		fields["reportingComponent"], fields["reportingInstance"] = source["component"], a.instance()
 	}
-	event := a.event(object["name"].(string), a.namespace, told)
+	event := a.event(object["name"].(string), a.namespace, fields)
 	return a.post("/api/v1/namespaces/"+a.namespace+"/events", object["name"].(string), event)
 }
 
-// events is a POST of a new-style event.
+// events returns a POST of an events.k8s.io/v1 event.
 func (a *author) events(object map[string]any, controller, note string) step {
-	told := map[string]any{
+	fields := map[string]any{
 		"apiVersion": "events.k8s.io/v1", "kind": "Event", "regarding": object, "reason": "Scheduling", "type": "Warning",
 		"note": note, "action": "Binding", "reportingController": controller, "reportingInstance": controller + "-0",
 		"eventTime": time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00"),
 	}
 	if a.varied {
-		told["regarding"], told["reportingInstance"] = a.container(object), a.instance()
+		fields["regarding"], fields["reportingInstance"] = a.container(object), a.instance()
 	}
-	event := a.event(object["name"].(string), a.namespace, told)
+	event := a.event(object["name"].(string), a.namespace, fields)
 	return a.post("/apis/events.k8s.io/v1/namespaces/"+a.namespace+"/events", object["name"].(string), event)
 }
 
-// container is the same object with one of its containers.
+// container returns the object with the fieldPath of one of its containers.
 func (a *author) container(object map[string]any) map[string]any {
 	of := maps.Clone(object)
 	of["fieldPath"] = fmt.Sprintf("spec.containers{c%d}", a.rng.IntN(3))
@@ -292,14 +292,14 @@ func encode(v any) []byte {
 	return raw
 }
 
-// must is for what cannot fail.
+// must panics on an error that cannot occur.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// counts are occurrences by involved object.
+// counts are occurrences per involved object.
 type counts map[string]int
 
 func (c counts) total() int {
@@ -310,15 +310,16 @@ func (c counts) total() int {
 	return total
 }
 
-// account is what clients know of what they sent.
+// account holds the results of all requests that the clients have sent.
 type account struct {
 	mu sync.Mutex
-	// acked was answered 2xx; unknown got no answer after it may have left; by is acked, by who answered.
+	// acked are occurrences answered with 2xx; by are the same per eventweir. unknown are occurrences of requests that
+	// may have arrived, without an answer.
 	acked, unknown counts
 	by             map[*weir]counts
-	// messages are those that a single occurrence has, and whether it is in acked.
+	// messages maps each unique message to whether its occurrence was acknowledged.
 	messages map[string]bool
-	// reached is closed when this many occurrences are acknowledged.
+	// reached is closed once `mark` occurrences are acknowledged.
 	mark, answered int
 	reached        chan struct{}
 	// why are the errors behind unknown; faults are refusals.
@@ -331,16 +332,16 @@ func newAccount() *account {
 
 // load sends scripts.
 type load struct {
-	// to names who gets the next request of a worker; nil while nobody does.
+	// to returns the eventweir for a worker's next request, or nil while there is none.
 	to func(rng *rand.Rand) *weir
-	// ack is the header Eventweir-Ack; empty: none.
+	// ack returns the value of the header Eventweir-Ack, or an empty string for no header.
 	ack     func(w *weir) string
 	workers int
-	// every is the time from one request of a worker to its next.
+	// every is the interval between requests of a worker.
 	every time.Duration
 }
 
-// send sends all scripts: each worker tells its own, shuffled into each other. Returns when all are told or ctx ends.
+// send sends all scripts. Each worker interleaves its own scripts. Returns after the last request, or when ctx ends.
 func (l *load) send(ctx context.Context, seed uint64, scripts []script, account *account) {
 	var workers sync.WaitGroup
 	for n := range l.workers {
@@ -359,9 +360,9 @@ func (l *load) work(ctx context.Context, rng *rand.Rand, scripts []script, accou
 	client := &http.Client{Transport: transport, Timeout: 2 * time.Minute}
 	open, next := scripts, time.Now()
 	for len(open) > 0 && ctx.Err() == nil {
-		// A few scripts at a time, so that repeats come soon enough to be folded and yet between others.
+		// With 20 scripts at a time, repeats are close enough to be folded, and still interleaved with other events.
 		i := rng.IntN(min(len(open), 20))
-		l.tell(ctx, rng, client, open[i][0], account)
+		l.report(ctx, rng, client, open[i][0], account)
 		if open[i] = open[i][1:]; len(open[i]) == 0 {
 			open[i] = open[0]
 			open = open[1:]
@@ -373,8 +374,8 @@ func (l *load) work(ctx context.Context, rng *rand.Rand, scripts []script, accou
 	}
 }
 
-// tell sends one request until it is answered, as far as it may be repeated.
-func (l *load) tell(ctx context.Context, rng *rand.Rand, client *http.Client, s step, account *account) {
+// report sends one request, and retries it while that is safe.
+func (l *load) report(ctx context.Context, rng *rand.Rand, client *http.Client, s step, account *account) {
 	for ctx.Err() == nil {
 		w := l.to(rng)
 		if w == nil {
@@ -430,7 +431,7 @@ func (l *load) request(client *http.Client, w *weir, s step) (int, string, error
 	return res.StatusCode, string(text), err
 }
 
-// notSent tells a request that cannot have arrived.
+// notSent reports whether a request cannot have arrived, because the connection was never opened.
 func notSent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"

@@ -1,5 +1,5 @@
-// delivery sends occurrences to eventweir in front of a real kube-apiserver, does harm in between, and counts what the
-// apiserver holds in the end.
+// delivery sends events to eventweir in front of a real kube-apiserver and injects faults. At the end it compares the
+// occurrences that were sent with the counts that the apiserver holds.
 package main
 
 import (
@@ -33,16 +33,16 @@ type options struct {
 	extra                      string
 }
 
-// scenario is one thing that is checked. Those with seeds run once for each.
+// scenario is one check. A scenario with seeds runs once per seed.
 type scenario struct {
 	name   string
 	seeded bool
 	run    func(*run) error
-	// measures is of those that run only when they are named: they check how long something takes.
+	// measures marks a scenario that checks durations. It runs only if it is named.
 	measures bool
 }
 
-// Those that take longest come first.
+// The slowest come first.
 var scenarios = []scenario{
 	{name: "recovery", run: recovery},
 	{name: "kill9", run: kill9},
@@ -76,20 +76,20 @@ func main() {
 	var seeds, names string
 	var list bool
 	var client string
-	flag.StringVar(&o.eventweir, "eventweir", "", "the program (required)")
-	flag.StringVar(&o.apiserver, "apiserver", "", "the harness that tests/apiserver builds (required)")
-	flag.StringVar(&o.role, "manifest", "deploy/eventweir.yaml", "the manifest whose role the scenario rbac takes")
-	flag.StringVar(&names, "scenarios", "", "some of them, separated by commas (default: all)")
-	flag.StringVar(&seeds, "seeds", "1,2", "seeds of the faults, separated by commas")
-	flag.IntVar(&o.occurrences, "occurrences", 10_000, "how many a scenario sends")
-	flag.IntVar(&o.parallel, "parallel", 2, "scenarios at once")
-	flag.IntVar(&o.kills, "kills", 20, "how often the scenario kill9 kills")
-	flag.DurationVar(&o.outage, "outage", time.Minute, "how long the scenario recovery keeps the apiserver away")
-	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "how long a scenario may send")
-	flag.StringVar(&o.keep, "keep", "", "a folder that keeps logs and configurations (default: a temporary one)")
-	flag.StringVar(&o.extra, "extra-config", "", "a file with keys of the configuration that are laid over those of each scenario")
-	flag.BoolVar(&list, "list", false, "list the scenarios and end")
-	flag.StringVar(&client, "record", "", "be the client of the scenario recorder: ADDRESS,NAMESPACE,PREFIX")
+	flag.StringVar(&o.eventweir, "eventweir", "", "path of the eventweir binary (required)")
+	flag.StringVar(&o.apiserver, "apiserver", "", "path of the harness built from tests/apiserver (required)")
+	flag.StringVar(&o.role, "manifest", "deploy/eventweir.yaml", "manifest with the role for the scenario rbac")
+	flag.StringVar(&names, "scenarios", "", "scenarios to run, separated by commas (default: all)")
+	flag.StringVar(&seeds, "seeds", "1,2", "seeds for fault injection, separated by commas")
+	flag.IntVar(&o.occurrences, "occurrences", 10_000, "number of occurrences per scenario")
+	flag.IntVar(&o.parallel, "parallel", 2, "number of scenarios that run at once")
+	flag.IntVar(&o.kills, "kills", 20, "number of crashes in the scenario kill9")
+	flag.DurationVar(&o.outage, "outage", time.Minute, "length of the apiserver outage in the scenario recovery")
+	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "time limit for sending, per scenario")
+	flag.StringVar(&o.keep, "keep", "", "folder for logs and configurations (default: a temporary one)")
+	flag.StringVar(&o.extra, "extra-config", "", "file with configuration keys that override those of each scenario")
+	flag.BoolVar(&list, "list", false, "list the scenarios and exit")
+	flag.StringVar(&client, "record", "", "run as the client of the scenario recorder: ADDRESS,NAMESPACE,PREFIX")
 	flag.Parse()
 	if client != "" {
 		recordAsClient(client)
@@ -124,12 +124,13 @@ func main() {
 	}
 }
 
-// bench is what scenarios share.
+// bench holds the parts that all scenarios share.
 type bench struct {
 	options
 	dir   string
 	extra string
-	// long keeps events for an hour, short for seconds; the latter is started by who needs it.
+	// long is an apiserver that keeps events for an hour. The scenario expiry starts its own, which keeps them for
+	// seconds.
 	long *apiserver
 	help string
 }
@@ -146,7 +147,7 @@ type run struct {
 
 func (r *run) logf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, "  "+format+"\n", args...) }
 
-// skipped is why a scenario does not apply.
+// skipped is the reason why a scenario does not apply.
 type skipped string
 
 func (s skipped) Error() string { return string(s) }

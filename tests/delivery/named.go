@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// replicasNamed: two eventweirs that hear nothing of each other, the same sources spread over them at random. With
-// `naming: deterministic` both meet on one record for each thing that they report; with `naming: client` each has its own.
+// replicasNamed: two eventweir processes without history, with each source's events spread over them at random. With
+// `naming: deterministic` both count on one record for the same event. With `naming: client` each has its own record.
 // The totals are exact in either case.
 func replicasNamed(r *run) error {
 	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
@@ -20,7 +20,7 @@ func replicasNamed(r *run) error {
 		prefix := r.name + "-" + naming
 		var group replicaGroup
 		for n := range 2 {
-			// Without history they meet by the name or not at all.
+			// Without history they share a record only if they derive the same name.
 			more := "upstream: {history: 'off'}\ncorrelation: {burstSize: 100000, qps: 1000000, groupBurstSize: 0, naming: " + naming + "}\n"
 			w, err := r.weir(kubeconfig, more, fmt.Sprintf("eventweir-%s-%d", naming, n))
 			if err != nil {
@@ -68,12 +68,12 @@ func replicasNamed(r *run) error {
 		}
 	}
 	if found[1] >= found[0] {
-		return fmt.Errorf("%d records with deterministic names, and %d without", found[1], found[0])
+		return fmt.Errorf("%d records with deterministic names, expected fewer than the %d without", found[1], found[0])
 	}
 	return nil
 }
 
-// single checks that no two records tell of the same thing.
+// single checks that no two records are about the same event.
 func single(records []record) error {
 	known := map[string]string{}
 	for _, record := range records {
@@ -84,7 +84,7 @@ func single(records []record) error {
 		thing := fmt.Sprint(record.InvolvedObject, record.Reason, record.Type, record.Source,
 			record.ReportingComponent, message)
 		if other, ok := known[thing]; ok {
-			return fmt.Errorf("%s and %s tell of the same: %s", other, record.Metadata.Name, thing)
+			return fmt.Errorf("%s and %s are about the same event: %s", other, record.Metadata.Name, thing)
 		}
 		known[thing] = record.Metadata.Name
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// neighbour: while eventweir writes through all harm, somebody else counts on the same records, as carefully as eventweir
-// does: for the version that was read, and with a tally. What each has counted stays.
+// neighbour: while eventweir writes under faults, another writer counts on the same records. It follows eventweir's
+// protocol: it patches the resourceVersion that it read, and keeps a tally. Both writers' occurrences stay.
 func neighbour(r *run) error {
 	w, x, quit, err := r.begin(r.long, r.seed%2 == 0, newPlan(r.seed, wild), large)
 	if err != nil {
@@ -23,7 +23,7 @@ func neighbour(r *run) error {
 	number := r.occurrences / 4
 	author := newAuthor(r.seed, r.namespace(), r.name, true)
 	scripts := author.scripts(number, author.repeated, author.differing, author.series)
-	// Slowly enough that the neighbour finds records that will be written again.
+	// Slow enough that the neighbour finds records that eventweir will patch again.
 	load := load{to: to(w), workers: 8, every: 20 * time.Millisecond}
 	load.send(r.ctx, r.seed, scripts, account)
 	_, err = finish(w, x)
@@ -35,7 +35,7 @@ func neighbour(r *run) error {
 	if err != nil {
 		return err
 	}
-	r.logf("the neighbour has counted %d", others.total())
+	r.logf("the neighbour counted %d occurrences", others.total())
 	all := counts{}
 	for _, known := range []counts{account.acked, others} {
 		for object, n := range known {
@@ -43,13 +43,13 @@ func neighbour(r *run) error {
 		}
 	}
 	if others.total() < number/20 {
-		return fmt.Errorf("the neighbour has counted only %d", others.total())
+		return fmt.Errorf("the neighbour counted only %d occurrences", others.total())
 	}
 	return first(account.sent(number), exact("eventweir", end, number), between(records, all, all),
 		accounted(records, end.written()+others.total()))
 }
 
-// countToo counts on records that it finds, and remembers how much.
+// countToo counts on records that it finds, and notes the occurrences per object in `counted`.
 func (r *run) countToo(stop <-chan struct{}, counted counts) error {
 	const tally = "tally.eventweir/neighbour"
 	rng := rand.New(rand.NewPCG(r.seed, 5))
@@ -80,7 +80,7 @@ func (r *run) countToo(stop <-chan struct{}, counted counts) error {
 					"annotations":     map[string]any{tally: strconv.Itoa(found.tallies()["neighbour"] + more)},
 				},
 			}
-			// As the record is counted already: a new-style one by its series.
+			// Count where the record counts: an events.k8s.io/v1 record in its series.
 			if count := found.occurrences() + more; found.Count > 0 {
 				patch["count"] = count
 			} else {

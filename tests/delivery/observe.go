@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// auditPolicy makes an apiserver log each request for an event, with its body.
+// auditPolicy makes an apiserver log each request for an event with its body.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -24,8 +24,9 @@ rules:
   - level: None
 `
 
-// observed: what `observe` predicts while a storm goes to the apiserver is what eventweir writes of the same storm. And `replay`
-// reads what the apiserver has of it: its list of events, and its audit log.
+// observed: `observe` predicts the writes that eventweir would make for a storm at the apiserver. The prediction must
+// match the writes that eventweir makes for the same storm. `replay` must read the apiserver's event list and its audit
+// log.
 func observed(r *run) error {
 	const every, tolerance = 10 * time.Millisecond, 0.02
 	policy, audit := filepath.Join(r.dir, "policy.yaml"), filepath.Join(r.dir, "audit.log")
@@ -55,9 +56,9 @@ func observed(r *run) error {
 		return mixed(author, author.scripts(number, author.once, author.repeated, author.newStyle, author.series, author.counted))
 	}
 
-	var said, complaints bytes.Buffer
+	var document, stderr bytes.Buffer
 	watching := exec.Command(r.eventweir, "observe", "--kubeconfig", kubeconfig, "--config", config, "-n", seen, "-o", "json", "-q")
-	watching.Stdout, watching.Stderr = &said, &complaints
+	watching.Stdout, watching.Stderr = &document, &stderr
 	if err := watching.Start(); err != nil {
 		return err
 	}
@@ -76,9 +77,9 @@ func observed(r *run) error {
 		return err
 	}
 	if err := watching.Wait(); err != nil {
-		return fmt.Errorf("observe: %w: %s", err, complaints.String())
+		return fmt.Errorf("observe: %w: %s", err, stderr.String())
 	}
-	predicted, err := prediction(said.Bytes())
+	predicted, err := prediction(document.Bytes())
 	if err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func observed(r *run) error {
 			return err
 		}
 		if replayed["sent"] != number {
-			return fmt.Errorf("replay %s has %d occurrences of %d", file, replayed["sent"], number)
+			return fmt.Errorf("replay %s has %d occurrences, expected %d", file, replayed["sent"], number)
 		}
 		r.logf("replay of %s: %d writes, client-go %d", filepath.Base(file), replayed["eventweir"], replayed["client-go"])
 	}
@@ -115,10 +116,11 @@ func observed(r *run) error {
 	began = time.Now()
 	for i, s := range storm(r.namespace(), r.name) {
 		time.Sleep(time.Until(began.Add(time.Duration(i) * every)))
-		load.tell(r.ctx, nil, client, s, account)
+		load.report(r.ctx, nil, client, s, account)
 	}
 	if again := time.Since(began); again > took+took/20 || took > again+again/20 {
-		return fmt.Errorf("the storm took %s, and then %s: this machine is too busy to compare", took, again)
+		return fmt.Errorf("the storm took %s the first and %s the second time: this machine is too busy to compare them",
+			took, again)
 	}
 	if err := account.sent(number); err != nil {
 		return err
@@ -132,14 +134,16 @@ func observed(r *run) error {
 		return err
 	}
 	written := end.sum("eventweir_upstream_requests_total", `answer="stored"`)
-	r.logf("%d occurrences: %d writes predicted, %d made; client-go would make %d", number, predicted["eventweir"], written, predicted["client-go"])
+	r.logf("%d occurrences: %d writes predicted, %d made; client-go would make %d",
+		number, predicted["eventweir"], written, predicted["client-go"])
 	if off := math.Abs(float64(predicted["eventweir"])/float64(written) - 1); off > tolerance {
-		return fmt.Errorf("the prediction of %d writes is off by %.1f %% from %d", predicted["eventweir"], 100*off, written)
+		return fmt.Errorf("%d writes were predicted, which is off by %.1f %% from %d",
+			predicted["eventweir"], 100*off, written)
 	}
 	return nil
 }
 
-// mixed are the steps of all scripts, each in its order, in the order that the author's seed gives them.
+// mixed returns the steps of all scripts in random order; the steps of one script stay in their order.
 func mixed(a *author, scripts []script) []step {
 	var steps []step
 	for len(scripts) > 0 {
@@ -153,7 +157,8 @@ func mixed(a *author, scripts []script) []step {
 	return steps
 }
 
-// prediction is how many writes each column of a document of observe or replay has, and how many occurrences were sent.
+// prediction returns the writes in each column of an `observe` or `replay` document, and the number of occurrences as
+// `sent`.
 func prediction(document []byte) (map[string]int, error) {
 	var read struct {
 		Input   struct{ Events int }
@@ -171,7 +176,7 @@ func prediction(document []byte) (map[string]int, error) {
 		writes["sent"] = column.Shown + column.Waiting + column.Lost + column.Rejected
 	}
 	if writes["eventweir"] == 0 || read.Input.Events == 0 {
-		return nil, errors.New("observe has seen nothing")
+		return nil, errors.New("the document has no events")
 	}
 	return writes, nil
 }

@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// proxy stands between eventweir and the apiserver, with a certificate of its own, and does harm by its plan.
+// proxy forwards requests of eventweir to the apiserver, with its own certificate, and injects the faults of its plan.
 type proxy struct {
 	upstream  *apiserver
 	transport *http.Transport
@@ -33,9 +33,9 @@ type proxy struct {
 	address   string
 	ca        []byte
 	plan      atomic.Pointer[plan]
-	// down makes it a black hole: what comes is swallowed, and never answered.
+	// down simulates an outage: requests are read and never answered.
 	down atomic.Bool
-	// pending are requests that are carried out although nobody waits for them, and those that nobody answers.
+	// pending are requests without a waiting client that the proxy still executes, and requests that stay unanswered.
 	pending  sync.WaitGroup
 	inFlight atomic.Int64
 	peak     atomic.Int64
@@ -50,10 +50,10 @@ type proxy struct {
 
 type connKey struct{}
 
-// restLimit is far above every deadline of a client.
+// restLimit is far above each client timeout.
 const restLimit = 30 * time.Second
 
-// startProxy starts a proxy whose log of requests is DIR/proxy.log. Without http2 it speaks HTTP/1.1 only.
+// startProxy starts a proxy that logs its requests to DIR/proxy.log. Without http2 it serves HTTP/1.1 only.
 func startProxy(upstream *apiserver, dir string, http2 bool, p *plan) (*proxy, error) {
 	cert, ca, err := selfSigned()
 	if err != nil {
@@ -84,7 +84,7 @@ func startProxy(upstream *apiserver, dir string, http2 bool, p *plan) (*proxy, e
 	return x, nil
 }
 
-// rest waits until nothing is left that it still has to carry out. A client that never gives up on an answer is a fault.
+// rest waits until the proxy has executed all pending requests. A client without a timeout is an error.
 func (x *proxy) rest() error {
 	done := make(chan struct{})
 	go func() {
@@ -102,10 +102,10 @@ func (x *proxy) rest() error {
 	for r, fault := range x.open {
 		open = append(open, fmt.Sprintf("%s %s (%s)", r.Method, r.URL.RequestURI(), fault))
 	}
-	return fmt.Errorf("after %s the client still waits for the answers to %q", restLimit, open)
+	return fmt.Errorf("after %s the client still waits for answers to %q", restLimit, open)
 }
 
-// close ends it, after what it still has to carry out.
+// close stops the proxy after its pending requests.
 func (x *proxy) close() {
 	_ = x.server.Close()
 	_ = x.rest()
@@ -113,12 +113,12 @@ func (x *proxy) close() {
 	_ = x.out.Close()
 }
 
-// kubeconfig writes one that leads to the proxy, with this token.
+// kubeconfig writes a kubeconfig for the proxy with this token.
 func (x *proxy) kubeconfig(path, token string) error {
 	return x.kubeconfigOf(path, "token", token)
 }
 
-// kubeconfigOf has one member of its user.
+// kubeconfigOf writes a kubeconfig for the proxy whose user has this member.
 func (x *proxy) kubeconfigOf(path, member, value string) error {
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -130,7 +130,7 @@ users: [{name: user, user: {%s: "%s"}}]
 	return os.WriteFile(path, []byte(text), 0o600)
 }
 
-// since are the times at which requests have arrived since t.
+// since returns the arrival times of requests since t.
 func (x *proxy) since(t time.Time) []time.Time {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -142,7 +142,7 @@ func (x *proxy) since(t time.Time) []time.Time {
 	return nil
 }
 
-// answer is what the apiserver said.
+// answer is the response of the apiserver.
 type answer struct {
 	code   int
 	header http.Header
@@ -177,7 +177,7 @@ func (x *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.pending.Add(1)
 		defer x.pending.Done()
 		x.note(r, body, fate, 0, nil)
-		x.harm(w, r, fate)
+		x.inject(w, r, fate)
 		return
 	case slowBefore:
 		time.Sleep(fate.delay)
@@ -188,7 +188,7 @@ func (x *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 
-	// What does harm afterwards is carried out whatever the client does; else the client's leaving is passed on.
+	// A request with a fault after it is executed even if the client cancels. Otherwise the cancellation is forwarded.
 	ctx := r.Context()
 	switch fate.fault {
 	case none, slowBefore, slowAfter:
@@ -230,12 +230,12 @@ func (x *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	default:
-		x.harm(w, r, fate)
+		x.inject(w, r, fate)
 	}
 }
 
-// harm answers wrongly, or not at all.
-func (x *proxy) harm(w http.ResponseWriter, r *http.Request, fate fate) {
+// inject sends a wrong answer, or none.
+func (x *proxy) inject(w http.ResponseWriter, r *http.Request, fate fate) {
 	plain := func(code int, text string) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.WriteHeader(code)
@@ -249,7 +249,7 @@ func (x *proxy) harm(w http.ResponseWriter, r *http.Request, fate fate) {
 		_ = conn.CloseWrite()
 		<-r.Context().Done()
 	case failBefore, failAfter:
-		plain(http.StatusInternalServerError, "Internal Server Error: made up by a test")
+		plain(http.StatusInternalServerError, "Internal Server Error: injected by a test")
 		return
 	case late504:
 		w.Header().Set("Content-Type", "application/json")
@@ -272,7 +272,7 @@ func (x *proxy) harm(w http.ResponseWriter, r *http.Request, fate fate) {
 	panic(http.ErrAbortHandler)
 }
 
-// applyLate carries a request out after its client has given up on it.
+// applyLate executes a request after its client's timeout.
 func (x *proxy) applyLate(r *http.Request, body []byte, fate fate) {
 	defer x.pending.Done()
 	<-r.Context().Done()
@@ -287,7 +287,7 @@ func (x *proxy) applyLate(r *http.Request, body []byte, fate fate) {
 	x.note(r, body, fate, a.code, text)
 }
 
-// ask passes the request on.
+// ask forwards the request.
 func (x *proxy) ask(ctx context.Context, r *http.Request, body []byte) (*answer, error) {
 	req, err := http.NewRequestWithContext(ctx, r.Method, x.upstream.server+r.URL.RequestURI(), bytes.NewReader(body))
 	if err != nil {
@@ -313,7 +313,7 @@ func copyHeader(w http.ResponseWriter, a *answer) {
 	}
 }
 
-// stream passes an answer on as it comes.
+// stream forwards a response body as it arrives.
 func (x *proxy) stream(w http.ResponseWriter, a *answer) {
 	copyHeader(w, a)
 	w.WriteHeader(a.code)
@@ -330,13 +330,13 @@ func (x *proxy) stream(w http.ResponseWriter, a *answer) {
 	}
 }
 
-// note writes a line of the log: what was asked, what became of it, and what the apiserver said (0: it never saw it).
-func (x *proxy) note(r *http.Request, asked []byte, fate fate, code int, said []byte) {
+// note logs a request, its fault, and the apiserver's answer (0: not sent to it).
+func (x *proxy) note(r *http.Request, request []byte, fate fate, code int, response []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.answers[code]++
-	_, _ = fmt.Fprintf(x.out, "%s %s %s %s %d asked=%s said=%s\n", time.Now().Format("15:04:05.000"), fate.fault, r.Method,
-		r.URL.RequestURI(), code, asked, bytes.TrimSpace(said))
+	_, _ = fmt.Fprintf(x.out, "%s %s %s %s %d request=%s response=%s\n", time.Now().Format("15:04:05.000"), fate.fault, r.Method,
+		r.URL.RequestURI(), code, request, bytes.TrimSpace(response))
 }
 
 func selfSigned() (tls.Certificate, []byte, error) {

@@ -24,9 +24,9 @@ import (
 	"k8s.io/client-go/tools/events"
 )
 
-// recorder: client-go's tools/events through restarts of eventweir, drains and crashes by turns, while the client's clock leaps:
-// a series is told of when it begins, every half hour, and six minutes after its last occurrence. A series that a process has not
-// heard of is posted whole, and each object shows what was recorded about it.
+// recorder: client-go's tools/events, while eventweir is restarted by drains and crashes alternately. The client's
+// clock is simulated: a series is reported when it begins, every half hour, and six minutes after its last occurrence.
+// If a process does not have the series, the client posts it whole. Each object shows all occurrences recorded for it.
 func recorder(r *run) error {
 	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, nil))
 	if err != nil {
@@ -51,7 +51,7 @@ func recorder(r *run) error {
 		if drains {
 			end, err := w.stop(60 * time.Second)
 			if err != nil || end.Lost > 0 {
-				return errors.Join(err, fmt.Errorf("the last balance is %+v", end))
+				return errors.Join(err, fmt.Errorf("the final balance is %+v", end))
 			}
 		}
 		w.kill()
@@ -70,14 +70,14 @@ func recorder(r *run) error {
 	if err != nil {
 		return err
 	}
-	r.logf("%d occurrences were recorded; the last process has received %d", recorded.total(), end.received())
+	r.logf("%d occurrences were recorded; the last process received %d", recorded.total(), end.received())
 	if recorded.total() == 0 || end.lost() != 0 {
 		return fmt.Errorf("lost: %s", end.nonzero("eventweir_ledger_lost_total"))
 	}
 	return first(between(records, recorded, recorded), tallied(records))
 }
 
-// ready waits until a Service would let clients come: what the apiserver holds is known.
+// ready waits until /readyz answers 200, that is, until history has read the records of the apiserver.
 func (w *weir) ready() error {
 	for until := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		code, text, err := ask(http.MethodGet, w.admin+"/readyz")
@@ -85,13 +85,13 @@ func (w *weir) ready() error {
 			return nil
 		}
 		if time.Now().After(until) {
-			return errors.Join(fmt.Errorf("/readyz says %d %q", code, text), err)
+			return errors.Join(fmt.Errorf("/readyz answers %d %q", code, text), err)
 		}
 	}
 }
 
 func freeAddress() (string, error) {
-	// Not of the system's choice: it stays the same when eventweir is started again.
+	// The port must stay the same when eventweir restarts, so it cannot be 0.
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
@@ -99,7 +99,8 @@ func freeAddress() (string, error) {
 	return free.Addr().String(), free.Close()
 }
 
-// recordingProcess starts this program as a client, does the restarts that it asks for, and returns what it has recorded.
+// recordingProcess starts this program as a client, restarts eventweir at its request, and returns the recorded
+// occurrences.
 func (r *run) recordingProcess(address string, restart func(drains bool) error) (counts, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -111,7 +112,7 @@ func (r *run) recordingProcess(address string, restart func(drains bool) error) 
 	if err != nil {
 		return nil, err
 	}
-	said, err := client.StdoutPipe()
+	output, err := client.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func (r *run) recordingProcess(address string, restart func(drains bool) error) 
 	}
 	var recorded counts
 	var faults []error
-	lines := bufio.NewScanner(said)
+	lines := bufio.NewScanner(output)
 	for lines.Scan() {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
 		switch word {
@@ -134,19 +135,19 @@ func (r *run) recordingProcess(address string, restart func(drains bool) error) 
 	return recorded, errors.Join(append(faults, client.Wait())...)
 }
 
-// recordAsClient is what that process does. It does not return.
+// recordAsClient is the main function of that process. It does not return.
 func recordAsClient(arguments string) {
-	asked := strings.Split(arguments, ",")
+	parameters := strings.Split(arguments, ",")
 	now, stdin := time.Now(), bufio.NewReader(os.Stdin)
 	restart := func(how string) error {
 		fmt.Println("restart", how)
 		_, err := stdin.ReadString('\n')
 		return err
 	}
-	// The clock of synctest leaps to the next timer as soon as every goroutine waits for one.
+	// The clock of synctest advances to the next timer as soon as all goroutines are blocked on it.
 	client := func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			recorded, err := recordForHours(asked[0], asked[1], asked[2], now, restart)
+			recorded, err := recordForHours(parameters[0], parameters[1], parameters[2], now, restart)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,11 +158,11 @@ func recordAsClient(arguments string) {
 	testing.Main(all, []testing.InternalTest{{Name: "recorder", F: client}}, nil, nil)
 }
 
-// recordForHours records for hours of the client's clock.
+// recordForHours records for hours of simulated time.
 func recordForHours(address, namespace, prefix string, now time.Time, restart func(how string) error) (counts, error) {
 	time.Sleep(time.Until(now))
 	recorded := counts{}
-	// A connection that outlived its request would be read for ever, and the clock would stand still.
+	// A reader of an idle connection would block outside of synctest, and the simulated clock would stop.
 	transport := &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -182,7 +183,7 @@ func recordForHours(address, namespace, prefix string, now time.Time, restart fu
 		return nil, err
 	}
 	recorder := broadcaster.NewRecorder(scheme.Scheme, "example.com/recorder")
-	tell := func(object string) {
+	record := func(object string) {
 		name := prefix + "-" + object
 		regarding := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "1"}}
 		recorder.Eventf(regarding, nil, corev1.EventTypeWarning, "BackOff", "Restart", "restarting")
@@ -192,21 +193,22 @@ func recordForHours(address, namespace, prefix string, now time.Time, restart fu
 	for round := range 8 {
 		for minute := range 16 {
 			for n := range 4 {
-				// A series that goes on through all restarts, each of which leaves some of it untold.
+				// A series that continues through all restarts. At each restart some of its occurrences are not yet
+				// reported.
 				if minute%(n+1) == 0 {
-					tell(fmt.Sprintf("long-%d", n))
+					record(fmt.Sprintf("long-%d", n))
 				}
-				// One that ends before the restart; the next one counts on the same record.
+				// A series that ends before the restart; the next series counts on the same record.
 				if minute <= n {
-					tell(fmt.Sprintf("short-%d", n))
+					record(fmt.Sprintf("short-%d", n))
 				}
 			}
-			// One that ends and begins again under a new name before each restart: its total counts on a record of another name.
+			// A series that ends and begins again under a new name before each restart, so its record has another name.
 			if minute < 3 || minute > 9+round {
-				tell("renamed")
+				record("renamed")
 			}
 			if minute == round {
-				tell("once")
+				record("once")
 			}
 			time.Sleep(time.Minute)
 		}
@@ -215,7 +217,7 @@ func recordForHours(address, namespace, prefix string, now time.Time, restart fu
 			return nil, err
 		}
 	}
-	// Every series ends.
+	// Wait until all series have ended.
 	time.Sleep(time.Hour)
 	synctest.Wait()
 	return recorded, nil

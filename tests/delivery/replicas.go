@@ -11,11 +11,12 @@ import (
 	"time"
 )
 
-// replicas: several eventweirs on one apiserver, the clients' requests spread over them at random. Midway the first is
-// killed and, with three, the second drained.
+// replicas: several eventweir processes with one apiserver, and requests spread over them at random. Midway the first
+// is killed and, with three, the second is drained.
 //
-// Exact for every replica that lives or was drained: all that it answered. Exact for the killed one: all that it answered
-// with `Eventweir-Ack: written`; what it had only in memory is lost, and what it wrote its tallies tell.
+// The processes that live or were drained wrote exactly the occurrences that they acknowledged. The killed one wrote at
+// least those that it acknowledged with `Eventweir-Ack: written`; it loses those in memory, and its tallies show the
+// rest.
 func replicas(r *run, size int) error {
 	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
 	if err != nil {
@@ -36,7 +37,7 @@ func replicas(r *run, size int) error {
 	account.mark = number / 2
 	load := load{
 		to: group.any, workers: 32,
-		// The killed one's clients wait until their events are written: only that survives a crash.
+		// Clients of the process to be killed wait until their events are written: only these survive a crash.
 		ack: func(w *weir) string {
 			if w == killed {
 				return "written"
@@ -64,7 +65,7 @@ func replicas(r *run, size int) error {
 			return err
 		}
 		if end.Lost != 0 {
-			return fmt.Errorf("the drained one lost %d", end.Lost)
+			return fmt.Errorf("the drained replica lost %d", end.Lost)
 		}
 		writtenBy = append(writtenBy, end.Written)
 	}
@@ -84,7 +85,7 @@ func replicas(r *run, size int) error {
 		return err
 	}
 	tallies := sumTallies(records)
-	r.logf("the others wrote %v; tallies %v; the killed one had acknowledged %d; %d requests had no answer", writtenBy, tallies,
+	r.logf("the others wrote %v; tallies %v; the killed replica had acknowledged %d; %d requests had no answer", writtenBy, tallies,
 		account.by[killed].total(), account.unknown.total())
 	return first(
 		account.sent(number),
@@ -94,8 +95,8 @@ func replicas(r *run, size int) error {
 	)
 }
 
-// attributed checks that each ledger is found again among the tallies, and that what is left is one writer's: the killed
-// one's, with no less than it has acknowledged.
+// attributed checks that each ledger equals one writer's tallies. The rest must be of one writer, the killed process,
+// and no less than it acknowledged.
 func attributed(tallies counts, writtenBy []int, acknowledged int) error {
 	left := counts{}
 	for writer, n := range tallies {
@@ -111,16 +112,16 @@ func attributed(tallies counts, writtenBy []int, acknowledged int) error {
 			}
 		}
 		if !found {
-			return fmt.Errorf("a replica has written %d, which no tally says: %v", written, tallies)
+			return fmt.Errorf("a replica wrote %d, but no writer has this total in its tallies: %v", written, tallies)
 		}
 	}
 	if len(left) != 1 || left.total() < acknowledged {
-		return fmt.Errorf("the killed replica has acknowledged %d, and the apiserver holds %v of it", acknowledged, left)
+		return fmt.Errorf("the killed replica acknowledged %d, and these tallies are left: %v", acknowledged, left)
 	}
 	return nil
 }
 
-// replicaGroup are those that take requests.
+// replicaGroup is the replicas that take requests.
 type replicaGroup struct {
 	mu   sync.Mutex
 	live []*weir
@@ -143,7 +144,7 @@ func (g *replicaGroup) leave(w *weir) {
 	}
 }
 
-// kill9: with a spool every acknowledged occurrence survives a crash, and none counts twice, whenever it comes.
+// kill9: with a spool each acknowledged occurrence survives a crash at any time, and none counts twice.
 func kill9(r *run) error {
 	if !strings.Contains(r.help, "--spool-dir") {
 		return skipped("this eventweir has no --spool-dir")
@@ -155,7 +156,7 @@ func kill9(r *run) error {
 	defer x.close()
 	spool := filepath.Join(r.dir, "spool")
 	begin := func() (*weir, error) {
-		// So many messages that none is combined with another.
+		// The limit of different messages is high enough that none is combined.
 		alone := "correlation: {burstSize: 100000, qps: 1000000, groupBurstSize: 0, maxEvents: 1000}\n"
 		return r.weir(kubeconfig, alone+"ingest: {ack: durable}\n", "eventweir", "--spool-dir", spool)
 	}
@@ -168,7 +169,7 @@ func kill9(r *run) error {
 	account := newAccount()
 	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8, every: 5 * time.Millisecond}
 	done := make(chan struct{})
-	// The load lasts for as long as the crashes do, and half of it can be told apart.
+	// The load lasts as long as the crashes. Half of the occurrences have unique messages.
 	author, number := newAuthor(r.seed, r.namespace(), r.name, false), min(r.occurrences, 150*r.kills)
 	scripts := append(author.scripts(number/2), author.scripts(number-number/2, author.own)...)
 	author.rng.Shuffle(len(scripts), func(i, j int) { scripts[i], scripts[j] = scripts[j], scripts[i] })
@@ -178,7 +179,7 @@ func kill9(r *run) error {
 	}()
 	rng := rand.New(rand.NewPCG(r.seed, 3))
 	for range r.kills {
-		// Also while it starts and takes its spool up, and while it has nothing to do.
+		// Some crashes hit the start, the reading of the spool, or an idle process.
 		time.Sleep(time.Duration(rng.IntN(400)) * time.Millisecond)
 		current.Store(nil)
 		w.kill()
@@ -193,7 +194,7 @@ func kill9(r *run) error {
 	if err != nil {
 		return err
 	}
-	r.logf("%d crashes; %d requests had no answer; %d occurrences with messages of their own", r.kills, account.unknown.total(),
+	r.logf("%d crashes; %d requests had no answer; %d occurrences with unique messages", r.kills, account.unknown.total(),
 		len(account.messages))
 	if end.lost() != 0 {
 		return fmt.Errorf("lost: %s", end.nonzero("eventweir_ledger_lost_total"))

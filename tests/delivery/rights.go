@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// rbac: with the rights that our manifest grants, and no others, events go the whole way: written exactly in spite of
-// faults, read, listed and watched. What the manifest does not grant is refused, and changes nothing.
+// rbac: with exactly the rights of our manifest, events are written under faults, read, listed and watched. A request
+// for any other right is refused and changes nothing.
 func rbac(r *run) error {
 	token, err := r.serviceAccount()
 	if err != nil {
@@ -60,7 +60,7 @@ func rbac(r *run) error {
 	if err != nil {
 		return err
 	}
-	for _, asked := range []struct {
+	for _, request := range []struct {
 		method, url string
 		code        int
 		text        string
@@ -71,13 +71,13 @@ func rbac(r *run) error {
 		{http.MethodDelete, events + "/" + name, 403, "delete"},
 		{http.MethodDelete, events, 403, "delete"},
 	} {
-		code, text, err := ask(asked.method, asked.url)
-		if err != nil || code != asked.code || !strings.Contains(text, asked.text) {
-			return fmt.Errorf("%s %s: %d %.300s %w, expected %d and %q", asked.method, asked.url, code, text, err, asked.code,
-				asked.text)
+		code, text, err := ask(request.method, request.url)
+		if err != nil || code != request.code || !strings.Contains(text, request.text) {
+			return fmt.Errorf("%s %s: %d %.300s %w, expected %d and %q", request.method, request.url, code, text, err, request.code,
+				request.text)
 		}
 	}
-	// The refused deletes have changed nothing: the next repeat counts on.
+	// The refused deletes have changed nothing: the next repeat counts on the same record.
 	load.send(r.ctx, r.seed, []script{one[:1]}, account)
 	number++
 	end, records, err := r.result(w, x, r.long)
@@ -149,7 +149,7 @@ func ask(method, url string) (int, string, error) {
 	return res.StatusCode, string(text), err
 }
 
-// watchFor waits for a frame that names an object. It returns when the watch has begun.
+// watchFor waits for a watch event about an object. It returns once the watch has begun.
 func watchFor(url, object string) <-chan error {
 	found := make(chan error, 1)
 	client := http.Client{Timeout: 30 * time.Second}
@@ -168,13 +168,14 @@ func watchFor(url, object string) <-chan error {
 				return
 			}
 		}
-		found <- errors.Join(fmt.Errorf("%d, and no event about %s came", res.StatusCode, object), lines.Err())
+		found <- errors.Join(fmt.Errorf("WATCH: %d, without an event about %s", res.StatusCode, object), lines.Err())
 	}()
 	return found
 }
 
-// nobody: an identity without rights, and one that the apiserver does not know. Nothing is lost in silence: the first is
-// shown by /readyz, the second is an upstream that is down, and everything waits.
+// nobody: an identity without rights, and an identity that the apiserver cannot authenticate. All occurrences wait.
+// /readyz shows `upstream forbidden` for the first and `upstream down` for the second. The final balance counts each
+// loss.
 func nobody(r *run) error {
 	for _, c := range []struct {
 		token string
@@ -206,7 +207,7 @@ func nobody(r *run) error {
 			return err
 		}
 		if end.Written != 0 || end.Lost+end.Rejected != end.Received {
-			return fmt.Errorf("%s: the last balance is %+v", c.token, end)
+			return fmt.Errorf("%s: the final balance is %+v", c.token, end)
 		}
 	}
 	records, err := r.upstream(r.long)
@@ -216,7 +217,7 @@ func nobody(r *run) error {
 	return err
 }
 
-// forbidden: rights may come a moment later, so for some minutes everything waits, and /readyz says why.
+// forbidden checks that all occurrences wait, because a right may be granted later, and that /readyz shows the reason.
 func (r *run) forbidden(w *weir, number int) error {
 	for until := time.Now().Add(45 * time.Second); ; time.Sleep(time.Second) {
 		code, text, err := ask(http.MethodGet, w.admin+"/readyz")
@@ -224,7 +225,7 @@ func (r *run) forbidden(w *weir, number int) error {
 			break
 		}
 		if err != nil || time.Now().After(until) {
-			return errors.Join(fmt.Errorf("/readyz says %d %q", code, text), err)
+			return errors.Join(fmt.Errorf("/readyz answers %d %q", code, text), err)
 		}
 	}
 	now, err := w.scrape()
@@ -239,14 +240,14 @@ func (r *run) forbidden(w *weir, number int) error {
 }
 
 func (r *run) unauthorized(w *weir, number int) error {
-	// Readiness waits for history, but not longer than its deadline of 30 s.
+	// Readiness waits for history, at most 30 s.
 	for until := time.Now().Add(45 * time.Second); ; time.Sleep(time.Second) {
 		code, text, err := ask(http.MethodGet, w.admin+"/readyz")
 		if err == nil && code == http.StatusOK && strings.Contains(text, "upstream down") {
 			break
 		}
 		if err != nil || time.Now().After(until) {
-			return errors.Join(fmt.Errorf("/readyz says %d %q", code, text), err)
+			return errors.Join(fmt.Errorf("/readyz answers %d %q", code, text), err)
 		}
 	}
 	now, err := w.scrape()

@@ -13,10 +13,11 @@ import (
 
 const settleLimit = 3 * time.Minute
 
-// large budgets: what is tested is delivery, not suppression.
+// large budgets suppress nothing, because these scenarios test delivery.
 const large = "correlation: {burstSize: 100000, qps: 1000000, groupBurstSize: 0}\n"
 
-// config of an eventweir that is impatient, so that runs are short; `more` and then --extra-config are laid over it.
+// config returns a configuration with short timeouts, so that runs are short. `more` and then --extra-config override
+// it.
 func (r *run) config(kubeconfig, more string) string {
 	base := fmt.Sprintf(`listen: 127.0.0.1:0
 adminListen: 127.0.0.1:0
@@ -42,7 +43,7 @@ shutdown: {drainTimeout: 60s}
 	return string(text)
 }
 
-// overlay lays keys over a configuration, section by section.
+// overlay overrides keys of a configuration, section by section.
 func overlay(config, keys map[string]any) {
 	for key, value := range keys {
 		below, isSection := config[key].(map[string]any)
@@ -55,7 +56,7 @@ func overlay(config, keys map[string]any) {
 	}
 }
 
-// stage is a proxy with a kubeconfig of the administrator.
+// stage starts a proxy, and returns it with a kubeconfig of the administrator.
 func (r *run) stage(s *apiserver, http2 bool, p *plan) (*proxy, string, error) {
 	x, err := startProxy(s, r.dir, http2, p)
 	if err != nil {
@@ -65,7 +66,7 @@ func (r *run) stage(s *apiserver, http2 bool, p *plan) (*proxy, string, error) {
 	return x, kubeconfig, x.kubeconfig(kubeconfig, adminToken)
 }
 
-// begin starts an eventweir whose requests go through a proxy with this plan. The function that is returned ends both.
+// begin starts an eventweir whose requests pass a proxy with this plan. The returned function stops both.
 func (r *run) begin(s *apiserver, http2 bool, p *plan, more string) (*weir, *proxy, func(), error) {
 	x, kubeconfig, err := r.stage(s, http2, p)
 	if err != nil {
@@ -79,14 +80,14 @@ func (r *run) begin(s *apiserver, http2 bool, p *plan, more string) (*weir, *pro
 	return w, x, func() { w.kill(); x.close() }, nil
 }
 
-// weir starts an eventweir with `more` laid over its configuration.
+// weir starts an eventweir with a configuration that `more` overrides.
 func (r *run) weir(kubeconfig, more, name string, flags ...string) (*weir, error) {
 	return startWeir(r.eventweir, r.config(kubeconfig, more), filepath.Join(r.dir, name+".log"), flags...)
 }
 
 func to(w *weir) func(*rand.Rand) *weir { return func(*rand.Rand) *weir { return w } }
 
-// finish waits until w has nothing to write any more, and the proxy carries out nothing late.
+// finish waits until w has nothing to write and the proxy has no late request left.
 func finish(w *weir, x *proxy) (samples, error) {
 	end, err := w.settled(settleLimit)
 	if err != nil {
@@ -95,7 +96,7 @@ func finish(w *weir, x *proxy) (samples, error) {
 	return end, x.rest()
 }
 
-// result finishes, and is the ledger and what the apiserver holds then.
+// result waits as finish does, and returns the ledger and the records of the apiserver.
 func (r *run) result(w *weir, x *proxy, s *apiserver) (samples, []record, error) {
 	end, err := finish(w, x)
 	if err != nil {
@@ -105,7 +106,7 @@ func (r *run) result(w *weir, x *proxy, s *apiserver) (samples, []record, error)
 	return end, records, err
 }
 
-// records are what the apiserver holds, told.
+// records returns and logs the records of the apiserver.
 func (r *run) records(x *proxy, s *apiserver) ([]record, error) {
 	records, err := r.upstream(s)
 	if err != nil {
@@ -118,7 +119,7 @@ func (r *run) records(x *proxy, s *apiserver) ([]record, error) {
 	return records, nil
 }
 
-// faults: every kind of harm on the way to the apiserver; each occurrence counts exactly once.
+// faults: all kinds of faults between eventweir and the apiserver. Each occurrence counts exactly once.
 func faults(r *run) error {
 	w, x, quit, err := r.begin(r.long, r.seed%2 == 1, newPlan(r.seed, wild), large)
 	if err != nil {
@@ -140,7 +141,7 @@ func faults(r *run) error {
 	)
 }
 
-// budgets: the default budgets, so that much folds into digests; and a drain that writes what is left.
+// budgets: the default budgets, which fold many events into digests. The drain writes the rest.
 func budgets(r *run) error {
 	w, x, quit, err := r.begin(r.long, true, newPlan(r.seed, wild), "")
 	if err != nil {
@@ -177,16 +178,16 @@ func budgets(r *run) error {
 	}
 	r.logf("%d digests; waiting when the drain began: %s", digests, before.nonzero("eventweir_ledger_waiting"))
 	if before.waiting() == 0 || digests == 0 {
-		return fmt.Errorf("%d occurrences waited for their budgets, and there are %d digests", before.waiting(), digests)
+		return fmt.Errorf("%d occurrences waited for their budgets, and %d digests were written", before.waiting(), digests)
 	}
 	if end.Written != number || end.Lost != 0 {
-		return fmt.Errorf("the last balance is %+v", end)
+		return fmt.Errorf("the final balance is %+v", end)
 	}
 	return first(account.sent(number), between(records, account.acked, account.acked), accounted(records, end.Written))
 }
 
-// restart: SIGTERM under load, and a second process that goes on. No request meets a connection that is being closed, and
-// everything that was answered counts exactly.
+// restart: SIGTERM under load, and a second process that continues. No request meets a closing connection, and each
+// acknowledged occurrence counts exactly once.
 func restart(r *run) error {
 	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
 	if err != nil {
@@ -203,7 +204,7 @@ func restart(r *run) error {
 	account := newAccount()
 	number := r.occurrences / 2
 	account.mark = number / 2
-	// So slowly that much is left when the first has ended: it goes on for a second after SIGTERM.
+	// Slow enough to leave work for the second process: the first accepts requests for a second after SIGTERM.
 	load := load{to: func(*rand.Rand) *weir { return current.Load() }, workers: 8, every: 5 * time.Millisecond}
 	done := make(chan struct{})
 	go func() {
@@ -236,7 +237,7 @@ func restart(r *run) error {
 		return fmt.Errorf("%d requests had no answer: %v", account.unknown.total(), account.why)
 	}
 	if end.written() == 0 {
-		return errors.New("nothing was left for the second")
+		return errors.New("the second process wrote nothing")
 	}
 	if drained.Lost != 0 || end.lost() != 0 {
 		return fmt.Errorf("lost: %+v and %s", drained, end.nonzero("eventweir_ledger_lost_total"))
@@ -245,10 +246,10 @@ func restart(r *run) error {
 	return first(account.sent(number), between(records, account.acked, account.high()), accounted(records, written))
 }
 
-// recovery: the apiserver is gone for a minute under load; what comes after is no storm.
+// recovery: an apiserver outage of a minute under load. The requests after it stay within the limits.
 func recovery(r *run) error {
 	const qps, burst, inFlight, perSecond = 200, 50, 16, 500
-	// History's list and watch are no writes, and stand beside the limits.
+	// The list and watch of history are not writes, so the limits do not apply to them.
 	const following = 2
 	limits := fmt.Sprintf("upstream: {qps: %d, burst: %d, maxInFlight: %d}\n", qps, burst, inFlight)
 	w, x, quit, err := r.begin(r.long, true, newPlan(r.seed, nil), large+limits)
@@ -277,16 +278,16 @@ func recovery(r *run) error {
 	if err != nil {
 		return err
 	}
-	r.logf("%d occurrences in %.0f s of outage; %d requests meanwhile, then %d in %.1f s, at most %d in a second and %d at once",
+	r.logf("%d occurrences in %.0f s of outage; %d requests during it, then %d in %.1f s, at most %d in a second and %d at once",
 		total, up.Sub(down).Seconds(), probes, len(arrivals), took.Seconds(), most, peak)
-	// One probe at a time, each until its deadline of a second, after what was on its way when it began and what the window let
-	// go before the first of these had failed.
+	// Probes are sent one at a time, each with a timeout of a second. Add the requests in flight when the outage began,
+	// and those that the window admitted before the first of them failed.
 	if limit := 2*inFlight + int(up.Sub(down).Seconds()) + 1 + 10*following; probes > limit {
-		return fmt.Errorf("%d requests while the apiserver was away, expected at most %d", probes, limit)
+		return fmt.Errorf("%d requests during the outage, expected at most %d", probes, limit)
 	}
-	// They arrive less evenly than they were sent.
+	// The intervals between arrivals vary more than those between sends.
 	if most > (qps+burst)*11/10 || peak > inFlight+following {
-		return fmt.Errorf("%d requests in a second, %d at once", most, peak)
+		return fmt.Errorf("%d requests in a second, %d in flight", most, peak)
 	}
 	return first(
 		account.sent(total), exact("eventweir", end, total), between(records, account.acked, account.acked),
@@ -294,7 +295,7 @@ func recovery(r *run) error {
 	)
 }
 
-// busiest is the largest number of arrivals in any span.
+// busiest returns the largest number of arrivals in any interval of this length.
 func busiest(arrivals []time.Time, span time.Duration) int {
 	most, begin := 0, 0
 	for i, at := range arrivals {
@@ -306,7 +307,7 @@ func busiest(arrivals []time.Time, span time.Duration) int {
 	return most
 }
 
-// first is the first error.
+// first returns the first error.
 func first(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {

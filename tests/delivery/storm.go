@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// shape of the scenario storm.
+// Parameters of the scenario storm.
 const (
 	stormObjects = 500
 	stormRounds  = 6
-	// A round lasts so long, and so each phase a minute.
+	// Length of a round. A phase of six rounds takes a minute.
 	stormRound = 10 * time.Second
-	// stormVisible is within how long each Warning group has to show.
+	// stormVisible is the limit for each Warning group to appear.
 	stormVisible = 15 * time.Second
 )
 
-// storm: pods that cannot be scheduled and whose volumes cannot be mounted. Two components report as client-go does: a POST,
-// then a PATCH for each repeat. First straight to an apiserver, then through eventweir with its default budgets. It compares
-// what both cost.
+// storm: pods that cannot be scheduled and whose volumes cannot be mounted. Two components report them as client-go
+// does, with a POST and then a PATCH per repeat. They report to an apiserver, and then to eventweir with its default
+// budgets. Compares the apiserver's cost of both.
 func storm(r *run) error {
 	s, err := startAPIServer(r.ctx, r.apiserver, filepath.Join(r.dir, "apiserver"), "--namespaces", r.namespace())
 	if err != nil {
@@ -38,12 +38,12 @@ func storm(r *run) error {
 		return err
 	}
 	direct, err := r.measured(s, "client-go", func() error {
-		return r.blow(s.client, s.server, r.namespace(), nil)
+		return r.sendStorm(s.client, s.server, r.namespace(), nil)
 	})
 	if err != nil {
 		return err
 	}
-	// The records of the first phase stay: their namespace is not looked at any more.
+	// The records of the first phase stay, in a namespace that is not read again.
 	namespace := r.namespace() + "-through"
 	if err := s.createNamespace(namespace); err != nil {
 		return err
@@ -58,7 +58,7 @@ func storm(r *run) error {
 	var end samples
 	through, err := r.measured(s, "eventweir", func() error {
 		seen := func() error { return r.visible(s, namespace) }
-		if err := r.blow(http.DefaultClient, w.listen, namespace, seen); err != nil {
+		if err := r.sendStorm(http.DefaultClient, w.listen, namespace, seen); err != nil {
 			return err
 		}
 		end, err = finish(w, x)
@@ -78,10 +78,10 @@ func storm(r *run) error {
 		}
 	}
 	sent := 2 * stormObjects * stormRounds
-	r.logf("%d occurrences; writes %d without, %d with eventweir in %d records; CPU %.1f s and %.1f s (idle: %.2f s each second); etcd grew by %d and %d KiB",
-		sent, direct.writes, through.writes, len(records), direct.cpu, through.cpu, idle.cpu/stormRound.Seconds(), direct.bytes>>10, through.bytes>>10)
+	r.logf("%d occurrences; %d writes without, %d with eventweir in %d records; CPU %.1f s and %.1f s "+
+		"(idle: %.2f s per second); etcd grew by %d and %d KiB", sent, direct.writes, through.writes, len(records), direct.cpu, through.cpu, idle.cpu/stormRound.Seconds(), direct.bytes>>10, through.bytes>>10)
 	if len(storms) != 2 {
-		return fmt.Errorf("%d storm records of 2 groups", len(storms))
+		return fmt.Errorf("%d storm records, expected 2", len(storms))
 	}
 	if through.writes*10 > direct.writes {
 		return fmt.Errorf("%d writes are more than a tenth of %d", through.writes, direct.writes)
@@ -89,8 +89,8 @@ func storm(r *run) error {
 	return first(exact("eventweir", end, sent), accounted(records, end.written()))
 }
 
-// blow sends the storm to a server. After the first round has begun, it calls `seen` beside the storm.
-func (r *run) blow(client *http.Client, server, namespace string, seen func() error) error {
+// sendStorm sends the storm to a server, and calls `seen` concurrently.
+func (r *run) sendStorm(client *http.Client, server, namespace string, seen func() error) error {
 	author := newAuthor(r.seed, namespace, r.name, true)
 	type line struct {
 		posted step
@@ -153,7 +153,7 @@ func (r *run) blow(client *http.Client, server, namespace string, seen func() er
 	return <-watched
 }
 
-// send is one request, which must be answered with 2xx.
+// send sends one request, which must be answered with 2xx.
 func (s step) send(ctx context.Context, client *http.Client, server string) error {
 	req, err := http.NewRequestWithContext(ctx, s.method, server+s.path, bytes.NewReader(s.body))
 	if err != nil {
@@ -173,7 +173,7 @@ func (s step) send(ctx context.Context, client *http.Client, server string) erro
 	return err
 }
 
-// visible waits until both Warning groups show.
+// visible waits until both Warning groups appear.
 func (r *run) visible(s *apiserver, namespace string) error {
 	began := time.Now()
 	for {
@@ -186,11 +186,11 @@ func (r *run) visible(s *apiserver, namespace string) error {
 			groups[record.Reason] = true
 		}
 		if len(groups) >= 2 {
-			r.logf("both groups show after %.1f s", time.Since(began).Seconds())
+			r.logf("both groups appear after %.1f s", time.Since(began).Seconds())
 			return nil
 		}
 		if time.Since(began) > stormVisible {
-			return fmt.Errorf("after %s only %v shows", stormVisible, groups)
+			return fmt.Errorf("after %s only %v appear", stormVisible, groups)
 		}
 		if err := sleep(r.ctx, 200*time.Millisecond); err != nil {
 			return err
@@ -207,15 +207,15 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// cost is what something costs the apiserver and its etcd, which are one process in the harness.
+// cost is the resource use of the apiserver and its etcd, which are one process in the harness.
 type cost struct {
-	writes, stored int // requests to write events, and those that were answered with 2xx
+	writes, stored int // requests to write events, and those answered with 2xx
 	cpu, seconds   float64
 	bytes          int
-	asked, soon    int // answers of webhooks, and those for which the apiserver waited at most 5 ms
+	reviews, quick int // webhook calls, and those that took at most 5 ms
 }
 
-// measured is what `act` costs.
+// measured returns the cost of `act`.
 func (r *run) measured(s *apiserver, name string, act func() error) (cost, error) {
 	before, err := s.cost()
 	if err != nil {
@@ -228,13 +228,13 @@ func (r *run) measured(s *apiserver, name string, act func() error) (cost, error
 	after, err := s.cost()
 	took := cost{
 		after.writes - before.writes, after.stored - before.stored, after.cpu - before.cpu, time.Since(began).Seconds(), after.bytes - before.bytes,
-		after.asked - before.asked, after.soon - before.soon,
+		after.reviews - before.reviews, after.quick - before.quick,
 	}
 	r.logf("%s: %d writes, %d stored, %.1f s of CPU, %d KiB in %.0f s", name, took.writes, took.stored, took.cpu, took.bytes>>10, took.seconds)
 	return took, err
 }
 
-// cost is what the apiserver's own metrics say until now.
+// cost reads the apiserver's own metrics.
 func (s *apiserver) cost() (cost, error) {
 	req, err := http.NewRequest(http.MethodGet, s.server+"/metrics", nil)
 	if err != nil {
@@ -266,9 +266,9 @@ func (s *apiserver) cost() (cost, error) {
 		case strings.HasPrefix(name, "apiserver_storage_size_bytes"):
 			c.bytes += int(value)
 		case strings.HasPrefix(name, "apiserver_admission_webhook_admission_duration_seconds_count"):
-			c.asked += int(value)
+			c.reviews += int(value)
 		case strings.HasPrefix(name, "apiserver_admission_webhook_admission_duration_seconds_bucket") && strings.Contains(name, `le="0.005"`):
-			c.soon += int(value)
+			c.quick += int(value)
 		case strings.HasPrefix(name, "apiserver_request_total{") && strings.Contains(name, `resource="events"`) &&
 			(strings.Contains(name, `verb="POST"`) || strings.Contains(name, `verb="PATCH"`)):
 			c.writes += int(value)

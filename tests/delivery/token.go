@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// rotating is a service account whose tokens live as long as a secret that they are bound to.
+// rotating is a service account whose tokens are valid as long as the secret they are bound to.
 type rotating struct {
 	run     *run
 	secrets string
 	path    string
 }
 
-// next makes another token, for these audiences if any, and returns it and how to end it.
+// next creates a token for these audiences, if any. It returns the token and a function that revokes it.
 func (a *rotating) next(name string, audiences ...string) (token string, end func() error, err error) {
 	secret := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": name}}
 	var made struct{ Metadata struct{ UID string } }
@@ -32,8 +32,8 @@ func (a *rotating) next(name string, audiences ...string) (token string, end fun
 	return answer.Status.Token, end, err
 }
 
-// token: the token in the file ends before the next one is there. What is reported meanwhile waits, and the new file is
-// read as soon as it is there; nothing is lost or counted twice.
+// token: the token in the file is revoked before the next one is written. Occurrences of that time wait, and eventweir
+// reads the new file soon. Nothing is lost or counted twice.
 func token(r *run) error {
 	accounts := "/api/v1/namespaces/" + r.namespace() + "/serviceaccounts"
 	account := map[string]any{
@@ -84,7 +84,7 @@ func token(r *run) error {
 	if err := end(); err != nil {
 		return err
 	}
-	// The apiserver goes on to accept a token for seconds.
+	// The apiserver accepts a revoked token for some seconds more.
 	refused := func(s samples) bool {
 		return s.sum("eventweir_upstream_requests_total", `answer="retry_unauthorized"`) > 3
 	}
@@ -96,7 +96,7 @@ func token(r *run) error {
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
-	waiting, err := w.until("is refused", 30*time.Second, refused)
+	waiting, err := w.until("is answered 401", 30*time.Second, refused)
 	if err != nil {
 		return err
 	}
@@ -112,10 +112,10 @@ func token(r *run) error {
 	if err != nil {
 		return err
 	}
-	r.logf("%d waited when the next token came, and were written %.1f s later", waiting.waiting(), time.Since(renewed).Seconds())
-	// Without a 401 the file is looked at once a minute.
+	r.logf("%d waited before the next token, and were written %.1f s after it", waiting.waiting(), time.Since(renewed).Seconds())
+	// Without a 401, eventweir reads the file only once a minute.
 	if took := time.Since(renewed); waiting.waiting() == 0 || took > 20*time.Second {
-		return fmt.Errorf("%d waited for the next token; it took %s", waiting.waiting(), took)
+		return fmt.Errorf("%d waited for the next token, and were written after %s", waiting.waiting(), took)
 	}
 	return first(
 		clients.sent(number), exact("eventweir", last, number), between(records, clients.acked, clients.acked),

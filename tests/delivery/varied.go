@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// smallCaches forget records and sources that go on to repeat; and a budget is of an object, a reason and a container.
+// smallCaches evict records and sources that still repeat. A budget is per object, container, reason and instance.
 const smallCaches = `correlation:
   {burstSize: 3, qps: 0.01, groupBurstSize: 0, lruCacheSize: 3, maxSources: 12, maxTrackedKeys: 60, maxEvents: 4,
    spamKey: [involvedObject.name, involvedObject.fieldPath, reason, reportingInstance]}
 `
 
-// varied: faults, with several containers and instances of each object and reporter, caches that are too small, and a spam key
-// with members that the default has not; then a drain that writes what its budgets held back.
+// varied: faults, with several containers per object and instances per reporter. Caches are too small, and the spam key
+// has members that the default lacks. Then a drain writes the occurrences that budgets held back.
 func varied(r *run) error {
 	w, x, quit, err := r.begin(r.long, true, newPlan(r.seed, wild), smallCaches)
 	if err != nil {
@@ -40,7 +40,7 @@ func varied(r *run) error {
 	}
 	r.logf("waiting when the drain began: %s", before.nonzero("eventweir_ledger_waiting"))
 	if before.waiting() == 0 || end.Written != number || end.Lost != 0 {
-		return fmt.Errorf("%d occurrences waited for their budgets, and the last balance is %+v", before.waiting(), end)
+		return fmt.Errorf("%d occurrences waited for their budgets, and the final balance is %+v", before.waiting(), end)
 	}
 	return first(account.sent(number), between(records, account.acked, account.acked), accounted(records, end.Written))
 }

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// verbs: the manifest grants five verbs on events. With one less, what docs/operations.md says ends, and the rest goes on.
+// verbs: the manifest grants five verbs on events. Without one of them, only the function named in docs/operations.md
+// fails.
 func verbs(r *run) error {
 	granted := []string{"create", "patch", "get", "list", "watch"}
 	for _, missing := range granted {
@@ -21,7 +22,7 @@ func verbs(r *run) error {
 	return nil
 }
 
-// without starts an eventweir that may do `left` and not `missing`, and reports an event twice.
+// without starts an eventweir with all these verbs except `missing`, and reports an event twice.
 func (r *run) without(missing string, left []string) error {
 	token, err := r.account("without-"+missing, left)
 	if err != nil {
@@ -48,7 +49,7 @@ func (r *run) without(missing string, left []string) error {
 	shown := func(count int) func(samples) bool { return func(s samples) bool { return s.written() == count } }
 	forbidden := func(s samples) bool { return s.sum("eventweir_upstream_forbidden", `verb="`+missing+`"`) == 1 }
 	if missing == "create" {
-		if _, err := w.until("says that it may not create", settleLimit, forbidden); err != nil {
+		if _, err := w.until("reports that it may not create", settleLimit, forbidden); err != nil {
 			return err
 		}
 	} else if _, err := w.until("has written one occurrence", settleLimit, shown(1)); err != nil {
@@ -57,23 +58,23 @@ func (r *run) without(missing string, left []string) error {
 	load.send(r.ctx, r.seed, []script{twice[1:]}, sent)
 	switch missing {
 	case "create":
-		_, err = w.until("waits with two occurrences", settleLimit, func(s samples) bool { return s.waiting() == 2 && s.written() == 0 })
+		_, err = w.until("has two occurrences waiting", settleLimit, func(s samples) bool { return s.waiting() == 2 && s.written() == 0 })
 	case "patch":
-		_, err = w.until("says that it may not patch", settleLimit, func(s samples) bool { return forbidden(s) && s.waiting() == 1 })
+		_, err = w.until("reports that it may not patch", settleLimit, func(s samples) bool { return forbidden(s) && s.waiting() == 1 })
 	default:
 		_, err = w.until("has written both occurrences", settleLimit, shown(2))
 	}
 	if err != nil {
 		return err
 	}
-	if err := r.told(w, missing); err != nil {
+	if err := r.checkStatus(w, missing); err != nil {
 		return err
 	}
 	return r.reads(w, twice[0], missing)
 }
 
-// told checks what /readyz, or the metric of history, says.
-func (r *run) told(w *weir, missing string) error {
+// checkStatus checks /readyz, or the metric of history.
+func (r *run) checkStatus(w *weir, missing string) error {
 	follows := missing != "list" && missing != "watch"
 	synced := func(s samples) bool { return s.sum("eventweir_history_synced") == 1 }
 	if follows {
@@ -81,14 +82,14 @@ func (r *run) told(w *weir, missing string) error {
 			return err
 		}
 	} else {
-		// Both requests are answered 403 by now, or a moment later; they are repeated, and each is counted.
+		// Both requests are or will be answered 403; eventweir repeats them and counts each answer.
 		failed := func(s samples) bool { return s.sum("eventweir_history_news_total", `kind="error"`) > 1 }
 		end, err := w.until("has failed to follow twice", settleLimit, failed)
 		if err != nil {
 			return err
 		}
 		if synced(end) {
-			return fmt.Errorf("eventweir_history_synced is 1")
+			return fmt.Errorf("eventweir_history_synced is 1, expected 0")
 		}
 	}
 	if missing != "create" && missing != "patch" {
@@ -96,12 +97,12 @@ func (r *run) told(w *weir, missing string) error {
 	}
 	_, text, err := ask(http.MethodGet, w.admin+"/readyz")
 	if err == nil && !strings.Contains(text, "upstream forbidden: it answers 403 to "+missing) {
-		err = fmt.Errorf("/readyz says %q", text)
+		err = fmt.Errorf("/readyz answers %q", text)
 	}
 	return err
 }
 
-// reads checks that a client is refused the verb that is missing, and no other.
+// reads checks that clients are refused the missing verb only.
 func (r *run) reads(w *weir, one step, missing string) error {
 	name, err := nameOf(one)
 	if err != nil {
@@ -111,7 +112,7 @@ func (r *run) reads(w *weir, one step, missing string) error {
 	for verb, url := range map[string]string{
 		"get": events + "/" + name, "list": events, "watch": events + "?watch=true&timeoutSeconds=1",
 	} {
-		// There is no event to get, and none that a watch would begin with.
+		// Nothing was created, so there is no event to get, and a watch has no initial event.
 		if missing == "create" && verb != "list" {
 			continue
 		}
@@ -128,7 +129,7 @@ func (r *run) reads(w *weir, one step, missing string) error {
 	return nil
 }
 
-// account makes a service account with these verbs on events, and returns its token.
+// account creates a service account with these verbs on events, and returns its token.
 func (r *run) account(name string, verbs []string) (string, error) {
 	const rbac, namespace = "/apis/rbac.authorization.k8s.io/v1/", "eventweir"
 	metadata := map[string]any{"name": name}
@@ -152,7 +153,7 @@ func (r *run) account(name string, verbs []string) (string, error) {
 			return "", err
 		}
 	}
-	// The apiserver's authorizer learns of the binding a moment later.
+	// The apiserver's authorizer sees the binding a moment later.
 	until := time.Now().Add(10 * time.Second)
 	for {
 		var review struct{ Status struct{ Allowed bool } }

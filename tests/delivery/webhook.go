@@ -16,10 +16,10 @@ import (
 
 const mutating = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
-// prefix is what changesMessages puts before each message.
+// prefix is added to each message by changesMessages.
 const prefix = "[cluster-a] "
 
-// mutation is the JSON patch that a webhook answers with; empty where it changes nothing.
+// mutation returns the JSON patch of a webhook's answer; empty for no change.
 type mutation func(event record) []map[string]any
 
 func changesMessages(event record) []map[string]any {
@@ -36,7 +36,7 @@ func stripsAnnotations(event record) []map[string]any {
 	return []map[string]any{{"op": "remove", "path": "/metadata/annotations"}}
 }
 
-// admitted: faults, and a webhook of the apiserver changes everything that is stored, by creates and by patches.
+// admitted: faults, and a mutating webhook that changes each create and patch.
 func admitted(r *run, change mutation) error {
 	hook, err := startWebhook(&webhook{change: change})
 	if err != nil {
@@ -56,7 +56,7 @@ func admitted(r *run, change mutation) error {
 	defer quit()
 	account, number := newAccount(), r.occurrences/8
 	author := newAuthor(r.seed, r.namespace(), r.name, true)
-	// Events of nodes are in another namespace.
+	// Events of nodes are in another namespace, which the webhook does not cover.
 	shapes := []func() script{author.once, author.repeated, author.differing, author.burst, author.newStyle, author.series, author.counted}
 	load := load{to: to(w), workers: 8}
 	load.send(r.ctx, r.seed, author.scripts(number, shapes...), account)
@@ -67,24 +67,24 @@ func admitted(r *run, change mutation) error {
 	tagged := 0
 	for _, record := range records {
 		if len(change(record)) > 0 {
-			return fmt.Errorf("the webhook has not changed %+v", record)
+			return fmt.Errorf("the webhook did not change %+v", record)
 		}
 		tagged += len(record.tallies())
 	}
-	r.logf("the webhook has changed %d requests; %d records have tags", hook.changed.Load(), tagged)
+	r.logf("the webhook changed %d requests; %d records have tags", hook.changed.Load(), tagged)
 	err = first(account.sent(number), exact("eventweir", end, number), between(records, account.acked, account.acked))
 	if err != nil {
 		return err
 	}
 	if tagged == 0 {
-		// What strips them leaves no tags to compare.
+		// A webhook that strips annotations leaves no tags to compare.
 		return nil
 	}
 	return accounted(records, end.written())
 }
 
-// denied: a validating webhook refuses events. explain says so in the words of the webhook: of what is lost at once, and of what waits
-// because the webhook has answered 403, which may also be a right that is still to come.
+// denied: a validating webhook refuses events. `explain` shows the webhook's message, both for an occurrence lost at
+// once and for one that waits. It waits after a 403, because a missing right may be granted later.
 func denied(r *run) error {
 	const words = "events about this object are not wanted"
 	lost, waits := r.name+"-lost", r.name+"-waits"
@@ -110,7 +110,7 @@ func denied(r *run) error {
 	for until := time.Now().Add(time.Minute); hook.changed.Load() == 0; time.Sleep(50 * time.Millisecond) {
 		_ = r.long.do(http.MethodPost, client.path("", false)+"?dryRun=All", client.core("probe", "probe", "m"), nil)
 		if time.Now().After(until) {
-			return errors.New("the apiserver never asks the webhook")
+			return errors.New("the apiserver does not call the webhook")
 		}
 	}
 	w, x, quit, err := r.begin(r.long, true, newPlan(r.seed, nil), large)
@@ -131,18 +131,18 @@ func denied(r *run) error {
 	if err != nil {
 		return err
 	}
-	told := `admission webhook "events.example.com" denied the request: ` + words
-	for _, asked := range []struct{ object, said string }{
+	message := `admission webhook "events.example.com" denied the request: ` + words
+	for _, want := range []struct{ object, line string }{
 		{lost, "Lost at "}, {waits, "Not written: the upstream has refused it since "},
 	} {
-		said, err := exec.Command(r.eventweir, "explain", "pod/"+asked.object, "-n", r.namespace(), "--server", w.listen).Output()
+		output, err := exec.Command(r.eventweir, "explain", "pod/"+want.object, "-n", r.namespace(), "--server", w.listen).Output()
 		if err != nil {
-			return fmt.Errorf("explain: %w: %s", err, said)
+			return fmt.Errorf("explain: %w: %s", err, output)
 		}
-		first, _, _ := strings.Cut(string(said), "\n")
+		first, _, _ := strings.Cut(string(output), "\n")
 		r.logf("%s", first)
-		if !strings.HasPrefix(first, asked.said) || !strings.Contains(first, told) || !strings.Contains(string(said), "DO  Exempt Events") {
-			return fmt.Errorf("explain says: %s", said)
+		if !strings.HasPrefix(first, want.line) || !strings.Contains(first, message) || !strings.Contains(string(output), "DO  Exempt Events") {
+			return fmt.Errorf("explain prints: %s", output)
 		}
 	}
 	isOver.Store(true)
@@ -156,15 +156,15 @@ func denied(r *run) error {
 	return nil
 }
 
-// webhook is one that changes or denies.
+// webhook is an admission webhook that changes or denies.
 type webhook struct {
 	server *http.Server
 	url    string
 	ca     []byte
 	change mutation
-	// deny is the status of a refusal, nil where there is none.
+	// deny returns the status of a refusal, or nil.
 	deny func(event record) map[string]any
-	// changed are requests that it has changed or denied.
+	// changed counts requests that it has changed or denied.
 	changed atomic.Int64
 }
 
@@ -186,23 +186,23 @@ func startWebhook(h *webhook) (*webhook, error) {
 func (h *webhook) close() { _ = h.server.Close() }
 
 func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var asked struct {
+	var review struct {
 		Request struct {
 			UID    string
 			Object record
 		}
 	}
-	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	response := map[string]any{"uid": asked.Request.UID, "allowed": true}
+	response := map[string]any{"uid": review.Request.UID, "allowed": true}
 	if h.deny != nil {
-		if status := h.deny(asked.Request.Object); status != nil {
+		if status := h.deny(review.Request.Object); status != nil {
 			h.changed.Add(1)
 			response["allowed"], response["status"] = false, status
 		}
-	} else if patch := h.change(asked.Request.Object); len(patch) > 0 {
+	} else if patch := h.change(review.Request.Object); len(patch) > 0 {
 		h.changed.Add(1)
 		response["patchType"], response["patch"] = "JSONPatch", encode(patch)
 	}
@@ -210,7 +210,7 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(encode(map[string]any{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 }
 
-// configuration makes the apiserver ask about the events of a run.
+// configuration makes the apiserver call the webhook about the events of a run.
 func (h *webhook) configuration(r *run, kind string) map[string]any {
 	mine := map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": r.namespace()}}
 	return map[string]any{
@@ -228,7 +228,7 @@ func (h *webhook) configuration(r *run, kind string) map[string]any {
 	}
 }
 
-// untilMutated waits until the apiserver asks.
+// untilMutated waits until the apiserver calls the webhook.
 func (r *run) untilMutated(h *webhook) error {
 	path := "/api/v1/namespaces/" + r.namespace() + "/events"
 	for until := time.Now().Add(time.Minute); h.changed.Load() == 0; time.Sleep(50 * time.Millisecond) {
@@ -240,7 +240,7 @@ func (r *run) untilMutated(h *webhook) error {
 			return err
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("the apiserver never asks the webhook")
+			return fmt.Errorf("the apiserver does not call the webhook")
 		}
 	}
 	return nil

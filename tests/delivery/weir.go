@@ -25,7 +25,7 @@ type weir struct {
 	final         atomic.Pointer[balance]
 }
 
-// balance is the line that eventweir ends with.
+// balance is the last log line of eventweir.
 type balance struct{ Received, Rejected, Written, Lost int }
 
 // startWeir starts `eventweir serve` with this configuration and waits until it listens.
@@ -91,13 +91,13 @@ func (w *weir) read(text []byte, listening chan<- struct{}) {
 	}
 }
 
-// kill ends it as a crash does.
+// kill simulates a crash.
 func (w *weir) kill() {
 	_ = w.cmd.Process.Kill()
 	<-w.exited
 }
 
-// stop drains it, and returns its last balance.
+// stop drains eventweir, and returns its final balance.
 func (w *weir) stop(limit time.Duration) (balance, error) {
 	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return balance{}, fmt.Errorf("SIGTERM: %w; see %s", err, w.log)
@@ -109,16 +109,16 @@ func (w *weir) stop(limit time.Duration) (balance, error) {
 		return balance{}, fmt.Errorf("eventweir still runs %s after SIGTERM; see %s", limit, w.log)
 	}
 	final := w.final.Load()
-	// An end with losses has an exit code of its own.
+	// A drain with losses has its own exit code.
 	var exit *exec.ExitError
-	tells := errors.As(w.err, &exit) && exit.ExitCode() == 75 && final != nil && final.Lost > 0
-	if w.err != nil && !tells || final == nil {
+	isDrainWithLosses := errors.As(w.err, &exit) && exit.ExitCode() == 75 && final != nil && final.Lost > 0
+	if w.err != nil && !isDrainWithLosses || final == nil {
 		return balance{}, fmt.Errorf("eventweir ended with %v and balance %v; see %s", w.err, final, w.log)
 	}
 	return *final, nil
 }
 
-// samples are the values of a scrape, by name and labels as they are written.
+// samples are the values of a scrape, keyed by name and labels as exposed.
 type samples map[string]float64
 
 func (w *weir) scrape() (samples, error) {
@@ -145,7 +145,7 @@ func (w *weir) scrape() (samples, error) {
 	return values, scanner.Err()
 }
 
-// sum adds the samples of one metric that have all of these labels.
+// sum adds the samples of a metric that have all of these labels.
 func (s samples) sum(name string, labels ...string) int {
 	total := 0.0
 	for key, value := range s {
@@ -167,7 +167,7 @@ func (s samples) written() int  { return s.sum("eventweir_ledger_written_total")
 func (s samples) waiting() int  { return s.sum("eventweir_ledger_waiting") }
 func (s samples) lost() int     { return s.sum("eventweir_ledger_lost_total") }
 
-// nonzero are the samples of a metric that are not 0, for messages.
+// nonzero formats the samples of a metric that are not 0.
 func (s samples) nonzero(name string) string {
 	var parts []string
 	for key, value := range s {
@@ -178,12 +178,12 @@ func (s samples) nonzero(name string) string {
 	return strings.Join(parts, " ")
 }
 
-// settled waits until nothing waits any more.
+// settled waits until nothing is waiting.
 func (w *weir) settled(limit time.Duration) (samples, error) {
 	return w.until("has nothing waiting", limit, func(s samples) bool { return s.waiting() == 0 })
 }
 
-// until waits until a scrape is as it should be. At each look the ledger must balance.
+// until scrapes until a condition holds. The ledger must balance at each scrape.
 func (w *weir) until(what string, limit time.Duration, good func(samples) bool) (samples, error) {
 	until := time.Now().Add(limit)
 	for {
@@ -199,7 +199,8 @@ func (w *weir) until(what string, limit time.Duration, good func(samples) bool) 
 		}
 		if time.Now().After(until) {
 			waiting := now.nonzero("eventweir_ledger_waiting")
-			return now, fmt.Errorf("after %s eventweir never %s: %s; see %s", limit, what, waiting, w.log)
+			return now, fmt.Errorf("after %s, still not true that eventweir %s: %s; see %s",
+				limit, what, waiting, w.log)
 		}
 		select {
 		case <-w.exited:

@@ -169,6 +169,7 @@ func (r *run) callers(w *weir, ca []byte, clientCA *authority) (*callers, error)
 	if c.reporter, c.endReporter, err = reporter.next("reporter", "eventweir"); err != nil {
 		return nil, err
 	}
+	c.secrets = append(c.secrets, c.reporter)
 	c.nobody, err = c.token("nobody", "eventweir")
 	return c, err
 }
